@@ -1,0 +1,100 @@
+"""Every error that Cortex Plane raises on purpose, as one tree.
+
+    CortexError
+    ├── InvalidInput            the request itself is wrong: change it
+    │   └── TooLarge            it is too big: make it smaller
+    ├── Unauthenticated         no valid key
+    ├── Forbidden               a valid key that may not do this
+    ├── NotFound                no such thing, or it belongs to another org
+    ├── Conflict                the state does not allow it: look again, then decide
+    │   ├── AlreadyExists       a unique name is taken
+    │   ├── IllegalTransition   the state machine has no such edge
+    │   ├── InUse               something still refers to it
+    │   └── Stale               it changed since the caller looked
+    ├── Unavailable             the database cannot be reached: try again
+    └── SetupError              this machine or server needs attention before anything can run
+
+Each carries a stable ``code`` for programs, a ``message`` for people and a ``hint`` that says what to do next.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class CortexError(Exception):
+    """The root: ``except CortexError`` catches whatever the plane raises on purpose."""
+
+    code: str = "error"
+    default_hint: ClassVar[str] = ""
+
+    def __init__(
+        self, message: str, *, code: str | None = None, hint: str | None = None, **details: Any
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or type(self).code
+        self.hint = self.default_hint if hint is None else hint
+        self.details = details
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".strip()
+
+
+class InvalidInput(CortexError):
+    code = "invalid_request"
+    default_hint = "Correct the named fields and send the request again."
+
+
+class TooLarge(InvalidInput):
+    code = "too_large"
+    default_hint = "Send less, or store the data elsewhere and send a reference."
+
+
+class Unauthenticated(CortexError):
+    code = "unauthenticated"
+    default_hint = "Send a valid key as `Authorization: Bearer cortex_key_…`."
+
+
+class Forbidden(CortexError):
+    code = "forbidden"
+    default_hint = "Ask an admin of your org for a role that may do this."
+
+
+class NotFound(CortexError):
+    code = "not_found"
+    default_hint = "Check the id; it must belong to the org of your key."
+
+
+class Conflict(CortexError):
+    code = "conflict"
+    default_hint = "Read the current state, then decide again."
+
+
+class AlreadyExists(Conflict):
+    code = "already_exists"
+    default_hint = "Choose another name or slug, or use the one that exists."
+
+
+class IllegalTransition(Conflict):
+    code = "illegal_transition"
+
+
+class InUse(Conflict):
+    code = "in_use"
+    default_hint = "Remove what uses it first, or archive it instead."
+
+
+class Stale(Conflict):
+    code = "stale"
+    default_hint = "Read it again and repeat the change with the new ETag in `If-Match`."
+
+
+class Unavailable(CortexError):
+    code = "unavailable"
+    default_hint = "Try again in a moment; `cortex doctor` tells what is wrong."
+
+
+class SetupError(CortexError):
+    code = "setup"
+    default_hint = "Run `cortex doctor`."
