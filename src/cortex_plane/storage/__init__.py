@@ -1,0 +1,1 @@
+"""The only package that knows SQL: a pool, migrations, and one module per noun over `sql/`."""

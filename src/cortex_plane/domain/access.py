@@ -1,0 +1,133 @@
+"""Who may do what: one table from permission to roles, read by every door."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from uuid import UUID
+
+from cortex_plane.domain.errors import Forbidden
+from cortex_plane.domain.keys import KeyKind
+from cortex_plane.domain.members import Role
+
+
+class Permission(StrEnum):
+    ORG_CREATE = "org.create"
+    ORG_READ = "org.read"
+    ORG_WRITE = "org.write"
+    TEAM_READ = "team.read"
+    TEAM_WRITE = "team.write"
+    MEMBER_READ = "member.read"
+    MEMBER_WRITE = "member.write"
+    KEY_READ = "key.read"
+    KEY_WRITE = "key.write"
+    CONNECTION_READ = "connection.read"
+    CONNECTION_WRITE = "connection.write"
+    AGENT_READ = "agent.read"
+    AGENT_WRITE = "agent.write"
+    SESSION_READ = "session.read"
+    SESSION_WRITE = "session.write"
+    SESSION_TERMINATE = "session.terminate"
+    MESSAGE_INGEST = "message.ingest"
+    JOB_READ = "job.read"
+    JOB_SUBMIT = "job.submit"
+    JOB_STEER = "job.steer"
+    AUDIT_READ = "audit.read"
+
+
+_R = Role
+_EVERYONE = frozenset(Role)
+_STAFF = frozenset({_R.ADMIN, _R.STEWARD, _R.OPERATOR, _R.APPROVER})
+_WORKING = frozenset({_R.ADMIN, _R.STEWARD, _R.OPERATOR, _R.MEMBER})
+_ADMIN = frozenset({_R.ADMIN})
+
+GRANTS: dict[Permission, frozenset[Role]] = {
+    Permission.ORG_CREATE: frozenset(),  # platform keys only
+    Permission.ORG_READ: _EVERYONE,
+    Permission.ORG_WRITE: _ADMIN,
+    Permission.TEAM_READ: _STAFF | {_R.MEMBER},
+    Permission.TEAM_WRITE: _ADMIN,
+    Permission.MEMBER_READ: _STAFF,
+    Permission.MEMBER_WRITE: _ADMIN,
+    Permission.KEY_READ: _ADMIN,
+    Permission.KEY_WRITE: _ADMIN,
+    Permission.CONNECTION_READ: _STAFF,
+    Permission.CONNECTION_WRITE: _ADMIN,
+    Permission.AGENT_READ: _STAFF | {_R.MEMBER},
+    Permission.AGENT_WRITE: _ADMIN,
+    Permission.SESSION_READ: _EVERYONE,
+    Permission.SESSION_WRITE: _WORKING,
+    Permission.SESSION_TERMINATE: frozenset({_R.ADMIN, _R.OPERATOR, _R.MEMBER, _R.GUEST}),
+    Permission.MESSAGE_INGEST: frozenset({_R.ADMIN, _R.OPERATOR, _R.MEMBER}),
+    Permission.JOB_READ: _EVERYONE,
+    Permission.JOB_SUBMIT: _WORKING,
+    Permission.JOB_STEER: frozenset({_R.ADMIN, _R.OPERATOR, _R.MEMBER}),
+    Permission.AUDIT_READ: frozenset({_R.ADMIN, _R.STEWARD, _R.OPERATOR}),
+}
+
+SERVICES_ONLY = frozenset({Permission.MESSAGE_INGEST})
+"""Speaking for other people is for channel programs, never for a person's own key."""
+
+PLATFORM_ONLY = frozenset({Permission.ORG_CREATE})
+
+
+class ActorKind(StrEnum):
+    PERSON = "person"
+    SERVICE = "service"
+    PLATFORM = "platform"
+    """A platform admin acting inside an org that is not theirs: visible as such on the audit trail."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Actor:
+    """Who stands behind a request. Every operation takes one."""
+
+    org_id: UUID
+    key_id: UUID
+    kind: ActorKind
+    name: str
+    roles: frozenset[Role]
+    user_account_id: UUID | None = None
+    clearance: int = 0
+    platform: bool = False
+
+    def may(self, permission: Permission) -> bool:
+        if permission in PLATFORM_ONLY:
+            return self.platform
+        if permission in SERVICES_ONLY and self.kind is not ActorKind.SERVICE:
+            return False
+        return not self.roles.isdisjoint(GRANTS[permission])
+
+    def require(self, permission: Permission) -> None:
+        if self.may(permission):
+            return
+        if permission in PLATFORM_ONLY:
+            raise Forbidden("Only a platform key may do this.", hint="Use the key that `cortex up` printed.")
+        if permission in SERVICES_ONLY and self.kind is not ActorKind.SERVICE:
+            raise Forbidden(
+                "Only a service key may speak for other people.",
+                hint="Create one: `cortex key create NAME --service --role member`.",
+            )
+        needed = ", ".join(sorted(GRANTS[permission]))
+        raise Forbidden(f"This needs one of the roles: {needed}.")
+
+    @property
+    def sees(self) -> UUID | None:
+        """Whose sessions and jobs the actor sees: None for all, else only that account's."""
+        if self.kind is not ActorKind.PERSON or not self.roles.isdisjoint(_STAFF):
+            return None
+        return self.user_account_id
+
+    def as_audit(self) -> dict[str, str | None]:
+        return {
+            "kind": self.kind.value,
+            "name": self.name,
+            "key": str(self.key_id),
+            "account": str(self.user_account_id) if self.user_account_id else None,
+        }
+
+
+def actor_kind(key: KeyKind, *, acts_elsewhere: bool) -> ActorKind:
+    if acts_elsewhere:
+        return ActorKind.PLATFORM
+    return ActorKind.SERVICE if key is KeyKind.SERVICE else ActorKind.PERSON

@@ -1,0 +1,124 @@
+"""The audit trail: what an entry says, how entries are chained, and how a chain is verified.
+
+``hash = sha256(previous hash ‖ seq ‖ time ‖ sha256(body))``, the first previous hash being 32 zero bytes; seq and
+time (microseconds since 1970) are 8 bytes, big-endian. The body is canonical JSON, so it can be erased later
+while its hash keeps the chain whole. The database chains (`session_append`, `org_append`); this module says the
+same in Python, so that a chain is verified by other code than the one that wrote it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from cortex_plane.domain.access import Actor
+from cortex_plane.domain.canonical import canonical
+
+GENESIS = bytes(32)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fact:
+    """Something that happened, before it has a place in a chain."""
+
+    action: str
+    body: bytes
+
+    @classmethod
+    def of(cls, actor: Actor, action: str, **data: Any) -> Fact:
+        said = {"action": action, "actor": actor.as_audit(), "data": data}
+        return cls(action=action, body=canonical(said))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditEntry:
+    chain_id: UUID
+    session_id: UUID | None
+    """The session whose chain this is; null for the org's own chain."""
+    seq: int
+    action: str
+    body: bytes | None
+    body_hash: bytes
+    hash: bytes
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditRecord:
+    """An entry as surfaces show it."""
+
+    seq: int
+    action: str
+    body: dict[str, Any] | None
+    hash: str
+    created_at: datetime
+
+
+def shown(entry: AuditEntry) -> AuditRecord:
+    body = orjson.loads(entry.body) if entry.body is not None else None
+    return AuditRecord(
+        seq=entry.seq, action=entry.action, body=body, hash=entry.hash.hex(), created_at=entry.created_at
+    )
+
+
+def chain_hash(previous: bytes, seq: int, created_at: datetime, body_hash: bytes) -> bytes:
+    microseconds = (created_at - _EPOCH) // timedelta(microseconds=1)
+    return hashlib.sha256(
+        previous + seq.to_bytes(8, "big") + microseconds.to_bytes(8, "big", signed=True) + body_hash
+    ).digest()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """The first entry of a chain that does not verify, and why."""
+
+    chain_id: UUID
+    seq: int
+    reason: str
+
+
+@dataclass(slots=True)
+class ChainVerifier:
+    """Follows one chain entry by entry in constant memory."""
+
+    chain_id: UUID
+    seq: int = 0
+    hash: bytes = GENESIS
+
+    def follow(self, entry: AuditEntry) -> Fault | None:
+        expected = self.seq + 1
+        if entry.seq != expected:
+            return self._fault(expected, f"entry {expected} is missing; the next one is {entry.seq}")
+        if entry.body is not None:
+            if hashlib.sha256(entry.body).digest() != entry.body_hash:
+                return self._fault(entry.seq, "its body was changed")
+            if orjson.loads(entry.body).get("action") != entry.action:
+                return self._fault(entry.seq, "its action differs from its body")
+        if chain_hash(self.hash, entry.seq, entry.created_at, entry.body_hash) != entry.hash:
+            return self._fault(entry.seq, "its hash does not follow from the one before")
+        self.seq, self.hash = entry.seq, entry.hash
+        return None
+
+    def finish(self, head_seq: int, head_hash: bytes) -> Fault | None:
+        """Compare with the head, which tells how long the chain must be."""
+        if self.seq != head_seq:
+            return self._fault(self.seq + 1, f"the chain ends at {self.seq}, its head says {head_seq}")
+        if self.hash != head_hash:
+            return self._fault(self.seq, "the head holds another hash")
+        return None
+
+    def _fault(self, seq: int, reason: str) -> Fault:
+        return Fault(chain_id=self.chain_id, seq=seq, reason=reason)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verification:
+    chains: int
+    entries: int
+    faults: list[Fault]

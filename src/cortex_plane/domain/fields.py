@@ -1,0 +1,75 @@
+"""Field types that every noun shares: what a name, a slug or a JSON object may be."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
+from pydantic_core import PydanticCustomError
+
+from cortex_plane.domain.canonical import check_json, check_text
+from cortex_plane.domain.errors import InvalidInput
+
+SLUG_PATTERN = r"^[a-z0-9][a-z0-9-]*[a-z0-9]$"
+REF_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9-]*[A-Za-z0-9]$"
+MAX_TEXT = 100_000
+MAX_OBJECT_BYTES = 256 * 1024
+
+DRAFT = ConfigDict(extra="forbid", str_strip_whitespace=False, strict=False)
+"""What callers send: unknown fields are errors, never ignored."""
+
+
+def split_ref(ref: str) -> tuple[UUID | None, str | None]:
+    """The id or the slug that a reference stands for."""
+    try:
+        return UUID(ref), None
+    except ValueError:
+        return None, ref
+
+
+def _not_an_id(value: str) -> str:
+    if split_ref(value)[0] is not None:
+        raise PydanticCustomError("slug_like_id", "must not look like an id")
+    return value
+
+
+def _storable(value: str) -> str:
+    try:
+        return check_text(value, "text")
+    except InvalidInput as error:
+        raise PydanticCustomError("unstorable_text", "{reason}", {"reason": error.message}) from None
+
+
+def _visible(value: str) -> str:
+    if not value.strip():
+        raise PydanticCustomError("blank", "must contain more than white space")
+    if any(ord(c) < 32 or ord(c) == 127 for c in value):
+        raise PydanticCustomError("control_character", "must not contain control characters")
+    return value.strip()
+
+
+def _storable_object(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        check_json(value, "object", MAX_OBJECT_BYTES)
+    except InvalidInput as error:
+        raise PydanticCustomError("unstorable_json", "{reason}", {"reason": error.message}) from None
+    return value
+
+
+Name = Annotated[
+    str, StringConstraints(min_length=1, max_length=200), AfterValidator(_storable), AfterValidator(_visible)
+]
+Slug = Annotated[
+    str, StringConstraints(min_length=2, max_length=100, pattern=SLUG_PATTERN), AfterValidator(_not_an_id)
+]
+Ref = Annotated[str, StringConstraints(min_length=2, max_length=100, pattern=REF_PATTERN)]
+"""Names one thing by its id or by its slug."""
+Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TEXT), AfterValidator(_storable)]
+Note = Annotated[str, StringConstraints(max_length=2000), AfterValidator(_storable)]
+ExternalId = Annotated[
+    str, StringConstraints(min_length=1, max_length=255), AfterValidator(_storable), AfterValidator(_visible)
+]
+ChannelType = Annotated[str, StringConstraints(min_length=1, max_length=50, pattern=r"^[a-z][a-z0-9_-]*$")]
+Clearance = Annotated[int, Field(ge=0, le=1000)]
+JsonObject = Annotated[dict[str, Any], AfterValidator(_storable_object)]

@@ -1,0 +1,123 @@
+"""Jobs: the unit of durable work, and its state machine.
+
+The table below is the whole machine. The database trigger enforces the same table (a test compares every pair),
+and the diagram in the docs is drawn from it. RUNNING means "owned by the plane": leased by a worker or ready
+for one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass as draft
+
+from cortex_plane.domain.fields import DRAFT, JsonObject, Ref
+
+
+class JobStatus(StrEnum):
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    RETRY = "RETRY"
+    WAITING_FOR_APPROVAL = "WAITING_FOR_APPROVAL"
+    SLEEPING = "SLEEPING"
+    PAUSED = "PAUSED"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+_S = JobStatus
+TRANSITIONS: dict[JobStatus, dict[JobStatus, str]] = {
+    _S.PENDING: {_S.RUNNING: "claimed", _S.FAILED: "cannot start", _S.CANCELLED: "cancelled"},
+    _S.RUNNING: {
+        _S.COMPLETED: "done",
+        _S.FAILED: "permanent failure",
+        _S.RETRY: "transient failure",
+        _S.WAITING_FOR_APPROVAL: "asks a human",
+        _S.SLEEPING: "until a time, an event or a child job",
+        _S.PAUSED: "held, at a boundary",
+        _S.CANCELLED: "cancelled",
+    },
+    _S.RETRY: {
+        _S.RUNNING: "after next_retry_at",
+        _S.FAILED: "out of retries",
+        _S.CANCELLED: "cancelled",
+    },
+    _S.WAITING_FOR_APPROVAL: {
+        _S.RUNNING: "all decided",
+        _S.PAUSED: "all decided while held",
+        _S.FAILED: "denied or expired",
+        _S.CANCELLED: "cancelled",
+    },
+    _S.SLEEPING: {
+        _S.RUNNING: "woken",
+        _S.PAUSED: "woken while held",
+        _S.FAILED: "failed",
+        _S.CANCELLED: "cancelled",
+    },
+    _S.PAUSED: {_S.RUNNING: "resumed", _S.FAILED: "failed", _S.CANCELLED: "cancelled"},
+    _S.COMPLETED: {},
+    _S.FAILED: {},
+    _S.CANCELLED: {},
+}
+INITIAL = JobStatus.PENDING
+TERMINAL = frozenset(status for status, targets in TRANSITIONS.items() if not targets)
+OPEN = frozenset(JobStatus) - TERMINAL
+RESUBMITTABLE = frozenset({JobStatus.FAILED, JobStatus.CANCELLED})
+
+
+def may_move(old: JobStatus, new: JobStatus) -> bool:
+    """Whether the machine has that edge. Staying put is not a transition."""
+    return new in TRANSITIONS[old]
+
+
+class JobKind(StrEnum):
+    CONVERSATION = "conversation"
+    """Answers the messages of its session; at most one is open per session."""
+    TASK = "task"
+    """Submitted by a program."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    id: UUID
+    session_id: UUID
+    agent_id: UUID
+    agent_version: int
+    kind: JobKind
+    status: JobStatus
+    payload: dict[str, Any]
+    retry_count: int
+    max_retries: int
+    next_retry_at: datetime | None
+    open_approvals: int
+    error_message: str | None
+    resubmitted_from: UUID | None
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobChange:
+    """One line of a job's history, written by the database itself."""
+
+    previous_status: JobStatus | None
+    new_status: JobStatus
+    metadata: dict[str, Any]
+    created_at: datetime
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class JobDraft:
+    """What a caller submits. Without a session the plane opens a programmatic one."""
+
+    agent: Ref
+    payload: JsonObject = Field(default_factory=dict)
+    session_id: UUID | None = None
+    max_retries: Annotated[int, Field(ge=0, le=100)] = 3

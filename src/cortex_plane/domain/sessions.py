@@ -1,0 +1,96 @@
+"""Sessions: the conversation of one user with one agent, and its life cycle.
+
+As with jobs, this table is the machine; the database trigger enforces the same one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass as draft
+
+from cortex_plane.domain.fields import DRAFT, JsonObject, Note, Ref
+
+
+class SessionStatus(StrEnum):
+    CREATED = "CREATED"
+    ACTIVE = "ACTIVE"
+    PAUSED = "PAUSED"
+    TERMINATED = "TERMINATED"
+
+
+_S = SessionStatus
+TRANSITIONS: dict[SessionStatus, dict[SessionStatus, str]] = {
+    _S.CREATED: {_S.ACTIVE: "first message or job", _S.TERMINATED: "ended before use"},
+    _S.ACTIVE: {_S.PAUSED: "user pauses or idles", _S.TERMINATED: "ended"},
+    _S.PAUSED: {_S.ACTIVE: "user is back", _S.TERMINATED: "ended or retention"},
+    _S.TERMINATED: {},
+}
+INITIAL = SessionStatus.CREATED
+TERMINAL = frozenset({SessionStatus.TERMINATED})
+
+
+def may_move(old: SessionStatus, new: SessionStatus) -> bool:
+    """Whether the machine has that edge. Staying put is not a transition."""
+    return new in TRANSITIONS[old]
+
+
+class SessionKind(StrEnum):
+    CONVERSATION = "conversation"
+    """A person talks with an agent: one open per person and agent."""
+    PROGRAMMATIC = "programmatic"
+    """Opened by a program: any number."""
+    EXTERNAL = "external"
+    """The agent runs elsewhere and asks the plane before it acts."""
+
+
+TITLE_LENGTH = 80
+
+
+def title_from(text: str) -> str:
+    """The first line of the first message, shortened, so that a list of sessions can be read."""
+    line = next((part.strip() for part in text.splitlines() if part.strip()), "")
+    return line if len(line) <= TITLE_LENGTH else line[: TITLE_LENGTH - 1].rstrip() + "…"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Session:
+    id: UUID
+    kind: SessionKind
+    user_account_id: UUID | None
+    agent_id: UUID
+    status: SessionStatus
+    context: dict[str, Any]
+    title: str | None
+    origin_channel_mapping_id: UUID | None
+    revision: int
+    last_activity_at: datetime
+    created_at: datetime
+    updated_at: datetime
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class SessionDraft:
+    """A session that a program opens; a conversation opens by itself with its first message."""
+
+    agent: Ref
+    title: Note | None = None
+    context: JsonObject = Field(default_factory=dict)
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class SessionChange:
+    """Absent or null leaves a field as it is; an empty title removes it."""
+
+    title: Note | None = None
+    context: JsonObject | None = None
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class Termination:
+    reason: Note | None = None

@@ -1,0 +1,156 @@
+"""Jobs: submitted, watched, cancelled, submitted again."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.domain.access import Actor, Permission
+from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.errors import Conflict
+from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.jobs import RESUBMITTABLE, TERMINAL, Job, JobChange, JobDraft, JobStatus
+from cortex_plane.domain.pages import Page, Position
+from cortex_plane.domain.sessions import SessionKind, SessionStatus
+from cortex_plane.operations.sessions import agent_for_new_session
+from cortex_plane.operations.verbs import found, new_id, once_only, verb
+from cortex_plane.storage import agents, audit, jobs, sessions
+from cortex_plane.storage.database import Database, Transaction
+
+
+@verb(Permission.JOB_SUBMIT)
+async def submit(db: Database, actor: Actor, draft: JobDraft, once: Once | None = None) -> Job:
+    async with db.transaction(actor.org_id) as tx:
+
+        async def make() -> UUID:
+            if draft.session_id is None:
+                agent_id, session_id = await _open_session(tx, actor, draft.agent)
+            else:
+                agent_id = found(await agents.get(tx, draft.agent), "agent").id
+                session_id = draft.session_id
+                await _require_open_session(tx, actor, session_id, agent_id)
+            return await _create(tx, actor, session_id, agent_id, draft.payload, draft.max_retries, None)
+
+        id, _ = await once_only(tx, actor, "jobs.submit", once, make)
+        return found(await jobs.get(tx, id, None), "job")
+
+
+async def _open_session(tx: Transaction, actor: Actor, agent_ref: str) -> tuple[UUID, UUID]:
+    agent = await agent_for_new_session(tx, agent_ref)
+    id = new_id()
+    await sessions.insert(tx, id, SessionKind.PROGRAMMATIC, actor.user_account_id, agent.id, None, {})
+    await sessions.set_status(tx, id, SessionStatus.ACTIVE)
+    await audit.append_to_session(
+        tx, id, [Fact.of(actor, "session_created", session=str(id), agent=str(agent.id))]
+    )
+    return agent.id, id
+
+
+async def _require_open_session(tx: Transaction, actor: Actor, session_id: UUID, agent_id: UUID) -> None:
+    """Hold the session still, so that it cannot end while a job is added to it."""
+    session = found(await sessions.lock(tx, session_id, actor.sees), "session")
+    if session["agent_id"] != agent_id:
+        raise Conflict(
+            "This session belongs to another agent.",
+            code="wrong_agent",
+            hint="Name the agent of the session, or leave out `session_id` to open a new one.",
+        )
+    status = session["status"]
+    if status == SessionStatus.CREATED:
+        await sessions.set_status(tx, session_id, SessionStatus.ACTIVE)
+    elif status != SessionStatus.ACTIVE:
+        raise Conflict(
+            f"This session is {status} and takes no new jobs.",
+            code="session_not_active",
+            hint="A message from its user makes a paused session active again; an ended one needs a new session.",
+        )
+
+
+async def _create(
+    tx: Transaction,
+    actor: Actor,
+    session_id: UUID,
+    agent_id: UUID,
+    payload: dict[str, Any],
+    max_retries: int,
+    resubmitted_from: UUID | None,
+) -> UUID:
+    id = new_id()
+    await jobs.insert(tx, id, session_id, agent_id, payload, max_retries, resubmitted_from)
+    origin = str(resubmitted_from) if resubmitted_from else None
+    await audit.append_to_session(
+        tx,
+        session_id,
+        [Fact.of(actor, "job_created", job=str(id), resubmitted_from=origin)],
+        [("status", id, {"status": JobStatus.PENDING})],
+    )
+    return id
+
+
+@verb(Permission.JOB_READ)
+async def get(db: Database, actor: Actor, id: UUID) -> Job:
+    async with db.transaction(actor.org_id) as tx:
+        return found(await jobs.get(tx, id, actor.sees), "job")
+
+
+@verb(Permission.JOB_READ)
+async def list_page(
+    db: Database,
+    actor: Actor,
+    position: Position | None,
+    limit: int,
+    *,
+    status: JobStatus | None = None,
+    session_id: UUID | None = None,
+    agent: str | None = None,
+) -> Page[Job]:
+    async with db.transaction(actor.org_id) as tx:
+        agent_id = found(await agents.get(tx, agent), "agent").id if agent else None
+        return await jobs.list_page(tx, position, limit, actor.sees, status, session_id, agent_id)
+
+
+@verb(Permission.JOB_READ)
+async def history(db: Database, actor: Actor, id: UUID) -> list[JobChange]:
+    async with db.transaction(actor.org_id) as tx:
+        found(await jobs.get(tx, id, actor.sees), "job")
+        return await jobs.history(tx, id)
+
+
+@verb(Permission.JOB_STEER)
+async def cancel(db: Database, actor: Actor, id: UUID, reason: str | None = None) -> Job:
+    """Cancelling a cancelled job changes nothing; a job that ended otherwise is a conflict."""
+    async with db.transaction(actor.org_id) as tx:
+        locked = found(await jobs.lock(tx, id, actor.sees), "job")
+        if locked["status"] in TERMINAL - {JobStatus.CANCELLED}:
+            raise Conflict(f"This job is {locked['status']} already.", code="job_finished")
+        why = reason or f"cancelled by {actor.name}"
+        if await jobs.cancel(tx, id, why):
+            await audit.append_to_session(
+                tx,
+                locked["session_id"],
+                [Fact.of(actor, "job_cancelled", job=str(id), reason=why)],
+                [("status", id, {"status": JobStatus.CANCELLED, "reason": why})],
+            )
+        return found(await jobs.get(tx, id, None), "job")
+
+
+@verb(Permission.JOB_STEER)
+async def resubmit(db: Database, actor: Actor, id: UUID, once: Once | None = None) -> Job:
+    """A failed or cancelled job once more: a new job with the same payload, linked to the old one."""
+    async with db.transaction(actor.org_id) as tx:
+
+        async def make() -> UUID:
+            old = found(await jobs.get(tx, id, actor.sees), "job")
+            if old.status not in RESUBMITTABLE:
+                raise Conflict(
+                    f"This job is {old.status}; only a failed or cancelled one can be submitted again.",
+                    code="not_resubmittable",
+                    hint="Submit a new job instead.",
+                )
+            await _require_open_session(tx, actor, old.session_id, old.agent_id)
+            return await _create(
+                tx, actor, old.session_id, old.agent_id, old.payload, old.max_retries, old.id
+            )
+
+        new, _ = await once_only(tx, actor, "jobs.resubmit", once, make)
+        return found(await jobs.get(tx, new, None), "job")

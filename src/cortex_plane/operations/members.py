@@ -1,0 +1,91 @@
+"""Members: the people of an org."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from cortex_plane.domain.access import Actor, Permission
+from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.connections import Mapping
+from cortex_plane.domain.errors import Conflict
+from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.members import Member, MemberChange, MemberDraft, Role
+from cortex_plane.domain.pages import Page, Position
+from cortex_plane.operations.teams import resolve_teams
+from cortex_plane.operations.verbs import found, new_id, once_only, require_revision, verb
+from cortex_plane.storage import audit, connections, members
+from cortex_plane.storage.database import Database
+
+
+@verb(Permission.MEMBER_WRITE)
+async def create(db: Database, actor: Actor, draft: MemberDraft, once: Once | None = None) -> Member:
+    async with db.transaction(actor.org_id) as tx:
+
+        async def make() -> UUID:
+            id = new_id()
+            await members.insert(tx, id, draft.display_name, draft.clearance, [*draft.roles])
+            await members.set_teams(tx, id, await resolve_teams(tx, draft.teams))
+            await audit.append_to_org(
+                tx,
+                Fact.of(
+                    actor, "member_added", member=str(id), name=draft.display_name, clearance=draft.clearance,
+                    roles=[*draft.roles], teams=draft.teams,
+                ),
+            )  # fmt: skip
+            return id
+
+        id, _ = await once_only(tx, actor, "members.create", once, make)
+        return found(await members.get(tx, id), "member")
+
+
+@verb(Permission.MEMBER_READ)
+async def get(db: Database, actor: Actor, id: UUID) -> Member:
+    async with db.transaction(actor.org_id) as tx:
+        return found(await members.get(tx, id), "member")
+
+
+@verb(Permission.MEMBER_READ)
+async def list_page(
+    db: Database, actor: Actor, position: Position | None, limit: int, role: Role | None = None
+) -> Page[Member]:
+    async with db.transaction(actor.org_id) as tx:
+        return await members.list_page(tx, position, limit, role)
+
+
+@verb(Permission.MEMBER_READ)
+async def mappings(
+    db: Database, actor: Actor, id: UUID, position: Position | None, limit: int
+) -> Page[Mapping]:
+    """Where this person can be reached."""
+    async with db.transaction(actor.org_id) as tx:
+        found(await members.get(tx, id), "member")
+        return await connections.mappings(tx, id, position, limit)
+
+
+@verb(Permission.MEMBER_WRITE)
+async def update(db: Database, actor: Actor, id: UUID, change: MemberChange, revision: int | None) -> Member:
+    async with db.transaction(actor.org_id) as tx:
+        before = found(await members.get(tx, id), "member")
+        stops = change.active is False or (change.roles is not None and Role.ADMIN not in change.roles)
+        if Role.ADMIN in before.roles and stops and await members.other_admins(tx, id) == 0:
+            raise Conflict(
+                "This is the last active admin of the org.",
+                code="last_admin",
+                hint="Make someone else an admin first.",
+            )
+        roles = None if change.roles is None else [*change.roles]
+        changed = await members.update(
+            tx, id, revision, change.display_name, change.clearance, roles, change.active
+        )
+        if not changed:
+            require_revision(found(await members.get(tx, id), "member").revision, revision)
+        if change.teams is not None:
+            await members.set_teams(tx, id, await resolve_teams(tx, change.teams))
+        await audit.append_to_org(
+            tx,
+            Fact.of(
+                actor, "member_changed", member=str(id), name=change.display_name, clearance=change.clearance,
+                roles=roles, teams=change.teams, active=change.active,
+            ),
+        )  # fmt: skip
+        return found(await members.get(tx, id), "member")

@@ -1,0 +1,81 @@
+"""Messages: into a session from a channel or from its owner. Each is one round trip and one commit."""
+
+from __future__ import annotations
+
+import hashlib
+from uuid import UUID
+
+from cortex_plane.domain.access import Actor, Permission
+from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.fields import split_ref
+from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.messages import Delivery, InboundMessage, Message, MessageDraft
+from cortex_plane.domain.sessions import title_from
+from cortex_plane.operations.verbs import found, new_id, verb
+from cortex_plane.storage import messages, sessions
+from cortex_plane.storage.database import Database
+
+
+@verb(Permission.MESSAGE_INGEST)
+async def ingest(
+    db: Database, actor: Actor, connection_id: UUID, inbound: InboundMessage, once: Once | None = None
+) -> Delivery:
+    """Whoever wrote, and whatever exists already: afterwards the message is in a session with a job to read it."""
+    account, mapping, session, job = new_id(), new_id(), new_id(), new_id()
+    where = {"connection": str(connection_id), "external_user": inbound.external_user_id}
+    facts = (
+        Fact.of(actor, "account_created", account=str(account), mapping=str(mapping), **where),
+        Fact.of(actor, "session_created", session=str(session), **where),
+        Fact.of(actor, "message_received", **where, text_sha256=_digest(inbound.text)),
+        Fact.of(actor, "job_created", job=str(job)),
+    )
+    return await messages.ingest_message(
+        db,
+        actor.org_id,
+        connection_id=connection_id,
+        agent=split_ref(inbound.agent),
+        external_user=inbound.external_user_id,
+        display_name=inbound.display_name or inbound.external_user_id,
+        metadata=inbound.metadata,
+        text=inbound.text,
+        title=title_from(inbound.text),
+        ids=(account, mapping, session, job),
+        bodies=(facts[0].body, facts[1].body, facts[2].body, facts[3].body),
+        caller=actor.key_id,
+        once=once,
+    )
+
+
+@verb(Permission.SESSION_WRITE)
+async def post(
+    db: Database, actor: Actor, session_id: UUID, draft: MessageDraft, once: Once | None = None
+) -> Delivery:
+    job = new_id()
+    received = Fact.of(actor, "message_received", text_sha256=_digest(draft.text))
+    created = Fact.of(actor, "job_created", job=str(job))
+    return await messages.post_message(
+        db,
+        actor.org_id,
+        session_id=session_id,
+        sees=actor.sees,
+        text=draft.text,
+        title=title_from(draft.text),
+        author=actor.user_account_id,
+        job=job,
+        bodies=(received.body, created.body),
+        caller=actor.key_id,
+        once=once,
+    )
+
+
+@verb(Permission.SESSION_READ)
+async def list_page(db: Database, actor: Actor, session_id: UUID, above: int, limit: int) -> list[Message]:
+    """In the order they were said, after number ``above``."""
+    async with db.transaction(actor.org_id) as tx:
+        found(await sessions.get(tx, session_id, actor.sees), "session")
+        return await messages.list_page(tx, session_id, above, limit)
+
+
+def _digest(text: str) -> str:
+    """The trail proves what was said without keeping it twice."""
+    return hashlib.sha256(text.encode()).hexdigest()

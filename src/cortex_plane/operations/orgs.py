@@ -1,0 +1,76 @@
+"""Orgs: creating one (platform keys), reading and changing one's own."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from uuid import UUID
+
+from cortex_plane.domain.access import Actor, ActorKind, Permission
+from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.errors import Stale
+from cortex_plane.domain.keys import KeyKind, NewKey
+from cortex_plane.domain.members import Role
+from cortex_plane.domain.orgs import NewOrg, Org, OrgChange, OrgDraft, OrgSettings
+from cortex_plane.domain.pages import Page, Position
+from cortex_plane.operations.secrets import new_key_secret
+from cortex_plane.operations.verbs import found, new_id, verb
+from cortex_plane.storage import audit, keys, members, orgs, teams
+from cortex_plane.storage.database import Database
+
+FIRST_TEAM = "main"
+
+
+@verb(Permission.ORG_CREATE)
+async def create(db: Database, actor: Actor, draft: OrgDraft) -> NewOrg:
+    return await _create(db, actor, draft, platform=False)
+
+
+async def bootstrap(db: Database, draft: OrgDraft) -> NewOrg:
+    """The first org of a new plane, whose admin holds a platform key. For whoever holds the database, not for a door."""
+    setup = Actor(
+        org_id=UUID(int=0), key_id=UUID(int=0), kind=ActorKind.PLATFORM, name="setup", roles=frozenset()
+    )
+    return await _create(db, setup, draft, platform=True)
+
+
+async def _create(db: Database, actor: Actor, draft: OrgDraft, *, platform: bool) -> NewOrg:
+    """An org with a first team, and an admin with a key: enough to do everything else over the API."""
+    org_id, admin_id, key_id, team_id = new_id(), new_id(), new_id(), new_id()
+    secret = new_key_secret()
+    async with db.transaction(org_id) as tx:
+        org = await orgs.insert(tx, org_id, draft.slug, draft.name, asdict(OrgSettings()))
+        await teams.insert(tx, team_id, FIRST_TEAM, "Main", None)
+        await members.insert(tx, admin_id, draft.admin_name, 0, [Role.ADMIN])
+        await members.set_teams(tx, admin_id, [team_id])
+        key = await keys.insert(
+            tx, key_id, "first key", KeyKind.PERSON, admin_id, [], secret, None, platform=platform
+        )
+        await audit.append_to_org(
+            tx,
+            Fact.of(
+                actor, "org_created", org=str(org_id), slug=draft.slug, admin=str(admin_id), key=str(key_id)
+            ),
+        )
+    return NewOrg(org=org, key=NewKey(key=key, secret=secret))
+
+
+@verb(Permission.ORG_READ)
+async def get(db: Database, actor: Actor) -> Org:
+    async with db.transaction(actor.org_id) as tx:
+        return found(await orgs.get(tx), "org")
+
+
+@verb(Permission.ORG_CREATE)
+async def list_page(db: Database, actor: Actor, position: Position | None, limit: int) -> Page[Org]:  # noqa: ARG001
+    return await orgs.list_all(db, position, limit)
+
+
+@verb(Permission.ORG_WRITE)
+async def update(db: Database, actor: Actor, change: OrgChange, revision: int | None) -> Org:
+    settings = asdict(change.settings) if change.settings else None
+    async with db.transaction(actor.org_id) as tx:
+        org = await orgs.update(tx, revision, change.name, settings)
+        if org is None:
+            raise Stale(f"The org has changed since revision {revision}.")
+        await audit.append_to_org(tx, Fact.of(actor, "org_changed", name=change.name, settings=settings))
+    return org

@@ -1,0 +1,116 @@
+"""Sessions: opened by programs, or by the first message of a person; ended for good."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from cortex_plane.domain.access import Actor, Permission
+from cortex_plane.domain.agents import Agent, AgentStatus
+from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.errors import Conflict
+from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.pages import Page, Position
+from cortex_plane.domain.sessions import (
+    Session,
+    SessionChange,
+    SessionDraft,
+    SessionKind,
+    SessionStatus,
+    Termination,
+)
+from cortex_plane.operations.verbs import found, new_id, once_only, require_revision, verb
+from cortex_plane.storage import agents, audit, jobs, sessions
+from cortex_plane.storage.database import Database, Transaction
+
+
+@verb(Permission.SESSION_WRITE)
+async def create(db: Database, actor: Actor, draft: SessionDraft, once: Once | None = None) -> Session:
+    async with db.transaction(actor.org_id) as tx:
+
+        async def make() -> UUID:
+            agent = await agent_for_new_session(tx, draft.agent)
+            id = new_id()
+            await sessions.insert(
+                tx, id, SessionKind.PROGRAMMATIC, actor.user_account_id, agent.id, draft.title or None,
+                draft.context,
+            )  # fmt: skip
+            await audit.append_to_session(
+                tx, id, [Fact.of(actor, "session_created", session=str(id), agent=str(agent.id))]
+            )
+            return id
+
+        id, _ = await once_only(tx, actor, "sessions.create", once, make)
+        return found(await sessions.get(tx, id, None), "session")
+
+
+async def agent_for_new_session(tx: Transaction, ref: str) -> Agent:
+    agent = found(await agents.get(tx, ref), "agent")
+    if agent.status is not AgentStatus.ACTIVE:
+        raise Conflict(
+            f"This agent is {agent.status} and takes no new sessions.",
+            code="agent_not_active",
+            hint="Activate it with `cortex agent update --status ACTIVE`, or choose another agent.",
+        )
+    return agent
+
+
+@verb(Permission.SESSION_READ)
+async def get(db: Database, actor: Actor, id: UUID) -> Session:
+    async with db.transaction(actor.org_id) as tx:
+        return found(await sessions.get(tx, id, actor.sees), "session")
+
+
+@verb(Permission.SESSION_READ)
+async def list_page(
+    db: Database,
+    actor: Actor,
+    position: Position | None,
+    limit: int,
+    *,
+    status: SessionStatus | None = None,
+    agent: str | None = None,
+    member_id: UUID | None = None,
+) -> Page[Session]:
+    async with db.transaction(actor.org_id) as tx:
+        agent_id = found(await agents.get(tx, agent), "agent").id if agent else None
+        return await sessions.list_page(tx, position, limit, actor.sees, member_id, status, agent_id)
+
+
+@verb(Permission.SESSION_WRITE)
+async def update(
+    db: Database, actor: Actor, id: UUID, change: SessionChange, revision: int | None
+) -> Session:
+    async with db.transaction(actor.org_id) as tx:
+        locked = found(await sessions.lock(tx, id, actor.sees), "session")
+        require_revision(locked["revision"], revision)
+        await sessions.update(tx, id, change.title, change.context)
+        await audit.append_to_session(
+            tx, id,
+            [Fact.of(actor, "session_changed", title=change.title, context=change.context is not None)],
+        )  # fmt: skip
+        return found(await sessions.get(tx, id, None), "session")
+
+
+@verb(Permission.SESSION_TERMINATE)
+async def terminate(db: Database, actor: Actor, id: UUID, termination: Termination) -> Session:
+    """End a session and cancel its open jobs, together. Ending an ended one changes nothing."""
+    reason = termination.reason or "session terminated"
+    async with db.transaction(actor.org_id) as tx:
+        locked = found(await sessions.lock(tx, id, actor.sees), "session")
+        if locked["status"] != SessionStatus.TERMINATED:
+            await sessions.set_status(tx, id, SessionStatus.TERMINATED)
+            cancelled = await jobs.cancel_open(tx, id, reason)
+            await audit.append_to_session(
+                tx,
+                id,
+                [
+                    Fact.of(
+                        actor, "session_terminated", reason=reason, cancelled_jobs=[str(j) for j in cancelled]
+                    )
+                ],
+                [
+                    *(("status", job, {"status": "CANCELLED", "reason": reason}) for job in cancelled),
+                    ("status", None, {"session": "TERMINATED", "reason": reason}),
+                ],
+            )
+        return found(await sessions.get(tx, id, None), "session")

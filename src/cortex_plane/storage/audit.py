@@ -1,0 +1,49 @@
+"""Audit chains in SQL: the tails of every verb, and reading them back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.domain.audit import AuditEntry, Fact
+from cortex_plane.storage.database import Row, Transaction
+from cortex_plane.storage.queries import Queries
+from cortex_plane.storage.rows import value
+
+queries = Queries("audit")
+
+
+async def append_to_session(
+    tx: Transaction,
+    session_id: UUID,
+    facts: Sequence[Fact],
+    events: Sequence[tuple[str, UUID | None, dict[str, Any]]] = (),
+) -> None:
+    """The last statement of a verb on a session: its events and its audit entries."""
+    await tx.rows(
+        queries.append_to_session,
+        tx.org,
+        session_id,
+        [kind for kind, _, _ in events],
+        [job for _, job, _ in events],
+        [data for _, _, data in events],
+        [fact.action for fact in facts],
+        [fact.body for fact in facts],
+    )
+
+
+async def append_to_org(tx: Transaction, *facts: Fact) -> None:
+    """The last statement of a verb on the org: its audit entries."""
+    await tx.rows(
+        queries.append_to_org, tx.org, [fact.action for fact in facts], [fact.body for fact in facts]
+    )
+
+
+async def entries(tx: Transaction, chain_id: UUID, above: int, limit: int) -> list[AuditEntry]:
+    return [value(AuditEntry, row) for row in await tx.rows(queries.entries, chain_id, above, limit)]
+
+
+def everything(tx: Transaction) -> AsyncIterator[Row]:
+    """Each entry beside the head of its chain, chain after chain."""
+    return tx.stream(queries.everything)

@@ -1,0 +1,155 @@
+"""The way into PostgreSQL: ``transaction(org)`` for several statements, ``call(verb, org, …)`` for one round trip."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+import asyncpg
+import orjson
+
+from cortex_plane.domain.errors import SetupError
+from cortex_plane.storage.faults import border
+from cortex_plane.storage.queries import SQL, every_query
+
+Row = Mapping[str, Any]
+
+NOBODY: Final = UUID(int=0)
+"""The org of verbs that run before an org is known: no row belongs to it."""
+
+_VERBS: dict[str, str] = {}
+
+
+def verb(name: str, arity: int) -> str:
+    """The statement that calls the function ``name``; kept, so that the driver prepares it once."""
+    if name not in _VERBS:
+        places = ", ".join(f"${n}" for n in range(1, arity + 1))
+        _VERBS[name] = f"select * from {name}({places})"  # noqa: S608 -- the name is a constant of ours
+    return _VERBS[name]
+
+
+class Transaction:
+    """An open transaction of one org. Row-level security sees to it that it reaches nothing else."""
+
+    def __init__(self, connection: Any, org: UUID) -> None:
+        self._connection = connection
+        self.org = org
+
+    async def rows(self, query: str, *args: Any) -> Sequence[Row]:
+        with border():
+            rows: Sequence[Row] = await self._connection.fetch(query, *args)
+        return rows
+
+    async def row(self, query: str, *args: Any) -> Row | None:
+        with border():
+            row: Row | None = await self._connection.fetchrow(query, *args)
+        return row
+
+    async def value(self, query: str, *args: Any) -> Any:
+        with border():
+            return await self._connection.fetchval(query, *args)
+
+    async def stream(self, query: str, *args: Any, batch: int = 500) -> AsyncIterator[Row]:
+        """Rows one after the other in flat memory, for results of any size."""
+        with border():
+            async for row in self._connection.cursor(query, *args, prefetch=batch):
+                yield row
+
+
+class Database:
+    """A pool of connections. It is the only thing that other layers need to hold."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    @classmethod
+    async def open(
+        cls, url: str, *, min_size: int = 1, max_size: int = 20, prepared_statements: bool = True
+    ) -> Database:
+        """Connect and refuse a login that could see past row-level security."""
+        with border():
+            pool = await asyncpg.create_pool(
+                url,
+                min_size=min_size,
+                max_size=max_size,
+                init=_speak_json,
+                reset=_forget,
+                command_timeout=60,
+                statement_cache_size=1024 if prepared_statements else 0,
+            )
+        database = cls(pool)
+        try:
+            await database._refuse_powerful_login()
+        except BaseException:
+            await pool.close()
+            raise
+        return database
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    @contextlib.asynccontextmanager
+    async def transaction(self, org: UUID) -> AsyncIterator[Transaction]:
+        with border():
+            connection = await self._pool.acquire(timeout=30)
+        try:
+            with border():
+                # One round trip: an org is a UUID, so its text needs no quoting.
+                await connection.execute(f"begin; set local app.org_id = '{UUID(str(org))}'")
+            yield Transaction(connection, org)
+            with border():
+                await connection.execute("commit")
+        finally:
+            await self._pool.release(connection)
+
+    async def call(self, name: str, org: UUID | None, *args: Any) -> Sequence[Row]:
+        """Run a hot verb: one function, one round trip, one commit. It sets the org itself."""
+        given = args if org is None else (org, *args)
+        with border():
+            rows: Sequence[Row] = await self._pool.fetch(verb(name, len(given)), *given)
+        return rows
+
+    async def check(self) -> None:
+        """Prepare every query, so that a file that does not fit this schema is known at the start."""
+        async with self.transaction(NOBODY) as tx:
+            for name, text in every_query().items():
+                try:
+                    await tx._connection.prepare(text)
+                except asyncpg.PostgresError as error:
+                    raise SetupError(
+                        f"The query {name} does not fit this database: {error}",
+                        code="query_mismatch",
+                        hint="Run `cortex db migrate` with the same release as this program.",
+                    ) from error
+
+    async def _refuse_powerful_login(self) -> None:
+        async with self.transaction(NOBODY) as tx:
+            (login,) = await tx.rows((SQL / "login.sql").read_text())
+        if login["version"] < 150000:
+            raise SetupError(
+                f"PostgreSQL {login['version'] // 10000} is too old.",
+                code="postgres_too_old",
+                hint="Use PostgreSQL 15 or newer.",
+            )
+        if login["superuser"] or login["bypass"]:
+            power = "a superuser" if login["superuser"] else "allowed to bypass row-level security"
+            raise SetupError(
+                f"The login {login['name']} is {power}, so one org could see another's rows. Refusing to start.",
+                code="powerful_login",
+                hint="Create a plain login with `cortex db provision` and put its URL into DATABASE_URL.",
+            )
+
+
+async def _speak_json(connection: Any) -> None:
+    for name in ("json", "jsonb"):
+        await connection.set_type_codec(
+            name, schema="pg_catalog", encoder=lambda v: orjson.dumps(v).decode(), decoder=orjson.loads
+        )
+
+
+async def _forget(connection: Any) -> None:
+    """Every transaction sets its state with SET LOCAL, so ending it is all that a used connection needs."""
+    if connection.is_in_transaction():
+        await connection.execute("rollback")

@@ -1,0 +1,49 @@
+"""Members in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from cortex_plane.domain.members import Member
+from cortex_plane.domain.pages import Page, Position
+from cortex_plane.storage.database import Transaction
+from cortex_plane.storage.queries import Queries
+from cortex_plane.storage.rows import after, one, page
+
+queries = Queries("members")
+
+
+async def insert(tx: Transaction, id: UUID, display_name: str, clearance: int, roles: Sequence[str]) -> None:
+    await tx.rows(queries.insert, tx.org, id, display_name, clearance, roles)
+
+
+async def get(tx: Transaction, id: UUID) -> Member | None:
+    return one(Member, await tx.row(queries.get, id))
+
+
+async def list_page(tx: Transaction, position: Position | None, limit: int, role: str | None) -> Page[Member]:
+    return page(Member, await tx.rows(queries.list_page, *after(position), limit + 1, role), limit)
+
+
+async def update(
+    tx: Transaction,
+    id: UUID,
+    revision: int | None,
+    display_name: str | None,
+    clearance: int | None,
+    roles: Sequence[str] | None,
+    active: bool | None,
+) -> bool:
+    changed = await tx.value(queries.update, id, revision, display_name, clearance, roles, active)
+    return changed is not None
+
+
+async def other_admins(tx: Transaction, id: UUID) -> int:
+    count: int = await tx.value(queries.other_admins, id)
+    return count
+
+
+async def set_teams(tx: Transaction, id: UUID, team_ids: list[UUID]) -> None:
+    await tx.rows(queries.leave_teams, id)
+    await tx.rows(queries.join_teams, tx.org, id, team_ids)

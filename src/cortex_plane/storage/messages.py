@@ -1,0 +1,67 @@
+"""Messages in SQL: two hot verbs to append, one query to read."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.messages import Delivery, Message
+from cortex_plane.storage.database import Database, Transaction
+from cortex_plane.storage.queries import Queries
+from cortex_plane.storage.rows import value
+
+queries = Queries("messages")
+
+
+async def ingest_message(
+    db: Database,
+    org: UUID,
+    *,
+    connection_id: UUID,
+    agent: tuple[UUID | None, str | None],
+    external_user: str,
+    display_name: str,
+    metadata: dict[str, Any],
+    text: str,
+    title: str,
+    ids: tuple[UUID, UUID, UUID, UUID],
+    bodies: tuple[bytes, bytes, bytes, bytes],
+    caller: UUID,
+    once: Once | None,
+) -> Delivery:
+    """Ids and audit bodies are for account, mapping (no body), session, (message,) and job, should they be made."""
+    account, mapping, session, job = ids
+    (row,) = await db.call(
+        "ingest_message", org, connection_id, *agent, external_user, display_name, metadata, text, title,
+        account, mapping, session, job, *bodies, caller, *_parts(once),
+    )  # fmt: skip
+    return value(Delivery, row)
+
+
+async def post_message(
+    db: Database,
+    org: UUID,
+    *,
+    session_id: UUID,
+    sees: UUID | None,
+    text: str,
+    title: str,
+    author: UUID | None,
+    job: UUID,
+    bodies: tuple[bytes, bytes],
+    caller: UUID,
+    once: Once | None,
+) -> Delivery:
+    (row,) = await db.call(
+        "post_message", org, session_id, sees, text, title, author, job, *bodies, caller, *_parts(once)
+    )
+    return value(Delivery, row)
+
+
+async def list_page(tx: Transaction, session_id: UUID, above: int, limit: int) -> list[Message]:
+    return [value(Message, row) for row in await tx.rows(queries.list_page, session_id, above, limit)]
+
+
+def _parts(once: Once | None) -> tuple[str | None, bytes | None]:
+    return (once.key, once.fingerprint) if once else (None, None)

@@ -1,0 +1,55 @@
+"""Sessions in SQL."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.domain.pages import Page, Position
+from cortex_plane.domain.sessions import Session, SessionKind, SessionStatus
+from cortex_plane.storage.database import Row, Transaction
+from cortex_plane.storage.queries import Queries
+from cortex_plane.storage.rows import after, one, page
+
+queries = Queries("sessions")
+
+
+async def insert(
+    tx: Transaction,
+    id: UUID,
+    kind: SessionKind,
+    user_account_id: UUID | None,
+    agent_id: UUID,
+    title: str | None,
+    context: dict[str, Any],
+) -> None:
+    await tx.rows(queries.insert, tx.org, id, kind, user_account_id, agent_id, title, context)
+
+
+async def get(tx: Transaction, id: UUID, sees: UUID | None) -> Session | None:
+    return one(Session, await tx.row(queries.get, id, sees))
+
+
+async def lock(tx: Transaction, id: UUID, sees: UUID | None) -> Row | None:
+    return await tx.row(queries.lock, id, sees)
+
+
+async def list_page(
+    tx: Transaction,
+    position: Position | None,
+    limit: int,
+    sees: UUID | None,
+    member_id: UUID | None,
+    status: SessionStatus | None,
+    agent_id: UUID | None,
+) -> Page[Session]:
+    rows = await tx.rows(queries.list_page, *after(position), limit + 1, sees, member_id, status, agent_id)
+    return page(Session, rows, limit)
+
+
+async def update(tx: Transaction, id: UUID, title: str | None, context: dict[str, Any] | None) -> None:
+    await tx.rows(queries.update, id, title, context)
+
+
+async def set_status(tx: Transaction, id: UUID, status: SessionStatus) -> None:
+    await tx.rows(queries.set_status, id, status)

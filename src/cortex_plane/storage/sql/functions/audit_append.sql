@@ -1,0 +1,57 @@
+-- The tails of every verb: take the head's lock last, append what happened, update the head once.
+
+create or replace function chain_hash(previous bytea, seq bigint, at timestamptz, body_hash bytea) returns bytea
+  language sql immutable parallel safe
+  return sha256(previous || int8send(seq) || int8send((extract(epoch from at) * 1000000)::bigint) || body_hash);
+
+-- For verbs on one session: events and audit entries; `new_messages` were inserted by the caller under this lock.
+create or replace function session_append(
+  p_org uuid, p_session uuid, new_messages integer, event_types text[], event_jobs uuid[], event_data jsonb[],
+  actions text[], bodies bytea[]) returns void
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  head session_head%rowtype;
+  at timestamptz;
+  body_hash bytea;
+begin
+  select * into strict head from session_head where org_id = p_org and session_id = p_session for update;
+  at := plane_now();
+  for i in 1 .. coalesce(cardinality(event_types), 0) loop
+    head.event_seq := head.event_seq + 1;
+    insert into event (org_id, session_id, seq, type, job_id, data, created_at)
+    values (p_org, p_session, head.event_seq, event_types[i], event_jobs[i], event_data[i], at);
+  end loop;
+  for i in 1 .. coalesce(cardinality(actions), 0) loop
+    head.audit_seq := head.audit_seq + 1;
+    body_hash := sha256(bodies[i]);
+    head.audit_hash := chain_hash(head.audit_hash, head.audit_seq, at, body_hash);
+    insert into audit_entry (org_id, session_id, seq, action, body, body_hash, hash, created_at)
+    values (p_org, p_session, head.audit_seq, actions[i], bodies[i], body_hash, head.audit_hash, at);
+  end loop;
+  update session_head
+  set message_seq = head.message_seq + new_messages, event_seq = head.event_seq,
+      audit_seq = head.audit_seq, audit_hash = head.audit_hash, last_activity_at = at
+  where org_id = p_org and session_id = p_session;
+end
+$$;
+
+-- For verbs on the org itself. Rare by design: this lock is shared by the whole org.
+create or replace function org_append(p_org uuid, actions text[], bodies bytea[]) returns void
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  head org_head%rowtype;
+  at timestamptz;
+  body_hash bytea;
+begin
+  select * into strict head from org_head where org_id = p_org for update;
+  at := plane_now();
+  for i in 1 .. cardinality(actions) loop
+    head.audit_seq := head.audit_seq + 1;
+    body_hash := sha256(bodies[i]);
+    head.audit_hash := chain_hash(head.audit_hash, head.audit_seq, at, body_hash);
+    insert into audit_entry (org_id, session_id, seq, action, body, body_hash, hash, created_at)
+    values (p_org, null, head.audit_seq, actions[i], bodies[i], body_hash, head.audit_hash, at);
+  end loop;
+  update org_head set audit_seq = head.audit_seq, audit_hash = head.audit_hash where org_id = p_org;
+end
+$$;

@@ -1,0 +1,41 @@
+-- Shared by every way a message enters: put it into an open session and see to it that a job will read it.
+-- The open job is looked for under the head's lock: a job that finishes takes the same lock to check that it has
+-- read everything, so no message falls between the two.
+create or replace function deliver_message(
+  p_org uuid, p_session session, p_text text, p_author uuid, p_mapping uuid, p_job uuid,
+  actions text[], bodies bytea[], job_body bytea,
+  out message_seq bigint, out job_id uuid, out created_job boolean)
+  language plpgsql set search_path = public, pg_temp as $$
+#variable_conflict use_column
+declare
+  event_types text[] := array['message'];
+  event_jobs uuid[];
+  event_data jsonb[];
+begin
+  if p_session.status <> 'ACTIVE' then
+    update session s set status = 'ACTIVE' where s.org_id = p_org and s.id = p_session.id;
+  end if;
+  select h.message_seq + 1 into strict message_seq
+  from session_head h where h.org_id = p_org and h.session_id = p_session.id for update;
+  select j.id into job_id from job j
+  where j.org_id = p_org and j.session_id = p_session.id and j.kind = 'conversation'
+    and j.status not in ('COMPLETED', 'FAILED', 'CANCELLED');
+  created_job := job_id is null;
+  if created_job then
+    job_id := p_job;
+    insert into job (org_id, id, session_id, agent_id, agent_version, kind, payload)
+    select p_org, p_job, p_session.id, a.id, a.config_version, 'conversation',
+      jsonb_build_object('message_seq', message_seq)
+    from agent a where a.org_id = p_org and a.id = p_session.agent_id;
+    actions := actions || 'job_created'::text;
+    bodies := bodies || job_body;
+    event_types := event_types || 'status'::text;
+  end if;
+  insert into message (org_id, session_id, seq, role, text, author_id, channel_mapping_id)
+  values (p_org, p_session.id, message_seq, 'user', p_text, p_author, p_mapping);
+  event_jobs := array[job_id, job_id];
+  event_data := array[
+    jsonb_build_object('seq', message_seq, 'role', 'user'), jsonb_build_object('status', 'PENDING')];
+  perform session_append(p_org, p_session.id, 1, event_types, event_jobs, event_data, actions, bodies);
+end
+$$;

@@ -1,0 +1,134 @@
+-- A message from a channel: finds or makes the account, the mapping and the session, appends the message and
+-- creates the job where none is open. One round trip, one commit. Ids and audit bodies of whatever may have to be
+-- made come from the caller; those that are not needed are dropped.
+create or replace function ingest_message(
+  p_org uuid, p_connection uuid, p_agent_id uuid, p_agent_slug text, p_external_user text, p_display_name text,
+  p_metadata jsonb, p_text text, p_title text,
+  p_account uuid, p_mapping uuid, p_session uuid, p_job uuid,
+  p_account_body bytea, p_session_body bytea, p_message_body bytea, p_job_body bytea,
+  p_caller uuid, p_key text, p_fingerprint bytea)
+  returns table (
+    session_id uuid, message_seq bigint, job_id uuid, user_account_id uuid, created text[], replayed boolean)
+  language plpgsql set search_path = public, pg_temp as $$
+#variable_conflict use_column
+declare
+  connection channel_connection%rowtype;
+  the_agent agent%rowtype;
+  the_session session%rowtype;
+  known_account uuid;
+  known_mapping uuid;
+  delivered record;
+  earlier jsonb;
+  actions text[] := '{}';
+  bodies bytea[] := '{}';
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  created := '{}';
+
+  earlier := claim_once(p_org, p_caller, 'messages.ingest', p_key, p_fingerprint);
+  if earlier is not null then
+    return query select (earlier ->> 'session_id')::uuid, (earlier ->> 'message_seq')::bigint,
+      (earlier ->> 'job_id')::uuid, (earlier ->> 'user_account_id')::uuid, '{}'::text[], true;
+    return;
+  end if;
+
+  select * into connection from channel_connection c where c.org_id = p_org and c.id = p_connection;
+  if not found then
+    raise exception using errcode = 'CX404', detail = 'connection_not_found',
+      message = 'There is no such connection.', hint = 'List them with `cortex connection list`.';
+  end if;
+  if connection.disabled_at is not null then
+    raise exception using errcode = 'CX409', detail = 'connection_disabled',
+      message = 'This connection is disabled.', hint = 'Enable it with `cortex connection enable`.';
+  end if;
+  select * into the_agent from agent a
+  where a.org_id = p_org and (a.id = p_agent_id or a.slug = p_agent_slug);
+  if not found then
+    raise exception using errcode = 'CX404', detail = 'agent_not_found', message = 'There is no such agent.',
+      hint = 'List them with `cortex agent list`.';
+  end if;
+  if cardinality(the_agent.channel_permissions) > 0
+    and not connection.channel_type = any (the_agent.channel_permissions) then
+    raise exception using errcode = 'CX403', detail = 'channel_not_permitted',
+      message = format('This agent may not be reached over %s.', connection.channel_type),
+      hint = 'Add the channel to the agent''s channel_permissions, or use a permitted channel.';
+  end if;
+
+  select m.id, m.user_account_id into known_mapping, known_account from channel_mapping m
+  where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user;
+  if not found then
+    -- First contact. The lock makes concurrent first messages of one person take turns, and nobody else wait.
+    perform pg_advisory_xact_lock(hashtextextended(p_connection::text || ':' || p_external_user, 0));
+    select m.id, m.user_account_id into known_mapping, known_account from channel_mapping m
+    where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user;
+    if not found then
+      if not coalesce(
+        (select (o.settings ->> 'guests_may_chat')::boolean from org o where o.id = p_org), true) then
+        raise exception using errcode = 'CX403', detail = 'guests_not_allowed',
+          message = 'This org does not let unknown people talk with its agents.',
+          hint = 'An admin can allow it: `cortex org update --guests-may-chat`.';
+      end if;
+      insert into user_account (org_id, id, display_name, roles)
+      values (p_org, p_account, p_display_name, '{guest}');
+      insert into channel_mapping (
+        org_id, id, connection_id, user_account_id, channel_type, channel_user_id, metadata, verified_at)
+      values (p_org, p_mapping, p_connection, p_account, connection.channel_type, p_external_user, p_metadata,
+        plane_now());
+      known_account := p_account;
+      known_mapping := p_mapping;
+      created := created || 'account'::text;
+      actions := actions || 'account_created'::text;
+      bodies := bodies || p_account_body;
+    end if;
+  end if;
+
+  if exists (
+    select from user_account u where u.org_id = p_org and u.id = known_account and u.deactivated_at is not null)
+  then
+    raise exception using errcode = 'CX403', detail = 'member_deactivated',
+      message = 'This person is deactivated in the org.', hint = 'An admin can reactivate them.';
+  end if;
+
+  -- The lock keeps a concurrent termination from overlooking the job that is about to be made.
+  loop
+    select * into the_session from session s
+    where s.org_id = p_org and s.user_account_id = known_account and s.agent_id = the_agent.id
+      and s.kind = 'conversation' and s.status <> 'TERMINATED'
+    for no key update;
+    exit when found;
+    if the_agent.status <> 'ACTIVE' then
+      raise exception using errcode = 'CX409', detail = 'agent_not_active',
+        message = format('This agent is %s and takes no new sessions.', the_agent.status),
+        hint = 'Activate it with `cortex agent update --status ACTIVE`, or choose another agent.';
+    end if;
+    insert into session (
+      org_id, id, kind, user_account_id, agent_id, status, title, origin_channel_mapping_id)
+    values (
+      p_org, p_session, 'conversation', known_account, the_agent.id, 'ACTIVE', p_title, known_mapping)
+    on conflict do nothing
+    returning * into the_session;
+    if found then
+      insert into session_head (org_id, session_id) values (p_org, p_session);
+      created := created || 'session'::text;
+      actions := actions || 'session_created'::text;
+      bodies := bodies || p_session_body;
+      exit;
+    end if;
+  end loop;
+
+  delivered := deliver_message(
+    p_org, the_session, p_text, known_account, known_mapping, p_job,
+    actions || 'message_received'::text, bodies || p_message_body, p_job_body);
+  session_id := the_session.id;
+  message_seq := delivered.message_seq;
+  job_id := delivered.job_id;
+  user_account_id := known_account;
+  replayed := false;
+  if delivered.created_job then
+    created := created || 'job'::text;
+  end if;
+  perform settle_once(p_org, p_caller, 'messages.ingest', p_key, jsonb_build_object(
+    'session_id', session_id, 'message_seq', message_seq, 'job_id', job_id, 'user_account_id', user_account_id));
+  return next;
+end
+$$;

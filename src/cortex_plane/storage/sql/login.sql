@@ -1,0 +1,3 @@
+select current_user::text as name, rolsuper as superuser, rolbypassrls as bypass,
+  current_setting('server_version_num')::integer as version
+from pg_roles where rolname = current_user

@@ -1,0 +1,1 @@
+delete from agent where id = $1 returning id

@@ -1,0 +1,1 @@
+select org_append($1, $2, $3)

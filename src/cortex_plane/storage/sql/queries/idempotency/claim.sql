@@ -1,0 +1,1 @@
+select claim_once($1, $2, $3, $4, $5)

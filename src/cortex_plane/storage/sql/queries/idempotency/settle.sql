@@ -1,0 +1,1 @@
+select settle_once($1, $2, $3, $4, $5)

@@ -1,0 +1,5 @@
+insert into api_key (
+  org_id, id, name, kind, user_account_id, roles, platform, secret_hash, last_characters, expires_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, plane_now() + make_interval(days => $10::integer))
+returning id, name, kind, user_account_id as member_id, roles, platform, last_characters, expires_at, revoked_at,
+  last_used_at, created_at

@@ -1,0 +1,1 @@
+update session set status = $2, revision = revision + 1 where id = $1

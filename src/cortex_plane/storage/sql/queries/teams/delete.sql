@@ -1,0 +1,1 @@
+delete from team where id = $1 returning id

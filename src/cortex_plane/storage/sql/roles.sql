@@ -1,0 +1,20 @@
+-- Roles belong to the whole server, so other databases may create them at the same moment: whoever is late goes on.
+do $$
+declare
+  wanted text;
+begin
+  foreach wanted in array array['cortex_app', 'cortex_resolver'] loop
+    if not exists (select from pg_roles where rolname = wanted) then
+      begin
+        execute format('create role %I nologin', wanted);
+      exception when duplicate_object or unique_violation then
+        null;
+      end;
+    end if;
+  end loop;
+  -- Owning the resolvers' functions must be granted to a migrating login that is not a superuser.
+  if not pg_has_role(current_user, 'cortex_resolver', 'member') then
+    execute format('grant cortex_resolver to %I', current_user);
+  end if;
+end
+$$;
