@@ -1,0 +1,1 @@
+"""The doors: each validates, calls one operation and renders."""

@@ -16,7 +16,7 @@ from uuid import UUID
 from pydantic import Field
 from pydantic.dataclasses import dataclass as draft
 
-from cortex_plane.domain.fields import DRAFT, JsonObject, Ref
+from cortex_plane.domain.fields import DRAFT, JsonObject, Note, Ref
 
 
 class JobStatus(StrEnum):
@@ -121,3 +121,8 @@ class JobDraft:
     payload: JsonObject = Field(default_factory=dict)
     session_id: UUID | None = None
     max_retries: Annotated[int, Field(ge=0, le=100)] = 3
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class Cancellation:
+    reason: Note | None = None

@@ -9,7 +9,15 @@ from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.errors import Conflict
 from cortex_plane.domain.idempotency import Once
-from cortex_plane.domain.jobs import RESUBMITTABLE, TERMINAL, Job, JobChange, JobDraft, JobStatus
+from cortex_plane.domain.jobs import (
+    RESUBMITTABLE,
+    TERMINAL,
+    Cancellation,
+    Job,
+    JobChange,
+    JobDraft,
+    JobStatus,
+)
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.sessions import SessionKind, SessionStatus
 from cortex_plane.operations.sessions import agent_for_new_session
@@ -117,13 +125,13 @@ async def history(db: Database, actor: Actor, id: UUID) -> list[JobChange]:
 
 
 @verb(Permission.JOB_STEER)
-async def cancel(db: Database, actor: Actor, id: UUID, reason: str | None = None) -> Job:
+async def cancel(db: Database, actor: Actor, id: UUID, cancellation: Cancellation) -> Job:
     """Cancelling a cancelled job changes nothing; a job that ended otherwise is a conflict."""
     async with db.transaction(actor.org_id) as tx:
         locked = found(await jobs.lock(tx, id, actor.sees), "job")
         if locked["status"] in TERMINAL - {JobStatus.CANCELLED}:
             raise Conflict(f"This job is {locked['status']} already.", code="job_finished")
-        why = reason or f"cancelled by {actor.name}"
+        why = cancellation.reason or f"cancelled by {actor.name}"
         if await jobs.cancel(tx, id, why):
             await audit.append_to_session(
                 tx,

@@ -9,9 +9,10 @@ from uuid import UUID
 from cortex_plane.domain.agents import Agent, AgentDraft, AgentVersion
 from cortex_plane.domain.fields import split_ref
 from cortex_plane.domain.pages import Page, Position
+from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Row, Transaction
 from cortex_plane.storage.queries import Queries
-from cortex_plane.storage.rows import after, one, page, value
+from cortex_plane.storage.rows import after, one, page
 
 queries = Queries("agents")
 
@@ -79,7 +80,7 @@ async def insert_version(
 
 
 async def versions(tx: Transaction, id: UUID, below: int | None, limit: int) -> list[AgentVersion]:
-    return [value(AgentVersion, row) for row in await tx.rows(queries.versions, id, below, limit)]
+    return [parse(AgentVersion, row) for row in await tx.rows(queries.versions, id, below, limit)]
 
 
 async def usage(tx: Transaction, id: UUID) -> dict[str, int]:

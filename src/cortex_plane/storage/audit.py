@@ -7,9 +7,9 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.domain.audit import AuditEntry, Fact
+from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Row, Transaction
 from cortex_plane.storage.queries import Queries
-from cortex_plane.storage.rows import value
 
 queries = Queries("audit")
 
@@ -41,7 +41,7 @@ async def append_to_org(tx: Transaction, *facts: Fact) -> None:
 
 
 async def entries(tx: Transaction, chain_id: UUID, above: int, limit: int) -> list[AuditEntry]:
-    return [value(AuditEntry, row) for row in await tx.rows(queries.entries, chain_id, above, limit)]
+    return [parse(AuditEntry, row) for row in await tx.rows(queries.entries, chain_id, above, limit)]
 
 
 def everything(tx: Transaction) -> AsyncIterator[Row]:

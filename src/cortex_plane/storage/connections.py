@@ -6,16 +6,17 @@ from uuid import UUID
 
 from cortex_plane.domain.connections import Connection, Mapping
 from cortex_plane.domain.pages import Page, Position
+from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Transaction
 from cortex_plane.storage.queries import Queries
-from cortex_plane.storage.rows import after, one, page, value
+from cortex_plane.storage.rows import after, one, page
 
 queries = Queries("connections")
 
 
 async def insert(tx: Transaction, id: UUID, channel_type: str, name: str) -> Connection:
     (row,) = await tx.rows(queries.insert, tx.org, id, channel_type, name)
-    return value(Connection, row)
+    return parse(Connection, row)
 
 
 async def get(tx: Transaction, id: UUID) -> Connection | None:

@@ -7,9 +7,10 @@ from uuid import UUID
 
 from cortex_plane.domain.jobs import Job, JobChange, JobStatus
 from cortex_plane.domain.pages import Page, Position
+from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Row, Transaction
 from cortex_plane.storage.queries import Queries
-from cortex_plane.storage.rows import after, one, page, value
+from cortex_plane.storage.rows import after, one, page
 
 queries = Queries("jobs")
 
@@ -48,7 +49,7 @@ async def list_page(
 
 
 async def history(tx: Transaction, id: UUID) -> list[JobChange]:
-    return [value(JobChange, row) for row in await tx.rows(queries.history, id)]
+    return [parse(JobChange, row) for row in await tx.rows(queries.history, id)]
 
 
 async def cancel(tx: Transaction, id: UUID, reason: str) -> bool:

@@ -9,9 +9,10 @@ from cortex_plane.domain.access import Actor, actor_kind
 from cortex_plane.domain.keys import Key, KeyKind, digest
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.pages import Page, Position
+from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Database, Transaction
 from cortex_plane.storage.queries import Queries
-from cortex_plane.storage.rows import after, one, page, value
+from cortex_plane.storage.rows import after, one, page
 
 queries = Queries("keys")
 
@@ -50,7 +51,7 @@ async def insert(
         queries.insert, tx.org, id, name, kind, member_id, roles, platform, digest(secret), secret[-4:],
         expires_in_days,
     )  # fmt: skip
-    return value(Key, row)
+    return parse(Key, row)
 
 
 async def get(tx: Transaction, id: UUID) -> Key | None:

@@ -7,9 +7,9 @@ from uuid import UUID
 
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.messages import Delivery, Message
+from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Database, Transaction
 from cortex_plane.storage.queries import Queries
-from cortex_plane.storage.rows import value
 
 queries = Queries("messages")
 
@@ -36,7 +36,7 @@ async def ingest_message(
         "ingest_message", org, connection_id, *agent, external_user, display_name, metadata, text, title,
         account, mapping, session, job, *bodies, caller, *_parts(once),
     )  # fmt: skip
-    return value(Delivery, row)
+    return parse(Delivery, row)
 
 
 async def post_message(
@@ -56,11 +56,11 @@ async def post_message(
     (row,) = await db.call(
         "post_message", org, session_id, sees, text, title, author, job, *bodies, caller, *_parts(once)
     )
-    return value(Delivery, row)
+    return parse(Delivery, row)
 
 
 async def list_page(tx: Transaction, session_id: UUID, above: int, limit: int) -> list[Message]:
-    return [value(Message, row) for row in await tx.rows(queries.list_page, session_id, above, limit)]
+    return [parse(Message, row) for row in await tx.rows(queries.list_page, session_id, above, limit)]
 
 
 def _parts(once: Once | None) -> tuple[str | None, bytes | None]:

@@ -7,16 +7,17 @@ from uuid import UUID
 
 from cortex_plane.domain.orgs import Org
 from cortex_plane.domain.pages import Page, Position
+from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Database, Transaction
 from cortex_plane.storage.queries import Queries
-from cortex_plane.storage.rows import after, one, page, value
+from cortex_plane.storage.rows import after, one, page
 
 queries = Queries("orgs")
 
 
 async def insert(tx: Transaction, id: UUID, slug: str, name: str, settings: dict[str, Any]) -> Org:
     (row,) = await tx.rows(queries.insert, id, slug, name, settings)
-    return value(Org, row)
+    return parse(Org, row)
 
 
 async def get(tx: Transaction) -> Org | None:

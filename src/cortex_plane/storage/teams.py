@@ -7,16 +7,17 @@ from uuid import UUID
 from cortex_plane.domain.fields import split_ref
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.teams import Team
+from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Transaction
 from cortex_plane.storage.queries import Queries
-from cortex_plane.storage.rows import after, one, page, value
+from cortex_plane.storage.rows import after, one, page
 
 queries = Queries("teams")
 
 
 async def insert(tx: Transaction, id: UUID, slug: str, name: str, parent_id: UUID | None) -> Team:
     (row,) = await tx.rows(queries.insert, tx.org, id, slug, name, parent_id)
-    return value(Team, row)
+    return parse(Team, row)
 
 
 async def get(tx: Transaction, ref: str) -> Team | None:

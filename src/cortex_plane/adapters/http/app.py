@@ -1,0 +1,65 @@
+"""The HTTP application, made from a database and a set of metrics."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from fastapi.openapi.utils import get_openapi
+from starlette.types import ASGIApp
+
+from cortex_plane.adapters.http import problems
+from cortex_plane.adapters.http.frame import Frame
+from cortex_plane.adapters.http.routes import (
+    agents,
+    audit,
+    connections,
+    health,
+    jobs,
+    keys,
+    me,
+    members,
+    orgs,
+    sessions,
+    teams,
+)
+from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.storage.database import Database
+
+NOUNS = (me, orgs, teams, members, keys, connections, agents, sessions, jobs, audit)
+
+
+def create_app(db: Database, metrics: Metrics) -> FastAPI:
+    app = FastAPI(title="Cortex Plane", version=version("cortex-plane"), docs_url=None, redoc_url=None)
+    app.state.db = db
+    app.state.metrics = metrics
+    v1 = APIRouter(prefix="/v1")
+    for noun in NOUNS:
+        v1.include_router(noun.router)
+    app.include_router(v1)
+    app.include_router(agents.router, include_in_schema=False)  # spec 2's path: /agents/{slug}
+    app.include_router(health.router)
+    problems.install(app)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+def framed(app: FastAPI) -> ASGIApp:
+    """What a server runs: the application inside its frame."""
+    return Frame(app, app.state.metrics)
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        schema = get_openapi(
+            title=app.title,
+            version=app.version,
+            openapi_version="3.1.0",
+            routes=app.routes,
+            description="Agents that never lose their place and never act without permission.",
+        )
+        problem = problems.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+        schema["components"]["schemas"] |= problem.pop("$defs") | {"Problem": problem}
+        app.openapi_schema = schema
+    return app.openapi_schema

@@ -1,0 +1,161 @@
+"""What routes share: who is calling, headers with a meaning, and how answers are rendered."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Generic, TypeVar
+
+import orjson
+from fastapi import Depends, Header, Path, Request, Security
+from fastapi.security import HTTPBearer
+from fastapi.security.http import HTTPAuthorizationCredentials
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from cortex_plane.adapters.http import cursors
+from cortex_plane.adapters.http.problems import documented
+from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.domain.access import Actor
+from cortex_plane.domain.errors import InvalidInput, Unauthenticated
+from cortex_plane.domain.fields import SLUG_PATTERN, Ref
+from cortex_plane.domain.idempotency import MAX_KEY_LENGTH, Once
+from cortex_plane.domain.pages import Page
+from cortex_plane.domain.values import to_json
+from cortex_plane.operations import keys
+from cortex_plane.operations.verbs import Verb
+from cortex_plane.storage.database import Database
+
+T = TypeVar("T")
+
+_bearer = HTTPBearer(auto_error=False, description="An API key: `cortex_key_…`.")
+
+
+def database(request: Request) -> Database:
+    db: Database = request.app.state.db
+    return db
+
+
+def metrics(request: Request) -> Metrics:
+    found: Metrics = request.app.state.metrics
+    return found
+
+
+async def caller(
+    request: Request,
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
+    org: Annotated[
+        str | None,
+        Header(
+            alias="Cortex-Org",
+            description="For platform keys: the slug of the org to act in.",
+            min_length=2,
+            max_length=100,
+            pattern=SLUG_PATTERN,
+        ),
+    ] = None,
+) -> Actor:
+    if credentials is None:
+        raise Unauthenticated("This route needs a key.", code="key_missing")
+    try:
+        actor = await keys.authenticate(database(request), credentials.credentials, org)
+    except Unauthenticated as error:
+        metrics(request).rejected_keys.add(1, {"reason": error.code})
+        raise
+    request.scope["state"]["actor"] = actor
+    return actor
+
+
+async def idempotency(
+    request: Request,
+    key: Annotated[
+        str | None,
+        Header(
+            alias="Idempotency-Key",
+            description="Repeat a request safely: the same key and body have one effect.",
+            min_length=1,
+            max_length=MAX_KEY_LENGTH,
+            pattern=r"^[\x21-\x7e]+$",
+        ),
+    ] = None,
+) -> Once | None:
+    if key is None:
+        return None
+    digest = hashlib.sha256(request.url.path.encode() + b"\n" + await request.body()).digest()
+    return Once(key=key, fingerprint=digest)
+
+
+def expected_revision(
+    if_match: Annotated[
+        str | None,
+        Header(
+            alias="If-Match",
+            description="The ETag you saw: the change is refused if it is no longer current.",
+        ),
+    ] = None,
+) -> int | None:
+    if if_match is None or if_match.strip() == "*":
+        return None
+    tag = if_match.strip().removeprefix("W/").strip('"')
+    if not (tag.isascii() and tag.isdigit() and len(tag) < 10):
+        raise InvalidInput(
+            "`If-Match` is not an ETag of this plane.",
+            code="invalid_etag",
+            hint='Send the ETag header of your last read unchanged, for example `"3"`.',
+        )
+    return int(tag)
+
+
+Db = Annotated[Database, Depends(database)]
+Caller = Annotated[Actor, Depends(caller)]
+OnceOnly = Annotated[Once | None, Depends(idempotency)]
+Revision = Annotated[int | None, Depends(expected_revision)]
+RefPath = Annotated[Ref, Path(description="Its id or its slug.")]
+
+
+class ListQuery(BaseModel):
+    """Where a page starts and how long it is. Unknown parameters are errors."""
+
+    model_config = ConfigDict(extra="forbid")
+    cursor: Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[A-Za-z0-9_-]+$")] | None = None
+    limit: Annotated[int, Field(ge=1, le=200)] = 50
+
+
+class Listing(BaseModel, Generic[T]):
+    items: list[T]
+    next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null at the end.")
+
+
+def reply(value: Any, status: int = 200) -> Response:
+    """A domain value as JSON, with its revision as the ETag where it has one."""
+    revision = getattr(value, "revision", None)
+    headers = {"ETag": f'"{revision}"'} if revision is not None else None
+    return Response(to_json(value), status, headers, "application/json")
+
+
+def reply_page(noun: str, page: Page[Any]) -> Response:
+    return _listing(page.items, cursors.encode_position(noun, page.next))
+
+
+def reply_numbered(noun: str, items: Sequence[T], limit: int, number: Callable[[T], int]) -> Response:
+    """A page of a list that is ordered by a number of its own."""
+    kept = items[:limit]
+    return _listing(kept, cursors.encode(noun, number(kept[-1])) if len(items) > limit else None)
+
+
+def _listing(items: Sequence[Any], cursor: str | None) -> Response:
+    rendered = b",".join(to_json(item) for item in items)
+    body = b'{"items":[' + rendered + b'],"next_cursor":' + orjson.dumps(cursor) + b"}"
+    return Response(body, media_type="application/json")
+
+
+def nothing() -> Response:
+    return Response(status_code=204)
+
+
+def route(operation: Verb[..., Any], *also: int) -> dict[str, Any]:
+    """What a route's OpenAPI entry says of the operation behind it: its permission and its errors."""
+    return {
+        "openapi_extra": {"x-permission": operation.permission.value},
+        "responses": documented(400, 401, 403, 404, 409, 412, 413, 422, 503, *also),
+    }

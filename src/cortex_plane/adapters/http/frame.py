@@ -1,0 +1,110 @@
+"""Around every request: an id, a size limit, safe headers, one log line, two measurements.
+
+Plain ASGI: a middleware class of the framework would cost more than the request itself.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+
+import structlog
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cortex_plane.adapters.http.problems import problem
+from cortex_plane.adapters.telemetry.metrics import Metrics
+
+log = structlog.get_logger()
+
+MAX_BODY_BYTES = 1024 * 1024
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_SAFE_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+)
+
+
+class BodyTooLarge(Exception):
+    pass
+
+
+class Frame:
+    def __init__(self, app: ASGIApp, metrics: Metrics, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._max = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        given = request.headers.get("x-request-id", "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        state = scope.setdefault("state", {})
+        state["request_id"] = request_id
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        started = time.perf_counter()
+        status = 500
+        taken = 0
+        began = False
+
+        async def limited() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > self._max:
+                raise BodyTooLarge
+            return message
+
+        async def framed(message: Message) -> None:
+            nonlocal status, began
+            if message["type"] == "http.response.start":
+                began = True
+                status = message["status"]
+                message.setdefault("headers", [])
+                message["headers"] += [*_SAFE_HEADERS, (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        try:
+            if _declared(request) > self._max:
+                raise BodyTooLarge
+            await self._app(scope, limited, framed)
+        except BodyTooLarge:
+            if not began:
+                refusal = problem(
+                    request,
+                    413,
+                    "too_large",
+                    f"The body is larger than {self._max} bytes.",
+                    "Send less, or store the data elsewhere and send a reference.",
+                )
+                await refusal(scope, receive, framed)
+        finally:
+            self._record(scope, request.method, status, time.perf_counter() - started)
+
+    def _record(self, scope: Scope, method: str, status: int, seconds: float) -> None:
+        path = getattr(scope.get("route"), "path", "unmatched")
+        labels = {"method": method, "route": path, "status": status}
+        self._metrics.requests.add(1, labels)
+        self._metrics.request_seconds.record(seconds, {"method": method, "route": path})
+        actor = scope["state"].get("actor")
+        log.info(
+            "request",
+            method=method,
+            route=path,
+            status=status,
+            ms=round(seconds * 1000, 1),
+            org=str(actor.org_id) if actor else None,
+            key=str(actor.key_id) if actor else None,
+        )
+
+
+def _declared(request: Request) -> int:
+    length = request.headers.get("content-length", "0")
+    return int(length) if length.isascii() and length.isdigit() else 0

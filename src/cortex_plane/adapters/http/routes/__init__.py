@@ -1,0 +1,1 @@
+"""One module per noun. A route validates, calls one operation and renders."""

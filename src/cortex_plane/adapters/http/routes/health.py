@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from cortex_plane.adapters.http.exchange import Db, metrics
+from cortex_plane.adapters.http.problems import documented, problem
+from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.domain.errors import CortexError
+from cortex_plane.operations import health
+
+router = APIRouter(tags=["health"])
+
+
+class Health(BaseModel):
+    status: str = "ok"
+
+
+@router.get("/healthz")
+async def healthz() -> Health:
+    """The process answers."""
+    return Health()
+
+
+@router.get("/readyz", response_model=Health, responses=documented(503))
+async def readyz(request: Request, db: Db) -> Health | Response:
+    """The database answers and has this release's schema."""
+    try:
+        await health.require_ready(db)
+    except CortexError as error:
+        return problem(request, 503, error.code, error.message, error.hint)
+    return Health()
+
+
+@router.get(
+    "/metrics",
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    response_class=Response,
+)
+async def exposition(measured: Annotated[Metrics, Depends(metrics)]) -> Response:
+    return Response(measured.exposition(), media_type="text/plain")

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from cortex_plane.adapters.http.cursors import decode_position
+from cortex_plane.adapters.http.exchange import (
+    Caller,
+    Db,
+    Listing,
+    ListQuery,
+    OnceOnly,
+    Revision,
+    reply,
+    reply_page,
+    route,
+)
+from cortex_plane.domain.connections import Mapping
+from cortex_plane.domain.members import Member, MemberChange, MemberDraft, Role
+from cortex_plane.operations import members
+
+router = APIRouter(tags=["members"])
+
+
+class MemberQuery(ListQuery):
+    role: Role | None = None
+
+
+@router.post("/members", response_model=Member, status_code=201, **route(members.create))
+async def create_member(db: Db, actor: Caller, once: OnceOnly, draft: MemberDraft) -> Response:
+    return reply(await members.create(db, actor, draft, once), 201)
+
+
+@router.get("/members", response_model=Listing[Member], **route(members.list_page))
+async def list_members(db: Db, actor: Caller, query: Annotated[MemberQuery, Query()]) -> Response:
+    position = decode_position("members", query.cursor)
+    return reply_page("members", await members.list_page(db, actor, position, query.limit, query.role))
+
+
+@router.get("/members/{member_id}", response_model=Member, **route(members.get))
+async def get_member(db: Db, actor: Caller, member_id: UUID) -> Response:
+    return reply(await members.get(db, actor, member_id))
+
+
+@router.patch("/members/{member_id}", response_model=Member, **route(members.update))
+async def update_member(
+    db: Db, actor: Caller, member_id: UUID, change: MemberChange, revision: Revision
+) -> Response:
+    """`active: false` deactivates a person: their keys and messages are refused, their history stays."""
+    return reply(await members.update(db, actor, member_id, change, revision))
+
+
+@router.get("/members/{member_id}/mappings", response_model=Listing[Mapping], **route(members.mappings))
+async def list_mappings(
+    db: Db, actor: Caller, member_id: UUID, query: Annotated[ListQuery, Query()]
+) -> Response:
+    """Where this person can be reached."""
+    position = decode_position("mappings", query.cursor)
+    return reply_page("mappings", await members.mappings(db, actor, member_id, position, query.limit))

@@ -1,0 +1,96 @@
+"""Fixtures: a fresh database, a plane in it, its people, and the HTTP application over it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import asyncpg
+import httpx
+import pytest
+import pytest_asyncio
+
+from cortex_plane.adapters.http.app import create_app, framed
+from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.storage.database import Database
+from tests.people import World
+from tests.servers import TestServer, available, fresh_database, running
+
+_servers = pytest.StashKey[AbstractContextManager[None]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput") or config.option.collectonly:
+        return
+    config.stash[_servers] = running()
+    config.stash[_servers].__enter__()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _servers in config.stash:
+        config.stash[_servers].__exit__(None, None, None)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Storage tests run on every PostgreSQL that is there, all others on the first."""
+    if "server" in metafunc.fixturenames:
+        servers = available() or [TestServer("none", "", "", "", "")]
+        chosen = servers if "storage" in metafunc.module.__name__.split(".") else servers[:1]
+        metafunc.parametrize("server", chosen, ids=[s.name for s in chosen], indirect=True)
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest) -> TestServer:
+    chosen: TestServer = request.param
+    return chosen
+
+
+@dataclass(frozen=True)
+class Urls:
+    app: str
+    admin: str
+
+
+@pytest.fixture
+def urls(server: TestServer) -> Iterator[Urls]:
+    """A fresh, migrated database of this test's own."""
+    with fresh_database(server) as name:
+        yield Urls(server.app(name), server.admin(name))
+
+
+@pytest_asyncio.fixture
+async def db(urls: Urls) -> AsyncIterator[Database]:
+    database = await Database.open(urls.app, max_size=10)
+    yield database
+    await database.close()
+
+
+@pytest_asyncio.fixture
+async def admin(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
+    """A connection of the migrating login, for looking behind row-level security and for moving time."""
+    connection = await asyncpg.connect(urls.admin)
+    yield connection
+    await connection.close()
+
+
+@pytest_asyncio.fixture
+async def world(db: Database) -> World:
+    """An org with an admin, an agent, a connection and a service."""
+    return await World.create(db, "acme")
+
+
+@pytest_asyncio.fixture
+async def other(db: Database) -> World:
+    """A second org in the same database, with the same names."""
+    return await World.create(db, "rival")
+
+
+@pytest_asyncio.fixture
+async def http(db: Database) -> AsyncIterator[httpx.AsyncClient]:
+    """The HTTP application as a server would run it, without a socket."""
+    metrics = Metrics()
+    transport = httpx.ASGITransport(framed(create_app(db, metrics)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://plane") as client:
+        yield client
+    metrics.close()

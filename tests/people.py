@@ -1,0 +1,75 @@
+"""A small org to test with, made through the same operations that users call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from cortex_plane.domain.access import Actor
+from cortex_plane.domain.agents import Agent, AgentDraft, ModelConfig
+from cortex_plane.domain.connections import Connection, ConnectionDraft
+from cortex_plane.domain.keys import KeyDraft
+from cortex_plane.domain.members import MemberDraft, Role
+from cortex_plane.domain.messages import Delivery, InboundMessage
+from cortex_plane.domain.orgs import OrgDraft
+from cortex_plane.operations import agents, connections, keys, members, messages, orgs
+from cortex_plane.storage.database import Database
+
+
+@dataclass(frozen=True)
+class Person:
+    actor: Actor
+    secret: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.secret}"}
+
+
+@dataclass(frozen=True)
+class World:
+    db: Database
+    org_id: UUID
+    admin: Person
+    service: Person
+    agent: Agent
+    connection: Connection
+
+    @classmethod
+    async def create(cls, db: Database, slug: str) -> World:
+        new = await orgs.bootstrap(db, OrgDraft(slug=slug, name=slug.title(), admin_name="Ada"))
+        assert new.key.secret is not None
+        admin = Person(await keys.authenticate(db, new.key.secret), new.key.secret)
+        agent = await agents.create(
+            db,
+            admin.actor,
+            AgentDraft(
+                name="Deployer", slug="deployer", role="DevOps", team="main",
+                model_config=ModelConfig(model="scripted"),
+            ),
+        )  # fmt: skip
+        connection = await connections.create(
+            db, admin.actor, ConnectionDraft(channel_type="web", name="site")
+        )
+        service = await _key(db, admin.actor, KeyDraft(name="bridge", roles=[Role.MEMBER]))
+        return cls(db, new.org.id, admin, service, agent, connection)
+
+    async def person(self, *roles: Role, name: str = "Pat", clearance: int = 0) -> Person:
+        """A member with these roles and a key of their own."""
+        draft = MemberDraft(display_name=name, roles=list(roles), clearance=clearance)
+        member = await members.create(self.db, self.admin.actor, draft)
+        return await _key(self.db, self.admin.actor, KeyDraft(name=f"{name}'s key", member_id=member.id))
+
+    async def service_with(self, *roles: Role) -> Person:
+        return await _key(self.db, self.admin.actor, KeyDraft(name="service", roles=list(roles)))
+
+    async def say(self, text: str = "Hello", external_user_id: str = "u-1") -> Delivery:
+        """A message over the org's connection."""
+        inbound = InboundMessage(external_user_id=external_user_id, agent=self.agent.slug, text=text)
+        return await messages.ingest(self.db, self.service.actor, self.connection.id, inbound)
+
+
+async def _key(db: Database, admin: Actor, draft: KeyDraft) -> Person:
+    new = await keys.create(db, admin, draft)
+    assert new.secret is not None
+    return Person(await keys.authenticate(db, new.secret), new.secret)

@@ -1,0 +1,138 @@
+"""The PostgreSQL servers that tests run on, and a fresh database for each test.
+
+A server is started once for the whole run, by the process that the other test processes descend from. A migrated
+template database is made once per server; each test gets a copy of it, which takes a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+
+from cortex_plane.embedded import EmbeddedPostgres
+from cortex_plane.storage.migrate import migrate
+
+VARIABLE = "CORTEX_TEST_SERVERS"
+DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
+_FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "300"}
+
+
+@dataclass(frozen=True)
+class TestServer:
+    __test__ = False
+
+    name: str
+    admin_url: str
+    """A login that may create databases and roles."""
+    template: str
+    login: str
+    password: str
+
+    def admin(self, database: str) -> str:
+        return with_database(self.admin_url, database)
+
+    def app(self, database: str) -> str:
+        """The plain login that the plane uses."""
+        return with_database(self.admin_url, database, self.login, self.password)
+
+
+def with_database(url: str, database: str, user: str | None = None, password: str | None = None) -> str:
+    parts = urlsplit(url)
+    netloc = parts.netloc
+    if user is not None:
+        netloc = f"{user}:{password}@{netloc.rpartition('@')[2]}"
+    return urlunsplit(parts._replace(netloc=netloc, path=f"/{database}"))
+
+
+async def prepare(name: str, admin_url: str) -> TestServer:
+    mark = secrets.token_hex(4)
+    server = TestServer(name, admin_url, f"cortex_test_{mark}", f"cortex_test_{mark}", secrets.token_hex(16))
+    connection = await asyncpg.connect(admin_url)
+    try:
+        await connection.execute(f"create database {server.template}")
+        await migrate(server.admin(server.template))
+        await connection.execute(
+            f"create role {server.login} login password '{server.password}' in role cortex_app"
+        )
+    finally:
+        await connection.close()
+    return server
+
+
+async def clean(server: TestServer) -> None:
+    connection = await asyncpg.connect(server.admin_url)
+    try:
+        rows = await connection.fetch(
+            "select datname from pg_database where datname like $1", server.template + "%"
+        )
+        for row in rows:
+            await connection.execute(f"drop database if exists {row['datname']} with (force)")
+        await connection.execute(f"drop role if exists {server.login}")
+    finally:
+        await connection.close()
+
+
+@contextmanager
+def running() -> Iterator[None]:
+    """Start the servers of a test run and tell the test processes about them."""
+    given = os.environ.get("DATABASE_URL")
+    started: list[EmbeddedPostgres] = []
+    folders: list[str] = []
+    servers: list[TestServer] = []
+    try:
+        if given:
+            servers.append(asyncio.run(prepare("given", given)))
+        else:
+            choices: dict[str, Path | None] = {"embedded": None}
+            if (DEBIAN_15 / "postgres").exists():
+                choices["postgres15"] = DEBIAN_15
+            for name, binaries in choices.items():
+                folders.append(tempfile.mkdtemp(prefix="cortex-test-"))
+                postgres = EmbeddedPostgres(Path(folders[-1]), binaries=binaries, settings=_FAST)
+                started.append(postgres)
+                servers.append(asyncio.run(prepare(name, postgres.start().url())))
+        os.environ[VARIABLE] = json.dumps([asdict(server) for server in servers])
+        yield
+    finally:
+        os.environ.pop(VARIABLE, None)
+        if given:
+            for server in servers:
+                asyncio.run(clean(server))
+        for postgres in started:
+            postgres.stop()
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def available() -> list[TestServer]:
+    return [TestServer(**known) for known in json.loads(os.environ.get(VARIABLE, "[]"))]
+
+
+@contextmanager
+def fresh_database(server: TestServer) -> Iterator[str]:
+    """The name of a new copy of the template, dropped afterwards."""
+    name = f"{server.template}_{secrets.token_hex(6)}"
+
+    async def run(statement: str) -> None:
+        connection = await asyncpg.connect(server.admin_url)
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    asyncio.run(run(f"create database {name} template {server.template}"))
+    try:
+        yield name
+    finally:
+        asyncio.run(run(f"drop database if exists {name} with (force)"))
