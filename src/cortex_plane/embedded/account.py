@@ -1,0 +1,123 @@
+"""Which user the server runs as, and what that user can reach.
+
+PostgreSQL refuses to run as root. A plane that was started by root therefore hands the server to an
+unprivileged user that already exists; no user is ever added.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cortex_plane.domain.errors import SetupError
+from cortex_plane.embedded.refusals import USE_A_SERVER
+
+# initdb insists on an entry in the user database, so a bare number is the last resort.
+FALLBACK_USERS = ("nobody", "daemon", "bin")
+FALLBACK_UID = 65534
+_PROBE_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class Account:
+    uid: int
+    gid: int
+    dropped: bool
+    """True when the caller is root and the server runs as somebody else."""
+
+    def __str__(self) -> str:
+        return describe(self.uid)
+
+    def own(self, path: Path) -> None:
+        """Give ``path``, which the caller made, to the server's user."""
+        if self.dropped:
+            os.chown(path, self.uid, self.gid, follow_symlinks=False)
+
+    def probe(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        """Run a short command as this user; only trying tells what mode bits, ACLs and mounts allow."""
+        return subprocess.run(  # noqa: S603
+            command,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBE_SECONDS,
+            user=self.uid if self.dropped else None,
+            group=self.gid if self.dropped else None,
+            extra_groups=[] if self.dropped else None,
+        )
+
+    def can_enter(self, directory: Path) -> bool:
+        if not self.dropped:
+            return os.access(directory, os.X_OK)
+        try:
+            return self.probe(["/bin/sh", "-c", 'cd -- "$1"', "sh", str(directory)]).returncode == 0
+        except (OSError, subprocess.SubprocessError) as error:
+            raise SetupError(
+                f"PostgreSQL refuses to run as root, and this root may not become {self}: {error}.",
+                code="embedded_no_drop",
+                hint=f"Start as an ordinary user, allow SETUID and SETGID in this container, or {USE_A_SERVER}.",
+            ) from error
+
+    def first_obstacle(self, path: Path) -> Path:
+        """The outermost directory on the way to ``path`` that this user cannot enter."""
+        for parent in reversed(path.parents):
+            if not self.can_enter(parent):
+                return parent
+        return path
+
+
+def choose_account(directory: Path, data: Path) -> Account:
+    """The caller; for root the owner of the data, else of the directory, else a user without rights."""
+    if os.geteuid() != 0:
+        return Account(os.geteuid(), os.getegid(), dropped=False)
+    data_owner = _owner(data)
+    if data_owner:
+        return Account(data_owner, _group_of(data_owner), dropped=True)
+    # A directory of an ordinary user keeps working for that user after one start under sudo.
+    directory_owner = _owner(directory)
+    if directory_owner and _entry(directory_owner):
+        return Account(directory_owner, _group_of(directory_owner), dropped=True)
+    for name in FALLBACK_USERS:
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return Account(entry.pw_uid, entry.pw_gid, dropped=True)
+    return Account(FALLBACK_UID, FALLBACK_UID, dropped=True)
+
+
+def describe(uid: int) -> str:
+    entry = _entry(uid)
+    return f"{entry.pw_name} (uid {uid})" if entry else f"uid {uid}"
+
+
+def give_to_owner_of(directory: Path, descriptor: int) -> None:
+    """Let a file that root writes in somebody's directory belong to that somebody."""
+    status = directory.stat()
+    if os.geteuid() == 0 and status.st_uid != 0:
+        os.fchown(descriptor, status.st_uid, status.st_gid)
+
+
+def _owner(path: Path) -> int | None:
+    try:
+        return path.stat().st_uid
+    except FileNotFoundError:
+        return None
+
+
+def _entry(uid: int) -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwuid(uid)
+    except KeyError:
+        return None
+
+
+def _group_of(uid: int) -> int:
+    entry = _entry(uid)
+    return entry.pw_gid if entry else uid
