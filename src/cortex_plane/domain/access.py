@@ -127,6 +127,28 @@ class Actor:
         }
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Me:
+    """Who the key stands for, and what it may do."""
+
+    org_id: UUID
+    key_id: UUID
+    kind: ActorKind
+    name: str
+    roles: list[Role]
+    clearance: int
+    member_id: UUID | None
+    platform: bool
+    permissions: list[Permission]
+
+
+def database_owner(org_id: UUID) -> Actor:
+    """Whoever holds the database itself: sets up the first org, and replaces a lost key."""
+    return Actor(
+        org_id=org_id, key_id=UUID(int=0), kind=ActorKind.PLATFORM, name="database owner", roles=frozenset()
+    )
+
+
 def actor_kind(key: KeyKind, *, acts_elsewhere: bool) -> ActorKind:
     if acts_elsewhere:
         return ActorKind.PLATFORM

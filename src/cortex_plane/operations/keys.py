@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from cortex_plane.domain.access import Actor, Permission
+from cortex_plane.domain.access import Actor, Permission, database_owner
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.errors import InvalidInput, Unauthenticated
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.keys import Key, KeyDraft, KeyKind, NewKey, digest, is_well_formed
 from cortex_plane.domain.pages import Page, Position
+from cortex_plane.operations.orgs import first as first_org
 from cortex_plane.operations.secrets import new_key_secret
 from cortex_plane.operations.verbs import found, new_id, once_only, verb
 from cortex_plane.storage import audit, keys, members
@@ -75,3 +76,30 @@ async def revoke(db: Database, actor: Actor, id: UUID) -> Key:
         if await keys.revoke(tx, id):
             await audit.append_to_org(tx, Fact.of(actor, "key_revoked", key_id=str(id)))
         return found(await keys.get(tx, id), "key")
+
+
+async def works(db: Database, secret: str) -> bool:
+    try:
+        await authenticate(db, secret)
+    except Unauthenticated:
+        return False
+    return True
+
+
+async def issue_for_owner(db: Database) -> str | None:
+    """A new platform key for the first admin of the first org, for whoever holds the database and lost theirs.
+
+    None when there is no org yet.
+    """
+    first = await first_org(db)
+    if first is None:
+        return None
+    secret = new_key_secret()
+    async with db.transaction(first.id) as tx:
+        admin = found(await members.first_admin(tx), "member")
+        id = new_id()
+        await keys.insert(tx, id, "command line", KeyKind.PERSON, admin, [], secret, None, platform=True)
+        await audit.append_to_org(
+            tx, Fact.of(database_owner(first.id), "key_created", key_id=str(id), member=str(admin))
+        )
+    return secret

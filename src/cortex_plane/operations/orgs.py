@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from uuid import UUID
 
-from cortex_plane.domain.access import Actor, ActorKind, Permission
+from cortex_plane.domain.access import Actor, Permission, database_owner
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.errors import Stale
 from cortex_plane.domain.keys import KeyKind, NewKey
@@ -27,10 +27,18 @@ async def create(db: Database, actor: Actor, draft: OrgDraft) -> NewOrg:
 
 async def bootstrap(db: Database, draft: OrgDraft) -> NewOrg:
     """The first org of a new plane, whose admin holds a platform key. For whoever holds the database, not for a door."""
-    setup = Actor(
-        org_id=UUID(int=0), key_id=UUID(int=0), kind=ActorKind.PLATFORM, name="setup", roles=frozenset()
-    )
-    return await _create(db, setup, draft, platform=True)
+    return await _create(db, database_owner(UUID(int=0)), draft, platform=True)
+
+
+async def first(db: Database) -> Org | None:
+    """The oldest org: the one that was set up with the plane."""
+    position, oldest = None, None
+    while True:
+        page = await orgs.list_all(db, position, 100)
+        oldest = page.items[-1] if page.items else oldest
+        if page.next is None:
+            return oldest
+        position = page.next
 
 
 async def _create(db: Database, actor: Actor, draft: OrgDraft, *, platform: bool) -> NewOrg:

@@ -75,7 +75,7 @@ class Database:
                 min_size=min_size,
                 max_size=max_size,
                 init=_speak_json,
-                reset=_forget,
+                reset=_keep,
                 command_timeout=60,
                 statement_cache_size=1024 if prepared_statements else 0,
             )
@@ -101,6 +101,9 @@ class Database:
             yield Transaction(connection, org)
             with border():
                 await connection.execute("commit")
+        except BaseException:
+            await _roll_back(connection)
+            raise
         finally:
             await self._pool.release(connection)
 
@@ -149,7 +152,14 @@ async def _speak_json(connection: Any) -> None:
         )
 
 
-async def _forget(connection: Any) -> None:
-    """Every transaction sets its state with SET LOCAL, so ending it is all that a used connection needs."""
-    if connection.is_in_transaction():
-        await connection.execute("rollback")
+async def _roll_back(connection: Any) -> None:
+    """Leave nothing open; a connection that cannot even do that is closed, which ends its transaction too."""
+    try:
+        if not connection.is_closed() and connection.is_in_transaction():
+            await connection.execute("rollback")
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+        connection.terminate()
+
+
+async def _keep(_: Any) -> None:
+    """Nothing to reset: every transaction sets its state with SET LOCAL, and is ended before its connection is given back."""

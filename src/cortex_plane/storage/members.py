@@ -39,6 +39,11 @@ async def update(
     return changed is not None
 
 
+async def first_admin(tx: Transaction) -> UUID | None:
+    id: UUID | None = await tx.value(queries.first_admin)
+    return id
+
+
 async def other_admins(tx: Transaction, id: UUID) -> int:
     count: int = await tx.value(queries.other_admins, id)
     return count

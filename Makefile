@@ -1,0 +1,55 @@
+# Two commands do everything on a fresh machine: `make up` and `make test`. Both set up what they need.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin
+TESTS ?= tests
+
+.PHONY: help up test check bench soak docs clean
+.DEFAULT_GOAL := help
+
+help: ## Show what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+up: $(VENV)/.runs ## Start everything here: PostgreSQL, API. Ctrl-C stops it
+	@$(RUN)/cortex up
+
+test: check ## Everything CI runs: style, types, architecture, tests
+	@$(RUN)/python -m pytest $(TESTS) -q -n auto --dist worksteal
+
+check: $(VENV)/.develops ## Style, types and the direction of imports
+	@$(RUN)/ruff check --quiet .
+	@$(RUN)/ruff format --check --quiet .
+	@$(RUN)/mypy --no-error-summary
+	@$(RUN)/lint-imports --no-cache > $(VENV)/imports.log || (cat $(VENV)/imports.log; exit 1)
+
+bench: $(VENV)/.develops ## Measure against the floor: the same rows, written bare
+	@$(RUN)/python -m benchmarks
+
+soak: $(VENV)/.develops ## The long campaigns
+	@$(RUN)/python -m pytest tests -q -m soak
+
+docs: $(VENV)/.develops ## Write the generated parts of the docs and of the schema anew
+	@$(RUN)/python scripts/docs.py
+	@$(RUN)/python scripts/schema.py
+
+clean: ## Remove the environment and the plane's data in this folder
+	rm -rf $(VENV) .cortex
+
+# Debian's python3 may come without ensurepip; pip can bring virtualenv instead.
+$(VENV)/bin/python:
+	@echo "making the environment in $(VENV) …"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  (echo "Python 3.11 or newer is needed: make PYTHON=python3.12 …"; exit 1)
+	@$(PYTHON) -m venv $(VENV) 2>/dev/null || \
+	  (rm -rf $(VENV) && $(PYTHON) -m pip install --quiet --user --break-system-packages virtualenv && \
+	   $(PYTHON) -m virtualenv --quiet $(VENV))
+
+$(VENV)/.runs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing what the plane needs …"
+	@$(RUN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded]'
+	@touch $@
+
+$(VENV)/.develops: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing what the plane and its tests need …"
+	@$(RUN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,dev]'
+	@touch $@ $(VENV)/.runs

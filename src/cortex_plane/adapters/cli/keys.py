@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from cortex_plane.adapters.cli.output import AsJson, Limit, said, show_many, show_one
+from cortex_plane.adapters.cli.plane import collect, run
+from cortex_plane.domain.errors import InvalidInput
+from cortex_plane.domain.keys import KeyDraft
+from cortex_plane.domain.members import Role
+
+app = typer.Typer(no_args_is_help=True, help="API keys, of a member or of a service.")
+
+
+@app.command()
+def create(
+    name: str,
+    member: Annotated[UUID | None, typer.Option(help="The member whom it belongs to.")] = None,
+    service: Annotated[bool, typer.Option("--service", help="For a program; needs --role.")] = False,
+    role: Annotated[list[Role] | None, typer.Option("--role", help="The roles of a service key.")] = None,
+    expires_in_days: Annotated[int | None, typer.Option(min=1, max=3650)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a key and print it once."""
+    if service == (member is not None) or service != bool(role):
+        raise InvalidInput(
+            "A key is for a member (`--member ID`) or for a service (`--service --role ROLE`).",
+            hint="See `cortex key create --help`.",
+        )
+    draft = KeyDraft(name=name, member_id=member, roles=role, expires_in_days=expires_in_days)
+    new = run(lambda plane: plane.keys.create(draft))
+    show_one(new if as_json else new.key, as_json)
+    if not as_json:
+        said(f"\nThe key, shown once:\n  {new.secret}")
+
+
+@app.command("list")
+def list_keys(limit: Limit = 50, as_json: AsJson = False) -> None:
+    found = run(lambda plane: collect(plane.keys.list(limit)))
+    columns = ["id", "name", "kind", "last_characters", "last_used_at", "expires_at", "revoked_at"]
+    show_many(found, columns, as_json)
+
+
+@app.command()
+def show(key_id: UUID, as_json: AsJson = False) -> None:
+    show_one(run(lambda plane: plane.keys.get(key_id)), as_json)
+
+
+@app.command()
+def revoke(key_id: UUID, as_json: AsJson = False) -> None:
+    """At once and for good."""
+    show_one(run(lambda plane: plane.keys.revoke(key_id)), as_json)

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cortex_plane.adapters.cli.output import AsJson, Limit, said, show_many, show_one
+from cortex_plane.adapters.cli.plane import collect, run
+from cortex_plane.domain.orgs import OrgChange, OrgDraft, OrgSettings
+
+app = typer.Typer(no_args_is_help=True, help="Orgs: the tenants of a plane.")
+
+
+@app.command()
+def create(
+    slug: str,
+    name: Annotated[str | None, typer.Option(help="A name for people; the slug if left out.")] = None,
+    admin: Annotated[str, typer.Option(help="The name of its first admin.")] = "Admin",
+    as_json: AsJson = False,
+) -> None:
+    """Create an org. Needs a platform key; prints the key of its first admin once."""
+    new = run(lambda plane: plane.orgs.create(OrgDraft(slug=slug, name=name or slug, admin_name=admin)))
+    show_one(new.org if not as_json else new, as_json)
+    if not as_json:
+        said(f"\nIts admin's key, shown once:\n  {new.key.secret}")
+
+
+@app.command("list")
+def list_orgs(limit: Limit = 50, as_json: AsJson = False) -> None:
+    """All orgs of the plane. Needs a platform key."""
+    found = run(lambda plane: collect(plane.orgs.list(limit)))
+    show_many(found, ["id", "slug", "name", "created_at"], as_json)
+
+
+@app.command()
+def show(as_json: AsJson = False) -> None:
+    """The org of the key."""
+    show_one(run(lambda plane: plane.orgs.get()), as_json)
+
+
+@app.command()
+def update(
+    name: Annotated[str | None, typer.Option()] = None,
+    guests_may_chat: Annotated[
+        bool | None, typer.Option(help="Whether people whom nobody invited may talk with agents.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change the org of the key."""
+    settings = None if guests_may_chat is None else OrgSettings(guests_may_chat=guests_may_chat)
+    show_one(run(lambda plane: plane.orgs.update(OrgChange(name=name, settings=settings))), as_json)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from cortex_plane.adapters.cli.output import AsJson, Limit, show_many, show_one
+from cortex_plane.adapters.cli.plane import collect, run
+from cortex_plane.domain.sessions import SessionChange, SessionDraft, SessionStatus
+
+app = typer.Typer(no_args_is_help=True, help="Sessions: the conversation of one user with one agent.")
+
+
+@app.command()
+def create(agent: str, title: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False) -> None:
+    """Open a session with an agent."""
+    show_one(run(lambda plane: plane.sessions.create(SessionDraft(agent=agent, title=title))), as_json)
+
+
+@app.command("list")
+def list_sessions(
+    status: Annotated[SessionStatus | None, typer.Option()] = None,
+    agent: Annotated[str | None, typer.Option(help="Id or slug.")] = None,
+    member: Annotated[UUID | None, typer.Option()] = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    found = run(
+        lambda plane: collect(plane.sessions.list(limit, status=status, agent=agent, member_id=member))
+    )
+    show_many(found, ["id", "kind", "status", "title", "last_activity_at"], as_json)
+
+
+@app.command()
+def show(session_id: UUID, as_json: AsJson = False) -> None:
+    show_one(run(lambda plane: plane.sessions.get(session_id)), as_json)
+
+
+@app.command()
+def rename(session_id: UUID, title: str, as_json: AsJson = False) -> None:
+    show_one(run(lambda plane: plane.sessions.update(session_id, SessionChange(title=title))), as_json)
+
+
+@app.command()
+def send(
+    session_id: UUID,
+    text: str,
+    idempotency_key: Annotated[str | None, typer.Option()] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add a message; a job will read it."""
+    delivery = run(lambda plane: plane.sessions.send(session_id, text, idempotency_key=idempotency_key))
+    show_one(delivery, as_json)
+
+
+@app.command()
+def messages(session_id: UUID, limit: Limit = 200, as_json: AsJson = False) -> None:
+    """What was said, in order."""
+    found = run(lambda plane: collect(plane.sessions.messages(session_id, limit)))
+    show_many(found, ["seq", "role", "text", "created_at"], as_json)
+
+
+@app.command()
+def terminate(
+    session_id: UUID, reason: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False
+) -> None:
+    """End a session for good and cancel its open jobs."""
+    show_one(run(lambda plane: plane.sessions.terminate(session_id, reason)), as_json)

@@ -1,0 +1,91 @@
+"""The HTTP server of a plane, from an open socket to a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import uvicorn
+
+from cortex_plane.adapters.http.app import create_app, framed
+from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.domain.errors import SetupError
+from cortex_plane.settings import Settings
+from cortex_plane.storage.database import Database
+from cortex_plane.storage.migrate import require_current
+
+GRACE_SECONDS = 5
+
+
+def listen(settings: Settings, *, or_any_port: bool) -> socket.socket:
+    """Bind before anything else starts, so that a taken port is known at once."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    for port in (settings.port, 0) if or_any_port else (settings.port,):
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host, port))
+            listener.listen(1024)
+        except OSError as error:
+            listener.close()
+            if or_any_port and port and error.errno == errno.EADDRINUSE:
+                continue
+            raise SetupError(
+                f"Cannot listen on {settings.host}:{port}: {error.strerror}.",
+                code="cannot_listen",
+                hint="Set CORTEX_PORT (0 chooses a free one) or CORTEX_HOST.",
+            ) from error
+        return listener
+    raise AssertionError("the last try returns or raises")
+
+
+def address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextlib.asynccontextmanager
+async def opened(settings: Settings, url: str) -> AsyncIterator[Database]:
+    """The pool, on a schema that fits."""
+    db = await Database.open(
+        url, max_size=settings.pool_size, prepared_statements=settings.prepared_statements
+    )
+    try:
+        await require_current(db)
+        yield db
+    finally:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(db.close(), GRACE_SECONDS)
+
+
+async def serve(db: Database, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Until SIGINT or SIGTERM; requests under way get a moment to finish."""
+    metrics = Metrics()
+    config = uvicorn.Config(
+        framed(create_app(db, metrics)),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        http="httptools",
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        server_header=False,
+    )
+    try:
+        await _Server(config, on_ready).serve(sockets=[listener])
+    finally:
+        metrics.close()
+
+
+class _Server(uvicorn.Server):
+    """Tells when it accepts requests."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()

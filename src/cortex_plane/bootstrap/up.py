@@ -1,0 +1,87 @@
+"""`cortex up`: everything a newcomer needs, in one process, on an embedded PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.panel import Panel
+
+from cortex_plane.adapters.cli.plane import read_access, write_access
+from cortex_plane.adapters.telemetry.logs import configure_logs
+from cortex_plane.bootstrap import databases, serving
+from cortex_plane.domain.orgs import OrgDraft
+from cortex_plane.operations import keys, orgs
+from cortex_plane.settings import Settings
+from cortex_plane.storage.database import Database
+
+FIRST_ORG = OrgDraft(slug="default", name="Default", admin_name="Admin")
+
+console = Console(highlight=False)
+
+
+def up(settings: Settings) -> None:
+    """Start, say where it is, and serve until Ctrl-C."""
+    started = time.monotonic()
+    databases.require_home(settings.home)
+    configure_logs("warning" if settings.log_level == "info" else settings.log_level, as_json=False)
+    with databases.database(settings, _step) as urls:
+        app_url = databases.prepare(settings, urls, _step)
+        listener = serving.listen(settings, or_any_port=True)
+        url = serving.address(listener)
+
+        async def main() -> None:
+            async with serving.opened(settings, app_url) as db:
+                secret, is_new = await _access(db, settings.home)
+                write_access(settings.home, url, secret)
+                databases.write_private(
+                    settings.home, databases.RUNNING_FILE, {"pid": os.getpid(), "database_url": app_url}
+                )
+                seconds = time.monotonic() - started
+                await serving.serve(
+                    db, listener, lambda: _welcome(settings.home, url, secret if is_new else None, seconds)
+                )
+                console.print("stopping …", style="dim")
+
+        try:
+            asyncio.run(main())
+        finally:
+            listener.close()
+            (settings.home / databases.RUNNING_FILE).unlink(missing_ok=True)
+    console.print("stopped", style="dim")
+
+
+async def _access(db: Database, home: Path) -> tuple[str, bool]:
+    """The key for the command line: the kept one while it works, else a new one."""
+    kept = read_access(home).get("key")
+    if kept and await keys.works(db, kept):
+        return kept, False
+    secret = await keys.issue_for_owner(db)
+    if secret is None:
+        new = await orgs.bootstrap(db, FIRST_ORG)
+        secret = str(new.key.secret)
+    return secret, True
+
+
+def _step(phrase: str) -> None:
+    console.print(f"  {phrase} …", style="dim")
+
+
+def _welcome(home: Path, url: str, secret: str | None, seconds: float) -> None:
+    key = secret or f"kept in {home / 'access.json'}"
+    console.print(
+        Panel.fit(
+            f"[bold]{url}[/]\n"
+            f"key   {key}\n\n"
+            "[dim]Try in another terminal:[/]\n"
+            "  cortex agent create greeter --model scripted\n"
+            '  cortex job submit greeter --payload \'{"hello": "world"}\'\n'
+            "  cortex job list\n"
+            "  cortex audit verify\n\n"
+            f"[dim]API document: {url}/openapi.json · ready after {seconds:.1f} s · Ctrl-C stops it[/]",
+            title="Cortex Plane is up",
+        )
+    )

@@ -1,0 +1,69 @@
+"""The client: ``async with Client(url, key) as plane: await plane.jobs.submit(…)``."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from cortex_plane.client.nouns import (
+    Agents,
+    Audit,
+    Connections,
+    Jobs,
+    Keys,
+    Members,
+    Orgs,
+    Sessions,
+    Teams,
+)
+from cortex_plane.client.transport import Transport
+from cortex_plane.domain.access import Me
+
+
+class Client:
+    """Speaks to one plane with one key. Every error that the plane reports is raised as a ``CortexError``."""
+
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        *,
+        org: str | None = None,
+        timeout: float = 60,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """``org`` is for platform keys: the slug of the org to act in."""
+        headers = {"Authorization": f"Bearer {key}"}
+        if org is not None:
+            headers["Cortex-Org"] = org
+        # No proxies from the environment: a key must not pass through a machine that nobody named here.
+        self._http = httpx.AsyncClient(
+            base_url=url, headers=headers, timeout=timeout, transport=transport, trust_env=False
+        )
+        self._transport = Transport(self._http)
+        self.orgs = Orgs(self._transport)
+        self.teams = Teams(self._transport)
+        self.members = Members(self._transport)
+        self.keys = Keys(self._transport)
+        self.connections = Connections(self._transport)
+        self.agents = Agents(self._transport)
+        self.sessions = Sessions(self._transport)
+        self.jobs = Jobs(self._transport)
+        self.audit = Audit(self._transport)
+
+    async def me(self) -> Me:
+        """Who the key stands for, and what it may do."""
+        return await self._transport.one(Me, "GET", "/v1/me")
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

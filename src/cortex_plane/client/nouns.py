@@ -1,0 +1,228 @@
+"""One class per noun, one method per route."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from uuid import UUID
+
+from cortex_plane.client.transport import Transport
+from cortex_plane.domain.agents import Agent, AgentChange, AgentDraft, AgentStatus, AgentVersion
+from cortex_plane.domain.audit import AuditRecord, Verification
+from cortex_plane.domain.connections import Connection, ConnectionChange, ConnectionDraft, Mapping
+from cortex_plane.domain.jobs import Cancellation, Job, JobChange, JobDraft, JobStatus
+from cortex_plane.domain.keys import Key, KeyDraft, NewKey
+from cortex_plane.domain.members import Member, MemberChange, MemberDraft, Role
+from cortex_plane.domain.messages import Delivery, InboundMessage, Message, MessageDraft
+from cortex_plane.domain.orgs import NewOrg, Org, OrgChange, OrgDraft
+from cortex_plane.domain.sessions import Session, SessionChange, SessionDraft, SessionStatus, Termination
+from cortex_plane.domain.teams import Team, TeamChange, TeamDraft
+from cortex_plane.domain.values import parse
+
+
+class _Noun:
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+
+class Orgs(_Noun):
+    async def create(self, draft: OrgDraft) -> NewOrg:
+        return await self._transport.one(NewOrg, "POST", "/v1/orgs", body=draft)
+
+    async def get(self) -> Org:
+        return await self._transport.one(Org, "GET", "/v1/org")
+
+    def list(self, limit: int | None = None) -> AsyncIterator[Org]:
+        return self._transport.pages(Org, "/v1/orgs", limit=limit)
+
+    async def update(self, change: OrgChange, *, revision: int | None = None) -> Org:
+        return await self._transport.one(Org, "PATCH", "/v1/org", body=change, revision=revision)
+
+
+class Teams(_Noun):
+    async def create(self, draft: TeamDraft, *, idempotency_key: str | None = None) -> Team:
+        return await self._transport.one(
+            Team, "POST", "/v1/teams", body=draft, idempotency_key=idempotency_key
+        )
+
+    async def get(self, ref: str) -> Team:
+        return await self._transport.one(Team, "GET", f"/v1/teams/{ref}")
+
+    def list(self, limit: int | None = None) -> AsyncIterator[Team]:
+        return self._transport.pages(Team, "/v1/teams", limit=limit)
+
+    async def update(self, ref: str, change: TeamChange, *, revision: int | None = None) -> Team:
+        return await self._transport.one(Team, "PATCH", f"/v1/teams/{ref}", body=change, revision=revision)
+
+    async def delete(self, ref: str) -> None:
+        await self._transport.send("DELETE", f"/v1/teams/{ref}")
+
+
+class Members(_Noun):
+    async def create(self, draft: MemberDraft, *, idempotency_key: str | None = None) -> Member:
+        return await self._transport.one(
+            Member, "POST", "/v1/members", body=draft, idempotency_key=idempotency_key
+        )
+
+    async def get(self, id: UUID) -> Member:
+        return await self._transport.one(Member, "GET", f"/v1/members/{id}")
+
+    def list(self, limit: int | None = None, role: Role | None = None) -> AsyncIterator[Member]:
+        return self._transport.pages(Member, "/v1/members", limit=limit, role=role)
+
+    async def update(self, id: UUID, change: MemberChange, *, revision: int | None = None) -> Member:
+        return await self._transport.one(Member, "PATCH", f"/v1/members/{id}", body=change, revision=revision)
+
+    def mappings(self, id: UUID, limit: int | None = None) -> AsyncIterator[Mapping]:
+        return self._transport.pages(Mapping, f"/v1/members/{id}/mappings", limit=limit)
+
+
+class Keys(_Noun):
+    async def create(self, draft: KeyDraft, *, idempotency_key: str | None = None) -> NewKey:
+        return await self._transport.one(
+            NewKey, "POST", "/v1/keys", body=draft, idempotency_key=idempotency_key
+        )
+
+    async def get(self, id: UUID) -> Key:
+        return await self._transport.one(Key, "GET", f"/v1/keys/{id}")
+
+    def list(self, limit: int | None = None) -> AsyncIterator[Key]:
+        return self._transport.pages(Key, "/v1/keys", limit=limit)
+
+    async def revoke(self, id: UUID) -> Key:
+        return await self._transport.one(Key, "POST", f"/v1/keys/{id}/revoke")
+
+
+class Connections(_Noun):
+    async def create(self, draft: ConnectionDraft, *, idempotency_key: str | None = None) -> Connection:
+        return await self._transport.one(
+            Connection, "POST", "/v1/connections", body=draft, idempotency_key=idempotency_key
+        )
+
+    async def get(self, id: UUID) -> Connection:
+        return await self._transport.one(Connection, "GET", f"/v1/connections/{id}")
+
+    def list(self, limit: int | None = None) -> AsyncIterator[Connection]:
+        return self._transport.pages(Connection, "/v1/connections", limit=limit)
+
+    async def update(self, id: UUID, change: ConnectionChange) -> Connection:
+        return await self._transport.one(Connection, "PATCH", f"/v1/connections/{id}", body=change)
+
+    async def ingest(
+        self, id: UUID, message: InboundMessage, *, idempotency_key: str | None = None
+    ) -> Delivery:
+        """Hand over a person's message. Needs a service key."""
+        return await self._transport.one(
+            Delivery,
+            "POST",
+            f"/v1/connections/{id}/messages",
+            body=message,
+            idempotency_key=idempotency_key,
+        )
+
+
+class Agents(_Noun):
+    async def create(self, draft: AgentDraft, *, idempotency_key: str | None = None) -> Agent:
+        return await self._transport.one(
+            Agent, "POST", "/v1/agents", body=draft, idempotency_key=idempotency_key
+        )
+
+    async def get(self, ref: str) -> Agent:
+        return await self._transport.one(Agent, "GET", f"/v1/agents/{ref}")
+
+    def list(self, limit: int | None = None, status: AgentStatus | None = None) -> AsyncIterator[Agent]:
+        return self._transport.pages(Agent, "/v1/agents", limit=limit, status=status)
+
+    async def update(self, ref: str, change: AgentChange, *, revision: int | None = None) -> Agent:
+        return await self._transport.one(Agent, "PATCH", f"/v1/agents/{ref}", body=change, revision=revision)
+
+    async def delete(self, ref: str, *, revision: int | None = None) -> None:
+        await self._transport.send("DELETE", f"/v1/agents/{ref}", revision=revision)
+
+    def versions(self, ref: str, limit: int | None = None) -> AsyncIterator[AgentVersion]:
+        return self._transport.pages(AgentVersion, f"/v1/agents/{ref}/versions", limit=limit)
+
+
+class Sessions(_Noun):
+    async def create(self, draft: SessionDraft, *, idempotency_key: str | None = None) -> Session:
+        return await self._transport.one(
+            Session, "POST", "/v1/sessions", body=draft, idempotency_key=idempotency_key
+        )
+
+    async def get(self, id: UUID) -> Session:
+        return await self._transport.one(Session, "GET", f"/v1/sessions/{id}")
+
+    def list(
+        self,
+        limit: int | None = None,
+        *,
+        status: SessionStatus | None = None,
+        agent: str | None = None,
+        member_id: UUID | None = None,
+    ) -> AsyncIterator[Session]:
+        return self._transport.pages(
+            Session, "/v1/sessions", limit=limit, status=status, agent=agent, member_id=member_id
+        )
+
+    async def update(self, id: UUID, change: SessionChange, *, revision: int | None = None) -> Session:
+        return await self._transport.one(
+            Session, "PATCH", f"/v1/sessions/{id}", body=change, revision=revision
+        )
+
+    async def terminate(self, id: UUID, reason: str | None = None) -> Session:
+        body = Termination(reason=reason)
+        return await self._transport.one(Session, "POST", f"/v1/sessions/{id}/terminate", body=body)
+
+    async def send(self, id: UUID, text: str, *, idempotency_key: str | None = None) -> Delivery:
+        return await self._transport.one(
+            Delivery,
+            "POST",
+            f"/v1/sessions/{id}/messages",
+            body=MessageDraft(text=text),
+            idempotency_key=idempotency_key,
+        )
+
+    def messages(self, id: UUID, limit: int | None = None) -> AsyncIterator[Message]:
+        return self._transport.pages(Message, f"/v1/sessions/{id}/messages", limit=limit)
+
+
+class Jobs(_Noun):
+    async def submit(self, draft: JobDraft, *, idempotency_key: str | None = None) -> Job:
+        return await self._transport.one(Job, "POST", "/v1/jobs", body=draft, idempotency_key=idempotency_key)
+
+    async def get(self, id: UUID) -> Job:
+        return await self._transport.one(Job, "GET", f"/v1/jobs/{id}")
+
+    def list(
+        self,
+        limit: int | None = None,
+        *,
+        status: JobStatus | None = None,
+        session_id: UUID | None = None,
+        agent: str | None = None,
+    ) -> AsyncIterator[Job]:
+        return self._transport.pages(
+            Job, "/v1/jobs", limit=limit, status=status, session_id=session_id, agent=agent
+        )
+
+    async def history(self, id: UUID) -> Sequence[JobChange]:
+        # The whole history comes in one page, and takes no page parameters.
+        page = await self._transport.send("GET", f"/v1/jobs/{id}/history")
+        return [parse(JobChange, item) for item in page["items"]]
+
+    async def cancel(self, id: UUID, reason: str | None = None) -> Job:
+        return await self._transport.one(
+            Job, "POST", f"/v1/jobs/{id}/cancel", body=Cancellation(reason=reason)
+        )
+
+    async def resubmit(self, id: UUID, *, idempotency_key: str | None = None) -> Job:
+        return await self._transport.one(
+            Job, "POST", f"/v1/jobs/{id}/resubmit", idempotency_key=idempotency_key
+        )
+
+
+class Audit(_Noun):
+    def list(self, session_id: UUID | None = None, limit: int | None = None) -> AsyncIterator[AuditRecord]:
+        return self._transport.pages(AuditRecord, "/v1/audit", limit=limit, session_id=session_id)
+
+    async def verify(self) -> Verification:
+        return await self._transport.one(Verification, "GET", "/v1/audit/verification")

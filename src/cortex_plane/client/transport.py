@@ -1,0 +1,108 @@
+"""Requests and their answers: problems become the errors that the plane raised."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+import httpx
+import orjson
+
+from cortex_plane.domain.errors import (
+    AlreadyExists,
+    Conflict,
+    CortexError,
+    Forbidden,
+    InUse,
+    InvalidInput,
+    NotFound,
+    Stale,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+)
+from cortex_plane.domain.values import adapter, parse
+
+T = TypeVar("T")
+
+_BY_STATUS: dict[int, type[CortexError]] = {
+    401: Unauthenticated,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    412: Stale,
+    413: TooLarge,
+    422: InvalidInput,
+    503: Unavailable,
+}
+_BY_CODE: dict[str, type[CortexError]] = {AlreadyExists.code: AlreadyExists, InUse.code: InUse}
+
+
+class Transport:
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        query: dict[str, Any] | None = None,
+        idempotency_key: str | None = None,
+        revision: int | None = None,
+    ) -> Any:
+        """The decoded answer; None for 204."""
+        headers: dict[str, str] = {}
+        if idempotency_key is not None:
+            headers["Idempotency-Key"] = idempotency_key
+        if revision is not None:
+            headers["If-Match"] = f'"{revision}"'
+        content = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            content = adapter(type(body)).dump_json(body, exclude_none=True)
+        given = {name: str(value) for name, value in (query or {}).items() if value is not None}
+        try:
+            answer = await self._http.request(method, path, content=content, params=given, headers=headers)
+        except httpx.HTTPError as error:
+            raise Unavailable(
+                f"The plane at {self._http.base_url} does not answer: {error or type(error).__name__}.",
+                hint="Start it with `make up`, or set CORTEX_URL.",
+            ) from error
+        if answer.status_code >= 400:
+            raise problem(answer)
+        return orjson.loads(answer.content) if answer.content else None
+
+    async def one(self, kind: type[T], method: str, path: str, **options: Any) -> T:
+        return parse(kind, await self.send(method, path, **options))
+
+    async def pages(
+        self, kind: type[T], path: str, *, limit: int | None = None, **query: Any
+    ) -> AsyncIterator[T]:
+        """Every item of a list, page by page as they are needed; at most ``limit``."""
+        cursor, left = None, limit
+        while left is None or left > 0:
+            size = 200 if left is None else min(left, 200)
+            page = await self.send("GET", path, query=query | {"cursor": cursor, "limit": size})
+            for item in page["items"]:
+                yield parse(kind, item)
+            left = None if left is None else left - len(page["items"])
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return
+
+
+def problem(answer: httpx.Response) -> CortexError:
+    try:
+        said: dict[str, Any] = orjson.loads(answer.content)
+        code, message, hint = said["code"], said["detail"], said["hint"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return CortexError(
+            f"HTTP {answer.status_code} from {answer.url}.",
+            code="unexpected_answer",
+            hint="Is this the address of a Cortex Plane?",
+        )
+    kind = _BY_CODE.get(code) or _BY_STATUS.get(answer.status_code, CortexError)
+    fields = "".join(f" {e['field']}: {e['message']}." for e in said.get("errors", []))
+    return kind(message + fields, code=code, hint=hint, request_id=said.get("request_id"))
