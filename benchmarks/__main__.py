@@ -1,0 +1,30 @@
+"""One run, one PostgreSQL with fsync on, everything interleaved. Trust the ratios, not the microseconds."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks import ingest, startup
+from cortex_plane.bootstrap.databases import plain_login
+from cortex_plane.embedded import EmbeddedPostgres
+from cortex_plane.storage.migrate import migrate
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="cortex-bench-") as folder:
+        home = Path(folder)
+        home.chmod(0o711)
+        with EmbeddedPostgres(home) as server:
+            print(f"PostgreSQL {server.version}, fsync on\n")
+            admin = server.url()
+            asyncio.run(migrate(admin))
+            met = asyncio.run(ingest.run(plain_login(home, admin), admin))
+    met = startup.run() and met
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""Taking in a message: as one function call, and over HTTP, against the same rows written bare in one commit."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import asyncpg
+
+from benchmarks.measuring import Work, compare
+from benchmarks.wire import Wire
+from cortex_plane.domain.access import Actor
+from cortex_plane.domain.agents import AgentDraft, ModelConfig
+from cortex_plane.domain.connections import ConnectionDraft
+from cortex_plane.domain.keys import KeyDraft
+from cortex_plane.domain.members import Role
+from cortex_plane.domain.messages import InboundMessage
+from cortex_plane.domain.orgs import OrgDraft
+from cortex_plane.operations import agents, connections, keys, messages, orgs
+from cortex_plane.storage.database import Database
+
+HERE = Path(__file__).parent
+TEXT = "Please plan the release of version 2.4 and tell me before you touch production. " * 3
+AIMS = {("one call", 1): 1.5, ("one call", 16): 2.5, ("over HTTP", 1): 4.0, ("over HTTP", 16): 4.0}
+
+
+@dataclass
+class Bench:
+    db: Database
+    floor: asyncpg.Pool
+    wire: Wire
+    org: UUID
+    connection: UUID
+    agent: UUID
+    actor: Actor
+
+    def first(self) -> dict[str, Work]:
+        """A message of somebody new: everything is made."""
+        statement = (HERE / "floor_first.sql").read_text()
+        body, digest = os.urandom(280), os.urandom(32)
+
+        async def bare(_: int) -> None:
+            await self.floor.execute(
+                statement, self.org, uuid4(), uuid4().hex, uuid4(), self.connection, uuid4(), self.agent, TEXT,
+                uuid4(), digest, body,
+            )  # fmt: skip
+
+        async def call(_: int) -> None:
+            inbound = InboundMessage(external_user_id=uuid4().hex, agent="bench", text=TEXT)
+            await messages.ingest(self.db, self.actor, self.connection, inbound)
+
+        async def http(_: int) -> None:
+            said = {"external_user_id": uuid4().hex, "agent": "bench", "text": TEXT}
+            await self.wire.post(f"/v1/connections/{self.connection}/messages", said)
+
+        return {"floor": bare, "one call": call, "over HTTP": http}
+
+    async def next(self, concurrency: int) -> dict[str, Work]:
+        """A further message of somebody known, in turn over as many people as there are callers."""
+        statement = (HERE / "floor_next.sql").read_text()
+        first = (HERE / "floor_first.sql").read_text()
+        body, digest = os.urandom(280), os.urandom(32)
+        sessions = [uuid4() for _ in range(concurrency)]
+        people = [uuid4().hex for _ in range(concurrency)]
+        for session, person in zip(sessions, people, strict=True):
+            await self.floor.execute(
+                first, self.org, uuid4(), person, uuid4(), self.connection, session, self.agent, TEXT, uuid4(),
+                digest, body,
+            )  # fmt: skip
+        numbers = _count_up()
+
+        async def bare(number: int) -> None:
+            session = sessions[number % concurrency]
+            await self.floor.execute(statement, self.org, session, next(numbers), digest, TEXT, body)
+
+        async def call(number: int) -> None:
+            person = people[number % concurrency]
+            inbound = InboundMessage(external_user_id=person, agent="bench", text=TEXT)
+            await messages.ingest(self.db, self.actor, self.connection, inbound)
+
+        async def http(number: int) -> None:
+            said = {"external_user_id": people[number % concurrency] + "h", "agent": "bench", "text": TEXT}
+            await self.wire.post(f"/v1/connections/{self.connection}/messages", said)
+
+        return {"floor": bare, "one call": call, "over HTTP": http}
+
+
+def _count_up() -> Iterator[int]:
+    number = 10
+    while True:
+        number += 1
+        yield number
+
+
+async def prepare(db: Database, floor: asyncpg.Pool, port: int) -> Bench:
+    new = await orgs.bootstrap(db, OrgDraft(slug="bench", name="Bench"))
+    admin = await keys.authenticate(db, str(new.key.secret))
+    agent = await agents.create(
+        db,
+        admin,
+        AgentDraft(
+            name="Bench", slug="bench", role="Bench", team="main", model_config=ModelConfig(model="none")
+        ),
+    )
+    connection = await connections.create(db, admin, ConnectionDraft(channel_type="web", name="bench"))
+    service = await keys.create(db, admin, KeyDraft(name="bench", roles=[Role.MEMBER]))
+    secret = str(service.secret)
+    actor = await keys.authenticate(db, secret)
+    return Bench(db, floor, Wire(port, secret), new.org.id, connection.id, agent.id, actor)
+
+
+async def run(app_url: str, admin_url: str, *, rounds: int = 7, count: int = 200) -> bool:
+    """Print the table; whether every aim was met."""
+    setup = await asyncpg.connect(admin_url)
+    await setup.execute((HERE / "floor.sql").read_text())
+    await setup.close()
+    db = await Database.open(app_url, min_size=16, max_size=16)
+    floor = await asyncpg.create_pool(admin_url, min_size=16, max_size=16)
+    server, port = await _serve(app_url)
+    met = True
+    try:
+        bench = await prepare(db, floor, port)
+        print(f"{'taking in a message':34}{'µs each':>10}{'ratio':>8}{'aim':>7}")
+        for concurrency in (1, 16):
+            for kind in ("first", "next"):
+                rivals = bench.first() if kind == "first" else await bench.next(concurrency)
+                medians = await compare(rivals, rounds=rounds, count=count, concurrency=concurrency)
+                for name, seconds in medians.items():
+                    ratio, aim = seconds / medians["floor"], AIMS.get((name, concurrency))
+                    missed = aim is not None and ratio > aim
+                    met = met and not missed
+                    label = f"{kind} message, {concurrency:2} at once, {name}"
+                    mark = "  MISSED" if missed else ""
+                    print(f"{label:34}{seconds * 1e6:>10.0f}{ratio:>8.2f}{aim or '':>7}{mark}")
+        await bench.wire.close()
+    finally:
+        server.terminate()
+        await server.wait()
+        await floor.close()
+        await db.close()
+    return met
+
+
+async def _serve(app_url: str) -> tuple[asyncio.subprocess.Process, int]:
+    """The API as a process of its own, as in production."""
+    server = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "cortex_plane", "api",
+        env=os.environ | {"DATABASE_URL": app_url, "CORTEX_PORT": "0", "CORTEX_LOG_LEVEL": "warning"},
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert server.stdout is not None
+    line = (await server.stdout.readline()).decode()
+    return server, int(line.rsplit(":", 1)[1])
