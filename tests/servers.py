@@ -99,6 +99,7 @@ def running() -> Iterator[None]:
                 choices["postgres15"] = DEBIAN_15
             for name, binaries in choices.items():
                 folders.append(tempfile.mkdtemp(prefix="cortex-test-"))
+                Path(folders[-1]).chmod(0o711)  # so that a server started by root can run as somebody else
                 postgres = EmbeddedPostgres(Path(folders[-1]), binaries=binaries, settings=_FAST)
                 started.append(postgres)
                 servers.append(asyncio.run(prepare(name, postgres.start().url())))

@@ -26,9 +26,6 @@ class Settings(BaseSettings):
     postgres_binaries: Path | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "text"] = "json"
-    url: str | None = None
-    key: str | None = None
-    org: str | None = None
 
 
 def load() -> Settings:

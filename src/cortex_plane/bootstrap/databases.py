@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
+from cortex_plane.client.access import write_private
 from cortex_plane.domain.errors import SetupError
 from cortex_plane.embedded import EmbeddedPostgres
 from cortex_plane.settings import Settings
@@ -72,7 +73,7 @@ def plain_login(home: Path, admin: str) -> str:
     password = kept.get("password") or secrets.token_urlsafe(24)
     provision.ensure_login(admin, name, password)
     if not kept:
-        write_private(home, LOGIN_FILE, {"login": name, "password": password})
+        write_private(home / LOGIN_FILE, {"login": name, "password": password})
     return with_login(admin, name, password)
 
 
@@ -90,13 +91,6 @@ def running_app_url(home: Path) -> str | None:
     except (KeyError, ValueError, OSError):
         return None
     return str(kept["database_url"])
-
-
-def write_private(home: Path, name: str, content: dict[str, object]) -> None:
-    draft = home / f"{name}.new"
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(content, file)
-    draft.replace(home / name)
 
 
 def shown(url: str) -> str:

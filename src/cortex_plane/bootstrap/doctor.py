@@ -8,8 +8,9 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cortex_plane.adapters.cli.plane import ACCESS_FILE, connect
 from cortex_plane.bootstrap import databases
+from cortex_plane.client import Client
+from cortex_plane.client.access import ACCESS_FILE
 from cortex_plane.domain.errors import CortexError
 from cortex_plane.embedded.account import choose_account
 from cortex_plane.embedded.binaries import find_binaries
@@ -86,7 +87,7 @@ async def _examine_database(url: str) -> str:
 
 def _api(settings: Settings) -> str:
     async def ask() -> str:
-        async with connect(settings) as plane:
+        async with Client.here(settings.home) as plane:
             me = await plane.me()
         return f"answers; the key is {me.name}'s ({', '.join(me.roles)})"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.panel import Panel
 
-from cortex_plane.adapters.cli.plane import read_access, write_access
 from cortex_plane.adapters.telemetry.logs import configure_logs
 from cortex_plane.bootstrap import databases, serving
+from cortex_plane.client.access import ACCESS_FILE, read_access, write_private
 from cortex_plane.domain.orgs import OrgDraft
 from cortex_plane.operations import keys, orgs
 from cortex_plane.settings import Settings
@@ -36,10 +36,9 @@ def up(settings: Settings) -> None:
         async def main() -> None:
             async with serving.opened(settings, app_url) as db:
                 secret, is_new = await _access(db, settings.home)
-                write_access(settings.home, url, secret)
-                databases.write_private(
-                    settings.home, databases.RUNNING_FILE, {"pid": os.getpid(), "database_url": app_url}
-                )
+                write_private(settings.home / ACCESS_FILE, {"url": url, "key": secret})
+                running = {"pid": os.getpid(), "database_url": app_url}
+                write_private(settings.home / databases.RUNNING_FILE, running)
                 seconds = time.monotonic() - started
                 await serving.serve(
                     db, listener, lambda: _welcome(settings.home, url, secret if is_new else None, seconds)
@@ -71,7 +70,7 @@ def _step(phrase: str) -> None:
 
 
 def _welcome(home: Path, url: str, secret: str | None, seconds: float) -> None:
-    key = secret or f"kept in {home / 'access.json'}"
+    key = secret or f"kept in {home / ACCESS_FILE}"
     console.print(
         Panel.fit(
             f"[bold]{url}[/]\n"

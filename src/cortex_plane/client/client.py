@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import httpx
 
+from cortex_plane.client.access import ACCESS_FILE, HOME, read_access
 from cortex_plane.client.nouns import (
     Agents,
     Audit,
@@ -20,6 +23,7 @@ from cortex_plane.client.nouns import (
 )
 from cortex_plane.client.transport import Transport
 from cortex_plane.domain.access import Me
+from cortex_plane.domain.errors import Unavailable
 
 
 class Client:
@@ -35,6 +39,7 @@ class Client:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         """``org`` is for platform keys: the slug of the org to act in."""
+        self.url = url
         headers = {"Authorization": f"Bearer {key}"}
         if org is not None:
             headers["Cortex-Org"] = org
@@ -52,6 +57,19 @@ class Client:
         self.sessions = Sessions(self._transport)
         self.jobs = Jobs(self._transport)
         self.audit = Audit(self._transport)
+
+    @classmethod
+    def here(cls, home: Path = HOME) -> Self:
+        """A client of the plane that `cortex up` started in this folder, or of CORTEX_URL with CORTEX_KEY."""
+        kept = read_access(home)
+        url = os.environ.get("CORTEX_URL") or kept.get("url")
+        key = os.environ.get("CORTEX_KEY") or kept.get("key")
+        if not url or not key:
+            raise Unavailable(
+                f"There is no plane to talk to: neither CORTEX_URL and CORTEX_KEY nor {home / ACCESS_FILE}.",
+                hint="Start one here with `make up`, or set CORTEX_URL and CORTEX_KEY.",
+            )
+        return cls(url, key, org=os.environ.get("CORTEX_ORG"))
 
     async def me(self) -> Me:
         """Who the key stands for, and what it may do."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import click
@@ -25,12 +23,10 @@ from cortex_plane.domain.errors import (
     Unauthenticated,
     Unavailable,
 )
-from cortex_plane.settings import Settings, load
+from cortex_plane.settings import load
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-ACCESS_FILE = "access.json"
 
 # 0 is success and 2 is click's "wrong usage". docs/cli.md lists them.
 EXIT_CODES: dict[type[CortexError], int] = {
@@ -44,41 +40,11 @@ EXIT_CODES: dict[type[CortexError], int] = {
 }
 
 
-def write_access(home: Path, url: str, key: str) -> None:
-    """Keep what commands need to reach the plane. Only its owner may read it: it holds a key."""
-    path = home / ACCESS_FILE
-    draft = path.with_suffix(".new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump({"url": url, "key": key}, file)
-    draft.replace(path)
-
-
-def read_access(home: Path) -> dict[str, str]:
-    try:
-        found: dict[str, str] = json.loads((home / ACCESS_FILE).read_text())
-    except (OSError, ValueError):
-        return {}
-    return found
-
-
-def connect(settings: Settings) -> Client:
-    kept = read_access(settings.home)
-    url = settings.url or kept.get("url")
-    key = settings.key or kept.get("key")
-    if not url or not key:
-        raise Unavailable(
-            f"There is no plane to talk to: neither CORTEX_URL and CORTEX_KEY nor {settings.home / ACCESS_FILE}.",
-            hint="Start one here with `cortex up`, or set CORTEX_URL and CORTEX_KEY.",
-        )
-    return Client(url, key, org=settings.org)
-
-
 def run(work: Callable[[Client], Awaitable[T]]) -> T:
     """Do something with the plane."""
 
     async def with_client() -> T:
-        async with connect(load()) as plane:
+        async with Client.here(load().home) as plane:
             return await work(plane)
 
     return asyncio.run(with_client())

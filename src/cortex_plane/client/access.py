@@ -1,0 +1,27 @@
+"""Where a plane on this machine keeps its address and a key: `access.json` in its directory."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+HOME = Path(".cortex")
+ACCESS_FILE = "access.json"
+
+
+def read_access(home: Path) -> dict[str, str]:
+    """The ``url`` and ``key`` that `cortex up` wrote down; empty when there are none."""
+    try:
+        found: dict[str, str] = json.loads((home / ACCESS_FILE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def write_private(path: Path, content: dict[str, object]) -> None:
+    """Write at once or not at all, for the owner's eyes only."""
+    draft = path.with_name(path.name + ".new")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(content, file)
+    draft.replace(path)

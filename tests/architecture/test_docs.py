@@ -1,0 +1,84 @@
+"""The docs say what the code says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from scripts.docs import ROOT, outdated
+
+from cortex_plane.settings import Settings
+
+DOCS = ROOT / "docs"
+
+
+def test_generated_parts_are_current() -> None:
+    assert [str(path.relative_to(ROOT)) for path in outdated()] == [], "run `make docs`"
+
+
+def test_every_setting_has_a_heading() -> None:
+    headings = set(re.findall(r"^## (\S+)$", (DOCS / "settings.md").read_text(), re.MULTILINE))
+    settings = {
+        name.upper() if name.startswith("database_") else f"CORTEX_{name.upper()}"
+        for name in Settings.model_fields
+    }
+    client = set(
+        re.findall(
+            r'environ\.get\("(CORTEX_\w+)"\)', (ROOT / "src/cortex_plane/client/client.py").read_text()
+        )
+    )
+    assert headings == settings | client
+
+
+def test_every_error_code_is_documented() -> None:
+    documented = set(re.findall(r"^\| `(\w+)` \|", (DOCS / "errors.md").read_text(), re.MULTILINE))
+    assert documented == error_codes()
+
+
+def error_codes() -> set[str]:
+    """Every code that the plane can answer with: errors of the domain, of operations, of HTTP and of SQL."""
+    source = ROOT / "src" / "cortex_plane"
+    codes: set[str] = set()
+    for path in source.rglob("*.py"):
+        if "embedded" in path.parts or "cli" in path.parts or "bootstrap" in path.parts:
+            continue
+        text = path.read_text()
+        codes |= set(re.findall(r'\bcode(?:: str)? = "(\w+)"', text)) | set(
+            re.findall(r'\bcode="(\w+)"', text)
+        )
+        codes |= {f"{noun}_not_found" for noun in re.findall(r'\bfound\(.*, "(\w+)"\)', text)}
+    problems = (source / "adapters/http/problems.py").read_text()
+    codes |= set(re.findall(r'\d+: \("(\w+)",', problems)) | set(
+        re.findall(r'request,\s+\d+,\s+"(\w+)"', problems)
+    )
+    for path in (source / "storage" / "sql").rglob("*.sql"):
+        codes |= set(re.findall(r"detail = '(\w+)'", path.read_text()))
+    return codes
+
+
+def test_the_readme_shows_the_example_as_it_is() -> None:
+    readme = (ROOT / "README.md").read_text()
+    example = (ROOT / "examples" / "hello.py").read_text()
+    assert f"```python\n{example}```" in readme
+    assert len(example.splitlines()) <= 60
+
+
+def test_links_between_docs_lead_somewhere() -> None:
+    broken = [
+        f"{page.name}: {link}"
+        for page in [*DOCS.glob("*.md"), *ROOT.glob("*.md")]
+        for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
+        if not link.startswith("http") and not (page.parent / link).exists()
+    ]
+    assert broken == []
+
+
+def test_every_command_is_in_the_docs() -> None:
+    from cortex_plane.bootstrap.main import app
+
+    text = (DOCS / "cli.md").read_text()
+    names = [group.name for group in app.registered_groups] + [
+        c.name for c in app.registered_commands if c.name
+    ]
+    assert [name for name in names if f"`{name}`" not in text and f"cortex {name}" not in text] == []
+    assert Path(ROOT / "LICENSE").read_text().lstrip().startswith("Apache License")
