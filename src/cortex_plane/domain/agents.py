@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
@@ -33,7 +33,7 @@ class CheckpointGranularity(StrEnum):
 class ModelConfig:
     """Which model answers for the agent, and how."""
 
-    model: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+    model: Name
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     system_prompt: Text | None = None
@@ -51,7 +51,7 @@ class ResourceLimits:
 def _granularity_known(config: dict[str, Any]) -> dict[str, Any]:
     """The plane reads these two settings; the rest of a skill configuration is the agent's own."""
     level = config.get("checkpoint_granularity")
-    if level is not None and level not in set(CheckpointGranularity):
+    if level is not None and level not in tuple(CheckpointGranularity):
         raise PydanticCustomError(
             "checkpoint_granularity",
             "checkpoint_granularity must be one of {choices}",

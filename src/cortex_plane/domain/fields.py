@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from cortex_plane.domain.canonical import check_json, check_text
 from cortex_plane.domain.errors import InvalidInput
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 SLUG_PATTERN = r"^[a-z0-9][a-z0-9-]*[a-z0-9]$"
 REF_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9-]*[A-Za-z0-9]$"
 MAX_TEXT = 100_000
@@ -44,7 +46,7 @@ def _storable(value: str) -> str:
 def _visible(value: str) -> str:
     if not value.strip():
         raise PydanticCustomError("blank", "must contain more than white space")
-    if any(ord(c) < 32 or ord(c) == 127 for c in value):
+    if _CONTROL.search(value):
         raise PydanticCustomError("control_character", "must not contain control characters")
     return value.strip()
 

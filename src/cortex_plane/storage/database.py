@@ -100,7 +100,10 @@ class Database:
                 await connection.execute(f"begin; set local app.org_id = '{UUID(str(org))}'")
             yield Transaction(connection, org)
             with border():
-                await connection.execute("commit")
+                ended = await connection.execute("commit")
+            if ended != "COMMIT":
+                # After an error that somebody caught, PostgreSQL answers COMMIT with ROLLBACK and raises nothing.
+                raise RuntimeError(f"The transaction was rolled back: COMMIT answered {ended}.")
         except BaseException:
             await _roll_back(connection)
             raise
@@ -136,8 +139,13 @@ class Database:
                 code="postgres_too_old",
                 hint="Use PostgreSQL 15 or newer.",
             )
-        if login["superuser"] or login["bypass"]:
-            power = "a superuser" if login["superuser"] else "allowed to bypass row-level security"
+        powers = {
+            "superuser": "a superuser",
+            "bypass": "allowed to bypass row-level security",
+            "resolver": "a member of cortex_resolver",
+        }
+        power = next((power for column, power in powers.items() if login[column]), None)
+        if power:
             raise SetupError(
                 f"The login {login['name']} is {power}, so one org could see another's rows. Refusing to start.",
                 code="powerful_login",
@@ -157,8 +165,10 @@ async def _roll_back(connection: Any) -> None:
     try:
         if not connection.is_closed() and connection.is_in_transaction():
             await connection.execute("rollback")
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
-        connection.terminate()
+    except Exception:
+        # The error that led here tells more than this one. What was lost may be back in the pool, and closed, already.
+        with contextlib.suppress(asyncpg.InterfaceError):
+            connection.terminate()
 
 
 async def _keep(_: Any) -> None:

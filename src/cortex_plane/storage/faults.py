@@ -41,6 +41,7 @@ _TAKEN = {
 _UNREACHABLE = (
     OSError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # what the driver says when it has not yet noticed that its server is gone
     asyncpg.PostgresConnectionError,
     asyncpg.CannotConnectNowError,
     asyncpg.TooManyConnectionsError,
@@ -75,7 +76,7 @@ def translate(error: BaseException) -> CortexError | None:
 def border() -> Iterator[None]:
     try:
         yield
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+    except (asyncpg.PostgresError, TimeoutError, *_UNREACHABLE) as error:
         ours = translate(error)
         if ours is None:
             raise

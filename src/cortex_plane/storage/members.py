@@ -49,6 +49,14 @@ async def other_admins(tx: Transaction, id: UUID) -> int:
     return count
 
 
-async def set_teams(tx: Transaction, id: UUID, team_ids: list[UUID]) -> None:
+async def leave_teams(tx: Transaction, id: UUID) -> None:
     await tx.rows(queries.leave_teams, id)
+
+
+async def join_teams(tx: Transaction, id: UUID, team_ids: list[UUID]) -> None:
     await tx.rows(queries.join_teams, tx.org, id, team_ids)
+
+
+async def set_teams(tx: Transaction, id: UUID, team_ids: list[UUID]) -> None:
+    await leave_teams(tx, id)
+    await join_teams(tx, id, team_ids)

@@ -12,9 +12,14 @@ begin
       end;
     end if;
   end loop;
-  -- Owning the resolvers' functions must be granted to a migrating login that is not a superuser.
-  if not pg_has_role(current_user, 'cortex_resolver', 'member') then
-    execute format('grant cortex_resolver to %I', current_user);
+  -- Owning the resolvers' functions must be granted to a migrating login that is not a superuser. Asked for is usage
+  -- and not membership: since PostgreSQL 16 whoever created a role is its member, but without the use of it.
+  if not pg_has_role(current_user, 'cortex_resolver', 'usage') then
+    begin
+      execute format('grant cortex_resolver to %I', current_user);
+    exception when unique_violation then
+      null;
+    end;
   end if;
 end
 $$;

@@ -41,8 +41,11 @@ begin
     raise exception using errcode = 'CX409', detail = 'connection_disabled',
       message = 'This connection is disabled.', hint = 'Enable it with `cortex connection enable`.';
   end if;
-  select * into the_agent from agent a
-  where a.org_id = p_org and (a.id = p_agent_id or a.slug = p_agent_slug);
+  if p_agent_id is not null then
+    select * into the_agent from agent a where a.org_id = p_org and a.id = p_agent_id;
+  else
+    select * into the_agent from agent a where a.org_id = p_org and a.slug = p_agent_slug;
+  end if;
   if not found then
     raise exception using errcode = 'CX404', detail = 'agent_not_found', message = 'There is no such agent.',
       hint = 'List them with `cortex agent list`.';
@@ -91,8 +94,10 @@ begin
 
   -- The lock keeps a concurrent termination from overlooking the job that is about to be made.
   loop
+    -- "is not distinct from" cannot use an index, so the planner has to look by person: one by agent would walk all
+    -- sessions of the agent, and without statistics it cannot tell the two apart.
     select * into the_session from session s
-    where s.org_id = p_org and s.user_account_id = known_account and s.agent_id = the_agent.id
+    where s.org_id = p_org and s.user_account_id = known_account and s.agent_id is not distinct from the_agent.id
       and s.kind = 'conversation' and s.status <> 'TERMINATED'
     for no key update;
     exit when found;
@@ -105,7 +110,8 @@ begin
       org_id, id, kind, user_account_id, agent_id, status, title, origin_channel_mapping_id)
     values (
       p_org, p_session, 'conversation', known_account, the_agent.id, 'ACTIVE', p_title, known_mapping)
-    on conflict do nothing
+    on conflict (org_id, user_account_id, agent_id) where kind = 'conversation' and status <> 'TERMINATED'
+      do nothing
     returning * into the_session;
     if found then
       insert into session_head (org_id, session_id) values (p_org, p_session);

@@ -1,0 +1,410 @@
+"""One org never reaches another's rows: proven from the catalogue, table by table, and with every query we have."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from cortex_plane.domain.agents import AgentDraft, ModelConfig
+from cortex_plane.operations import agents, keys
+from cortex_plane.storage.database import Database
+from cortex_plane.storage.queries import every_query
+from tests.conftest import Urls
+from tests.people import World
+from tests.storage.tenants import digest, inside, org_column, populate, tables
+
+POLICY = "({column} = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)"
+
+# A function that runs with its owner's rights is a hole by design: each is listed here, with its owner.
+DEFINERS = {
+    "resolve_api_key": "cortex_resolver",
+    "resolve_org": "cortex_resolver",
+    "resolve_orgs": "cortex_resolver",
+    "prepare_event_partitions": "the owner of event",
+}
+
+MARK = "only-in-acme"
+"""Stands in rows of one org alone, so that it is known wherever it turns up."""
+
+
+# The catalogue -----------------------------------------------------------------------------------------------
+
+
+async def test_every_table_has_forced_row_level_security_on_its_org(admin: asyncpg.Connection) -> None:
+    await admin.execute("select prepare_event_partitions(5)")
+    names = await tables(admin, partitions=True)
+    assert len([name for name in names if name.startswith("event_2")]) >= 6
+    rows = await admin.fetch(
+        """
+        select c.relname, c.relrowsecurity and c.relforcerowsecurity as forced, p.permissive, p.roles, p.cmd,
+          p.qual, p.with_check
+        from pg_class c left join pg_policies p
+          on p.schemaname = 'public' and p.tablename = c.relname and p.policyname = 'tenant'
+        where c.relnamespace = 'public'::regnamespace and c.relname = any ($1)
+        """,
+        names,
+    )
+    assert len(rows) == len(names)
+    for row in rows:
+        wanted = POLICY.format(column=org_column(row["relname"]))
+        assert tuple(row)[1:] == (True, "PERMISSIVE", ["public"], "ALL", wanted, wanted), row["relname"]
+
+
+async def test_nothing_opens_another_way_to_the_rows(admin: asyncpg.Connection) -> None:
+    others = await admin.fetch(
+        "select tablename, policyname, cmd, roles from pg_policies where policyname <> 'tenant'"
+    )
+    assert {tuple(map(str, row)) for row in others} == {
+        ("org", "resolver", "SELECT", "['cortex_resolver']"),
+        ("api_key", "resolver", "SELECT", "['cortex_resolver']"),
+    }
+    # A view or a foreign table would show its owner's rows.
+    views = await admin.fetch(
+        "select relname from pg_class where relnamespace = 'public'::regnamespace and relkind in ('v', 'm', 'f')"
+    )
+    assert views == []
+    # A null would match no policy and hide a row from everybody.
+    loose = await admin.fetch(
+        """
+        select c.relname from pg_class c where c.relname = any ($1) and not exists (
+          select from pg_attribute a where a.attrelid = c.oid and a.attnotnull
+            and a.attname = case c.relname when 'org' then 'id' else 'org_id' end)
+        """,
+        await tables(admin, partitions=True),
+    )
+    assert loose == []
+
+
+async def test_references_between_tenants_rows_carry_the_org(admin: asyncpg.Connection) -> None:
+    names = await tables(admin, partitions=True)
+    keys = await admin.fetch(
+        """
+        select c.conname, c.conrelid::regclass::text as source, c.confrelid::regclass::text as target,
+          array(select a.attname::text from unnest(c.conkey) with ordinality k (n, i)
+            join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.n order by k.i) as columns,
+          array(select a.attname::text from unnest(c.confkey) with ordinality k (n, i)
+            join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.n order by k.i) as targets
+        from pg_constraint c where c.contype = 'f' and c.connamespace = 'public'::regnamespace
+        """
+    )
+    assert len(keys) > 10
+    for key in keys:
+        assert {key["source"], key["target"]} <= set(names), key["conname"]
+        pairs = list(zip(key["columns"], key["targets"], strict=True))
+        wanted = ("org_id", org_column(key["target"]))
+        assert wanted in pairs, f"{key['conname']} does not tie the org: {pairs}"
+
+
+async def test_partitions_are_reached_through_their_parent_only(
+    app: asyncpg.Connection, admin: asyncpg.Connection, world: World
+) -> None:
+    await populate(world)
+    await admin.execute("select prepare_event_partitions(3)")
+    partitions = set(await tables(admin, partitions=True)) - set(await tables(admin))
+    assert {"event_default"} < partitions
+    for name in partitions:
+        for right in ("select", "insert", "update", "delete", "truncate", "references", "trigger"):
+            for role in ("cortex_app", "cortex_resolver", "public"):
+                assert not await admin.fetchval("select has_table_privilege($1, $2, $3)", role, name, right)
+        async with inside(app, world.org_id):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await app.fetch(f"select * from {name}")
+
+
+async def test_the_definers_functions_are_the_listed_ones_with_a_pinned_path(
+    admin: asyncpg.Connection,
+) -> None:
+    rows = await admin.fetch(
+        """
+        select p.proname, p.proowner::regrole::text as owner, p.proconfig,
+          has_function_privilege('public', p.oid, 'execute') as anyone,
+          has_function_privilege('cortex_app', p.oid, 'execute') as app
+        from pg_proc p where p.prosecdef and p.pronamespace = 'public'::regnamespace
+        """
+    )
+    event_owner = await admin.fetchval("select relowner::regrole::text from pg_class where relname = 'event'")
+    owners = {name: event_owner if "event" in owner else owner for name, owner in DEFINERS.items()}
+    assert {row["proname"]: row["owner"] for row in rows} == owners
+    for row in rows:
+        assert row["proconfig"] == ["search_path=public, pg_temp"], row["proname"]
+        assert (row["anyone"], row["app"]) == (False, True), row["proname"]
+    loose = await admin.fetch(
+        """
+        select proname from pg_proc join pg_language l on l.oid = prolang
+        where pronamespace = 'public'::regnamespace and l.lanname = 'plpgsql'
+          and proconfig is distinct from array['search_path=public, pg_temp']
+        """
+    )
+    assert loose == [], "the others run as the app, and still must not meet a stranger's table"
+
+
+async def test_the_roles_have_no_powers(admin: asyncpg.Connection) -> None:
+    rows = await admin.fetch(
+        """
+        select rolcanlogin, rolsuper, rolbypassrls, rolcreaterole, rolcreatedb, rolreplication
+        from pg_roles where rolname in ('cortex_app', 'cortex_resolver')
+        """
+    )
+    assert [tuple(row) for row in rows] == [(False,) * 6] * 2
+    assert not await admin.fetchval("select pg_has_role('cortex_app', 'cortex_resolver', 'member')")
+    for role in ("cortex_app", "cortex_resolver"):
+        assert not await admin.fetchval("select has_schema_privilege($1, 'public', 'create')", role)
+
+
+# The rows ----------------------------------------------------------------------------------------------------
+
+
+async def test_without_an_org_nothing_is_seen_and_nothing_written(
+    app: asyncpg.Connection, admin: asyncpg.Connection, world: World
+) -> None:
+    await populate(world)
+    names = await tables(admin)
+    before = await digest(admin, names)
+    assert "empty" not in before.values(), "each table must have a row to hide"
+    for name in names:
+        assert await app.fetchval(f"select count(*) from {name}") == 0, name
+        await refuse_insert(app, admin, name, world.org_id)
+    assert await digest(admin, names) == before
+
+
+async def test_an_org_does_not_reach_anothers_rows(
+    app: asyncpg.Connection, admin: asyncpg.Connection, world: World, other: World
+) -> None:
+    await populate(world)
+    await populate(other)
+    names = await tables(admin)
+    before = await digest(admin, names, world.org_id)
+    for name in names:
+        column = org_column(name)
+        async with inside(app, other.org_id):
+            seen = await app.fetch(f"select distinct {column} from {name}")
+            assert [row[0] for row in seen] == [other.org_id], name
+            assert await app.fetch(f"select from {name} where {column} = $1", world.org_id) == []
+            for changed in await updatable(app, name):
+                done = await app.execute(
+                    f"update {name} set {changed} = {changed} where {column} = $1", world.org_id
+                )
+                assert done == "UPDATE 0", name
+            if await app.fetchval("select has_table_privilege($1, 'delete')", name):
+                done = await app.execute(f"delete from {name} where {column} = $1", world.org_id)
+                assert done == "DELETE 0", name
+        async with inside(app, other.org_id):
+            for changed in await updatable(app, name):
+                # All rows that the org can see, and thereby none of the other's.
+                await app.execute(f"update {name} set {changed} = {changed}")
+        async with inside(app, other.org_id):
+            await refuse_insert(app, admin, name, world.org_id)
+            if column in await updatable(app, name):
+                with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                    async with app.transaction():
+                        await app.execute(f"update {name} set {column} = $1", world.org_id)
+    assert await digest(admin, names, world.org_id) == before
+
+
+async def test_the_pool_forgets_the_org(
+    urls: Urls, admin: asyncpg.Connection, world: World, other: World
+) -> None:
+    await populate(world)
+    names = await tables(admin)
+    db = await Database.open(urls.app, max_size=1)
+    try:
+        async with db.transaction(world.org_id) as tx:
+            assert await tx.value("select count(*) from org") == 1
+            backend = await tx.value("select pg_backend_pid()")
+        await _expect_nothing(db, backend, names)
+        with pytest.raises(ZeroDivisionError):
+            async with db.transaction(world.org_id) as tx:
+                raise ZeroDivisionError
+        await _expect_nothing(db, backend, names)
+        await keys.authenticate(db, world.admin.secret)
+        await _expect_nothing(db, backend, names)
+        async with db.transaction(other.org_id) as tx:
+            assert [row["id"] for row in await tx.rows("select id from org")] == [other.org_id]
+        await _expect_nothing(db, backend, names)
+    finally:
+        await db.close()
+
+
+async def _expect_nothing(db: Database, backend: int, names: list[str]) -> None:
+    async with db._pool.acquire() as connection:
+        assert await connection.fetchval("select pg_backend_pid()") == backend
+        assert await connection.fetchval("select current_setting('app.org_id', true)") == ""
+        for name in names:
+            assert await connection.fetchval(f"select count(*) from {name}") == 0, name
+
+
+async def refuse_insert(app: asyncpg.Connection, admin: asyncpg.Connection, table: str, victim: UUID) -> None:
+    """Try to write a copy of one of the victim's own rows, which breaks no other rule first."""
+    columns = await admin.fetchval(
+        """
+        select string_agg(quote_ident(attname), ', ') from pg_attribute
+        where attrelid = $1::text::regclass and attnum > 0 and not attisdropped and attgenerated = ''
+          and attidentity = ''
+        """,
+        table,
+    )
+    row = await admin.fetchval(
+        f"select to_jsonb(t) from {table} t where {org_column(table)} = $1 limit 1", victim
+    )
+    assert row is not None
+    with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
+        async with app.transaction():
+            await app.execute(
+                f"insert into {table} ({columns}) select {columns} from jsonb_populate_record(null::{table}, $1)",
+                row,
+            )
+
+
+async def updatable(app: asyncpg.Connection, table: str) -> list[str]:
+    rows = await app.fetch(
+        """
+        select attname::text from pg_attribute
+        where attrelid = $1::text::regclass and attnum > 0 and not attisdropped and attgenerated = ''
+          and has_column_privilege($1, attname, 'update')
+        """,
+        table,
+    )
+    return [row[0] for row in rows]
+
+
+# The queries -------------------------------------------------------------------------------------------------
+
+
+async def test_no_query_reaches_another_orgs_rows(
+    admin: asyncpg.Connection, world: World, other: World
+) -> None:
+    """Each query file runs inside one org with the ids and names of another.
+
+    It runs as the app's role over the migrating login's connection, so that whatever it wrote can be seen from
+    behind row-level security before it is rolled back.
+    """
+    await populate(world)
+    await populate(other)
+    draft = AgentDraft(name=MARK, slug=MARK, role=MARK, team="main", model_config=ModelConfig(model=MARK))
+    marked = await agents.create(world.db, world.admin.actor, draft)
+    await world.say(MARK)
+    names = await tables(admin)
+    before = await digest(admin, names, world.org_id)
+    ids = await _every_id(admin, names, world.org_id)
+    kinds = [marked.id, *await _ids_by_kind(admin, world.org_id)]
+    assert set(kinds) <= ids
+    ran = 0
+    for name, text in every_query().items():
+        types = [t.name for t in (await admin.prepare(text)).get_parameters()]
+        for victim in kinds if {"uuid", "uuid[]"} & set(types) else kinds[:1]:
+            for args in _arguments(types, victim, other.org_id):
+                ran += await _attempt(admin, other, name, text, args, ids, before, names, world.org_id)
+    assert ran > 300, "most statements must get as far as running"
+
+
+async def _attempt(
+    admin: asyncpg.Connection,
+    other: World,
+    name: str,
+    text: str,
+    args: list[Any],
+    ids: set[UUID],
+    before: dict[str, str],
+    names: list[str],
+    victim: UUID,
+) -> bool:
+    attempt = admin.transaction()
+    await attempt.start()
+    try:
+        await admin.execute(f"set local app.org_id = '{other.org_id}'; set local role cortex_app")
+        try:
+            async with admin.transaction():
+                rows = await admin.fetch(text, *args)
+        except asyncpg.PostgresError:
+            # Refused, which is as good as finding nothing. What it said must not tell more.
+            return False
+        given = {arg for arg in args if isinstance(arg, UUID)} if args[:1] == [other.org_id] else set()
+        assert MARK in args or MARK not in repr(rows), f"{name} with {args} returned {rows}"
+        found = {value for row in rows for value in _uuids(tuple(row))}
+        assert found & (ids - given) == set(), f"{name} with {args} returned {found & ids}"
+        if await admin.fetchval("select pg_current_xact_id_if_assigned()") is None:
+            return True  # nothing was written
+        await admin.execute("reset role")
+        assert await digest(admin, names, victim) == before, f"{name} with {args} changed another org's rows"
+        return True
+    finally:
+        await attempt.rollback()
+
+
+def _arguments(types: list[str], id: UUID, own_org: UUID) -> list[list[Any]]:
+    """The id everywhere; after the right org, for queries that take it first; and alone, for optional filters."""
+    places = [place for place, kind in enumerate(types) if kind == "uuid"]
+    tries: list[list[Any]] = []
+    for word, number in ((MARK, 0), (None, 1000), (None, None)):
+        everywhere = [_argument(kind, id, word, number) for kind in types]
+        # A limit comes last.
+        numbers = [place for place, kind in enumerate(types) if kind in ("int2", "int4", "int8")]
+        if numbers:
+            everywhere[numbers[-1]] = 1000
+        tries.append(everywhere)
+        if places[:1] == [0]:
+            tries.append([own_org, *everywhere[1:]])
+        if len(places) > 1:
+            tries += [
+                [None if n in places and n != place else arg for n, arg in enumerate(everywhere)]
+                for place in places
+            ]
+    return [args for n, args in enumerate(tries) if args not in tries[:n]]
+
+
+def _argument(kind: str, id: UUID, word: str | None, number: int | None) -> Any:
+    return {
+        "uuid": id,
+        "uuid[]": [id],
+        "text": word,
+        "text[]": [word or "member"],
+        "int2": number,
+        "int4": number,
+        "int8": number,
+        "bool": True,
+        "bytea": bytes(32),
+        "bytea[]": [b"{}"],
+        "jsonb": "{}",
+        "jsonb[]": ["{}"],
+        "timestamptz": datetime(2100, 1, 1, tzinfo=UTC),
+    }[kind]
+
+
+def _uuids(value: Any) -> set[UUID]:
+    if isinstance(value, UUID):
+        return {value}
+    if isinstance(value, (list, tuple)):
+        return {found for part in value for found in _uuids(part)}
+    return set()
+
+
+async def _every_id(admin: asyncpg.Connection, names: list[str], org: UUID) -> set[UUID]:
+    """Every UUID that stands in a row of the org."""
+    found: set[UUID] = set()
+    for name in names:
+        for row in await admin.fetch(f"select * from {name} where {org_column(name)} = $1", org):
+            found |= _uuids(tuple(row))
+    return found - {UUID(int=0)}
+
+
+async def _ids_by_kind(admin: asyncpg.Connection, org: UUID) -> list[UUID]:
+    """One of each kind, and such that something hangs on it."""
+    kinds = [
+        ("org", "id"),
+        ("agent", "team_id"),
+        ("team_member", "user_account_id"),
+        ("channel_mapping", "user_account_id"),
+        ("api_key", "id"),
+        ("channel_mapping", "connection_id"),
+        ("channel_mapping", "id"),
+        ("message", "session_id"),
+        ("job", "id"),
+    ]
+    return [
+        await admin.fetchval(f"select {column} from {table} where {org_column(table)} = $1 limit 1", org)
+        for table, column in kinds
+    ]
