@@ -88,6 +88,7 @@ def test_a_warm_restart_is_fast(launch: Launch) -> None:
     assert min(times) < 0.3
 
 
+@pytest.mark.proves("D.19")
 def test_two_side_by_side(place: Path, launch: Launch, fetch: Fetch) -> None:
     with launch(place / "one") as one, launch(place / "two") as two:
         fetch(one.url(), "create table here ()")
@@ -117,12 +118,14 @@ def test_tcp_asks_for_the_password(place: Path, launch: Launch, fetch: Fetch) ->
 
 
 @pytest.mark.parametrize("name", ["with some spaces", "naïve & 100% ?x=1#y", "a,b", 'it\'s "quoted"'])
+@pytest.mark.proves("D.19")
 def test_awkward_paths(place: Path, launch: Launch, fetch: Fetch, name: str) -> None:
     with launch(place / name / ".cortex") as server:
         assert fetch(server.url(), "select 1") == 1
         assert (Path(server.host).parent == place / "short") == ("," in name)
 
 
+@pytest.mark.proves("D.19")
 def test_a_long_path_gets_a_short_socket(place: Path, launch: Launch, fetch: Fetch) -> None:
     with launch(place / ("long" * 20) / ".cortex") as server:
         sockets = Path(server.host)

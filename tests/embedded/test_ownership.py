@@ -30,6 +30,7 @@ def directory(place: Path) -> Path:
     return place / ".cortex"
 
 
+@pytest.mark.proves("D.18")
 def test_a_killed_owner_takes_the_server_along(
     directory: Path, owner: Owners, launch: Launch, fetch: Fetch, gone: Gone
 ) -> None:
@@ -61,6 +62,7 @@ def test_an_owner_that_leaves_stops_the_server(directory: Path, owner: Owners, g
     assert not (directory / "postgres" / "postmaster.pid").exists()
 
 
+@pytest.mark.proves("D.18")
 async def test_everything_killed(directory: Path, owner: Owners, launch: Launch, gone: Gone) -> None:
     app = owner(directory)
     busy = await asyncpg.connect(app.report()["url"])
@@ -87,6 +89,7 @@ async def test_everything_killed(directory: Path, owner: Owners, launch: Launch,
     await busy.close()
 
 
+@pytest.mark.proves("D.19")
 def test_the_second_starter_is_told_who_was_first(directory: Path, owner: Owners, launch: Launch) -> None:
     app = owner(directory)
     app.report()

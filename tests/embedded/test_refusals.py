@@ -104,6 +104,7 @@ def test_an_empty_data_directory_is_welcome(place: Path, launch: Launch) -> None
 
 
 @pytest.mark.skipif(not DEBIAN, reason="no system PostgreSQL older than the wheel's")
+@pytest.mark.proves("D.19")
 def test_another_major_version(launch: Launch) -> None:
     old = DEBIAN[0]
     version = int(old.parent.name)
@@ -141,6 +142,7 @@ def test_a_file_in_the_way(place: Path, launch: Launch) -> None:
     assert "not a directory" in error.message
 
 
+@pytest.mark.proves("D.19")
 def test_a_read_only_directory(place: Path, owner: Owners, stranger: int) -> None:
     directory = place / ".cortex"
     directory.mkdir(mode=0o555)
@@ -155,6 +157,7 @@ def test_a_read_only_disk(launch: Launch, mount: Callable[[str], Path]) -> None:
     assert "Read-only file system" in error.message
 
 
+@pytest.mark.proves("D.19")
 def test_a_full_disk_at_the_first_start(launch: Launch, mount: Callable[[str], Path]) -> None:
     disk = mount("size=4m")
     error = refused(launch(disk))

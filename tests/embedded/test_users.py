@@ -26,6 +26,7 @@ def uid_of(data: Path) -> int:
     return Path(f"/proc/{pid}").stat().st_uid
 
 
+@pytest.mark.proves("D.19")
 def test_an_ordinary_user(place: Path, owner: Owners, stranger: int) -> None:
     directory = place / "home" / ".cortex"
     directory.mkdir(parents=True)
@@ -125,6 +126,7 @@ def closed(place: Path, as_root: None) -> Path:
     return path
 
 
+@pytest.mark.proves("D.19")
 def test_a_closed_parent_moves_the_data_and_leaves_a_pointer(
     place: Path, closed: Path, launch: Launch, fetch: Fetch
 ) -> None:

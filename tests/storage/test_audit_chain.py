@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
+import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -183,6 +184,7 @@ TAMPERING: dict[str, tuple[str, int, str]] = {
 }
 
 
+@pytest.mark.proves("D.15")
 async def test_tampering_with_a_sessions_chain_is_found_and_named(trail: Trail) -> None:
     for what, (statements, seq, reason) in TAMPERING.items():
         await trail.tamper(statements)
@@ -190,6 +192,7 @@ async def test_tampering_with_a_sessions_chain_is_found_and_named(trail: Trail) 
         await trail.restore()
 
 
+@pytest.mark.proves("D.15")
 async def test_tampering_with_the_orgs_own_chain_is_found_and_named(trail: Trail) -> None:
     org = trail.world.org_id
     for statements, seq, reason in (
@@ -250,6 +253,7 @@ async def test_a_body_that_is_no_json_is_found_and_named(trail: Trail) -> None:
         assert await trail.faults() == [(trail.session, 3, HASH)], body
 
 
+@pytest.mark.proves("D.15")
 async def test_bodies_can_be_erased_and_the_chain_still_verifies(trail: Trail) -> None:
     await trail.tamper("update audit_entry set body = null where session_id = :session and seq in (1, 3)")
     assert await trail.faults() == []

@@ -52,6 +52,7 @@ def nested(depth: int) -> Any:
 @example(value=[2**63 - 1, -(2**63), 2**53 + 1, 0.1, 1 / 3])
 @example(value={"b": 1, "a": {"é": "\U0001f600", "": None}, "\u2028": "\\u0000", "A": '"'})
 @example(value=nested(MAX_DEPTH))
+@pytest.mark.proves("D.17")
 async def test_the_bytes_survive_jsonb(db: Database, value: Any) -> None:
     before = canonical(value)
     async with db.transaction(NOBODY) as tx:
@@ -78,6 +79,7 @@ async def test_the_bytes_survive_jsonb(db: Database, value: Any) -> None:
         (nested(MAX_DEPTH + 1), None),
     ],
 )
+@pytest.mark.proves("D.17")
 def test_what_cannot_survive_is_refused_with_its_path(value: Any, path: str | None) -> None:
     with pytest.raises(InvalidInput) as raised:
         canonical(value)

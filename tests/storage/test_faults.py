@@ -361,6 +361,7 @@ POWERS = {
 }
 
 
+@pytest.mark.proves("D.1")
 async def test_a_login_that_could_see_past_row_level_security_is_refused(
     server: TestServer, admin: asyncpg.Connection, world: World
 ) -> None:

@@ -49,6 +49,7 @@ async def ledger(admin: asyncpg.Connection) -> dict[str, str]:
 # Applying ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("D.13")
 async def test_an_empty_database_gets_everything_once(server: TestServer, empty: str) -> None:
     told: list[str] = []
     assert await migrate(server.admin(empty), on_progress=told.append) == EVERYTHING
@@ -70,6 +71,7 @@ async def test_the_ledger_names_every_file(admin: asyncpg.Connection) -> None:
     assert all(path.suffix == ".sql" for path in files)
 
 
+@pytest.mark.proves("D.13")
 async def test_four_at_once_apply_everything_once(server: TestServer, empty: str) -> None:
     done = await asyncio.gather(*(migrate(server.admin(empty)) for _ in range(4)))
     assert sorted(done, key=len) == [[], [], [], EVERYTHING]
@@ -108,6 +110,7 @@ async def test_a_new_migration_reaches_a_populated_database(
 # Refusing ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("D.13")
 async def test_an_edited_migration_is_refused(
     urls: Urls, db: Database, admin: asyncpg.Connection, folder: Path
 ) -> None:
@@ -124,6 +127,7 @@ async def test_an_edited_migration_is_refused(
         await pending(db, folder=folder)
 
 
+@pytest.mark.proves("D.13")
 async def test_a_database_of_a_newer_release_is_refused(urls: Urls, db: Database, folder: Path) -> None:
     (folder / "migrations" / "0099_future.sql").write_text("select 1;")
     assert await pending(db, folder=folder) == ["0099_future"]
@@ -334,6 +338,7 @@ def test_no_query_is_run_that_has_no_file() -> None:
                 )
 
 
+@pytest.mark.proves("D.14")
 def test_the_committed_schema_is_what_the_migrations_make(server: TestServer) -> None:
     if server.name != "embedded":
         pytest.skip("dumps differ between versions: the file is made with the embedded one")

@@ -37,6 +37,7 @@ async def resolve(app: asyncpg.Connection, call: str, *args: Any) -> list[dict[s
     return [dict(row) for row in await app.fetch(f"select * from {call}", *args)]
 
 
+@pytest.mark.proves("D.4")
 async def test_a_key_resolves_to_its_org_and_id(app: asyncpg.Connection, world: World, other: World) -> None:
     for held in (world, other):
         for person in (held.admin, held.service):
@@ -47,6 +48,7 @@ async def test_a_key_resolves_to_its_org_and_id(app: asyncpg.Connection, world: 
     assert await resolve(app, "resolve_api_key($1)", None) == []
 
 
+@pytest.mark.proves("D.4")
 async def test_a_slug_resolves_to_its_org(app: asyncpg.Connection, world: World, other: World) -> None:
     assert await resolve(app, "resolve_org('acme')") == [{"org_id": world.org_id, "id": world.org_id}]
     assert await resolve(app, "resolve_org('rival')") == [{"org_id": other.org_id, "id": other.org_id}]
@@ -54,6 +56,7 @@ async def test_a_slug_resolves_to_its_org(app: asyncpg.Connection, world: World,
         assert await resolve(app, "resolve_org($1)", unknown) == []
 
 
+@pytest.mark.proves("D.4")
 async def test_orgs_resolve_page_by_page(
     app: asyncpg.Connection, admin: asyncpg.Connection, world: World, other: World
 ) -> None:
@@ -179,6 +182,7 @@ async def test_a_persons_key_carries_the_person(db: Database, world: World) -> N
     assert (service.kind, service.name, service.user_account_id) == (ActorKind.SERVICE, "bridge", None)
 
 
+@pytest.mark.proves("D.22")
 async def test_a_platform_key_acts_elsewhere_as_a_visible_stranger(
     db: Database, world: World, other: World
 ) -> None:
@@ -211,6 +215,7 @@ async def test_an_org_made_by_a_platform_key_gets_a_plain_one(db: Database, worl
     assert await refusal(db, new.key.secret, "acme") == "org_not_found"
 
 
+@pytest.mark.proves("D.6")
 async def test_the_last_use_is_written_at_most_once_a_minute(
     db: Database, admin: asyncpg.Connection, clock: Clock, world: World
 ) -> None:

@@ -34,6 +34,7 @@ MARK = "only-in-acme"
 # The catalogue -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("S4.3")
 async def test_every_table_has_forced_row_level_security_on_its_org(admin: asyncpg.Connection) -> None:
     await admin.execute("select prepare_event_partitions(5)")
     names = await tables(admin, partitions=True)
@@ -79,6 +80,7 @@ async def test_nothing_opens_another_way_to_the_rows(admin: asyncpg.Connection) 
     assert loose == []
 
 
+@pytest.mark.proves("D.3")
 async def test_references_between_tenants_rows_carry_the_org(admin: asyncpg.Connection) -> None:
     names = await tables(admin, partitions=True)
     keys = await admin.fetch(
@@ -115,6 +117,7 @@ async def test_partitions_are_reached_through_their_parent_only(
                 await app.fetch(f"select * from {name}")
 
 
+@pytest.mark.proves("D.4")
 async def test_the_definers_functions_are_the_listed_ones_with_a_pinned_path(
     admin: asyncpg.Connection,
 ) -> None:
@@ -158,6 +161,7 @@ async def test_the_roles_have_no_powers(admin: asyncpg.Connection) -> None:
 # The rows ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("D.1")
 async def test_without_an_org_nothing_is_seen_and_nothing_written(
     app: asyncpg.Connection, admin: asyncpg.Connection, world: World
 ) -> None:
@@ -274,6 +278,7 @@ async def updatable(app: asyncpg.Connection, table: str) -> list[str]:
 # The queries -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("S4.3", "D.2")
 async def test_no_query_reaches_another_orgs_rows(
     admin: asyncpg.Connection, world: World, other: World
 ) -> None:

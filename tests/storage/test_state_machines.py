@@ -75,6 +75,7 @@ async def refused(connection: asyncpg.Connection, statement: str, *args: Any) ->
     return None
 
 
+@pytest.mark.proves("S0.1")
 async def test_a_job_moves_along_the_edges_of_the_domain_and_no_others(
     app: asyncpg.Connection, world: World
 ) -> None:
@@ -100,6 +101,7 @@ async def test_a_job_moves_along_the_edges_of_the_domain_and_no_others(
                 assert await history(app, job) == [(None, old)]
 
 
+@pytest.mark.proves("S2.8")
 async def test_a_session_moves_along_the_edges_of_the_domain_and_no_others(
     app: asyncpg.Connection, world: World, clock: Clock
 ) -> None:
@@ -128,6 +130,7 @@ async def test_a_session_moves_along_the_edges_of_the_domain_and_no_others(
                 assert (row["status"], row["touched"]) == (old, False)
 
 
+@pytest.mark.proves("S0.1", "S2.8")
 async def test_the_functions_equal_the_tables(app: asyncpg.Connection) -> None:
     machines: dict[str, Mapping[Any, Iterable[str]]] = {
         "job_may_move": jobs.TRANSITIONS,
@@ -150,6 +153,7 @@ async def test_an_illegal_move_reaches_the_caller_as_a_conflict(db: Database, wo
     assert "PENDING to COMPLETED" in raised.value.message
 
 
+@pytest.mark.proves("S0.3")
 async def test_history_says_why(app: asyncpg.Connection, world: World, clock: Clock) -> None:
     session = (await world.say()).session_id
     async with inside(app, world.org_id):
@@ -180,6 +184,7 @@ async def test_history_says_why(app: asyncpg.Connection, world: World, clock: Cl
     assert end == rows[-1]["created_at"]
 
 
+@pytest.mark.proves("S0.2")
 async def test_the_checks_of_a_job_hold_even_for_the_owner(admin: asyncpg.Connection, world: World) -> None:
     session = (await world.say()).session_id
     now = await admin.fetchval("select plane_now()")
@@ -240,6 +245,7 @@ async def test_a_session_has_at_most_one_open_conversational_job(
         await insert_job(app, world, delivery.session_id, kind="conversation")
 
 
+@pytest.mark.proves("S2.9")
 async def test_a_person_has_at_most_one_open_conversation_with_an_agent(db: Database, world: World) -> None:
     delivery = await world.say()
     insert = """
@@ -258,6 +264,7 @@ async def test_a_person_has_at_most_one_open_conversation_with_an_agent(db: Data
         await tx.rows(insert, tx.org, new_id(), "conversation", *args, "ACTIVE")
 
 
+@pytest.mark.proves("S0.4")
 async def test_the_app_may_change_only_the_moving_parts_of_a_job(
     app: asyncpg.Connection, world: World
 ) -> None:

@@ -45,6 +45,7 @@ async def no_months(admin: asyncpg.Connection) -> None:
         await admin.execute(f"drop table {name}")
 
 
+@pytest.mark.proves("D.16")
 async def test_every_time_in_every_table_follows_the_clock(
     db: Database, admin: asyncpg.Connection, clock: Clock
 ) -> None:
@@ -80,6 +81,7 @@ async def test_what_happens_later_is_later(db: Database, admin: asyncpg.Connecti
     assert (await audit.verify_org(db, world.org_id)).faults == []
 
 
+@pytest.mark.proves("D.6", "D.16")
 async def test_keys_expire_by_the_databases_clock(db: Database, clock: Clock) -> None:
     world = await World.create(db, "acme")
     new = await keys.create(

@@ -8,6 +8,7 @@ from uuid import UUID
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.agents import Agent, AgentChange, AgentDraft, AgentStatus, AgentVersion
 from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.errors import InUse
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.pages import Page, Position
@@ -65,7 +66,10 @@ async def update(db: Database, actor: Actor, ref: str, change: AgentChange, revi
         skills = change.skill_config if change.skill_config is not None else before.skill_config
         limits = asdict(change.resource_limits) if change.resource_limits else before.resource_limits
         version = before.config_version
-        if (model, skills, limits) != (before.model_config, before.skill_config, before.resource_limits):
+        # As JSON, because to Python `true` and `1` are the same.
+        if canonical([model, skills, limits]) != canonical(
+            [before.model_config, before.skill_config, before.resource_limits]
+        ):
             version += 1
             await agents.insert_version(tx, before.id, version, model, skills, limits, actor.name)
         team = found(await teams.get(tx, change.team), "team") if change.team else None

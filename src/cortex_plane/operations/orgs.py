@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from uuid import UUID
 
-from cortex_plane.domain.access import Actor, Permission, database_owner
+from cortex_plane.domain.access import Actor, ActorKind, Permission, database_owner
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.errors import Stale
 from cortex_plane.domain.keys import KeyKind, NewKey
@@ -22,7 +22,9 @@ FIRST_TEAM = "main"
 
 @verb(Permission.ORG_CREATE)
 async def create(db: Database, actor: Actor, draft: OrgDraft) -> NewOrg:
-    return await _create(db, actor, draft, platform=False)
+    """On the new org's trail the platform made it: whoever holds the key is nobody there."""
+    outsider = replace(actor, kind=ActorKind.PLATFORM, user_account_id=None)
+    return await _create(db, outsider, draft, platform=False)
 
 
 async def bootstrap(db: Database, draft: OrgDraft) -> NewOrg:

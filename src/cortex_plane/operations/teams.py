@@ -7,6 +7,7 @@ from uuid import UUID
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.errors import InUse, InvalidInput, NotFound
+from cortex_plane.domain.fields import split_ref
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.teams import Team, TeamChange, TeamDraft
@@ -80,7 +81,8 @@ async def delete(db: Database, actor: Actor, ref: str) -> None:
 async def resolve_teams(tx: Transaction, refs: list[str]) -> list[UUID]:
     """The ids of all the named teams, or an error that lists the unknown ones."""
     known = await teams.find(tx, refs)
-    unknown = [ref for ref in refs if ref.lower() not in known]
+    names = {ref: str(split_ref(ref)[0] or ref) for ref in refs}  # an id has several spellings
+    unknown = [ref for ref, name in names.items() if name not in known]
     if unknown:
         raise NotFound(f"There is no team {', '.join(unknown)}.", code="team_not_found")
-    return sorted({known[ref.lower()] for ref in refs})
+    return sorted({known[name] for name in names.values()})

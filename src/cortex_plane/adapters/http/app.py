@@ -31,9 +31,27 @@ NOUNS = (me, orgs, teams, members, keys, connections, agents, sessions, jobs, au
 
 
 def create_app(db: Database, metrics: Metrics) -> FastAPI:
-    app = FastAPI(title="Cortex Plane", version=version("cortex-plane"), docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Cortex Plane",
+        version=version("cortex-plane"),
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # a redirect would be an answer that the document does not have
+    )
     app.state.db = db
     app.state.metrics = metrics
+    _mount(app)
+    return app
+
+
+def openapi_document() -> dict[str, Any]:
+    """The document without a plane behind it, for the docs."""
+    app = FastAPI(title="Cortex Plane", version=version("cortex-plane"))
+    _mount(app)
+    return app.openapi()
+
+
+def _mount(app: FastAPI) -> None:
     v1 = APIRouter(prefix="/v1")
     for noun in NOUNS:
         v1.include_router(noun.router)
@@ -42,7 +60,6 @@ def create_app(db: Database, metrics: Metrics) -> FastAPI:
     app.include_router(health.router)
     problems.install(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
-    return app
 
 
 def framed(app: FastAPI) -> ASGIApp:

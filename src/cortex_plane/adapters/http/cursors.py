@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +19,7 @@ def encode(noun: str, *parts: Any) -> str:
 
 
 def encode_position(noun: str, position: Position | None) -> str | None:
-    return encode(noun, position.created_at, position.id) if position else None
+    return encode(noun, position.created_at, str(position.id)) if position else None
 
 
 def decode_position(noun: str, cursor: str | None) -> Position | None:
@@ -27,11 +27,11 @@ def decode_position(noun: str, cursor: str | None) -> Position | None:
         return None
     try:
         at, id = _decode(noun, cursor)
-        position = Position(created_at=datetime.fromisoformat(at), id=UUID(id))
-        if position.created_at.tzinfo is None:
+        created_at = datetime.fromisoformat(at)
+        if created_at.tzinfo is None:
             raise ValueError
-        return position
-    except (ValueError, TypeError, AttributeError) as error:
+        return Position(created_at=created_at.astimezone(UTC), id=UUID(id))
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise _malformed() from error
 
 

@@ -10,11 +10,13 @@ import time
 import uuid
 
 import structlog
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cortex_plane.adapters.http.problems import problem
 from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.domain.errors import TooLarge
 
 log = structlog.get_logger()
 
@@ -28,8 +30,11 @@ _SAFE_HEADERS = (
 )
 
 
-class BodyTooLarge(Exception):
-    pass
+class BodyTooLarge(HTTPException):
+    """One of the framework's own, because it answers any other that is raised while it reads a body with 400."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(413, f"The body is larger than {limit} bytes.")
 
 
 class Frame:
@@ -59,7 +64,7 @@ class Frame:
             message = await receive()
             taken += len(message.get("body", b""))
             if taken > self._max:
-                raise BodyTooLarge
+                raise BodyTooLarge(self._max)
             return message
 
         async def framed(message: Message) -> None:
@@ -73,24 +78,18 @@ class Frame:
 
         try:
             if _declared(request) > self._max:
-                raise BodyTooLarge
+                raise BodyTooLarge(self._max)
             await self._app(scope, limited, framed)
-        except BodyTooLarge:
+        except BodyTooLarge as error:
             if not began:
-                refusal = problem(
-                    request,
-                    413,
-                    "too_large",
-                    f"The body is larger than {self._max} bytes.",
-                    "Send less, or store the data elsewhere and send a reference.",
-                )
+                refusal = problem(request, 413, TooLarge.code, error.detail, TooLarge.default_hint)
                 await refusal(scope, receive, framed)
         finally:
             self._record(scope, request.method, status, time.perf_counter() - started)
 
     def _record(self, scope: Scope, method: str, status: int, seconds: float) -> None:
-        path = getattr(scope.get("route"), "path", "unmatched")
-        labels = {"method": method, "route": path, "status": status}
+        path = _route(scope)
+        labels: dict[str, str | int] = {"method": method, "route": path, "status": status}
         self._metrics.requests.add(1, labels)
         self._metrics.request_seconds.record(seconds, {"method": method, "route": path})
         actor = scope["state"].get("actor")
@@ -103,6 +102,15 @@ class Frame:
             org=str(actor.org_id) if actor else None,
             key=str(actor.key_id) if actor else None,
         )
+
+
+def _route(scope: Scope) -> str:
+    """The path as the document has it. The framework's route lacks the prefix that it was included with."""
+    template = getattr(scope.get("route"), "path", None)
+    if template is None:
+        return "unmatched"
+    given, known = scope["path"].split("/"), template.split("/")
+    return "/".join(given[: 1 - len(known)] + known[1:])
 
 
 def _declared(request: Request) -> int:

@@ -11,8 +11,8 @@ _PATTERNS = (
     re.compile(r"cortex_(?:key|apr_\d+)_[A-Za-z0-9_-]{8,}"),
     re.compile(r"whsec_[A-Za-z0-9+/=]{8,}"),
     re.compile(r"(?i)\bbearer\s+[A-Za-z0-9._~+/=-]{8,}"),
-    re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"),
-    re.compile(r"(?i)\b(?:password|secret|token|api_key)\b\s*[=:]\s*[^\s,;&\"']+"),
+    re.compile(r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"),
+    re.compile(r"""(?i)(?:password|secret|token|api_key)["']?\s*[=:]\s*["']?[^\s,;&"']+"""),
 )
 _NAMES = frozenset({"authorization", "cookie", "set-cookie", "password", "secret", "token", "api_key"})
 

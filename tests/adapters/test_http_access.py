@@ -1,0 +1,133 @@
+"""Who may call what, route by route: exactly what the document and the access table say, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from cortex_plane.domain.access import GRANTS, PLATFORM_ONLY, SERVICES_ONLY, Permission
+from cortex_plane.domain.members import Role
+from tests.adapters.test_http_routes import Example, Stage, document, documented_routes, examples
+from tests.people import World
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of caller, and what the table lets it do."""
+
+    name: str
+    role: Role
+    may: Callable[[Permission, Role], bool]
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.role}"
+
+
+def _person(permission: Permission, role: Role) -> bool:
+    return role in GRANTS[permission] and permission not in SERVICES_ONLY | PLATFORM_ONLY
+
+
+def _service(permission: Permission, role: Role) -> bool:
+    return role in GRANTS[permission] and permission not in PLATFORM_ONLY
+
+
+def _platform(permission: Permission, role: Role) -> bool:
+    return permission in PLATFORM_ONLY or _person(permission, role)
+
+
+KINDS = [
+    *(Kind("person", role, _person) for role in Role),
+    *(Kind("service", role, _service) for role in Role),
+    Kind("platform at home", Role.ADMIN, _platform),
+    Kind("platform elsewhere", Role.ADMIN, _platform),
+]
+
+
+async def _headers_and_stage(kind: Kind, world: World, other: World) -> tuple[dict[str, str], Stage]:
+    """The caller's headers, and things that the caller can see."""
+    match kind.name:
+        case "person":
+            person = await world.person(kind.role)
+            return person.headers, await Stage.build(world, person.actor.user_account_id)
+        case "service":
+            return (await world.service_with(kind.role)).headers, await Stage.build(world)
+        case "platform at home":
+            return world.admin.headers, await Stage.build(world)
+    return {**world.admin.headers, "Cortex-Org": "rival"}, await Stage.build(other)
+
+
+def _with_aliases(example: Example) -> list[Example]:
+    """Spec 2's path is a second door to the same room, so it is tried as well (what it deletes is deleted once)."""
+    if "/v1/agents" not in example.route or example.method in ("POST", "DELETE"):
+        return [example]
+    return [example, Example(example.route.replace("/v1", ""), example.params, example.query, example.body)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.proves("D.5")
+async def test_a_caller_may_call_exactly_what_the_table_says(
+    http: httpx.AsyncClient, world: World, other: World, kind: Kind
+) -> None:
+    routes = documented_routes(await document(http))
+    headers, stage = await _headers_and_stage(kind, world, other)
+    wrong: list[str] = []
+    for example in examples(stage):
+        permission = routes[example.route].get("x-permission")
+        allowed = permission is None or kind.may(Permission(permission), kind.role)
+        for request in _with_aliases(example):
+            answer = await request.send(http, headers)
+            refused = answer.status_code == 403 and answer.json()["code"] == "forbidden"
+            if answer.is_success if allowed else refused:
+                continue
+            wrong.append(f"{request.route} ({permission}): {answer.status_code} {answer.text}")
+    assert wrong == []
+
+
+@pytest.mark.proves("D.5")
+async def test_without_a_key_every_route_under_v1_is_closed(http: httpx.AsyncClient, world: World) -> None:
+    for example in examples(await Stage.build(world)):
+        for request in _with_aliases(example):
+            answer = await request.send(http, {})
+            if request.path in ("/healthz", "/readyz", "/metrics"):
+                assert answer.status_code == 200
+            else:
+                assert (answer.status_code, answer.json()["code"]) == (401, "key_missing"), request.route
+                assert answer.headers["WWW-Authenticate"] == "Bearer"
+
+
+async def test_a_person_with_several_roles_may_do_what_any_of_them_may(
+    http: httpx.AsyncClient, world: World
+) -> None:
+    person = await world.person(Role.STEWARD, Role.MEMBER)
+    mine = (await http.get("/v1/me", headers=person.headers)).json()
+    expected = {p for p in Permission if _person(p, Role.STEWARD) or _person(p, Role.MEMBER)}
+    assert set(mine["permissions"]) == expected
+    assert mine["roles"] == ["member", "steward"]
+
+
+async def test_a_refusal_says_which_roles_would_do(http: httpx.AsyncClient, world: World) -> None:
+    person = await world.person(Role.MEMBER)
+    refused = (await http.get("/v1/audit", headers=person.headers)).json()
+    assert refused["detail"] == "This needs one of the roles: admin, operator, steward."
+    ingest = Example(
+        "POST /v1/connections/{connection_id}/messages",
+        {"connection_id": str(world.connection.id)},
+        body={"external_user_id": "u", "agent": "deployer", "text": "Hi"},
+    )
+    assert "service key" in (await ingest.send(http, world.admin.headers)).json()["detail"]
+    org = Example("POST /v1/orgs", body={"slug": "third", "name": "Third"})
+    assert "platform key" in (await org.send(http, person.headers)).json()["detail"]
+
+
+async def test_a_key_that_is_not_of_the_platform_cannot_name_another_org(
+    http: httpx.AsyncClient, world: World, other: World
+) -> None:
+    person = await world.person(Role.ADMIN)
+    for named in ("rival", "nowhere"):
+        answer = await http.get("/v1/org", headers={**person.headers, "Cortex-Org": named})
+        assert (answer.status_code, answer.json()["code"]) == (404, "org_not_found")
+    own = await http.get("/v1/org", headers={**person.headers, "Cortex-Org": "acme"})
+    assert own.json()["slug"] == "acme"

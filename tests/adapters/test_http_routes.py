@@ -1,0 +1,341 @@
+"""One working request for every route of the OpenAPI document. The other HTTP tests bend these requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+from uuid import UUID
+
+import httpx
+import uuid_utils.compat
+from fastapi.routing import APIRoute, iter_route_contexts
+
+from cortex_plane.adapters.http.app import create_app
+from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.domain.access import Permission
+from cortex_plane.domain.agents import AgentDraft, ModelConfig
+from cortex_plane.domain.jobs import Cancellation, JobDraft
+from cortex_plane.domain.keys import KeyDraft
+from cortex_plane.domain.members import MemberDraft, Role
+from cortex_plane.domain.sessions import SessionDraft
+from cortex_plane.domain.teams import TeamDraft
+from cortex_plane.operations import agents, jobs, keys, members, sessions, teams
+from cortex_plane.storage.database import Database
+from tests.people import World
+
+FREE_FORM = frozenset({"payload", "context", "metadata", "skill_config"})
+"""The fields that take any JSON object."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The ids of things that stand ready, each in the state that its example needs."""
+
+    team: str
+    spare_team: str
+    member: str
+    key: str
+    connection: str
+    agent: str
+    spare_agent: str
+    session: str
+    ending_session: str
+    job: str
+    cancelled_job: str
+
+    @classmethod
+    async def build(cls, world: World, owner: UUID | None = None) -> Stage:
+        """With the sessions and jobs of one member, by default of the admin."""
+        db, admin = world.db, world.admin.actor
+        acting = replace(admin, user_account_id=owner) if owner else admin
+        team = await teams.create(db, admin, TeamDraft(slug="crew", name="Crew"))
+        spare_team = await teams.create(db, admin, TeamDraft(slug="spare", name="Spare"))
+        member = await members.create(db, admin, MemberDraft(display_name="Mel", roles=[Role.MEMBER]))
+        key = await keys.create(db, admin, KeyDraft(name="spare", roles=[Role.GUEST]))
+        spare_agent = await agents.create(
+            db,
+            admin,
+            AgentDraft(
+                name="Spare",
+                slug="spare",
+                role="None",
+                team="main",
+                model_config=ModelConfig(model="scripted"),
+            ),
+        )
+        session = await sessions.create(db, acting, SessionDraft(agent="deployer"))
+        ending = await sessions.create(db, acting, SessionDraft(agent="deployer"))
+        job = await jobs.submit(db, acting, JobDraft(agent="deployer", session_id=session.id))
+        cancelled = await jobs.submit(db, acting, JobDraft(agent="deployer", session_id=session.id))
+        await jobs.cancel(db, acting, cancelled.id, Cancellation())
+        return cls(
+            team=str(team.id),
+            spare_team=str(spare_team.id),
+            member=str(member.id),
+            key=str(key.key.id),
+            connection=str(world.connection.id),
+            agent=str(world.agent.id),
+            spare_agent=str(spare_agent.id),
+            session=str(session.id),
+            ending_session=str(ending.id),
+            job=str(job.id),
+            cancelled_job=str(cancelled.id),
+        )
+
+    def with_id(self, name: str, id: str) -> Stage:
+        return replace(self, **{name: id})
+
+    @classmethod
+    def names(cls) -> list[str]:
+        return [each.name for each in fields(cls)]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A request that succeeds when the right caller sends it."""
+
+    route: str
+    params: dict[str, str] = field(default_factory=dict)
+    query: dict[str, str] = field(default_factory=dict)
+    body: dict[str, Any] | None = None
+
+    @property
+    def method(self) -> str:
+        return self.route.split()[0]
+
+    @property
+    def path(self) -> str:
+        return self.route.split()[1].format(**self.params)
+
+    async def send(self, http: httpx.AsyncClient, headers: dict[str, str]) -> httpx.Response:
+        return await http.request(self.method, self.path, params=self.query, json=self.body, headers=headers)
+
+    async def send_raw(
+        self, http: httpx.AsyncClient, headers: dict[str, str], content: str | bytes
+    ) -> httpx.Response:
+        raw = content.encode() if isinstance(content, str) else content
+        sent = {"Content-Type": "application/json", **headers}
+        return await http.request(self.method, self.path, params=self.query, content=raw, headers=sent)
+
+
+def random_id() -> str:
+    return str(uuid_utils.compat.uuid7())
+
+
+def examples(s: Stage) -> list[Example]:
+    """In an order in which all of them succeed one after the other. Bodies name every field there is."""
+    team = {"team": s.team}
+    member = {"member_id": s.member}
+    connection = {"connection_id": s.connection}
+    agent = {"agent": s.agent}
+    session = {"session_id": s.session}
+    limit = {"limit": "5"}
+    model = {"model": "scripted", "temperature": 0.5, "max_tokens": 1000, "system_prompt": "Be brief."}
+    limits = {"max_concurrent_jobs": 2, "max_memory_mb": 64, "timeout_seconds": 60}
+    skills = {"checkpoint_granularity": "per_step", "side_effect_tools": ["deploy"], "own": {"a": [1]}}
+    return [
+        Example("GET /v1/me"),
+        Example("POST /v1/orgs", body={"slug": "third", "name": "Third", "admin_name": "Tia"}),
+        Example("GET /v1/orgs", query=limit),
+        Example("GET /v1/org"),
+        Example("PATCH /v1/org", body={"name": "Renamed", "settings": {"guests_may_chat": True}}),
+        Example("POST /v1/teams", body={"slug": "ops", "name": "Ops", "parent": s.team}),
+        Example("GET /v1/teams", query=limit),
+        Example("GET /v1/teams/{team}", team),
+        Example("PATCH /v1/teams/{team}", team, body={"name": "Crew 2"}),
+        Example("DELETE /v1/teams/{team}", {"team": s.spare_team}),
+        Example(
+            "POST /v1/members",
+            body={"display_name": "Max", "clearance": 3, "roles": ["member"], "teams": [s.team]},
+        ),
+        Example("GET /v1/members", query={**limit, "role": "member"}),
+        Example("GET /v1/members/{member_id}", member),
+        Example(
+            "PATCH /v1/members/{member_id}",
+            member,
+            body={
+                "display_name": "Mel 2", "clearance": 4, "roles": ["operator"], "teams": [s.team],
+                "active": True,
+            },
+        ),
+        Example("GET /v1/members/{member_id}/mappings", member, limit),
+        Example(
+            "POST /v1/keys",
+            body={"name": "bot", "roles": ["member"], "member_id": None, "expires_in_days": 30},
+        ),
+        Example("POST /v1/keys", body={"name": "laptop", "member_id": s.member}),
+        Example("GET /v1/keys", query=limit),
+        Example("GET /v1/keys/{key_id}", {"key_id": s.key}),
+        Example("POST /v1/keys/{key_id}/revoke", {"key_id": s.key}),
+        Example("POST /v1/connections", body={"channel_type": "slack", "name": "workspace"}),
+        Example("GET /v1/connections", query=limit),
+        Example("GET /v1/connections/{connection_id}", connection),
+        Example(
+            "PATCH /v1/connections/{connection_id}", connection, body={"name": "site 2", "enabled": True}
+        ),
+        Example(
+            "POST /v1/connections/{connection_id}/messages",
+            connection,
+            body={
+                "external_user_id": "u-9", "agent": s.agent, "text": "Hello", "display_name": "Uma",
+                "metadata": {"locale": "en"},
+            },
+        ),
+        Example(
+            "POST /v1/agents",
+            body={
+                "name": "Writer", "slug": "writer", "role": "Writes", "team": s.team, "model_config": model,
+                "description": "Writes things", "skill_config": skills, "resource_limits": limits,
+                "channel_permissions": ["web"],
+            },
+        ),
+        Example("GET /v1/agents", query={**limit, "status": "ACTIVE"}),
+        Example("GET /v1/agents/{agent}", agent),
+        Example(
+            "PATCH /v1/agents/{agent}",
+            {"agent": s.spare_agent},
+            body={
+                "name": "Spare 2", "role": "Some", "team": s.team, "status": "DISABLED",
+                "description": "Spare", "model_config": model, "skill_config": skills,
+                "resource_limits": limits, "channel_permissions": ["web", "slack"],
+            },
+        ),
+        Example("GET /v1/agents/{agent}/versions", agent, limit),
+        Example("DELETE /v1/agents/{agent}", {"agent": s.spare_agent}),
+        Example("POST /v1/sessions", body={"agent": s.agent, "title": "A run", "context": {"ticket": 7}}),
+        Example(
+            "GET /v1/sessions",
+            query={**limit, "status": "ACTIVE", "agent": s.agent, "member_id": s.member},
+        ),
+        Example("GET /v1/sessions/{session_id}", session),
+        Example(
+            "PATCH /v1/sessions/{session_id}", session, body={"title": "Renamed", "context": {"ticket": 8}}
+        ),
+        Example("POST /v1/sessions/{session_id}/messages", session, body={"text": "And then?"}),
+        Example("GET /v1/sessions/{session_id}/messages", session, limit),
+        Example(
+            "POST /v1/sessions/{session_id}/terminate",
+            {"session_id": s.ending_session},
+            body={"reason": "done"},
+        ),
+        Example(
+            "POST /v1/jobs",
+            body={
+                "agent": s.agent, "payload": {"task": "deploy"}, "session_id": s.session, "max_retries": 2,
+            },
+        ),
+        Example(
+            "GET /v1/jobs",
+            query={**limit, "status": "PENDING", "session_id": s.session, "agent": s.agent},
+        ),
+        Example("GET /v1/jobs/{job_id}", {"job_id": s.job}),
+        Example("GET /v1/jobs/{job_id}/history", {"job_id": s.job}),
+        Example("POST /v1/jobs/{job_id}/cancel", {"job_id": s.job}, body={"reason": "no longer needed"}),
+        Example("POST /v1/jobs/{job_id}/resubmit", {"job_id": s.cancelled_job}),
+        Example("GET /v1/audit", query={**limit, "session_id": s.session}),
+        Example("GET /v1/audit", query=limit),
+        Example("GET /v1/audit/verification"),
+        Example("GET /healthz"),
+        Example("GET /readyz"),
+        Example("GET /metrics"),
+    ]  # fmt: skip
+
+
+_document: dict[str, Any] = {}
+
+
+async def document(http: httpx.AsyncClient) -> dict[str, Any]:
+    """The OpenAPI document, which is the same for every database: asked for once per process."""
+    if not _document:
+        _document.update((await http.get("/openapi.json")).json())
+    return _document
+
+
+def documented_routes(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """``GET /v1/…`` to its entry in the document."""
+    return {
+        f"{method.upper()} {path}": entry
+        for path, methods in document["paths"].items()
+        for method, entry in methods.items()
+    }
+
+
+def body_schema(document: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any] | None:
+    if "requestBody" not in entry:
+        return None
+    return resolved(document, entry["requestBody"]["content"]["application/json"]["schema"])
+
+
+def resolved(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of an object, behind references and behind "or null"."""
+    options = [option for option in schema.get("anyOf", [schema]) if option.get("type") != "null"]
+    chosen: dict[str, Any] = options[0]
+    if "$ref" in chosen:
+        chosen = document["components"]["schemas"][chosen["$ref"].rsplit("/", 1)[1]]
+    return chosen
+
+
+async def test_every_route_of_the_document_has_an_example_and_no_example_is_stale(
+    http: httpx.AsyncClient, world: World
+) -> None:
+    routes = documented_routes(await document(http))
+    shown = {example.route for example in examples(await Stage.build(world))}
+    assert set(routes) - shown == set(), "a route without an example: add one to this file"
+    assert shown - set(routes) == set(), "an example of a route that is gone"
+
+
+async def test_the_examples_name_every_field_and_every_query_parameter(
+    http: httpx.AsyncClient, world: World
+) -> None:
+    whole = await document(http)
+    made = examples(await Stage.build(world))
+    forgotten: list[str] = []
+    for route, entry in documented_routes(whole).items():
+        own = [example for example in made if example.route == route]
+        schema = body_schema(whole, entry)
+        if schema is not None:
+            bodies = [example.body for example in own if example.body is not None]
+            forgotten += [f"{route} {name}" for name in _unnamed(whole, schema, bodies)]
+        asked = {p["name"] for p in entry.get("parameters", []) if p["in"] == "query"} - {"cursor"}
+        named = {name for example in own for name in example.query}
+        forgotten += [f"{route} ?{name}" for name in asked ^ named]
+    assert forgotten == []
+
+
+def _unnamed(whole: dict[str, Any], schema: dict[str, Any], bodies: list[dict[str, Any]]) -> Iterator[str]:
+    for name, inner in schema["properties"].items():
+        given = [body[name] for body in bodies if name in body]
+        if not given:
+            yield name
+        deeper = resolved(whole, inner)
+        if "properties" in deeper:
+            yield from (f"{name}.{each}" for each in _unnamed(whole, deeper, given))
+
+
+async def test_every_example_works_for_the_right_caller(http: httpx.AsyncClient, world: World) -> None:
+    for example in examples(await Stage.build(world)):
+        ingests = example.route == "POST /v1/connections/{connection_id}/messages"
+        caller = world.service if ingests else world.admin
+        answer = await example.send(http, caller.headers)
+        assert answer.is_success, f"{example.route}: {answer.text}"
+
+
+async def test_every_route_under_v1_says_which_permission_it_asks_for(http: httpx.AsyncClient) -> None:
+    whole = await document(http)
+    assert whole["openapi"] == "3.1.0"
+    for route, entry in documented_routes(whole).items():
+        if " /v1/" in route:
+            assert entry["x-permission"] in set(Permission), route
+
+
+def test_what_is_not_in_the_document_is_an_alias_of_what_is(db: Database) -> None:
+    app = create_app(db, Metrics())
+    shown: set[tuple[str, str]] = set()
+    hidden: set[tuple[str, str]] = set()
+    for context in iter_route_contexts(app.routes):
+        if not isinstance(context.original_route, APIRoute):
+            continue
+        for method in context.methods or ():
+            (shown if context.include_in_schema else hidden).add((method, context.path or ""))
+    assert hidden == {(method, path.removeprefix("/v1")) for method, path in shown if "/agents" in path}

@@ -1,0 +1,192 @@
+"""Requests made up from the OpenAPI document: no 5xx, and no answer that the document does not have.
+
+Schemathesis is not asynchronous and the plane is, so the application, its pool and PostgreSQL live in a loop that
+runs while a request is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.checks import (
+    content_type_conformance,
+    not_a_server_error,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from schemathesis.core.result import Ok
+
+from cortex_plane.adapters.http.app import create_app, framed
+from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.storage.database import Database
+from tests.adapters.test_http_routes import Stage
+from tests.conftest import Urls
+from tests.people import Person, World
+
+CHECKS: list[schemathesis.CheckFunction] = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    response_headers_conformance,
+]
+ADDRESS = "http://plane"
+INGEST = "POST /v1/connections/{connection_id}/messages"
+
+Operation = schemathesis.APIOperation[Any, Any, Any, Any]
+Case = schemathesis.Case[Any]
+
+
+@dataclass(frozen=True)
+class Plane:
+    loop: asyncio.Runner
+    http: httpx.AsyncClient
+    world: World
+    stage: Stage
+
+    def send(self, case: Case, person: Person) -> httpx.Response:
+        parts = case.as_transport_kwargs(base_url=ADDRESS, headers=person.headers)
+        request = requests.Request(**parts).prepare()
+        headers = {name.encode(): _bytes(value) for name, value in request.headers.items()}
+        asked = self.http.request(
+            str(request.method), str(request.url), headers=headers, content=_bytes(request.body or b"")
+        )
+        return self.loop.run(asked)
+
+    def document(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.loop.run(self.http.get("/openapi.json")).json()
+        return found
+
+    def caller(self, operation: Operation) -> Person:
+        """Who may do it: a service speaks for other people, the platform's key does everything else."""
+        return self.world.service if operation.label == INGEST else self.world.admin
+
+
+def _bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode("latin-1")
+
+
+@contextmanager
+def running(urls: Urls) -> Iterator[Plane]:
+    with asyncio.Runner() as loop:
+        metrics = Metrics()
+        db = loop.run(Database.open(urls.app, max_size=2))
+        world = loop.run(World.create(db, "acme"))
+        stage = loop.run(Stage.build(world))
+        transport = httpx.ASGITransport(framed(create_app(db, metrics)), raise_app_exceptions=False)
+        http = httpx.AsyncClient(transport=transport, base_url=ADDRESS)
+        try:
+            yield Plane(loop, http, world, stage)
+        finally:
+            loop.run(http.aclose())
+            loop.run(db.close())
+            metrics.close()
+
+
+def _known(stage: Stage, operation: Operation) -> dict[str, list[str]]:
+    """What exists, for the fields and parameters that name it: otherwise every made-up id would be a 404."""
+    deletes = operation.method.upper() == "DELETE"
+    return {
+        "team": [stage.spare_team] if deletes else [stage.team, "main"],
+        "parent": [stage.team],
+        "member_id": [stage.member],
+        "key_id": [stage.key],
+        "connection_id": [stage.connection],
+        "agent": [stage.spare_agent] if deletes else [stage.agent, "deployer"],
+        "session_id": [stage.session, stage.ending_session],
+        "job_id": [stage.job, stage.cancelled_job],
+    }
+
+
+def _aim(case: Case, known: dict[str, list[str]], data: st.DataObject) -> None:
+    """Most of the time, put what exists into a request that was made up."""
+    for place in (case.path_parameters, case.query, case.body):
+        if isinstance(place, dict):
+            for name in sorted(set(place) & set(known)):
+                if data.draw(st.integers(0, 4)) > 0:
+                    place[name] = data.draw(st.sampled_from(known[name]))
+
+
+def _fuzz(plane: Plane, operation: Operation, mode: GenerationMode, examples: int) -> set[int]:
+    """The statuses of the answers, each of which was compared with the document."""
+    known = _known(plane.stage, operation)
+    seen: set[int] = set()
+
+    @given(case=operation.as_strategy(generation_mode=mode), data=st.data())
+    @settings(
+        max_examples=examples,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    def check(case: Case, data: st.DataObject) -> None:
+        if mode is GenerationMode.POSITIVE:
+            _aim(case, known, data)
+            for name in (
+                "Cortex-Org",
+                "If-Match",
+            ):  # as good as never those of an org or a revision that is there
+                if data.draw(st.integers(0, 4)) > 0:
+                    case.headers.pop(name, None)
+        answer = plane.send(case, plane.caller(operation))
+        seen.add(answer.status_code)
+        case.validate_response(answer, checks=CHECKS)
+
+    check()
+    return seen
+
+
+def _operations(schema: schemathesis.BaseSchema) -> Iterator[Operation]:
+    for found in schema.get_all_operations():
+        assert isinstance(found, Ok), found
+        yield found.ok()
+
+
+def _turn(operation: Operation) -> int:
+    """What changes or ends things comes last, so that everything else still finds what it needs."""
+    if operation.method.upper() == "DELETE" or operation.path.endswith(("/terminate", "/cancel", "/revoke")):
+        return 2
+    return 1 if operation.method.upper() == "PATCH" else 0
+
+
+@pytest.mark.proves("D.11")
+def test_no_made_up_request_gets_an_answer_outside_the_document(
+    urls: Urls, subtests: pytest.Subtests
+) -> None:
+    with running(urls) as plane:
+        document = plane.document()
+        schema = schemathesis.openapi.from_dict(document)
+        operations = sorted(_operations(schema), key=_turn)
+        assert len(operations) == sum(len(methods) for methods in document["paths"].values())
+        seen: dict[str, set[int]] = {}
+        for operation in operations:
+            with subtests.test(operation.label):
+                seen[operation.label] = _fuzz(plane, operation, GenerationMode.POSITIVE, 15)
+        unreached = {label: codes for label, codes in seen.items() if not any(code < 300 for code in codes)}
+        assert unreached == {}, "never answered with success, so that answer was not compared"
+
+
+@pytest.mark.proves("D.11")
+def test_no_malformed_request_gets_an_answer_outside_the_document(
+    urls: Urls, subtests: pytest.Subtests
+) -> None:
+    """The same with requests that break the document on purpose."""
+    with running(urls) as plane:
+        schema = schemathesis.openapi.from_dict(plane.document())
+        for operation in _operations(schema):
+            if any(True for _ in operation.iter_parameters()) or operation.body:
+                with subtests.test(operation.label):
+                    _fuzz(plane, operation, GenerationMode.NEGATIVE, 5)

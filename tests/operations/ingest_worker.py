@@ -1,0 +1,34 @@
+"""A process of its own that sends many messages of one person at once; several of them race each other.
+
+It says ``ready`` when it is connected, waits for a line, and then prints what became of each message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from uuid import UUID
+
+from cortex_plane.domain.messages import InboundMessage
+from cortex_plane.operations import keys, messages
+from cortex_plane.storage.database import Database
+
+
+async def send(url: str, secret: str, connection_id: UUID, count: int) -> list[list[str]]:
+    db = await Database.open(url, min_size=10, max_size=10)
+    actor = await keys.authenticate(db, secret)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    await asyncio.to_thread(sys.stdin.readline)
+    inbound = InboundMessage(external_user_id="u-1", agent="deployer", text="Hello")
+    delivered = await asyncio.gather(
+        *(messages.ingest(db, actor, connection_id, inbound) for _ in range(count))
+    )
+    await db.close()
+    return [delivery.created for delivery in delivered]
+
+
+if __name__ == "__main__":
+    url, secret, connection, count = sys.argv[1:]
+    sys.stdout.write(json.dumps(asyncio.run(send(url, secret, UUID(connection), int(count)))) + "\n")

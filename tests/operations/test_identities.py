@@ -1,0 +1,45 @@
+"""Who somebody is: one account, whatever channel they write from."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from cortex_plane.domain.connections import ConnectionDraft
+from cortex_plane.domain.jobs import JobDraft
+from cortex_plane.domain.messages import InboundMessage
+from cortex_plane.operations import connections, jobs, messages
+from cortex_plane.operations.verbs import new_id
+from cortex_plane.storage.database import Database
+from tests.people import World
+
+
+@pytest.mark.proves("S2.7")
+async def test_both_identities_of_a_person_reach_the_same_session(
+    db: Database, world: World, admin: asyncpg.Connection
+) -> None:
+    over_the_web = await world.say("Start here", "maria")
+    telegram = await connections.create(
+        db, world.admin.actor, ConnectionDraft(channel_type="telegram", name="bot")
+    )
+    await admin.execute(
+        "insert into channel_mapping (org_id, id, connection_id, user_account_id, channel_type, channel_user_id)"
+        " values ($1, $2, $3, $4, 'telegram', '4711')",
+        world.org_id,
+        new_id(),
+        telegram.id,
+        over_the_web.user_account_id,
+    )
+    inbound = InboundMessage(external_user_id="4711", agent="deployer", text="Go on there")
+    over_telegram = await messages.ingest(db, world.service.actor, telegram.id, inbound)
+    assert over_telegram.session_id == over_the_web.session_id
+    assert over_telegram.job_id == over_the_web.job_id
+    assert over_telegram.message_seq == 2
+
+
+@pytest.mark.proves("S0.5")
+async def test_ids_are_of_version_7(db: Database, world: World) -> None:
+    delivery = await world.say()
+    job = await jobs.submit(db, world.admin.actor, JobDraft(agent="deployer"))
+    ids = [world.org_id, world.agent.id, world.connection.id, delivery.session_id, delivery.job_id, job.id]
+    assert {id.version for id in ids} == {7}

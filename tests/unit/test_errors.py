@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from cortex_plane.adapters.http.problems import STATUS, status_of
+from cortex_plane.domain import errors
+from cortex_plane.domain.errors import CortexError
+
+
+def _all(kind: type[CortexError] = CortexError) -> list[type[CortexError]]:
+    return [kind, *(each for child in kind.__subclasses__() for each in _all(child))]
+
+
+def _drawn(kind: type[CortexError], depth: int = 0) -> list[tuple[int, str]]:
+    return [
+        (depth, kind.__name__),
+        *(line for child in kind.__subclasses__() for line in _drawn(child, depth + 1)),
+    ]
+
+
+def test_the_drawing_is_the_tree() -> None:
+    assert errors.__doc__ is not None
+    drawing: list[tuple[int, str]] = []
+    for line in errors.__doc__.splitlines():
+        stem = line[4:] if line.startswith("    ") else ""
+        name = stem.lstrip("│├└─ ").split(" ", 1)[0]
+        if name and name.isidentifier():
+            drawing.append(((len(stem) - len(stem.lstrip("│├└─ "))) // 4, name))
+    assert drawing == _drawn(CortexError)
+
+
+@pytest.mark.parametrize("kind", _all())
+def test_every_error_has_a_code_of_its_own_a_status_and_a_hint(kind: type[CortexError]) -> None:
+    error = kind("Something.")
+    assert [other for other in _all() if other.code == kind.code] == [kind]
+    assert error.code == kind.code
+    assert kind is CortexError or error.hint
+    assert status_of(error) in STATUS.values()
+    assert (400 <= status_of(error) < 500) == (
+        not isinstance(error, errors.Unavailable | errors.SetupError) and kind is not CortexError
+    )
+
+
+def test_an_error_says_what_and_what_next() -> None:
+    error = errors.NotFound("There is no such team.", code="team_not_found", hint="List them.", field="team")
+    assert str(error) == "There is no such team. List them."
+    assert (error.code, error.details) == ("team_not_found", {"field": "team"})
+    assert errors.NotFound.code == "not_found"
+    assert errors.NotFound("No.", hint="").hint == ""
