@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import asyncpg
 import httpx
 import pytest
 import pytest_asyncio
+from fastapi import FastAPI
 
 from cortex_plane.adapters.http.app import create_app, framed
 from cortex_plane.adapters.telemetry.metrics import Metrics
@@ -90,7 +92,15 @@ async def other(db: Database) -> World:
 async def http(db: Database) -> AsyncIterator[httpx.AsyncClient]:
     """The HTTP application as a server would run it, without a socket."""
     metrics = Metrics()
-    transport = httpx.ASGITransport(framed(create_app(db, metrics)))
+    app = _application()
+    app.state.db, app.state.metrics = db, metrics
+    transport = httpx.ASGITransport(framed(app))
     async with httpx.AsyncClient(transport=transport, base_url="http://plane") as client:
         yield client
     metrics.close()
+
+
+@functools.cache
+def _application() -> FastAPI:
+    """Made once per process: its routes take longer to build than most tests to run."""
+    return create_app(Database(None), Metrics())

@@ -104,8 +104,10 @@ class Connections(_Noun):
     def list(self, limit: int | None = None) -> AsyncIterator[Connection]:
         return self._transport.pages(Connection, "/v1/connections", limit=limit)
 
-    async def update(self, id: UUID, change: ConnectionChange) -> Connection:
-        return await self._transport.one(Connection, "PATCH", f"/v1/connections/{id}", body=change)
+    async def update(self, id: UUID, change: ConnectionChange, *, revision: int | None = None) -> Connection:
+        return await self._transport.one(
+            Connection, "PATCH", f"/v1/connections/{id}", body=change, revision=revision
+        )
 
     async def ingest(
         self, id: UUID, message: InboundMessage, *, idempotency_key: str | None = None

@@ -34,8 +34,8 @@ class ModelConfig:
     """Which model answers for the agent, and how."""
 
     model: Name
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    temperature: Annotated[float, Field(strict=True, ge=0, le=2)] | None = None
+    max_tokens: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] | None = None
     system_prompt: Text | None = None
 
 
@@ -43,9 +43,9 @@ class ModelConfig:
 class ResourceLimits:
     """What one agent may consume."""
 
-    max_concurrent_jobs: Annotated[int, Field(ge=1, le=10_000)] = 5
-    max_memory_mb: Annotated[int, Field(ge=16, le=1_048_576)] = 512
-    timeout_seconds: Annotated[int, Field(ge=1, le=30 * 24 * 3600)] = 3600
+    max_concurrent_jobs: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 5
+    max_memory_mb: Annotated[int, Field(strict=True, ge=16, le=1_048_576)] = 512
+    timeout_seconds: Annotated[int, Field(strict=True, ge=1, le=30 * 24 * 3600)] = 3600
 
 
 def _granularity_known(config: dict[str, Any]) -> dict[str, Any]:

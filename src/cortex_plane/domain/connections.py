@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from pydantic import StrictBool
 from pydantic.dataclasses import dataclass as draft
 
 from cortex_plane.domain.fields import DRAFT, ChannelType, Name
@@ -18,6 +19,7 @@ class Connection:
     channel_type: str
     name: str
     disabled_at: datetime | None
+    revision: int
     created_at: datetime
     updated_at: datetime
 
@@ -45,4 +47,4 @@ class ConnectionDraft:
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class ConnectionChange:
     name: Name | None = None
-    enabled: bool | None = None
+    enabled: StrictBool | None = None

@@ -73,5 +73,5 @@ ExternalId = Annotated[
     str, StringConstraints(min_length=1, max_length=255), AfterValidator(_storable), AfterValidator(_visible)
 ]
 ChannelType = Annotated[str, StringConstraints(min_length=1, max_length=50, pattern=r"^[a-z][a-z0-9_-]*$")]
-Clearance = Annotated[int, Field(ge=0, le=1000)]
+Clearance = Annotated[int, Field(strict=True, ge=0, le=1000)]
 JsonObject = Annotated[dict[str, Any], AfterValidator(_storable_object)]

@@ -120,7 +120,7 @@ class JobDraft:
     agent: Ref
     payload: JsonObject = Field(default_factory=dict)
     session_id: UUID | None = None
-    max_retries: Annotated[int, Field(ge=0, le=100)] = 3
+    max_retries: Annotated[int, Field(strict=True, ge=0, le=100)] = 3
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)

@@ -67,4 +67,4 @@ class KeyDraft:
     name: Name
     member_id: UUID | None = None
     roles: Roles | None = None
-    expires_in_days: Annotated[int, Field(ge=1, le=3650)] | None = None
+    expires_in_days: Annotated[int, Field(strict=True, ge=1, le=3650)] | None = None

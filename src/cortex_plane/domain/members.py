@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Annotated
 from uuid import UUID
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, StrictBool
 from pydantic.dataclasses import dataclass as draft
 
 from cortex_plane.domain.fields import DRAFT, Clearance, Name, Ref
@@ -65,4 +65,4 @@ class MemberChange:
     clearance: Clearance | None = None
     roles: Roles | None = None
     teams: Annotated[list[Ref], Field(max_length=50)] | None = None
-    active: bool | None = None
+    active: StrictBool | None = None

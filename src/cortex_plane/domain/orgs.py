@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from pydantic import StrictBool
 from pydantic.dataclasses import dataclass as draft
 
 from cortex_plane.domain.fields import DRAFT, Name, Slug
@@ -15,7 +16,7 @@ from cortex_plane.domain.keys import NewKey
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class OrgSettings:
-    guests_may_chat: bool = True
+    guests_may_chat: StrictBool = True
     """Whether a person whom nobody invited may talk with agents over a channel."""
 
 

@@ -9,7 +9,7 @@ from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.connections import Connection, ConnectionChange, ConnectionDraft
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.pages import Page, Position
-from cortex_plane.operations.verbs import found, new_id, once_only, verb
+from cortex_plane.operations.verbs import found, new_id, once_only, require_revision, verb
 from cortex_plane.storage import audit, connections
 from cortex_plane.storage.database import Database
 
@@ -46,13 +46,17 @@ async def list_page(db: Database, actor: Actor, position: Position | None, limit
 
 
 @verb(Permission.CONNECTION_WRITE)
-async def update(db: Database, actor: Actor, id: UUID, change: ConnectionChange) -> Connection:
+async def update(
+    db: Database, actor: Actor, id: UUID, change: ConnectionChange, revision: int | None
+) -> Connection:
     async with db.transaction(actor.org_id) as tx:
-        changed = found(await connections.update(tx, id, change.name, change.enabled), "connection")
+        changed = await connections.update(tx, id, change.name, change.enabled, revision)
+        if changed is None:
+            require_revision(found(await connections.get(tx, id), "connection").revision, revision)
         await audit.append_to_org(
             tx,
             Fact.of(
                 actor, "connection_changed", connection=str(id), name=change.name, enabled=change.enabled
             ),
         )
-        return changed
+        return found(changed, "connection")

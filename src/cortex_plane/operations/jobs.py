@@ -16,6 +16,7 @@ from cortex_plane.domain.jobs import (
     Job,
     JobChange,
     JobDraft,
+    JobKind,
     JobStatus,
 )
 from cortex_plane.domain.pages import Page, Position
@@ -37,7 +38,9 @@ async def submit(db: Database, actor: Actor, draft: JobDraft, once: Once | None 
                 agent_id = found(await agents.get(tx, draft.agent), "agent").id
                 session_id = draft.session_id
                 await _require_open_session(tx, actor, session_id, agent_id)
-            return await _create(tx, actor, session_id, agent_id, draft.payload, draft.max_retries, None)
+            return await _create(
+                tx, actor, session_id, agent_id, draft.payload, draft.max_retries, None, JobKind.TASK
+            )
 
         id, _ = await once_only(tx, actor, "jobs.submit", once, make)
         return found(await jobs.get(tx, id, None), "job")
@@ -82,9 +85,10 @@ async def _create(
     payload: dict[str, Any],
     max_retries: int,
     resubmitted_from: UUID | None,
+    kind: JobKind,
 ) -> UUID:
     id = new_id()
-    await jobs.insert(tx, id, session_id, agent_id, payload, max_retries, resubmitted_from)
+    await jobs.insert(tx, id, session_id, agent_id, payload, max_retries, resubmitted_from, kind)
     origin = str(resubmitted_from) if resubmitted_from else None
     await audit.append_to_session(
         tx,
@@ -156,8 +160,14 @@ async def resubmit(db: Database, actor: Actor, id: UUID, once: Once | None = Non
                     hint="Submit a new job instead.",
                 )
             await _require_open_session(tx, actor, old.session_id, old.agent_id)
+            if old.kind is JobKind.CONVERSATION and await jobs.open_conversation(tx, old.session_id):
+                raise Conflict(
+                    "Another job answers this session already.",
+                    code="conversation_busy",
+                    hint="Wait for it to end, or cancel it first.",
+                )
             return await _create(
-                tx, actor, old.session_id, old.agent_id, old.payload, old.max_retries, old.id
+                tx, actor, old.session_id, old.agent_id, old.payload, old.max_retries, old.id, old.kind
             )
 
         new, _ = await once_only(tx, actor, "jobs.resubmit", once, make)

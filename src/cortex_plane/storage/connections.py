@@ -27,8 +27,10 @@ async def list_page(tx: Transaction, position: Position | None, limit: int) -> P
     return page(Connection, await tx.rows(queries.list_page, *after(position), limit + 1), limit)
 
 
-async def update(tx: Transaction, id: UUID, name: str | None, enabled: bool | None) -> Connection | None:
-    return one(Connection, await tx.row(queries.update, id, name, enabled))
+async def update(
+    tx: Transaction, id: UUID, name: str | None, enabled: bool | None, revision: int | None
+) -> Connection | None:
+    return one(Connection, await tx.row(queries.update, id, name, enabled, revision))
 
 
 async def mappings(

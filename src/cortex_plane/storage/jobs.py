@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.domain.jobs import Job, JobChange, JobStatus
+from cortex_plane.domain.jobs import Job, JobChange, JobKind, JobStatus
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Row, Transaction
@@ -23,8 +23,16 @@ async def insert(
     payload: dict[str, Any],
     max_retries: int,
     resubmitted_from: UUID | None,
+    kind: JobKind,
 ) -> None:
-    await tx.rows(queries.insert, tx.org, id, session_id, agent_id, payload, max_retries, resubmitted_from)
+    await tx.rows(
+        queries.insert, tx.org, id, session_id, agent_id, payload, max_retries, resubmitted_from, kind
+    )
+
+
+async def open_conversation(tx: Transaction, session_id: UUID) -> UUID | None:
+    id: UUID | None = await tx.value(queries.open_conversation, session_id)
+    return id
 
 
 async def get(tx: Transaction, id: UUID, sees: UUID | None) -> Job | None:

@@ -25,7 +25,9 @@ class Metrics:
             "http_request_duration", unit="s", description="Time to answer, by route."
         )
         self.messages = meter.create_counter("messages_ingested", description="Messages taken in, by tenant.")
-        self.jobs = meter.create_counter("jobs_created", description="Jobs created, by tenant.")
+        self.jobs = meter.create_counter(
+            "jobs_created", description="Requests that made a job, repeated ones included, by tenant."
+        )
         self.rejected_keys = meter.create_counter(
             "authentication_failures", description="Requests refused for their key, by reason."
         )

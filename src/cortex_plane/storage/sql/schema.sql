@@ -124,7 +124,7 @@ declare
   event_data jsonb[];
 begin
   if p_session.status <> 'ACTIVE' then
-    update session s set status = 'ACTIVE' where s.org_id = p_org and s.id = p_session.id;
+    update session s set status = 'ACTIVE', revision = s.revision + 1 where s.org_id = p_org and s.id = p_session.id;
   end if;
   select h.message_seq + 1 into strict message_seq
   from session_head h where h.org_id = p_org and h.session_id = p_session.id for update;
@@ -254,7 +254,7 @@ begin
     insert into session (
       org_id, id, kind, user_account_id, agent_id, status, title, origin_channel_mapping_id)
     values (
-      p_org, p_session, 'conversation', known_account, the_agent.id, 'ACTIVE', p_title, known_mapping)
+      p_org, p_session, 'conversation', known_account, the_agent.id, 'ACTIVE', nullif(p_title, ''), known_mapping)
     on conflict (org_id, user_account_id, agent_id) where kind = 'conversation' and status <> 'TERMINATED'
       do nothing
     returning * into the_session;
@@ -398,8 +398,8 @@ begin
     raise exception using errcode = 'CX409', detail = 'session_terminated', message = 'This session has ended.',
       hint = 'Open a new session.';
   end if;
-  if the_session.title is null then
-    update session s set title = p_title where s.org_id = p_org and s.id = p_session;
+  if the_session.title is null and p_title <> '' then
+    update session s set title = p_title, revision = s.revision + 1 where s.org_id = p_org and s.id = p_session;
   end if;
   delivered := deliver_message(
     p_org, the_session, p_text, p_author, null, p_job, array['message_received'], array[p_message_body],
@@ -617,6 +617,7 @@ CREATE TABLE public.channel_connection (
     channel_type text NOT NULL,
     name text NOT NULL,
     disabled_at timestamp with time zone,
+    revision integer DEFAULT 1 NOT NULL,
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     CONSTRAINT chk_channel_type_lowercase CHECK ((channel_type = lower(channel_type))),

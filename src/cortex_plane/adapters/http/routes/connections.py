@@ -13,6 +13,7 @@ from cortex_plane.adapters.http.exchange import (
     Listing,
     ListQuery,
     OnceOnly,
+    Revision,
     metrics,
     reply,
     reply_page,
@@ -43,8 +44,10 @@ async def get_connection(db: Db, actor: Caller, connection_id: UUID) -> Response
 
 
 @router.patch("/connections/{connection_id}", response_model=Connection, **route(connections.update))
-async def update_connection(db: Db, actor: Caller, connection_id: UUID, change: ConnectionChange) -> Response:
-    return reply(await connections.update(db, actor, connection_id, change))
+async def update_connection(
+    db: Db, actor: Caller, connection_id: UUID, change: ConnectionChange, revision: Revision
+) -> Response:
+    return reply(await connections.update(db, actor, connection_id, change, revision))
 
 
 @router.post(

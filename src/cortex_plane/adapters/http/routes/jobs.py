@@ -75,6 +75,10 @@ async def cancel_job(db: Db, actor: Caller, job_id: UUID, cancellation: Cancella
 
 
 @router.post("/jobs/{job_id}/resubmit", response_model=Job, status_code=201, **route(jobs.resubmit))
-async def resubmit_job(db: Db, actor: Caller, job_id: UUID, once: OnceOnly) -> Response:
+async def resubmit_job(
+    db: Db, actor: Caller, job_id: UUID, once: OnceOnly, counted: Annotated[Metrics, Depends(metrics)]
+) -> Response:
     """A failed or cancelled job once more: a new job that is linked to the old one."""
-    return reply(await jobs.resubmit(db, actor, job_id, once), 201)
+    job = await jobs.resubmit(db, actor, job_id, once)
+    counted.jobs.add(1, {"tenant_id": str(actor.org_id)})
+    return reply(job, 201)

@@ -13,7 +13,7 @@ declare
   event_data jsonb[];
 begin
   if p_session.status <> 'ACTIVE' then
-    update session s set status = 'ACTIVE' where s.org_id = p_org and s.id = p_session.id;
+    update session s set status = 'ACTIVE', revision = s.revision + 1 where s.org_id = p_org and s.id = p_session.id;
   end if;
   select h.message_seq + 1 into strict message_seq
   from session_head h where h.org_id = p_org and h.session_id = p_session.id for update;

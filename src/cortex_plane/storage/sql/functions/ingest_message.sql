@@ -109,7 +109,7 @@ begin
     insert into session (
       org_id, id, kind, user_account_id, agent_id, status, title, origin_channel_mapping_id)
     values (
-      p_org, p_session, 'conversation', known_account, the_agent.id, 'ACTIVE', p_title, known_mapping)
+      p_org, p_session, 'conversation', known_account, the_agent.id, 'ACTIVE', nullif(p_title, ''), known_mapping)
     on conflict (org_id, user_account_id, agent_id) where kind = 'conversation' and status <> 'TERMINATED'
       do nothing
     returning * into the_session;

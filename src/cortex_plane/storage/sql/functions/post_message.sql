@@ -29,8 +29,8 @@ begin
     raise exception using errcode = 'CX409', detail = 'session_terminated', message = 'This session has ended.',
       hint = 'Open a new session.';
   end if;
-  if the_session.title is null then
-    update session s set title = p_title where s.org_id = p_org and s.id = p_session;
+  if the_session.title is null and p_title <> '' then
+    update session s set title = p_title, revision = s.revision + 1 where s.org_id = p_org and s.id = p_session;
   end if;
   delivered := deliver_message(
     p_org, the_session, p_text, p_author, null, p_job, array['message_received'], array[p_message_body],

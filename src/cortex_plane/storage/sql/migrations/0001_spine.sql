@@ -174,6 +174,7 @@ create table channel_connection (
   channel_type  text not null,
   name          text not null,
   disabled_at   timestamptz,
+  revision      integer not null default 1,
   created_at    timestamptz not null default plane_now(),
   updated_at    timestamptz not null default plane_now(),
   primary key (org_id, id),

@@ -5,6 +5,6 @@ set name = coalesce($2, name),
       when $3 then null
       else coalesce(disabled_at, plane_now())
     end,
-    updated_at = plane_now()
-where id = $1
-returning id, channel_type, name, disabled_at, created_at, updated_at
+    revision = revision + 1, updated_at = plane_now()
+where id = $1 and ($4::integer is null or revision = $4)
+returning id, channel_type, name, disabled_at, revision, created_at, updated_at
