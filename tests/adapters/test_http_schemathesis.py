@@ -135,10 +135,8 @@ def _fuzz(plane: Plane, operation: Operation, mode: GenerationMode, examples: in
     def check(case: Case, data: st.DataObject) -> None:
         if mode is GenerationMode.POSITIVE:
             _aim(case, known, data)
-            for name in (
-                "Cortex-Org",
-                "If-Match",
-            ):  # as good as never those of an org or a revision that is there
+            # As good as never those of an org or a revision that is there.
+            for name in ("Cortex-Org", "If-Match"):
                 if data.draw(st.integers(0, 4)) > 0:
                     case.headers.pop(name, None)
         answer = plane.send(case, plane.caller(operation))
@@ -175,6 +173,9 @@ def test_no_made_up_request_gets_an_answer_outside_the_document(
         for operation in operations:
             with subtests.test(operation.label):
                 seen[operation.label] = _fuzz(plane, operation, GenerationMode.POSITIVE, 15)
+                if not any(code < 300 for code in seen[operation.label]):
+                    # A body of many fields is seldom right in all of them: give it more tries.
+                    seen[operation.label] |= _fuzz(plane, operation, GenerationMode.POSITIVE, 150)
         unreached = {label: codes for label, codes in seen.items() if not any(code < 300 for code in codes)}
         assert unreached == {}, "never answered with success, so that answer was not compared"
 

@@ -25,7 +25,8 @@ def listen(settings: Settings, *, or_any_port: bool) -> socket.socket:
     """Bind before anything else starts, so that a taken port is known at once."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     for port in (settings.port, 0) if or_any_port else (settings.port,):
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        # The protocol is named, because the event loop turns off Nagle's delay only where it is.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((settings.host, port))

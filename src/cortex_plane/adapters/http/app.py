@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.types import ASGIApp
 
@@ -27,7 +27,8 @@ from cortex_plane.adapters.http.routes import (
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.storage.database import Database
 
-NOUNS = (me, orgs, teams, members, keys, connections, agents, sessions, jobs, audit)
+# Routes are tried in this order: the ones that programs call all day come first.
+NOUNS = (connections, sessions, jobs, agents, me, orgs, teams, members, keys, audit)
 
 
 def create_app(db: Database, metrics: Metrics) -> FastAPI:
@@ -52,10 +53,8 @@ def openapi_document() -> dict[str, Any]:
 
 
 def _mount(app: FastAPI) -> None:
-    v1 = APIRouter(prefix="/v1")
     for noun in NOUNS:
-        v1.include_router(noun.router)
-    app.include_router(v1)
+        app.include_router(noun.router, prefix="/v1")
     app.include_router(agents.router, include_in_schema=False)  # spec 2's path: /agents/{slug}
     app.include_router(health.router)
     problems.install(app)
@@ -77,6 +76,9 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             description="Agents that never lose their place and never act without permission.",
         )
         problem = problems.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+        schema["components"]["securitySchemes"] = {
+            "key": {"type": "http", "scheme": "bearer", "description": "An API key: `cortex_key_…`."}
+        }
         schema["components"]["schemas"] |= problem.pop("$defs") | {"Problem": problem}
         app.openapi_schema = schema
     return app.openapi_schema

@@ -17,6 +17,7 @@ declare
   the_session session%rowtype;
   known_account uuid;
   known_mapping uuid;
+  deactivated timestamptz;
   delivered record;
   earlier jsonb;
   actions text[] := '{}';
@@ -25,11 +26,13 @@ begin
   perform set_config('app.org_id', p_org::text, true);
   created := '{}';
 
-  earlier := claim_once(p_org, p_caller, 'messages.ingest', p_key, p_fingerprint);
-  if earlier is not null then
-    return query select (earlier ->> 'session_id')::uuid, (earlier ->> 'message_seq')::bigint,
-      (earlier ->> 'job_id')::uuid, (earlier ->> 'user_account_id')::uuid, '{}'::text[], true;
-    return;
+  if p_key is not null then
+    earlier := claim_once(p_org, p_caller, 'messages.ingest', p_key, p_fingerprint);
+    if earlier is not null then
+      return query select (earlier ->> 'session_id')::uuid, (earlier ->> 'message_seq')::bigint,
+        (earlier ->> 'job_id')::uuid, (earlier ->> 'user_account_id')::uuid, '{}'::text[], true;
+      return;
+    end if;
   end if;
 
   select * into connection from channel_connection c where c.org_id = p_org and c.id = p_connection;
@@ -57,7 +60,8 @@ begin
       hint = 'Add the channel to the agent''s channel_permissions, or use a permitted channel.';
   end if;
 
-  select m.id, m.user_account_id into known_mapping, known_account from channel_mapping m
+  select m.id, m.user_account_id, u.deactivated_at into known_mapping, known_account, deactivated
+  from channel_mapping m join user_account u on u.org_id = m.org_id and u.id = m.user_account_id
   where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user;
   if not found then
     -- First contact. The lock makes concurrent first messages of one person take turns, and nobody else wait.
@@ -85,9 +89,7 @@ begin
     end if;
   end if;
 
-  if exists (
-    select from user_account u where u.org_id = p_org and u.id = known_account and u.deactivated_at is not null)
-  then
+  if deactivated is not null then
     raise exception using errcode = 'CX403', detail = 'member_deactivated',
       message = 'This person is deactivated in the org.', hint = 'An admin can reactivate them.';
   end if;
@@ -133,8 +135,10 @@ begin
   if delivered.created_job then
     created := created || 'job'::text;
   end if;
-  perform settle_once(p_org, p_caller, 'messages.ingest', p_key, jsonb_build_object(
-    'session_id', session_id, 'message_seq', message_seq, 'job_id', job_id, 'user_account_id', user_account_id));
+  if p_key is not null then
+    perform settle_once(p_org, p_caller, 'messages.ingest', p_key, jsonb_build_object(
+      'session_id', session_id, 'message_seq', message_seq, 'job_id', job_id, 'user_account_id', user_account_id));
+  end if;
   return next;
 end
 $$;

@@ -248,8 +248,7 @@ create table session_head (
   audit_seq         bigint not null default 0,
   audit_hash        bytea not null default decode(repeat('00', 32), 'hex'),
   last_activity_at  timestamptz not null default plane_now(),
-  primary key (org_id, session_id),
-  constraint fk_session_head_session foreign key (org_id, session_id) references session (org_id, id)
+  primary key (org_id, session_id)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
 
 -- Jobs ------------------------------------------------------------------------------------------------------
