@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -65,21 +67,30 @@ async def _access(db: Database, home: Path) -> tuple[str, bool]:
     return secret, True
 
 
+def _program() -> str:
+    """The command as it can be typed here: by its name where the shell finds it, else by its path."""
+    script = Path(sys.executable).parent / "cortex"
+    if shutil.which("cortex") == str(script):
+        return "cortex"
+    return str(script.relative_to(Path.cwd())) if script.is_relative_to(Path.cwd()) else str(script)
+
+
 def _step(phrase: str) -> None:
     console.print(f"  {phrase} …", style="dim")
 
 
 def _welcome(home: Path, url: str, secret: str | None, seconds: float) -> None:
     key = secret or f"kept in {home / ACCESS_FILE}"
+    cortex = _program()
     console.print(
         Panel.fit(
             f"[bold]{url}[/]\n"
             f"key   {key}\n\n"
             "[dim]Try in another terminal:[/]\n"
-            "  cortex agent create greeter --model scripted\n"
-            '  cortex job submit greeter --payload \'{"hello": "world"}\'\n'
-            "  cortex job list\n"
-            "  cortex audit verify\n\n"
+            f"  {cortex} agent create greeter --model scripted\n"
+            f'  {cortex} job submit greeter --payload \'{{"hello": "world"}}\'\n'
+            f"  {cortex} job list\n"
+            f"  {cortex} audit verify\n\n"
             f"[dim]API document: {url}/openapi.json · ready after {seconds:.1f} s · Ctrl-C stops it[/]",
             title="Cortex Plane is up",
         )
