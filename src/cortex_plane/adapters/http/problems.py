@@ -138,7 +138,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     if not isinstance(error, RequestValidationError):
         raise error
     errors = [
-        FieldError(field=".".join(str(part) for part in item["loc"]), message=str(item["msg"]))
+        FieldError(field=".".join(str(part) for part in item["loc"]), message=_said(item))
         for item in error.errors()
     ]
     if any(item["type"] == "json_invalid" for item in error.errors()):
@@ -158,6 +158,11 @@ async def _invalid(request: Request, error: Exception) -> Response:
         InvalidInput.default_hint,
         errors=errors,
     )
+
+
+def _said(item: dict[str, Any]) -> str:
+    unknown = item["type"] in ("unexpected_keyword_argument", "extra_forbidden")
+    return "There is no such field." if unknown else str(item["msg"])
 
 
 async def _framework(request: Request, error: Exception) -> Response:
