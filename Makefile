@@ -29,8 +29,8 @@ soak: $(VENV)/.develops ## The long campaigns
 	@$(RUN)/python -m pytest tests -q -m soak
 
 docs: $(VENV)/.develops ## Write the generated parts of the docs and of the schema anew
-	@$(RUN)/python scripts/docs.py
-	@$(RUN)/python scripts/schema.py
+	@$(RUN)/python -m scripts.docs
+	@$(RUN)/python -m scripts.schema
 
 clean: ## Remove the environment and the plane's data in this folder
 	rm -rf $(VENV) .cortex
