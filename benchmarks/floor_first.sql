@@ -8,8 +8,8 @@ with account as (
     org_id, id, connection_id, user_account_id, channel_type, channel_user_id, verified_at)
   values ($1, $4, $5, $2, 'web', $3, now())
 ), conversation as (
-  insert into session (org_id, id, kind, user_account_id, agent_id, status, title, origin_channel_mapping_id)
-  values ($1, $6, 'conversation', $2, $7, 'ACTIVE', $8, $4)
+  insert into session (org_id, id, kind, user_account_id, agent_id, status, title, origin_channel_mapping_id, opened_by)
+  values ($1, $6, 'conversation', $2, $7, 'ACTIVE', $8, $4, $5)
 ), head as (
   insert into session_head (org_id, session_id, message_seq, event_seq, audit_seq, audit_hash)
   values ($1, $6, 1, 2, 4, $10)

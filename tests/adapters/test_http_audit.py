@@ -51,7 +51,7 @@ async def test_every_change_leaves_an_entry_with_who_did_it(http: httpx.AsyncCli
     await http.post(f"{path}/terminate", json={"reason": "enough"}, headers=headers)
     entries = await _trail(http, world, session_id=session["id"])
     assert [entry["action"] for entry in entries] == [
-        "session_created", "session_changed", "job_created", "session_terminated",
+        "session_created", "session_changed", "session_activated", "job_created", "session_terminated",
     ]  # fmt: skip
     assert {entry["body"]["actor"]["name"] for entry in entries} == {"Ada"}
     assert entries[-1]["body"]["data"]["reason"] == "enough"

@@ -56,7 +56,7 @@ async def test_metrics_count_by_route_and_tenant_and_name_no_session_or_job(
     await http.get("/agents/deployer", headers=world.admin.headers)
     await http.get("/v1/me", headers={"Authorization": "Bearer nonsense"})
     await http.get("/nowhere/u-17")
-    answer = await http.get("/metrics")
+    answer = await http.get("/metrics", headers=world.admin.headers)
     assert answer.headers["Content-Type"].startswith("text/plain")
     lines = answer.text.splitlines()
 

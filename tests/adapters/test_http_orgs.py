@@ -4,6 +4,7 @@ import asyncpg
 import httpx
 import pytest
 
+from cortex_plane.domain.members import Role
 from tests.operations.rows import digests
 from tests.people import World
 
@@ -69,5 +70,27 @@ async def test_an_org_may_refuse_people_whom_nobody_invited(
     refused = await http.post(path, json=inbound, headers=world.service.headers)
     assert (refused.status_code, refused.json()["code"]) == (403, "guests_not_allowed")
     assert await digests(admin) == before
+    # A guest stays one whom nobody invited, until an admin makes a member of them.
+    inbound["external_user_id"] = "u-known"
+    refused = await http.post(path, json=inbound, headers=world.service.headers)
+    assert (refused.status_code, refused.json()["code"]) == (403, "guests_not_allowed")
+    assert await digests(admin) == before
+    member = f"/v1/members/{known.user_account_id}"
+    await http.patch(member, json={"roles": ["member"]}, headers=world.admin.headers)
     again = await world.say("Still me", "u-known")
     assert again.session_id == known.session_id
+
+
+async def test_platform_power_ends_with_the_role_of_admin(
+    http: httpx.AsyncClient, world: World, other: World
+) -> None:
+    successor = await world.person(Role.ADMIN)
+    elsewhere = {**world.admin.headers, "Cortex-Org": "rival"}
+    assert (await http.get("/v1/members", headers=elsewhere)).status_code == 200
+    me = f"/v1/members/{world.admin.actor.user_account_id}"
+    demoted = await http.patch(me, json={"roles": ["guest"]}, headers=successor.headers)
+    assert demoted.status_code == 200
+    assert (await http.get("/v1/orgs", headers=world.admin.headers)).status_code == 403
+    assert (await http.get("/metrics", headers=world.admin.headers)).status_code == 403
+    assert (await http.get("/v1/members", headers=elsewhere)).json()["code"] == "org_not_found"
+    assert other.org_id

@@ -122,3 +122,25 @@ async def test_a_page_of_just_the_right_length_is_the_last(http: httpx.AsyncClie
 
         assert len(await _walk(http, world, "/v1/teams", turned, limit=limit)) == 4
         assert count == pages
+
+
+async def test_a_page_ends_before_it_is_too_large(http: httpx.AsyncClient, world: World) -> None:
+    payload = {"blob": "x" * 250_000}
+    made = set()
+    for _ in range(12):
+        draft = {"agent": "deployer", "payload": payload}
+        made.add((await http.post("/v1/jobs", json=draft, headers=world.admin.headers)).json()["id"])
+    found: list[str] = []
+    cursor: str | None = None
+    sizes = []
+    while True:
+        query = {"limit": "200"} | ({"cursor": cursor} if cursor else {})
+        answer = await http.get("/v1/jobs", params=query, headers=world.admin.headers)
+        sizes.append(len(answer.content))
+        found += [item["id"] for item in answer.json()["items"]]
+        cursor = answer.json()["next_cursor"]
+        if cursor is None:
+            break
+    assert sorted(found) == sorted(made)
+    assert len(sizes) > 1
+    assert max(sizes) < 3 * 1024 * 1024

@@ -45,10 +45,12 @@ class Stage:
     cancelled_job: str
 
     @classmethod
-    async def build(cls, world: World, owner: UUID | None = None) -> Stage:
-        """With the sessions and jobs of one member, by default of the admin."""
+    async def build(cls, world: World, owner: UUID | None = None, opened_by: UUID | None = None) -> Stage:
+        """With sessions and jobs of one member, by default of the admin, or opened with the key of a service."""
         db, admin = world.db, world.admin.actor
-        acting = replace(admin, user_account_id=owner) if owner else admin
+        acting = replace(
+            admin, user_account_id=owner or admin.user_account_id, key_id=opened_by or admin.key_id
+        )
         team = await teams.create(db, admin, TeamDraft(slug="crew", name="Crew"))
         spare_team = await teams.create(db, admin, TeamDraft(slug="spare", name="Spare"))
         member = await members.create(db, admin, MemberDraft(display_name="Mel", roles=[Role.MEMBER]))

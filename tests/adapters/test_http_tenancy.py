@@ -146,12 +146,26 @@ async def test_a_member_sees_only_their_own_sessions_and_jobs(
     assert await digests(admin) == before
 
 
-async def test_staff_and_services_see_everyones_sessions(http: httpx.AsyncClient, world: World) -> None:
+async def test_staff_sees_everyones_sessions_and_a_service_those_it_opened(
+    http: httpx.AsyncClient, world: World
+) -> None:
     someone = await world.person(Role.MEMBER)
     stage = await Stage.build(world, someone.actor.user_account_id)
     for role in (Role.ADMIN, Role.STEWARD, Role.OPERATOR, Role.APPROVER):
         watcher = await world.person(role)
         answer = await http.get(f"/v1/sessions/{stage.session}", headers=watcher.headers)
         assert answer.status_code == 200, role
-    answer = await http.get(f"/v1/sessions/{stage.session}", headers=world.service.headers)
+    watching = await world.service_with(Role.OPERATOR)
+    answer = await http.get(f"/v1/sessions/{stage.session}", headers=watching.headers)
     assert answer.status_code == 200
+
+    opened = await world.say("Over the bridge", "u-77")
+    bridge, stranger = world.service, await world.service_with(Role.MEMBER)
+    for path in (f"/v1/sessions/{opened.session_id}", f"/v1/jobs/{opened.job_id}"):
+        assert (await http.get(path, headers=bridge.headers)).status_code == 200
+        assert (await http.get(path, headers=stranger.headers)).status_code == 404
+    listed = await http.get("/v1/sessions", headers=bridge.headers)
+    assert str(opened.session_id) in [item["id"] for item in listed.json()["items"]]
+    assert (await http.get("/v1/jobs", headers=stranger.headers)).json()["items"] == []
+    end = f"/v1/sessions/{opened.session_id}/terminate"
+    assert (await http.post(end, json={}, headers=stranger.headers)).status_code == 404

@@ -386,3 +386,28 @@ async def test_a_login_that_could_see_past_row_level_security_is_refused(
                 pass
         finally:
             await admin.execute(f"drop role {name}")
+
+
+@pytest.mark.parametrize("options", ["noinherit", "createrole", "owner"])
+@pytest.mark.proves("D.1")
+async def test_a_login_that_could_give_itself_such_power_is_refused(
+    server: TestServer, admin: asyncpg.Connection, world: World, options: str
+) -> None:
+    """It sees nothing yet; one statement later it would."""
+    database = await admin.fetchval("select current_database()")
+    name, password = f"{server.template}_{secrets.token_hex(4)}", secrets.token_hex(8)
+    attributes = "" if options == "owner" else options
+    roles = "cortex_app, cortex_resolver" if options == "noinherit" else "cortex_app"
+    await admin.execute(f"create role {name} login password '{password}' {attributes} in role {roles}")
+    owner = await admin.fetchval("select current_user")
+    try:
+        if options == "owner":
+            await admin.execute(f"alter table message owner to {name}")
+        with pytest.raises(SetupError) as raised:
+            await Database.open(with_database(server.admin_url, database, name, password))
+        assert raised.value.code == "powerful_login"
+        while await admin.fetchval("select count(*) from pg_stat_activity where usename = $1", name):
+            pass
+    finally:
+        await admin.execute(f"alter table message owner to {owner}")
+        await admin.execute(f"drop role {name}")

@@ -40,8 +40,8 @@ async def test_hot_lookups_use_their_index(world: World, admin: asyncpg.Connecti
     delivery = await world.say()
     await admin.execute("alter table session disable trigger all; alter table job disable trigger all")
     await admin.execute(
-        "insert into session (org_id, id, kind, user_account_id, agent_id, status)"
-        " select $1, gen_random_uuid(), 'conversation', gen_random_uuid(), $2, 'ACTIVE'"
+        "insert into session (org_id, id, kind, user_account_id, agent_id, status, opened_by)"
+        " select $1, gen_random_uuid(), 'conversation', gen_random_uuid(), $2, 'ACTIVE', $1"
         " from generate_series(1, $3)",
         world.org_id, world.agent.id, ROWS,
     )  # fmt: skip

@@ -133,13 +133,13 @@ async def test_the_definers_functions_are_the_listed_ones_with_a_pinned_path(
     owners = {name: event_owner if "event" in owner else owner for name, owner in DEFINERS.items()}
     assert {row["proname"]: row["owner"] for row in rows} == owners
     for row in rows:
-        assert row["proconfig"] == ["search_path=public, pg_temp"], row["proname"]
+        assert row["proconfig"][0] == "search_path=public, pg_temp", row["proname"]
         assert (row["anyone"], row["app"]) == (False, True), row["proname"]
     loose = await admin.fetch(
         """
         select proname from pg_proc join pg_language l on l.oid = prolang
         where pronamespace = 'public'::regnamespace and l.lanname = 'plpgsql'
-          and proconfig is distinct from array['search_path=public, pg_temp']
+          and proconfig[1] is distinct from 'search_path=public, pg_temp'
         """
     )
     assert loose == [], "the others run as the app, and still must not meet a stranger's table"

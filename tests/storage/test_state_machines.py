@@ -106,7 +106,8 @@ async def test_a_session_moves_along_the_edges_of_the_domain_and_no_others(
     app: asyncpg.Connection, world: World, clock: Clock
 ) -> None:
     insert = (
-        "insert into session (org_id, id, kind, agent_id, status) values ($1, $2, 'programmatic', $3, $4)"
+        "insert into session (org_id, id, kind, agent_id, status, opened_by)"
+        " values ($1, $2, 'programmatic', $3, $4, $1)"
     )
     read = "select status, updated_at > created_at as touched from session where id = $1"
     pairs = list(itertools.product(SessionStatus, repeat=2))
@@ -249,8 +250,8 @@ async def test_a_session_has_at_most_one_open_conversational_job(
 async def test_a_person_has_at_most_one_open_conversation_with_an_agent(db: Database, world: World) -> None:
     delivery = await world.say()
     insert = """
-        insert into session (org_id, id, kind, user_account_id, agent_id, status)
-        values ($1, $2, $3, $4, $5, $6)
+        insert into session (org_id, id, kind, user_account_id, agent_id, status, opened_by)
+        values ($1, $2, $3, $4, $5, $6, $1)
     """
     args = (delivery.user_account_id, world.agent.id)
     for status in ("CREATED", "ACTIVE", "PAUSED"):
@@ -310,4 +311,4 @@ async def test_the_app_may_delete_little_and_truncate_nothing(
                 erasable.add(table)
             else:
                 assert isinstance(error, asyncpg.InsufficientPrivilegeError), table
-    assert erasable == {"team", "team_member", "agent", "channel_connection"}
+    assert erasable == {"team", "team_member", "agent"}

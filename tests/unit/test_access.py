@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -81,7 +82,9 @@ def test_members_and_guests_see_their_own_and_everybody_else_sees_all() -> None:
     for role in (Role.ADMIN, Role.STEWARD, Role.OPERATOR, Role.APPROVER):
         assert actor(role).sees is None
         assert actor(role, Role.MEMBER).sees is None
-    assert actor(Role.MEMBER, kind=ActorKind.SERVICE).sees is None
+    assert actor(Role.OPERATOR, kind=ActorKind.SERVICE).sees is None
+    service = replace(actor(Role.MEMBER, kind=ActorKind.SERVICE), user_account_id=None)
+    assert service.sees == service.key_id, "what it opened"
     assert actor(Role.ADMIN, kind=ActorKind.PLATFORM).sees is None
 
 

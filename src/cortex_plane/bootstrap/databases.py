@@ -104,7 +104,8 @@ def shown(url: str) -> str:
 def require_home(home: Path) -> None:
     """The launcher makes the directory itself, with the rights that it needs."""
     try:
-        home.mkdir(mode=0o711, parents=True, exist_ok=True)
+        # Root's server runs as somebody else, who must be able to pass through.
+        home.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise SetupError(
             f"The plane's directory {home} cannot be made: {error.strerror}.",

@@ -15,6 +15,7 @@ from rich.panel import Panel
 from cortex_plane.adapters.telemetry.logs import configure_logs
 from cortex_plane.bootstrap import databases, serving
 from cortex_plane.client.access import ACCESS_FILE, read_access, write_private
+from cortex_plane.domain.errors import AlreadyExists
 from cortex_plane.domain.orgs import OrgDraft
 from cortex_plane.operations import keys, orgs
 from cortex_plane.settings import Settings
@@ -62,9 +63,11 @@ async def _access(db: Database, home: Path) -> tuple[str, bool]:
         return kept, False
     secret = await keys.issue_for_owner(db)
     if secret is None:
-        new = await orgs.bootstrap(db, FIRST_ORG)
-        secret = str(new.key.secret)
-    return secret, True
+        try:
+            secret = (await orgs.bootstrap(db, FIRST_ORG)).key.secret
+        except AlreadyExists:  # somebody else set up the same database at the same moment
+            secret = await keys.issue_for_owner(db)
+    return str(secret), True
 
 
 def _program() -> str:

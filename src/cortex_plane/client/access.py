@@ -22,6 +22,12 @@ def read_access(home: Path) -> dict[str, str]:
 def write_private(path: Path, content: dict[str, object]) -> None:
     """Write at once or not at all, for the owner's eyes only."""
     draft = path.with_name(path.name + ".new")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+    draft.unlink(missing_ok=True)
+    # Never through a link that somebody laid there: what is written may be written by root.
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        if os.geteuid() == 0:
+            owner = path.parent.stat()
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
         json.dump(content, file)
     draft.replace(path)

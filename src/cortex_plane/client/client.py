@@ -63,11 +63,12 @@ class Client:
         """A client of the plane that `cortex up` started in this folder, or of CORTEX_URL with CORTEX_KEY."""
         kept = read_access(home)
         url = os.environ.get("CORTEX_URL") or kept.get("url")
-        key = os.environ.get("CORTEX_KEY") or kept.get("key")
+        # The kept key is for the kept address: it must not travel to another one.
+        key = os.environ.get("CORTEX_KEY") or (kept.get("key") if url == kept.get("url") else None)
         if not url or not key:
             raise Unavailable(
-                f"There is no plane to talk to: neither CORTEX_URL and CORTEX_KEY nor {home / ACCESS_FILE}.",
-                hint="Start one here with `make up`, or set CORTEX_URL and CORTEX_KEY.",
+                f"There is no plane to talk to: neither CORTEX_URL with CORTEX_KEY nor {home / ACCESS_FILE}.",
+                hint="Start one here with `make up`, or set both CORTEX_URL and CORTEX_KEY.",
             )
         return cls(url, key, org=os.environ.get("CORTEX_ORG"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from urllib.parse import quote
 from uuid import UUID
 
 from cortex_plane.client.transport import Transport
@@ -45,16 +46,18 @@ class Teams(_Noun):
         )
 
     async def get(self, ref: str) -> Team:
-        return await self._transport.one(Team, "GET", f"/v1/teams/{ref}")
+        return await self._transport.one(Team, "GET", f"/v1/teams/{quote(ref, safe='')}")
 
     def list(self, limit: int | None = None) -> AsyncIterator[Team]:
         return self._transport.pages(Team, "/v1/teams", limit=limit)
 
     async def update(self, ref: str, change: TeamChange, *, revision: int | None = None) -> Team:
-        return await self._transport.one(Team, "PATCH", f"/v1/teams/{ref}", body=change, revision=revision)
+        return await self._transport.one(
+            Team, "PATCH", f"/v1/teams/{quote(ref, safe='')}", body=change, revision=revision
+        )
 
     async def delete(self, ref: str) -> None:
-        await self._transport.send("DELETE", f"/v1/teams/{ref}")
+        await self._transport.send("DELETE", f"/v1/teams/{quote(ref, safe='')}")
 
 
 class Members(_Noun):
@@ -129,19 +132,21 @@ class Agents(_Noun):
         )
 
     async def get(self, ref: str) -> Agent:
-        return await self._transport.one(Agent, "GET", f"/v1/agents/{ref}")
+        return await self._transport.one(Agent, "GET", f"/v1/agents/{quote(ref, safe='')}")
 
     def list(self, limit: int | None = None, status: AgentStatus | None = None) -> AsyncIterator[Agent]:
         return self._transport.pages(Agent, "/v1/agents", limit=limit, status=status)
 
     async def update(self, ref: str, change: AgentChange, *, revision: int | None = None) -> Agent:
-        return await self._transport.one(Agent, "PATCH", f"/v1/agents/{ref}", body=change, revision=revision)
+        return await self._transport.one(
+            Agent, "PATCH", f"/v1/agents/{quote(ref, safe='')}", body=change, revision=revision
+        )
 
     async def delete(self, ref: str, *, revision: int | None = None) -> None:
-        await self._transport.send("DELETE", f"/v1/agents/{ref}", revision=revision)
+        await self._transport.send("DELETE", f"/v1/agents/{quote(ref, safe='')}", revision=revision)
 
     def versions(self, ref: str, limit: int | None = None) -> AsyncIterator[AgentVersion]:
-        return self._transport.pages(AgentVersion, f"/v1/agents/{ref}/versions", limit=limit)
+        return self._transport.pages(AgentVersion, f"/v1/agents/{quote(ref, safe='')}/versions", limit=limit)
 
 
 class Sessions(_Noun):

@@ -33,6 +33,7 @@ class Permission(StrEnum):
     JOB_SUBMIT = "job.submit"
     JOB_STEER = "job.steer"
     AUDIT_READ = "audit.read"
+    METRICS_READ = "metrics.read"
 
 
 _R = Role
@@ -43,6 +44,7 @@ _ADMIN = frozenset({_R.ADMIN})
 
 GRANTS: dict[Permission, frozenset[Role]] = {
     Permission.ORG_CREATE: frozenset(),  # platform keys only
+    Permission.METRICS_READ: frozenset(),
     Permission.ORG_READ: _EVERYONE,
     Permission.ORG_WRITE: _ADMIN,
     Permission.TEAM_READ: _STAFF | {_R.MEMBER},
@@ -68,7 +70,7 @@ GRANTS: dict[Permission, frozenset[Role]] = {
 SERVICES_ONLY = frozenset({Permission.MESSAGE_INGEST})
 """Speaking for other people is for channel programs, never for a person's own key."""
 
-PLATFORM_ONLY = frozenset({Permission.ORG_CREATE})
+PLATFORM_ONLY = frozenset({Permission.ORG_CREATE, Permission.METRICS_READ})
 
 
 class ActorKind(StrEnum):
@@ -113,10 +115,10 @@ class Actor:
 
     @property
     def sees(self) -> UUID | None:
-        """Whose sessions and jobs the actor sees: None for all, else only that account's."""
-        if self.kind is not ActorKind.PERSON or not self.roles.isdisjoint(_STAFF):
+        """Whose sessions and jobs the actor sees: None for all, else a person's own, or those that a service opened."""
+        if self.kind is ActorKind.PLATFORM or not self.roles.isdisjoint(_STAFF):
             return None
-        return self.user_account_id
+        return self.user_account_id or self.key_id
 
     def as_audit(self) -> dict[str, str | None]:
         return {

@@ -7,7 +7,6 @@ with the path to it, instead of failing verification later.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -42,43 +41,70 @@ def check_text(value: str, name: str) -> str:
 
 
 class _Unstorable(Exception):
-    """Something in the value cannot be stored; whoever catches it looks for the path."""
+    """What is wrong; the place is put together on the way out, so that a value that is fine pays nothing for it."""
+
+    def __init__(self, reason: str, place: str = "", hint: str | None = None) -> None:
+        self.reason = reason
+        self.places = [place]
+        self.hint = hint
 
 
 def _checked(value: Any, name: str) -> Any:
-    """Nearly every value is fine, so the walk that knows where it is runs only for those that are not."""
     try:
         return _normal(value, 0)
-    except _Unstorable:
-        _raise_with_path(value, name, 0)
-        raise
+    except _Unstorable as error:
+        path = name + "".join(reversed(error.places))
+        raise InvalidInput(f"`{path}` {error.reason}", field=path, hint=error.hint) from None
 
 
 def _normal(value: Any, depth: int) -> Any:
     if value is None or value is True or value is False:
         return value
     if isinstance(value, str):
-        if _text_fault(value):
-            raise _Unstorable
+        fault = _text_fault(value)
+        if fault:
+            raise _Unstorable(fault)
         return value
     if isinstance(value, int):
         if not _INT_MIN <= value <= _INT_MAX:
-            raise _Unstorable
+            raise _Unstorable("is an integer beyond 64 bits.", hint="Send it as a string.")
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise _Unstorable
+            raise _Unstorable("is NaN or infinite, which JSON does not have.")
         return _integral(value) if value.is_integer() else value
+    if not isinstance(value, dict | list | tuple):
+        raise _Unstorable(f"is a {type(value).__name__}, which JSON does not have.")
     if depth >= MAX_DEPTH:
-        raise _Unstorable
-    if isinstance(value, dict):
-        for key in value:
-            if not isinstance(key, str) or _text_fault(key):
-                raise _Unstorable
-        return {key: _normal(item, depth + 1) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_normal(item, depth + 1) for item in value]
-    raise _Unstorable
+        raise _Unstorable(f"is nested deeper than {MAX_DEPTH} levels.")
+    return _normal_object(value, depth) if isinstance(value, dict) else _normal_list(value, depth)
+
+
+def _normal_object(value: dict[Any, Any], depth: int) -> dict[str, Any]:
+    made = {}
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise _Unstorable("has a key that is not a string.")
+        fault = _text_fault(key)
+        if fault:
+            raise _Unstorable(fault, " (a key)")
+        try:
+            made[key] = _normal(item, depth + 1)
+        except _Unstorable as error:
+            error.places.append(f".{key[:50]}")
+            raise
+    return made
+
+
+def _normal_list(value: list[Any] | tuple[Any, ...], depth: int) -> list[Any]:
+    made = []
+    for index, item in enumerate(value):
+        try:
+            made.append(_normal(item, depth + 1))
+        except _Unstorable as error:
+            error.places.append(f"[{index}]")
+            raise
+    return made
 
 
 def _integral(value: float) -> int | float:
@@ -96,38 +122,3 @@ def _text_fault(value: str) -> str | None:
         except UnicodeEncodeError:
             return "contains a lone surrogate, which is not valid Unicode."
     return None
-
-
-def _raise_with_path(value: Any, path: str, depth: int) -> None:
-    match value:
-        case None | bool():
-            return
-        case str():
-            check_text(value, path)
-        case int():
-            if not _INT_MIN <= value <= _INT_MAX:
-                raise InvalidInput(
-                    f"`{path}` is an integer beyond 64 bits.", field=path, hint="Send it as a string."
-                )
-        case float():
-            if not math.isfinite(value):
-                raise InvalidInput(f"`{path}` is NaN or infinite, which JSON does not have.", field=path)
-        case dict() | list() | tuple():
-            if depth >= MAX_DEPTH:
-                raise InvalidInput(f"`{path}` is nested deeper than {MAX_DEPTH} levels.", field=path)
-            for part, item in _parts(value, path):
-                _raise_with_path(item, part, depth + 1)
-        case _:
-            raise InvalidInput(f"`{path}` is a {type(value).__name__}, which JSON does not have.", field=path)
-
-
-def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise InvalidInput(f"`{path}` has a key that is not a string.", field=path)
-            check_text(key, f"{path} (a key)")
-            yield f"{path}.{key}", item
-    else:
-        for index, item in enumerate(value):
-            yield f"{path}[{index}]", item

@@ -77,13 +77,14 @@ async def update(db: Database, actor: Actor, ref: str, change: AgentChange, revi
             tx, before.id, team.id if team else None, change.name, change.role, change.status,
             change.description, change.channel_permissions, version,
         )  # fmt: skip
-        changed = [
-            name for name, value in vars(change).items() if value is not None and not name.startswith("_")
-        ]
         await audit.append_to_org(
             tx,
-            Fact.of(actor, "agent_changed", agent=str(before.id), fields=changed, config_version=version),
-        )
+            Fact.of(
+                actor, "agent_changed", agent=str(before.id), config_version=version, name=change.name,
+                role=change.role, team=str(team.id) if team else None, status=change.status,
+                channel_permissions=change.channel_permissions, description=change.description is not None,
+            ),
+        )  # fmt: skip
         return found(await agents.get(tx, str(before.id)), "agent")
 
 

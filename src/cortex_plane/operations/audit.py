@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.audit import AuditEntry, AuditRecord, ChainVerifier, Fault, Verification, shown
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import audit, orgs, sessions
-from cortex_plane.storage.database import Database
+from cortex_plane.storage.database import Database, Row
+
+_one_at_a_time = asyncio.Semaphore(1)
 
 
 @verb(Permission.AUDIT_READ)
@@ -25,51 +30,63 @@ async def list_page(
 
 @verb(Permission.AUDIT_READ)
 async def verify(db: Database, actor: Actor) -> Verification:
-    return await verify_org(db, actor.org_id)
+    """One at a time in a process: it may take long, and must leave the connections to others."""
+    async with _one_at_a_time:
+        return await verify_org(db, actor.org_id)
 
 
 async def verify_org(db: Database, org_id: UUID) -> Verification:
     """Follow every chain of an org in one snapshot and in flat memory; names the first bad entry of each."""
-    chains = entries = 0
-    faults: list[Fault] = []
-    verifier: ChainVerifier | None = None
-    head: tuple[int, bytes] | None = None
+    result = _Result()
+    async with db.transaction(org_id, snapshot=True) as tx:
+        entries = audit.everything(tx)
+        entry = await anext(entries, None)
+        async for head in audit.heads(tx):
+            while entry is not None and entry.chain_id < head["chain_id"]:
+                entry = await _follow(result, entries, entry, None)
+            if entry is not None and entry.chain_id == head["chain_id"]:
+                entry = await _follow(result, entries, entry, head)
+            else:
+                result.finish(ChainVerifier(head["chain_id"]), head)
+        while entry is not None:
+            entry = await _follow(result, entries, entry, None)
+    return Verification(chains=result.chains, entries=result.entries, faults=result.faults)
+
+
+@dataclass
+class _Result:
+    chains: int = 0
+    entries: int = 0
+    faults: list[Fault] = field(default_factory=list)
+
+    def finish(self, verifier: ChainVerifier, head: Row | None) -> None:
+        self.chains += 1
+        if head is None or head["seq"] is None:
+            self.faults.append(Fault(chain_id=verifier.chain_id, seq=0, reason="its head is gone"))
+        else:
+            fault = verifier.finish(head["seq"], head["hash"])
+            self.faults += [fault] if fault else []
+
+
+async def _follow(
+    result: _Result, entries: AsyncIterator[AuditEntry], first: AuditEntry, head: Row | None
+) -> AuditEntry | None:
+    """Follow the chain that begins with ``first`` to its end; returns the first entry of the next one."""
+    verifier = ChainVerifier(first.chain_id)
+    entry: AuditEntry | None = first
     broken = False
-
-    def finish() -> None:
-        if verifier is None or broken:
-            return
-        fault = (
-            verifier.finish(*head)
-            if head
-            else Fault(chain_id=verifier.chain_id, seq=0, reason="its head is gone")
-        )
+    while entry is not None and entry.chain_id == first.chain_id:
+        result.entries += 1
+        fault = None if broken else verifier.follow(entry)
         if fault:
-            faults.append(fault)
-
-    async with db.transaction(org_id) as tx:
-        async for row in audit.everything(tx):
-            if verifier is None or verifier.chain_id != row["chain_id"]:
-                finish()
-                verifier = ChainVerifier(row["chain_id"])
-                head = (row["head_seq"], row["head_hash"]) if row["head_seq"] is not None else None
-                broken = False
-                chains += 1
-            if row["seq"] is None or broken:
-                continue
-            entries += 1
-            fault = verifier.follow(
-                AuditEntry(
-                    chain_id=row["chain_id"], session_id=row["session_id"], seq=row["seq"],
-                    action=row["action"], body=row["body"], body_hash=row["body_hash"], hash=row["hash"],
-                    created_at=row["created_at"],
-                )
-            )  # fmt: skip
-            if fault:
-                faults.append(fault)
-                broken = True
-        finish()
-    return Verification(chains=chains, entries=entries, faults=faults)
+            result.faults.append(fault)
+            broken = True
+        entry = await anext(entries, None)
+    if broken:
+        result.chains += 1
+    else:
+        result.finish(verifier, head)
+    return entry
 
 
 async def verify_all(db: Database) -> dict[str, Verification]:

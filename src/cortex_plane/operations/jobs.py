@@ -49,7 +49,9 @@ async def submit(db: Database, actor: Actor, draft: JobDraft, once: Once | None 
 async def _open_session(tx: Transaction, actor: Actor, agent_ref: str) -> tuple[UUID, UUID]:
     agent = await agent_for_new_session(tx, agent_ref)
     id = new_id()
-    await sessions.insert(tx, id, SessionKind.PROGRAMMATIC, actor.user_account_id, agent.id, None, {})
+    await sessions.insert(
+        tx, id, SessionKind.PROGRAMMATIC, actor.user_account_id, agent.id, None, {}, actor.key_id
+    )
     await sessions.set_status(tx, id, SessionStatus.ACTIVE)
     await audit.append_to_session(
         tx, id, [Fact.of(actor, "session_created", session=str(id), agent=str(agent.id))]
@@ -69,6 +71,7 @@ async def _require_open_session(tx: Transaction, actor: Actor, session_id: UUID,
     status = session["status"]
     if status == SessionStatus.CREATED:
         await sessions.set_status(tx, session_id, SessionStatus.ACTIVE)
+        await audit.append_to_session(tx, session_id, [Fact.of(actor, "session_activated")])
     elif status != SessionStatus.ACTIVE:
         raise Conflict(
             f"This session is {status} and takes no new jobs.",

@@ -47,6 +47,7 @@ async def create(db: Database, actor: Actor, draft: KeyDraft, once: Once | None 
                 Fact.of(
                     actor, "key_created", key_id=str(id), name=draft.name, kind=kind, roles=roles,
                     member=str(draft.member_id) if draft.member_id else None,
+                    expires_in_days=draft.expires_in_days,
                 ),
             )  # fmt: skip
             return id
@@ -100,6 +101,9 @@ async def issue_for_owner(db: Database) -> str | None:
         id = new_id()
         await keys.insert(tx, id, "command line", KeyKind.PERSON, admin, [], secret, None, platform=True)
         await audit.append_to_org(
-            tx, Fact.of(database_owner(first.id), "key_created", key_id=str(id), member=str(admin))
+            tx,
+            Fact.of(
+                database_owner(first.id), "key_created", key_id=str(id), member=str(admin), platform=True
+            ),
         )
     return secret

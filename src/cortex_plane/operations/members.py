@@ -65,20 +65,22 @@ async def mappings(
 @verb(Permission.MEMBER_WRITE)
 async def update(db: Database, actor: Actor, id: UUID, change: MemberChange, revision: int | None) -> Member:
     async with db.transaction(actor.org_id) as tx:
-        before = found(await members.get(tx, id), "member")
+        locked = {row["id"]: row for row in await members.lock_with_admins(tx, id)}
+        before = found(locked.get(id), "member")
+        require_revision(before["revision"], revision)
         stops = change.active is False or (change.roles is not None and Role.ADMIN not in change.roles)
-        if Role.ADMIN in before.roles and stops and await members.other_admins(tx, id) == 0:
+        if (
+            before["is_admin"]
+            and stops
+            and not any(r["is_admin"] for r in locked.values() if r is not before)
+        ):
             raise Conflict(
                 "This is the last active admin of the org.",
                 code="last_admin",
                 hint="Make someone else an admin first.",
             )
         roles = None if change.roles is None else [*change.roles]
-        changed = await members.update(
-            tx, id, revision, change.display_name, change.clearance, roles, change.active
-        )
-        if not changed:
-            require_revision(found(await members.get(tx, id), "member").revision, revision)
+        await members.update(tx, id, change.display_name, change.clearance, roles, change.active)
         if change.teams is not None:
             await members.set_teams(tx, id, await resolve_teams(tx, change.teams))
         await audit.append_to_org(

@@ -28,6 +28,7 @@ async def ingest(
         Fact.of(actor, "session_created", session=str(session), **where),
         Fact.of(actor, "message_received", **where, text_sha256=_digest(inbound.text)),
         Fact.of(actor, "job_created", job=str(job)),
+        Fact.of(actor, "session_activated", **where),
     )
     return await messages.ingest_message(
         db,
@@ -40,7 +41,7 @@ async def ingest(
         text=inbound.text,
         title=title_from(inbound.text),
         ids=(account, mapping, session, job),
-        bodies=(facts[0].body, facts[1].body, facts[2].body, facts[3].body),
+        bodies=tuple(fact.body for fact in facts),
         caller=actor.key_id,
         once=once,
     )
@@ -53,6 +54,7 @@ async def post(
     job = new_id()
     received = Fact.of(actor, "message_received", text_sha256=_digest(draft.text))
     created = Fact.of(actor, "job_created", job=str(job))
+    activated = Fact.of(actor, "session_activated")
     return await messages.post_message(
         db,
         actor.org_id,
@@ -62,7 +64,7 @@ async def post(
         title=title_from(draft.text),
         author=actor.user_account_id,
         job=job,
-        bodies=(received.body, created.body),
+        bodies=(received.body, created.body, activated.body),
         caller=actor.key_id,
         once=once,
     )

@@ -58,7 +58,13 @@ async def _create(db: Database, actor: Actor, draft: OrgDraft, *, platform: bool
         await audit.append_to_org(
             tx,
             Fact.of(
-                actor, "org_created", org=str(org_id), slug=draft.slug, admin=str(admin_id), key=str(key_id)
+                actor,
+                "org_created",
+                org=str(org_id),
+                slug=draft.slug,
+                admin=str(admin_id),
+                key=str(key_id),
+                platform=platform,
             ),
         )
     return NewOrg(org=org, key=NewKey(key=key, secret=secret))

@@ -32,7 +32,7 @@ async def create(db: Database, actor: Actor, draft: SessionDraft, once: Once | N
             id = new_id()
             await sessions.insert(
                 tx, id, SessionKind.PROGRAMMATIC, actor.user_account_id, agent.id, draft.title or None,
-                draft.context,
+                draft.context, actor.key_id,
             )  # fmt: skip
             await audit.append_to_session(
                 tx, id, [Fact.of(actor, "session_created", session=str(id), agent=str(agent.id))]
@@ -83,6 +83,8 @@ async def update(
     async with db.transaction(actor.org_id) as tx:
         locked = found(await sessions.lock(tx, id, actor.sees), "session")
         require_revision(locked["revision"], revision)
+        if locked["status"] == SessionStatus.TERMINATED:
+            raise Conflict("This session has ended.", code="session_terminated", hint="Open a new session.")
         await sessions.update(tx, id, change.title, change.context)
         await audit.append_to_session(
             tx, id,

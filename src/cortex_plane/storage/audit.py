@@ -44,6 +44,12 @@ async def entries(tx: Transaction, chain_id: UUID, above: int, limit: int) -> li
     return [parse(AuditEntry, row) for row in await tx.rows(queries.entries, chain_id, above, limit)]
 
 
-def everything(tx: Transaction) -> AsyncIterator[Row]:
-    """Each entry beside the head of its chain, chain after chain."""
-    return tx.stream(queries.everything)
+async def everything(tx: Transaction) -> AsyncIterator[AuditEntry]:
+    """Each entry, chain after chain."""
+    async for row in tx.stream(queries.everything):
+        yield AuditEntry(**row)
+
+
+def heads(tx: Transaction) -> AsyncIterator[Row]:
+    """Where each chain must end, in the same order."""
+    return tx.stream(queries.heads)

@@ -19,6 +19,9 @@ Row = Mapping[str, Any]
 NOBODY: Final = UUID(int=0)
 """The org of verbs that run before an org is known: no row belongs to it."""
 
+ACQUIRE_SECONDS = 5
+"""How long a request waits for a free connection before the plane says that it is busy."""
+
 _VERBS: dict[str, str] = {}
 
 
@@ -91,13 +94,15 @@ class Database:
         await self._pool.close()
 
     @contextlib.asynccontextmanager
-    async def transaction(self, org: UUID) -> AsyncIterator[Transaction]:
+    async def transaction(self, org: UUID, *, snapshot: bool = False) -> AsyncIterator[Transaction]:
+        """``snapshot`` shows one state of the database to all statements, and lets none write."""
         with border():
-            connection = await self._pool.acquire(timeout=30)
+            connection = await self._pool.acquire(timeout=ACQUIRE_SECONDS)
         try:
             with border():
                 # One round trip: an org is a UUID, so its text needs no quoting.
-                await connection.execute(f"begin; set local app.org_id = '{UUID(str(org))}'")
+                mode = "isolation level repeatable read, read only" if snapshot else ""
+                await connection.execute(f"begin {mode}; set local app.org_id = '{UUID(str(org))}'")
             yield Transaction(connection, org)
             with border():
                 ended = await connection.execute("commit")
@@ -114,7 +119,8 @@ class Database:
         """Run a hot verb: one function, one round trip, one commit. It sets the org itself."""
         given = args if org is None else (org, *args)
         with border():
-            rows: Sequence[Row] = await self._pool.fetch(verb(name, len(given)), *given)
+            async with self._pool.acquire(timeout=ACQUIRE_SECONDS) as connection:
+                rows: Sequence[Row] = await connection.fetch(verb(name, len(given)), *given)
         return rows
 
     async def check(self) -> None:
@@ -143,6 +149,8 @@ class Database:
             "superuser": "a superuser",
             "bypass": "allowed to bypass row-level security",
             "resolver": "a member of cortex_resolver",
+            "owner": "the owner of tenant tables",
+            "create_role": "allowed to create roles",
         }
         power = next((power for column, power in powers.items() if login[column]), None)
         if power:

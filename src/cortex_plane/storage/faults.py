@@ -38,7 +38,11 @@ _TAKEN = {
     "uq_channel_connection_name": "A connection of this type and name exists in the org.",
 }
 
+# Out of disk, memory or connections; shutting down; a read-only standby; a lock or a transaction that took too long.
+_NOT_NOW = ("53", "57", "58", "25006", "25P03", "55P03")
+
 _UNREACHABLE = (
+    asyncpg.InvalidCachedStatementError,  # prepared before a migration; the next try prepares it anew
     OSError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,  # what the driver says when it has not yet noticed that its server is gone
@@ -47,7 +51,6 @@ _UNREACHABLE = (
     asyncpg.TooManyConnectionsError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
-    asyncpg.QueryCanceledError,
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
 )
@@ -67,7 +70,13 @@ def translate(error: BaseException) -> CortexError | None:
             return Conflict("Two requests got in each other's way.", code="retry", hint="Send it again.")
         case asyncpg.CheckViolationError() | asyncpg.DataError():
             return InvalidInput("A value is outside of what can be stored.")
-        case _ if isinstance(error, (TimeoutError, *_UNREACHABLE)):
+        case TimeoutError() | asyncpg.QueryCanceledError():
+            return Unavailable(
+                "The database took too long, or all connections to it are in use.", code="busy"
+            )
+        case _ if isinstance(error, asyncpg.PostgresError) and str(error.sqlstate).startswith(_NOT_NOW):
+            return Unavailable(f"The database cannot do this now: {error}.")
+        case _ if isinstance(error, _UNREACHABLE):
             return Unavailable("The database cannot be reached.")
     return None
 

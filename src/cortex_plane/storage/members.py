@@ -7,7 +7,7 @@ from uuid import UUID
 
 from cortex_plane.domain.members import Member
 from cortex_plane.domain.pages import Page, Position
-from cortex_plane.storage.database import Transaction
+from cortex_plane.storage.database import Row, Transaction
 from cortex_plane.storage.queries import Queries
 from cortex_plane.storage.rows import after, one, page
 
@@ -29,14 +29,12 @@ async def list_page(tx: Transaction, position: Position | None, limit: int, role
 async def update(
     tx: Transaction,
     id: UUID,
-    revision: int | None,
     display_name: str | None,
     clearance: int | None,
     roles: Sequence[str] | None,
     active: bool | None,
-) -> bool:
-    changed = await tx.value(queries.update, id, revision, display_name, clearance, roles, active)
-    return changed is not None
+) -> None:
+    await tx.rows(queries.update, id, display_name, clearance, roles, active)
 
 
 async def first_admin(tx: Transaction) -> UUID | None:
@@ -44,9 +42,8 @@ async def first_admin(tx: Transaction) -> UUID | None:
     return id
 
 
-async def other_admins(tx: Transaction, id: UUID) -> int:
-    count: int = await tx.value(queries.other_admins, id)
-    return count
+async def lock_with_admins(tx: Transaction, id: UUID) -> Sequence[Row]:
+    return await tx.rows(queries.lock_with_admins, id)
 
 
 async def leave_teams(tx: Transaction, id: UUID) -> None:

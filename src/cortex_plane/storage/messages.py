@@ -26,11 +26,11 @@ async def ingest_message(
     text: str,
     title: str,
     ids: tuple[UUID, UUID, UUID, UUID],
-    bodies: tuple[bytes, bytes, bytes, bytes],
+    bodies: tuple[bytes, ...],
     caller: UUID,
     once: Once | None,
 ) -> Delivery:
-    """Ids and audit bodies are for account, mapping (no body), session, (message,) and job, should they be made."""
+    """Ids are for account, mapping, session and job, audit bodies for account, session, message, job and activation."""
     account, mapping, session, job = ids
     (row,) = await db.call(
         "ingest_message", org, connection_id, *agent, external_user, display_name, metadata, text, title,
@@ -49,7 +49,7 @@ async def post_message(
     title: str,
     author: UUID | None,
     job: UUID,
-    bodies: tuple[bytes, bytes],
+    bodies: tuple[bytes, ...],
     caller: UUID,
     once: Once | None,
 ) -> Delivery:

@@ -7,8 +7,9 @@ this release does not know, is refused.
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from cortex_plane.storage.faults import border
 from cortex_plane.storage.queries import SQL
 
 EVENT_MONTHS_AHEAD = 3
+_LEDGER = "select kind, name, checksum from schema_migration"
 _LOCK = 4_859_274_401  # any constant: whoever migrates this database holds it
 
 
@@ -31,6 +33,10 @@ class Script:
     text: str
 
     @property
+    def key(self) -> tuple[str, str]:
+        return self.kind, self.name
+
+    @property
     def checksum(self) -> str:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
@@ -39,9 +45,16 @@ def scripts(folder: Path = SQL) -> list[Script]:
     found = [
         Script(p.stem, "migration", p.read_text()) for p in sorted((folder / "migrations").glob("*.sql"))
     ]
-    return found + [
-        Script(p.stem, "function", p.read_text()) for p in sorted((folder / "functions").glob("*.sql"))
+    return [
+        *found,
+        *(Script(p.stem, "function", p.read_text()) for p in sorted((folder / "functions").glob("*.sql"))),
     ]
+
+
+@functools.cache
+def _release() -> list[Script]:
+    """This release's own, read once: readiness is asked every few seconds."""
+    return scripts()
 
 
 async def migrate(
@@ -73,7 +86,7 @@ async def _migrate(
     _refuse_strange(wanted, applied)
     done: list[str] = []
     for script in wanted:
-        if applied.get(script.name) == script.checksum:
+        if applied.get(script.key) == script.checksum:
             continue
         on_progress(f"applying {script.name}")
         async with connection.transaction():
@@ -95,23 +108,26 @@ async def _migrate(
     return done
 
 
-async def _applied(connection: Any) -> dict[str, str]:
-    rows = await connection.fetch("select name, checksum from schema_migration")
-    return {row["name"]: row["checksum"] for row in rows}
+def _ledger(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+    return {(row["kind"], row["name"]): row["checksum"] for row in rows}
 
 
-def _refuse_strange(wanted: list[Script], applied: dict[str, str]) -> None:
-    known = {script.name: script for script in wanted}
-    for name in sorted(applied):
+async def _applied(connection: Any) -> dict[tuple[str, str], str]:
+    return _ledger(await connection.fetch(_LEDGER))
+
+
+def _refuse_strange(wanted: list[Script], applied: dict[tuple[str, str], str]) -> None:
+    known = {script.key for script in wanted}
+    for kind, name in sorted(applied):
         # Functions come and go with releases; what a migration made stays.
-        if name not in known and name[:4].isdigit():
+        if kind == "migration" and (kind, name) not in known:
             raise SetupError(
                 f"The database has {name}, which this release does not know.",
                 code="unknown_migration",
                 hint="Run the release that applied it, or a newer one.",
             )
     for script in wanted:
-        if script.kind == "migration" and applied.get(script.name, script.checksum) != script.checksum:
+        if script.kind == "migration" and applied.get(script.key, script.checksum) != script.checksum:
             raise SetupError(
                 f"The migration {script.name} was edited after it had been applied.",
                 code="edited_migration",
@@ -121,15 +137,13 @@ def _refuse_strange(wanted: list[Script], applied: dict[str, str]) -> None:
 
 async def pending(database: Database, *, folder: Path = SQL) -> list[str]:
     """What this database still lacks, asked with the app's own login."""
+    wanted = _release() if folder == SQL else scripts(folder)
     async with database.transaction(NOBODY) as tx:
         if not await tx.value("select to_regclass('schema_migration') is not null"):
-            return [script.name for script in scripts(folder)]
-        applied = {
-            r["name"]: r["checksum"] for r in await tx.rows("select name, checksum from schema_migration")
-        }
-    wanted = scripts(folder)
+            return [script.name for script in wanted]
+        applied = _ledger(await tx.rows(_LEDGER))
     _refuse_strange(wanted, applied)
-    return [script.name for script in wanted if applied.get(script.name) != script.checksum]
+    return [script.name for script in wanted if applied.get(script.key) != script.checksum]
 
 
 async def require_current(database: Database) -> None:

@@ -62,8 +62,8 @@ async def _ensure_login(url: str, name: str, password: str) -> None:
         connection = await asyncpg.connect(url)
     try:
         known = await connection.fetchval("select true from pg_roles where rolname = $1", name)
-        statement = "alter role {} login password {}" if known else "create role {} login password {}"
-        await connection.execute(_quoted(statement, name, password))
+        if not known:
+            await connection.execute(_quoted("create role {} login password {}", name, password))
         await connection.execute(_quoted("grant cortex_app to {}", name))
     except asyncpg.InsufficientPrivilegeError as error:
         raise SetupError(

@@ -22,8 +22,9 @@ async def insert(
     agent_id: UUID,
     title: str | None,
     context: dict[str, Any],
+    opened_by: UUID,
 ) -> None:
-    await tx.rows(queries.insert, tx.org, id, kind, user_account_id, agent_id, title, context)
+    await tx.rows(queries.insert, tx.org, id, kind, user_account_id, agent_id, title, context, opened_by)
 
 
 async def get(tx: Transaction, id: UUID, sees: UUID | None) -> Session | None:

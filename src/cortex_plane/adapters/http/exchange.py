@@ -26,6 +26,8 @@ from cortex_plane.storage.database import Database
 
 T = TypeVar("T")
 
+MAX_PAGE_BYTES = 2 * 1024 * 1024
+
 
 # Dependencies are async, also where they await nothing: the framework runs others in a thread, which costs more than
 # the rest of a request.
@@ -132,18 +134,34 @@ def reply(value: Any, status: int = 200) -> Response:
 
 
 def reply_page(noun: str, page: Page[Any]) -> Response:
-    return _listing(page.items, cursors.encode_position(noun, page.next))
+    rendered = _fitting(page.items)
+    if len(rendered) < len(page.items):
+        last = page.items[len(rendered) - 1]
+        return _listing(rendered, cursors.encode(noun, last.created_at, str(last.id)))
+    return _listing(rendered, cursors.encode_position(noun, page.next))
 
 
 def reply_numbered(noun: str, items: Sequence[T], limit: int, number: Callable[[T], int]) -> Response:
     """A page of a list that is ordered by a number of its own."""
-    kept = items[:limit]
-    return _listing(kept, cursors.encode(noun, number(kept[-1])) if len(items) > limit else None)
+    rendered = _fitting(items[:limit])
+    kept = items[: len(rendered)]
+    return _listing(rendered, cursors.encode(noun, number(kept[-1])) if len(items) > len(kept) else None)
 
 
-def _listing(items: Sequence[Any], cursor: str | None) -> Response:
-    rendered = b",".join(to_json(item) for item in items)
-    body = b'{"items":[' + rendered + b'],"next_cursor":' + orjson.dumps(cursor) + b"}"
+def _fitting(items: Sequence[Any]) -> list[bytes]:
+    """The items as JSON, as many as fit into an answer of bearable size, but at least one."""
+    rendered: list[bytes] = []
+    size = 0
+    for item in items:
+        rendered.append(to_json(item))
+        size += len(rendered[-1])
+        if size > MAX_PAGE_BYTES:
+            return rendered
+    return rendered
+
+
+def _listing(rendered: list[bytes], cursor: str | None) -> Response:
+    body = b'{"items":[' + b",".join(rendered) + b'],"next_cursor":' + orjson.dumps(cursor) + b"}"
     return Response(body, media_type="application/json")
 
 

@@ -1,7 +1,10 @@
--- Whoever has the rights of cortex_resolver has its policies too, and they show every org.
-select current_user::text as name, rolsuper as superuser, rolbypassrls as bypass,
-  rolcreaterole as create_role,
+-- What the current login could do besides serving. Owners may take row-level security off a table, members of the
+-- resolver may become it, and whoever creates roles may grant itself more.
+select current_user::text as name, rolsuper as superuser, rolbypassrls as bypass, rolcreaterole as create_role,
+  exists (select from pg_roles r where r.rolname = 'cortex_resolver' and pg_has_role(current_user, r.oid, 'member'))
+    as resolver,
   exists (
-    select from pg_roles where rolname = 'cortex_resolver' and pg_has_role(current_user, oid, 'usage')) as resolver,
+    select from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    where n.nspname = 'public' and c.relrowsecurity and pg_has_role(current_user, c.relowner, 'member')) as owner,
   current_setting('server_version_num')::integer as version
 from pg_roles where rolname = current_user

@@ -35,8 +35,12 @@ begin
     end if;
   end if;
   if found_key.last_used_at is null or found_key.last_used_at < plane_now() - interval '1 minute' then
-    update api_key k set last_used_at = plane_now() where k.org_id = home and k.id = found_id;
+    update api_key k set last_used_at = plane_now()
+    where k.org_id = home and k.id = found_id
+      and (k.last_used_at is null or k.last_used_at < plane_now() - interval '1 minute');
   end if;
+  -- Platform power is an admin's: whoever is no longer admin at home has none elsewhere.
+  found_key.platform := found_key.platform and 'admin' = any (coalesce(person.roles, found_key.roles));
   target := home;
   if p_org_slug is not null then
     if found_key.platform then
@@ -103,6 +107,7 @@ CREATE TABLE public.session (
     context jsonb DEFAULT '{}'::jsonb NOT NULL,
     title text,
     origin_channel_mapping_id uuid,
+    opened_by uuid NOT NULL,
     revision integer DEFAULT 1 NOT NULL,
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
@@ -113,7 +118,7 @@ CREATE TABLE public.session (
 
 ALTER TABLE ONLY public.session FORCE ROW LEVEL SECURITY;
 
-CREATE FUNCTION public.deliver_message(p_org uuid, p_session public.session, p_text text, p_author uuid, p_mapping uuid, p_job uuid, actions text[], bodies bytea[], job_body bytea, OUT message_seq bigint, OUT job_id uuid, OUT created_job boolean) RETURNS record
+CREATE FUNCTION public.deliver_message(p_org uuid, p_session public.session, p_text text, p_author uuid, p_mapping uuid, p_job uuid, actions text[], bodies bytea[], job_body bytea, active_body bytea, OUT message_seq bigint, OUT job_id uuid, OUT created_job boolean) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -125,6 +130,8 @@ declare
 begin
   if p_session.status <> 'ACTIVE' then
     update session s set status = 'ACTIVE', revision = s.revision + 1 where s.org_id = p_org and s.id = p_session.id;
+    actions := 'session_activated'::text || actions;
+    bodies := active_body || bodies;
   end if;
   select h.message_seq + 1 into strict message_seq
   from session_head h where h.org_id = p_org and h.session_id = p_session.id for update;
@@ -151,7 +158,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.ingest_message(p_org uuid, p_connection uuid, p_agent_id uuid, p_agent_slug text, p_external_user text, p_display_name text, p_metadata jsonb, p_text text, p_title text, p_account uuid, p_mapping uuid, p_session uuid, p_job uuid, p_account_body bytea, p_session_body bytea, p_message_body bytea, p_job_body bytea, p_caller uuid, p_key text, p_fingerprint bytea) RETURNS TABLE(session_id uuid, message_seq bigint, job_id uuid, user_account_id uuid, created text[], replayed boolean)
+CREATE FUNCTION public.ingest_message(p_org uuid, p_connection uuid, p_agent_id uuid, p_agent_slug text, p_external_user text, p_display_name text, p_metadata jsonb, p_text text, p_title text, p_account uuid, p_mapping uuid, p_session uuid, p_job uuid, p_account_body bytea, p_session_body bytea, p_message_body bytea, p_job_body bytea, p_active_body bytea, p_caller uuid, p_key text, p_fingerprint bytea) RETURNS TABLE(session_id uuid, message_seq bigint, job_id uuid, user_account_id uuid, created text[], replayed boolean)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -163,6 +170,7 @@ declare
   known_account uuid;
   known_mapping uuid;
   deactivated timestamptz;
+  is_guest boolean := true;
   delivered record;
   earlier jsonb;
   actions text[] := '{}';
@@ -205,21 +213,23 @@ begin
       hint = 'Add the channel to the agent''s channel_permissions, or use a permitted channel.';
   end if;
 
-  select m.id, m.user_account_id, u.deactivated_at into known_mapping, known_account, deactivated
+  -- A person whom nobody invited is a guest, at the first contact and at every later one.
+  select m.id, m.user_account_id, u.deactivated_at, u.roles = '{guest}'
+  into known_mapping, known_account, deactivated, is_guest
   from channel_mapping m join user_account u on u.org_id = m.org_id and u.id = m.user_account_id
   where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user;
-  if not found then
+  if coalesce(is_guest, true) and not coalesce(
+    (select (o.settings ->> 'guests_may_chat')::boolean from org o where o.id = p_org), true) then
+    raise exception using errcode = 'CX403', detail = 'guests_not_allowed',
+      message = 'This org does not let unknown people talk with its agents.',
+      hint = 'An admin can allow it: `cortex org update --guests-may-chat`.';
+  end if;
+  if known_mapping is null then
     -- First contact. The lock makes concurrent first messages of one person take turns, and nobody else wait.
     perform pg_advisory_xact_lock(hashtextextended(p_connection::text || ':' || p_external_user, 0));
     select m.id, m.user_account_id into known_mapping, known_account from channel_mapping m
     where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user;
     if not found then
-      if not coalesce(
-        (select (o.settings ->> 'guests_may_chat')::boolean from org o where o.id = p_org), true) then
-        raise exception using errcode = 'CX403', detail = 'guests_not_allowed',
-          message = 'This org does not let unknown people talk with its agents.',
-          hint = 'An admin can allow it: `cortex org update --guests-may-chat`.';
-      end if;
       insert into user_account (org_id, id, display_name, roles)
       values (p_org, p_account, p_display_name, '{guest}');
       insert into channel_mapping (
@@ -254,9 +264,9 @@ begin
         hint = 'Activate it with `cortex agent update --status ACTIVE`, or choose another agent.';
     end if;
     insert into session (
-      org_id, id, kind, user_account_id, agent_id, status, title, origin_channel_mapping_id)
+      org_id, id, kind, user_account_id, agent_id, status, title, origin_channel_mapping_id, opened_by)
     values (
-      p_org, p_session, 'conversation', known_account, the_agent.id, 'ACTIVE', nullif(p_title, ''), known_mapping)
+      p_org, p_session, 'conversation', known_account, the_agent.id, 'ACTIVE', nullif(p_title, ''), known_mapping, p_caller)
     on conflict (org_id, user_account_id, agent_id) where kind = 'conversation' and status <> 'TERMINATED'
       do nothing
     returning * into the_session;
@@ -271,7 +281,7 @@ begin
 
   delivered := deliver_message(
     p_org, the_session, p_text, known_account, known_mapping, p_job,
-    actions || 'message_received'::text, bodies || p_message_body, p_job_body);
+    actions || 'message_received'::text, bodies || p_message_body, p_job_body, p_active_body);
   session_id := the_session.id;
   message_seq := delivered.message_seq;
   job_id := delivered.job_id;
@@ -374,7 +384,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.post_message(p_org uuid, p_session uuid, p_sees uuid, p_text text, p_title text, p_author uuid, p_job uuid, p_message_body bytea, p_job_body bytea, p_caller uuid, p_key text, p_fingerprint bytea) RETURNS TABLE(session_id uuid, message_seq bigint, job_id uuid, user_account_id uuid, created text[], replayed boolean)
+CREATE FUNCTION public.post_message(p_org uuid, p_session uuid, p_sees uuid, p_text text, p_title text, p_author uuid, p_job uuid, p_message_body bytea, p_job_body bytea, p_active_body bytea, p_caller uuid, p_key text, p_fingerprint bytea) RETURNS TABLE(session_id uuid, message_seq bigint, job_id uuid, user_account_id uuid, created text[], replayed boolean)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -392,7 +402,7 @@ begin
     return;
   end if;
   select * into the_session from session s
-  where s.org_id = p_org and s.id = p_session and (p_sees is null or s.user_account_id = p_sees)
+  where s.org_id = p_org and s.id = p_session and (p_sees is null or p_sees in (s.user_account_id, s.opened_by))
   for no key update;
   if not found then
     raise exception using errcode = 'CX404', detail = 'session_not_found', message = 'There is no such session.',
@@ -407,7 +417,7 @@ begin
   end if;
   delivered := deliver_message(
     p_org, the_session, p_text, p_author, null, p_job, array['message_received'], array[p_message_body],
-    p_job_body);
+    p_job_body, p_active_body);
   session_id := p_session;
   message_seq := delivered.message_seq;
   job_id := delivered.job_id;
@@ -423,6 +433,7 @@ $$;
 CREATE FUNCTION public.prepare_event_partitions(months_ahead integer) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
+    SET lock_timeout TO '2s'
     AS $_$
 declare
   first_day date := date_trunc('month', plane_now() at time zone 'utc')::date;
@@ -446,7 +457,8 @@ begin
             with check (org_id = nullif(current_setting('app.org_id', true), '')::uuid)
         $policy$, partition_name);
         made := made + 1;
-      exception when check_violation then
+      exception when check_violation or lock_not_available then
+        -- Whoever reads all events now (a backup) must not make every writer wait: the next start tries again.
         null;
       end;
     end if;
@@ -962,7 +974,11 @@ CREATE INDEX idx_session_agent ON public.session USING btree (org_id, agent_id, 
 
 CREATE INDEX idx_session_list ON public.session USING btree (org_id, created_at DESC, id DESC);
 
+CREATE INDEX idx_session_opened_by ON public.session USING btree (org_id, opened_by, created_at DESC, id DESC);
+
 CREATE INDEX idx_session_origin ON public.session USING btree (org_id, origin_channel_mapping_id) WHERE (origin_channel_mapping_id IS NOT NULL);
+
+CREATE INDEX idx_session_status ON public.session USING btree (org_id, status, created_at DESC, id DESC);
 
 CREATE INDEX idx_session_user ON public.session USING btree (org_id, user_account_id, created_at DESC, id DESC) WHERE (user_account_id IS NOT NULL);
 
@@ -973,6 +989,8 @@ CREATE INDEX idx_team_member_account ON public.team_member USING btree (org_id, 
 CREATE INDEX idx_team_parent ON public.team USING btree (org_id, parent_id, parent_depth) WHERE (parent_id IS NOT NULL);
 
 CREATE INDEX idx_user_account_list ON public.user_account USING btree (org_id, created_at DESC, id DESC);
+
+CREATE INDEX idx_user_account_staff ON public.user_account USING btree (org_id) WHERE (roles <> '{guest}'::text[]);
 
 CREATE UNIQUE INDEX uq_job_open_conversation ON public.job USING btree (org_id, session_id) WHERE ((kind = 'conversation'::text) AND (status <> ALL (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text])));
 
@@ -1159,8 +1177,6 @@ GRANT SELECT(org_id) ON TABLE public.api_key TO cortex_resolver;
 
 GRANT SELECT(id) ON TABLE public.api_key TO cortex_resolver;
 
-GRANT UPDATE(name) ON TABLE public.api_key TO cortex_app;
-
 GRANT SELECT(secret_hash) ON TABLE public.api_key TO cortex_resolver;
 
 GRANT UPDATE(revoked_at) ON TABLE public.api_key TO cortex_app;
@@ -1169,7 +1185,7 @@ GRANT UPDATE(last_used_at) ON TABLE public.api_key TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.audit_entry TO cortex_app;
 
-GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.channel_connection TO cortex_app;
+GRANT SELECT,INSERT,UPDATE ON TABLE public.channel_connection TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.channel_mapping TO cortex_app;
 

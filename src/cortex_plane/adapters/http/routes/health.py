@@ -6,9 +6,10 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from cortex_plane.adapters.http.exchange import Db, metrics
+from cortex_plane.adapters.http.exchange import Caller, Db, metrics
 from cortex_plane.adapters.http.problems import documented, problem
 from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.domain.access import Permission
 from cortex_plane.domain.errors import CortexError
 from cortex_plane.operations import health
 
@@ -37,8 +38,14 @@ async def readyz(request: Request, db: Db) -> Health | Response:
 
 @router.get(
     "/metrics",
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     response_class=Response,
+    openapi_extra={"x-permission": Permission.METRICS_READ.value, "security": [{"key": []}]},
+    responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+        **documented(401, 403, 404, 422, 503),
+    },
 )
-async def exposition(measured: Annotated[Metrics, Depends(metrics)]) -> Response:
+async def exposition(actor: Caller, measured: Annotated[Metrics, Depends(metrics)]) -> Response:
+    """For Prometheus, with a platform key: the figures name every tenant."""
+    actor.require(Permission.METRICS_READ)
     return Response(measured.exposition(), media_type="text/plain")

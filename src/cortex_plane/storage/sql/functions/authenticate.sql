@@ -35,8 +35,12 @@ begin
     end if;
   end if;
   if found_key.last_used_at is null or found_key.last_used_at < plane_now() - interval '1 minute' then
-    update api_key k set last_used_at = plane_now() where k.org_id = home and k.id = found_id;
+    update api_key k set last_used_at = plane_now()
+    where k.org_id = home and k.id = found_id
+      and (k.last_used_at is null or k.last_used_at < plane_now() - interval '1 minute');
   end if;
+  -- Platform power is an admin's: whoever is no longer admin at home has none elsewhere.
+  found_key.platform := found_key.platform and 'admin' = any (coalesce(person.roles, found_key.roles));
   target := home;
   if p_org_slug is not null then
     if found_key.platform then

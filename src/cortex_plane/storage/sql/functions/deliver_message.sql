@@ -3,7 +3,7 @@
 -- read everything, so no message falls between the two.
 create or replace function deliver_message(
   p_org uuid, p_session session, p_text text, p_author uuid, p_mapping uuid, p_job uuid,
-  actions text[], bodies bytea[], job_body bytea,
+  actions text[], bodies bytea[], job_body bytea, active_body bytea,
   out message_seq bigint, out job_id uuid, out created_job boolean)
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
@@ -14,6 +14,8 @@ declare
 begin
   if p_session.status <> 'ACTIVE' then
     update session s set status = 'ACTIVE', revision = s.revision + 1 where s.org_id = p_org and s.id = p_session.id;
+    actions := 'session_activated'::text || actions;
+    bodies := active_body || bodies;
   end if;
   select h.message_seq + 1 into strict message_seq
   from session_head h where h.org_id = p_org and h.session_id = p_session.id for update;

@@ -5,7 +5,7 @@ create or replace function ingest_message(
   p_org uuid, p_connection uuid, p_agent_id uuid, p_agent_slug text, p_external_user text, p_display_name text,
   p_metadata jsonb, p_text text, p_title text,
   p_account uuid, p_mapping uuid, p_session uuid, p_job uuid,
-  p_account_body bytea, p_session_body bytea, p_message_body bytea, p_job_body bytea,
+  p_account_body bytea, p_session_body bytea, p_message_body bytea, p_job_body bytea, p_active_body bytea,
   p_caller uuid, p_key text, p_fingerprint bytea)
   returns table (
     session_id uuid, message_seq bigint, job_id uuid, user_account_id uuid, created text[], replayed boolean)
@@ -18,6 +18,7 @@ declare
   known_account uuid;
   known_mapping uuid;
   deactivated timestamptz;
+  is_guest boolean := true;
   delivered record;
   earlier jsonb;
   actions text[] := '{}';
@@ -60,21 +61,23 @@ begin
       hint = 'Add the channel to the agent''s channel_permissions, or use a permitted channel.';
   end if;
 
-  select m.id, m.user_account_id, u.deactivated_at into known_mapping, known_account, deactivated
+  -- A person whom nobody invited is a guest, at the first contact and at every later one.
+  select m.id, m.user_account_id, u.deactivated_at, u.roles = '{guest}'
+  into known_mapping, known_account, deactivated, is_guest
   from channel_mapping m join user_account u on u.org_id = m.org_id and u.id = m.user_account_id
   where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user;
-  if not found then
+  if coalesce(is_guest, true) and not coalesce(
+    (select (o.settings ->> 'guests_may_chat')::boolean from org o where o.id = p_org), true) then
+    raise exception using errcode = 'CX403', detail = 'guests_not_allowed',
+      message = 'This org does not let unknown people talk with its agents.',
+      hint = 'An admin can allow it: `cortex org update --guests-may-chat`.';
+  end if;
+  if known_mapping is null then
     -- First contact. The lock makes concurrent first messages of one person take turns, and nobody else wait.
     perform pg_advisory_xact_lock(hashtextextended(p_connection::text || ':' || p_external_user, 0));
     select m.id, m.user_account_id into known_mapping, known_account from channel_mapping m
     where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user;
     if not found then
-      if not coalesce(
-        (select (o.settings ->> 'guests_may_chat')::boolean from org o where o.id = p_org), true) then
-        raise exception using errcode = 'CX403', detail = 'guests_not_allowed',
-          message = 'This org does not let unknown people talk with its agents.',
-          hint = 'An admin can allow it: `cortex org update --guests-may-chat`.';
-      end if;
       insert into user_account (org_id, id, display_name, roles)
       values (p_org, p_account, p_display_name, '{guest}');
       insert into channel_mapping (
@@ -109,9 +112,9 @@ begin
         hint = 'Activate it with `cortex agent update --status ACTIVE`, or choose another agent.';
     end if;
     insert into session (
-      org_id, id, kind, user_account_id, agent_id, status, title, origin_channel_mapping_id)
+      org_id, id, kind, user_account_id, agent_id, status, title, origin_channel_mapping_id, opened_by)
     values (
-      p_org, p_session, 'conversation', known_account, the_agent.id, 'ACTIVE', nullif(p_title, ''), known_mapping)
+      p_org, p_session, 'conversation', known_account, the_agent.id, 'ACTIVE', nullif(p_title, ''), known_mapping, p_caller)
     on conflict (org_id, user_account_id, agent_id) where kind = 'conversation' and status <> 'TERMINATED'
       do nothing
     returning * into the_session;
@@ -126,7 +129,7 @@ begin
 
   delivered := deliver_message(
     p_org, the_session, p_text, known_account, known_mapping, p_job,
-    actions || 'message_received'::text, bodies || p_message_body, p_job_body);
+    actions || 'message_received'::text, bodies || p_message_body, p_job_body, p_active_body);
   session_id := the_session.id;
   message_seq := delivered.message_seq;
   job_id := delivered.job_id;

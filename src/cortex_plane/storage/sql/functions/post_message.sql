@@ -1,7 +1,7 @@
 -- A message to a session that exists, from whoever may see it.
 create or replace function post_message(
   p_org uuid, p_session uuid, p_sees uuid, p_text text, p_title text, p_author uuid, p_job uuid,
-  p_message_body bytea, p_job_body bytea, p_caller uuid, p_key text, p_fingerprint bytea)
+  p_message_body bytea, p_job_body bytea, p_active_body bytea, p_caller uuid, p_key text, p_fingerprint bytea)
   returns table (
     session_id uuid, message_seq bigint, job_id uuid, user_account_id uuid, created text[], replayed boolean)
   language plpgsql set search_path = public, pg_temp as $$
@@ -19,7 +19,7 @@ begin
     return;
   end if;
   select * into the_session from session s
-  where s.org_id = p_org and s.id = p_session and (p_sees is null or s.user_account_id = p_sees)
+  where s.org_id = p_org and s.id = p_session and (p_sees is null or p_sees in (s.user_account_id, s.opened_by))
   for no key update;
   if not found then
     raise exception using errcode = 'CX404', detail = 'session_not_found', message = 'There is no such session.',
@@ -34,7 +34,7 @@ begin
   end if;
   delivered := deliver_message(
     p_org, the_session, p_text, p_author, null, p_job, array['message_received'], array[p_message_body],
-    p_job_body);
+    p_job_body, p_active_body);
   session_id := p_session;
   message_seq := delivered.message_seq;
   job_id := delivered.job_id;

@@ -78,6 +78,7 @@ create table user_account (
     cardinality(roles) > 0
     and roles <@ array['admin', 'steward', 'operator', 'approver', 'member', 'guest'])
 );
+create index idx_user_account_staff on user_account (org_id) where roles <> '{guest}';
 create index idx_user_account_list on user_account (org_id, created_at desc, id desc);
 
 create table team_member (
@@ -218,6 +219,7 @@ create table session (
   context                    jsonb not null default '{}',
   title                      text,
   origin_channel_mapping_id  uuid,
+  opened_by                  uuid not null,
   revision                   integer not null default 1,
   created_at                 timestamptz not null default plane_now(),
   updated_at                 timestamptz not null default plane_now(),
@@ -235,6 +237,8 @@ create unique index uq_session_open_conversation on session (org_id, user_accoun
 create index idx_session_list on session (org_id, created_at desc, id desc);
 create index idx_session_user on session (org_id, user_account_id, created_at desc, id desc)
   where user_account_id is not null;
+create index idx_session_opened_by on session (org_id, opened_by, created_at desc, id desc);
+create index idx_session_status on session (org_id, status, created_at desc, id desc);
 create index idx_session_agent on session (org_id, agent_id, created_at desc, id desc);
 create index idx_session_origin on session (org_id, origin_channel_mapping_id)
   where origin_channel_mapping_id is not null;
@@ -403,9 +407,10 @@ $$;
 grant usage on schema public to cortex_app, cortex_resolver;
 
 grant select, insert, update on org, org_head, user_account, session, session_head, idempotency to cortex_app;
-grant select, insert, update, delete on team, agent, channel_connection to cortex_app;
+grant select, insert, update, delete on team, agent to cortex_app;
+grant select, insert, update on channel_connection to cortex_app;
 grant select, insert, delete on team_member to cortex_app;
-grant select, insert, update (name, revoked_at, last_used_at) on api_key to cortex_app;
+grant select, insert, update (revoked_at, last_used_at) on api_key to cortex_app;
 grant select, insert on agent_version, channel_mapping, job_history, message, event, audit_entry to cortex_app;
 grant select, insert, update (
   status, retry_count, next_retry_at, open_approvals, error_message, updated_at, finished_at

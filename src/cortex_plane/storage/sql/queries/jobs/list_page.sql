@@ -2,8 +2,8 @@ select j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.status, j.payl
   j.next_retry_at, j.open_approvals, j.error_message, j.resubmitted_from, j.created_at, j.updated_at, j.finished_at
 from job j
 where ($1::timestamptz is null or (j.created_at, j.id) < ($1, $2::uuid))
-  and ($4::uuid is null or exists (
-    select from session s where s.org_id = j.org_id and s.id = j.session_id and s.user_account_id = $4))
+  and ($4::uuid is null or j.session_id = any (array(
+    select s.id from session s where s.user_account_id = $4 or s.opened_by = $4)))
   and ($5::text is null or j.status = $5)
   and ($6::uuid is null or j.session_id = $6)
   and ($7::uuid is null or j.agent_id = $7)
