@@ -97,7 +97,7 @@ class Database:
     async def transaction(self, org: UUID, *, snapshot: bool = False) -> AsyncIterator[Transaction]:
         """``snapshot`` shows one state of the database to all statements, and lets none write."""
         with border():
-            connection = await self._pool.acquire(timeout=ACQUIRE_SECONDS)
+            connection = await self._acquire()
         try:
             with border():
                 # One round trip: an org is a UUID, so its text needs no quoting.
@@ -119,9 +119,13 @@ class Database:
         """Run a hot verb: one function, one round trip, one commit. It sets the org itself."""
         given = args if org is None else (org, *args)
         with border():
-            async with self._pool.acquire(timeout=ACQUIRE_SECONDS) as connection:
+            async with self._acquire() as connection:
                 rows: Sequence[Row] = await connection.fetch(verb(name, len(given)), *given)
         return rows
+
+    def _acquire(self) -> Any:
+        """A free connection at once; only where there is none is there something to time."""
+        return self._pool.acquire(timeout=None if self._pool.get_idle_size() else ACQUIRE_SECONDS)
 
     async def check(self) -> None:
         """Prepare every query, so that a file that does not fit this schema is known at the start."""

@@ -12,7 +12,7 @@ create or replace function ingest_message(
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
 declare
-  connection channel_connection%rowtype;
+  connection record;
   the_agent agent%rowtype;
   the_session session%rowtype;
   known_account uuid;
@@ -36,7 +36,10 @@ begin
     end if;
   end if;
 
-  select * into connection from channel_connection c where c.org_id = p_org and c.id = p_connection;
+  select c.channel_type, c.disabled_at, coalesce((o.settings ->> 'guests_may_chat')::boolean, true) as guests_may_chat
+  into connection
+  from channel_connection c join org o on o.id = c.org_id
+  where c.org_id = p_org and c.id = p_connection;
   if not found then
     raise exception using errcode = 'CX404', detail = 'connection_not_found',
       message = 'There is no such connection.', hint = 'List them with `cortex connection list`.';
@@ -66,8 +69,7 @@ begin
   into known_mapping, known_account, deactivated, is_guest
   from channel_mapping m join user_account u on u.org_id = m.org_id and u.id = m.user_account_id
   where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user;
-  if coalesce(is_guest, true) and not coalesce(
-    (select (o.settings ->> 'guests_may_chat')::boolean from org o where o.id = p_org), true) then
+  if coalesce(is_guest, true) and not connection.guests_may_chat then
     raise exception using errcode = 'CX403', detail = 'guests_not_allowed',
       message = 'This org does not let unknown people talk with its agents.',
       hint = 'An admin can allow it: `cortex org update --guests-may-chat`.';
