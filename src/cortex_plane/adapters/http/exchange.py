@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -26,6 +27,7 @@ from cortex_plane.storage.database import Database
 
 T = TypeVar("T")
 
+_KEY_PATTERN = r"^[\x21-\x7e]+$"
 MAX_PAGE_BYTES = 2 * 1024 * 1024
 
 
@@ -54,6 +56,11 @@ async def caller(
         ),
     ] = None,
 ) -> Actor:
+    return await authenticated(request, org)
+
+
+async def authenticated(request: Request, org: str | None) -> Actor:
+    """Whoever holds the key that the request carries."""
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not secret:
         raise Unauthenticated("This route needs a key.", code="key_missing")
@@ -75,14 +82,22 @@ async def idempotency(
             description="Repeat a request safely: the same key and body have one effect.",
             min_length=1,
             max_length=MAX_KEY_LENGTH,
-            pattern=r"^[\x21-\x7e]+$",
+            pattern=_KEY_PATTERN,
         ),
     ] = None,
 ) -> Once | None:
+    return await once_of(request, key)
+
+
+async def once_of(request: Request, key: str | None) -> Once | None:
     if key is None:
         return None
     digest = hashlib.sha256(request.url.path.encode() + b"\n" + await request.body()).digest()
     return Once(key=key, fingerprint=digest)
+
+
+def is_idempotency_key(text: str) -> bool:
+    return len(text) <= MAX_KEY_LENGTH and re.fullmatch(_KEY_PATTERN, text) is not None
 
 
 async def expected_revision(

@@ -18,6 +18,7 @@ from cortex_plane.adapters.http.exchange import (
     reply_page,
     route,
 )
+from cortex_plane.adapters.http.shortcut import IngestRoute
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.domain.connections import Connection, ConnectionChange, ConnectionDraft
 from cortex_plane.domain.messages import Delivery, InboundMessage
@@ -49,17 +50,10 @@ async def update_connection(
     return reply(await connections.update(db, actor, connection_id, change, revision))
 
 
-@router.post(
-    "/connections/{connection_id}/messages",
-    response_model=Delivery,
-    status_code=201,
-    **route(messages.ingest),
-)
 async def ingest_message(
     request: Request, actor: Caller, connection_id: UUID, once: OnceOnly, inbound: InboundMessage
 ) -> Response:
     """Take in a person's message: makes account, session and job where they do not exist."""
-    # The busiest route: what it needs of the application it takes from the request, without further dependencies.
     delivery = await messages.ingest(request.app.state.db, actor, connection_id, inbound, once)
     if not delivery.replayed:
         counted: Metrics = request.app.state.metrics
@@ -68,3 +62,14 @@ async def ingest_message(
         if "job" in delivery.created:
             counted.jobs.add(1, tenant)
     return reply(delivery, 201)
+
+
+router.add_api_route(
+    "/connections/{connection_id}/messages",
+    ingest_message,
+    methods=["POST"],
+    response_model=Delivery,
+    status_code=201,
+    route_class_override=IngestRoute,
+    **route(messages.ingest),
+)
