@@ -32,6 +32,9 @@ class Permission(StrEnum):
     JOB_READ = "job.read"
     JOB_SUBMIT = "job.submit"
     JOB_STEER = "job.steer"
+    JOB_SETTLE = "job.settle"
+    TOOL_READ = "tool.read"
+    WORKER_READ = "worker.read"
     AUDIT_READ = "audit.read"
     METRICS_READ = "metrics.read"
 
@@ -45,6 +48,7 @@ _ADMIN = frozenset({_R.ADMIN})
 GRANTS: dict[Permission, frozenset[Role]] = {
     Permission.ORG_CREATE: frozenset(),  # platform keys only
     Permission.METRICS_READ: frozenset(),
+    Permission.WORKER_READ: frozenset(),
     Permission.ORG_READ: _EVERYONE,
     Permission.ORG_WRITE: _ADMIN,
     Permission.TEAM_READ: _STAFF | {_R.MEMBER},
@@ -64,13 +68,15 @@ GRANTS: dict[Permission, frozenset[Role]] = {
     Permission.JOB_READ: _EVERYONE,
     Permission.JOB_SUBMIT: _WORKING,
     Permission.JOB_STEER: frozenset({_R.ADMIN, _R.OPERATOR, _R.MEMBER}),
+    Permission.JOB_SETTLE: frozenset({_R.ADMIN, _R.OPERATOR, _R.APPROVER}),
+    Permission.TOOL_READ: _STAFF | {_R.MEMBER},
     Permission.AUDIT_READ: frozenset({_R.ADMIN, _R.STEWARD, _R.OPERATOR}),
 }
 
 SERVICES_ONLY = frozenset({Permission.MESSAGE_INGEST})
 """Speaking for other people is for channel programs, never for a person's own key."""
 
-PLATFORM_ONLY = frozenset({Permission.ORG_CREATE, Permission.METRICS_READ})
+PLATFORM_ONLY = frozenset({Permission.ORG_CREATE, Permission.METRICS_READ, Permission.WORKER_READ})
 
 
 class ActorKind(StrEnum):
@@ -78,6 +84,8 @@ class ActorKind(StrEnum):
     SERVICE = "service"
     PLATFORM = "platform"
     """A platform admin acting inside an org that is not theirs: visible as such on the audit trail."""
+    WORKER = "worker"
+    """The plane itself, running a job."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,6 +157,11 @@ def database_owner(org_id: UUID) -> Actor:
     return Actor(
         org_id=org_id, key_id=UUID(int=0), kind=ActorKind.PLATFORM, name="database owner", roles=frozenset()
     )
+
+
+def worker_actor(org_id: UUID, worker_id: UUID, name: str) -> Actor:
+    """A worker, as the audit trail of the jobs that it runs names it. It asks for no permission and has none."""
+    return Actor(org_id=org_id, key_id=worker_id, kind=ActorKind.WORKER, name=name, roles=frozenset())
 
 
 def actor_kind(key: KeyKind, *, acts_elsewhere: bool) -> ActorKind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -12,7 +13,18 @@ from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
-from cortex_plane.domain.fields import DRAFT, ChannelType, JsonObject, Name, Note, Ref, Slug, Text
+from cortex_plane.domain.fields import (
+    DRAFT,
+    SLUG_PATTERN,
+    ChannelType,
+    JsonObject,
+    Name,
+    Note,
+    Ref,
+    Slug,
+    Text,
+)
+from cortex_plane.domain.scripts import Script
 
 
 class AgentStatus(StrEnum):
@@ -37,6 +49,8 @@ class ModelConfig:
     temperature: Annotated[float, Field(strict=True, ge=0, le=2)] | None = None
     max_tokens: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] | None = None
     system_prompt: Text | None = None
+    script: Script | None = None
+    """What the model called `scripted` answers, turn by turn."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -46,24 +60,80 @@ class ResourceLimits:
     max_concurrent_jobs: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 5
     max_memory_mb: Annotated[int, Field(strict=True, ge=16, le=1_048_576)] = 512
     timeout_seconds: Annotated[int, Field(strict=True, ge=1, le=30 * 24 * 3600)] = 3600
+    """Of a job, counting the time in which it runs."""
+    step_timeout_seconds: Annotated[int, Field(strict=True, ge=1, le=24 * 3600)] = 600
+    call_timeout_seconds: Annotated[int, Field(strict=True, ge=1, le=24 * 3600)] = 300
+    """Of one answer of the model."""
+    chunk_timeout_seconds: Annotated[int, Field(strict=True, ge=1, le=3600)] = 60
+    """Of the silence between two pieces of an answer."""
+    max_iterations: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 100
+    """Responses of the model in one job, over all its resumes."""
+    token_budget: Annotated[int, Field(strict=True, ge=1)] | None = None
+    retry_base_seconds: Annotated[float, Field(ge=0.001, le=3600)] = 1.0
+    retry_cap_seconds: Annotated[float, Field(ge=0.001, le=24 * 3600)] = 300.0
 
 
-def _granularity_known(config: dict[str, Any]) -> dict[str, Any]:
-    """The plane reads these two settings; the rest of a skill configuration is the agent's own."""
-    level = config.get("checkpoint_granularity")
-    if level is not None and level not in tuple(CheckpointGranularity):
-        raise PydanticCustomError(
-            "checkpoint_granularity",
-            "checkpoint_granularity must be one of {choices}",
-            {"choices": ", ".join(CheckpointGranularity)},
+class PromptChange(StrEnum):
+    """What becomes of a job whose prompt differs from the one that it began with."""
+
+    CONTINUE = "continue"
+    HOLD = "hold"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class SkillSettings:
+    """The part of a skill configuration that the plane reads; the rest is the agent's own."""
+
+    app: str
+    tools: frozenset[str] | None
+    """The tools of the app that the agent may call; None for all."""
+    side_effect_tools: frozenset[str]
+    """Treated as having side effects, whatever they declare."""
+    checkpoint_granularity: CheckpointGranularity
+    on_prompt_change: PromptChange
+
+    @classmethod
+    def of(cls, config: dict[str, Any]) -> SkillSettings:
+        tools = config.get("tools")
+        return cls(
+            app=config.get("app", DEFAULT_APP),
+            tools=None if tools is None else frozenset(tools),
+            side_effect_tools=frozenset(config.get("side_effect_tools") or ()),
+            checkpoint_granularity=CheckpointGranularity(config.get("checkpoint_granularity") or "per_step"),
+            on_prompt_change=PromptChange(config.get("on_prompt_change") or "continue"),
         )
-    tools = config.get("side_effect_tools")
-    if tools is not None and not (isinstance(tools, list) and all(isinstance(t, str) for t in tools)):
-        raise PydanticCustomError("side_effect_tools", "side_effect_tools must be a list of tool names")
+
+
+DEFAULT_APP = "plane"
+"""The app without tools that every worker has."""
+
+
+def _settings_known(config: dict[str, Any]) -> dict[str, Any]:
+    """The plane reads these settings; the rest of a skill configuration is the agent's own."""
+    choices: dict[str, type[StrEnum]] = {
+        "checkpoint_granularity": CheckpointGranularity,
+        "on_prompt_change": PromptChange,
+    }
+    for name, kind in choices.items():
+        given = config.get(name)
+        if given is not None and given not in tuple(kind):
+            raise PydanticCustomError(
+                name, "{name} must be one of {choices}", {"name": name, "choices": ", ".join(kind)}
+            )
+    for name in ("side_effect_tools", "tools"):
+        given = config.get(name)
+        if given is not None and not (isinstance(given, list) and all(isinstance(t, str) for t in given)):
+            raise PydanticCustomError(name, "{name} must be a list of tool names", {"name": name})
+    app = config.get("app", DEFAULT_APP)
+    if not (isinstance(app, str) and 2 <= len(app) <= 100 and re.fullmatch(SLUG_PATTERN, app)):
+        raise PydanticCustomError(
+            "app", "app must be the name of an app: lower-case letters, digits and dashes"
+        )
     return config
 
 
-SkillConfig = Annotated[JsonObject, AfterValidator(_granularity_known)]
+SkillConfig = Annotated[JsonObject, AfterValidator(_settings_known)]
 ChannelPermissions = Annotated[list[ChannelType], Field(max_length=50)]
 
 

@@ -83,6 +83,20 @@ class JobKind(StrEnum):
     """Submitted by a program."""
 
 
+class Hold(StrEnum):
+    """Why a job is held. Several may stand at once; it goes on when the last one is lifted."""
+
+    OPERATOR = "operator"
+    SESSION = "session"
+    """Its whole session was paused."""
+    UNCERTAIN_EFFECT = "uncertain_effect"
+    """Nobody knows whether a call happened: a person is asked."""
+    CODE_CHANGED = "code_changed"
+    """The code that a recorded call needs is not there any more."""
+    PROMPT_CHANGED = "prompt_changed"
+    """The agent's prompt differs from the one that the job began with."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     id: UUID
@@ -90,8 +104,23 @@ class Job:
     agent_id: UUID
     agent_version: int
     kind: JobKind
+    app: str
+    """The code that runs it; only workers that loaded it take the job."""
     status: JobStatus
+    holds: list[Hold]
+    pending_pause: bool
+    """Held, and still running to its next boundary."""
+    pending_cancel: bool
     payload: dict[str, Any]
+    result: dict[str, Any] | None
+    step_index: int | None
+    """The last completed step."""
+    running_seconds: float
+    epoch: int
+    """How often it was leased."""
+    deaths: int
+    """Workers that died with it since it last made progress."""
+    wake_at: datetime | None
     retry_count: int
     max_retries: int
     next_retry_at: datetime | None
@@ -126,3 +155,56 @@ class JobDraft:
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class Cancellation:
     reason: Note | None = None
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class Pause:
+    reason: Note | None = None
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class Resumption:
+    """A resume lifts what an operator may lift; an uncertain effect is lifted by its answer alone."""
+
+    note: Note | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepCall:
+    id: UUID
+    tool_name: str
+    arguments: Any
+    status: str
+    read_only: bool
+    attempt: int
+    result: Any
+    result_id: UUID | None
+    error: str | None
+    settled_by: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One response of the model with its calls."""
+
+    step_index: int
+    text: str | None
+    prompt_tokens: int
+    completion_tokens: int
+    started_at: datetime
+    created_at: datetime
+    calls: list[StepCall]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Receipt:
+    """What a request to steer a job found and did. Asking again gives the same, with ``changed`` false."""
+
+    job: Job
+    changed: bool
+    pending: bool
+    """The job still runs to its next boundary; until then nothing is settled for good."""
+    settled: list[UUID]
+    """Calls of the current step whose outcome is known."""
+    uncertain: list[UUID]
+    """Calls that were written down and have no outcome yet."""

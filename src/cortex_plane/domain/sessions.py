@@ -15,6 +15,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as draft
 
 from cortex_plane.domain.fields import DRAFT, JsonObject, Note, Ref
+from cortex_plane.domain.jobs import Job
 
 
 class SessionStatus(StrEnum):
@@ -68,10 +69,25 @@ class Session:
     context: dict[str, Any]
     title: str | None
     origin_channel_mapping_id: UUID | None
+    held_at: datetime | None
+    """Held by an operator: its jobs wait until it is resumed."""
+    hold_reason: str | None
     revision: int
     last_activity_at: datetime
     created_at: datetime
     updated_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionReceipt:
+    """What a request to hold or resume a session found and did."""
+
+    session: Session
+    changed: bool
+    pending: bool
+    """Some of its jobs still run to their next boundary."""
+    jobs: list[Job]
+    """Its open jobs."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)

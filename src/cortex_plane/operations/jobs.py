@@ -1,4 +1,4 @@
-"""Jobs: submitted, watched, cancelled, submitted again."""
+"""Jobs: submitted, watched, submitted again. Steering them is in `steering`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from cortex_plane.domain.errors import Conflict
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.jobs import (
     RESUBMITTABLE,
-    TERMINAL,
-    Cancellation,
     Job,
     JobChange,
     JobDraft,
@@ -43,7 +41,9 @@ async def submit(db: Database, actor: Actor, draft: JobDraft, once: Once | None 
             )
 
         id, _ = await once_only(tx, actor, "jobs.submit", once, make)
-        return found(await jobs.get(tx, id, None), "job")
+        job = found(await jobs.get(tx, id, None), "job")
+    db.hints.work()
+    return job
 
 
 async def _open_session(tx: Transaction, actor: Actor, agent_ref: str) -> tuple[UUID, UUID]:
@@ -132,24 +132,6 @@ async def history(db: Database, actor: Actor, id: UUID) -> list[JobChange]:
 
 
 @verb(Permission.JOB_STEER)
-async def cancel(db: Database, actor: Actor, id: UUID, cancellation: Cancellation) -> Job:
-    """Cancelling a cancelled job changes nothing; a job that ended otherwise is a conflict."""
-    async with db.transaction(actor.org_id) as tx:
-        locked = found(await jobs.lock(tx, id, actor.sees), "job")
-        if locked["status"] in TERMINAL - {JobStatus.CANCELLED}:
-            raise Conflict(f"This job is {locked['status']} already.", code="job_finished")
-        why = cancellation.reason or f"cancelled by {actor.name}"
-        if await jobs.cancel(tx, id, why):
-            await audit.append_to_session(
-                tx,
-                locked["session_id"],
-                [Fact.of(actor, "job_cancelled", job=str(id), reason=why)],
-                [("status", id, {"status": JobStatus.CANCELLED, "reason": why})],
-            )
-        return found(await jobs.get(tx, id, None), "job")
-
-
-@verb(Permission.JOB_STEER)
 async def resubmit(db: Database, actor: Actor, id: UUID, once: Once | None = None) -> Job:
     """A failed or cancelled job once more: a new job with the same payload, linked to the old one."""
     async with db.transaction(actor.org_id) as tx:
@@ -174,4 +156,6 @@ async def resubmit(db: Database, actor: Actor, id: UUID, once: Once | None = Non
             )
 
         new, _ = await once_only(tx, actor, "jobs.resubmit", once, make)
-        return found(await jobs.get(tx, new, None), "job")
+        job = found(await jobs.get(tx, new, None), "job")
+    db.hints.work()
+    return job

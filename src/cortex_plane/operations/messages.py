@@ -30,7 +30,7 @@ async def ingest(
         Fact.of(actor, "job_created", job=str(job)),
         Fact.of(actor, "session_activated", **where),
     )
-    return await messages.ingest_message(
+    delivery = await messages.ingest_message(
         db,
         actor.org_id,
         connection_id=connection_id,
@@ -45,6 +45,8 @@ async def ingest(
         caller=actor.key_id,
         once=once,
     )
+    db.hints.work()
+    return delivery
 
 
 @verb(Permission.SESSION_WRITE)
@@ -55,7 +57,7 @@ async def post(
     received = Fact.of(actor, "message_received", text_sha256=_digest(draft.text))
     created = Fact.of(actor, "job_created", job=str(job))
     activated = Fact.of(actor, "session_activated")
-    return await messages.post_message(
+    delivery = await messages.post_message(
         db,
         actor.org_id,
         session_id=session_id,
@@ -68,6 +70,8 @@ async def post(
         caller=actor.key_id,
         once=once,
     )
+    db.hints.work()
+    return delivery
 
 
 @verb(Permission.SESSION_READ)

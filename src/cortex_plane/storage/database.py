@@ -11,7 +11,9 @@ import asyncpg
 import orjson
 
 from cortex_plane.domain.errors import SetupError
+from cortex_plane.storage.crash_points import ARMED, reached
 from cortex_plane.storage.faults import border
+from cortex_plane.storage.hints import Hints
 from cortex_plane.storage.queries import SQL, every_query
 
 Row = Mapping[str, Any]
@@ -66,6 +68,7 @@ class Database:
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
+        self.hints = Hints(pool)
 
     @classmethod
     async def open(
@@ -91,6 +94,7 @@ class Database:
         return database
 
     async def close(self) -> None:
+        await self.hints.close()
         await self._pool.close()
 
     @contextlib.asynccontextmanager
@@ -104,8 +108,12 @@ class Database:
                 mode = "isolation level repeatable read, read only" if snapshot else ""
                 await connection.execute(f"begin {mode}; set local app.org_id = '{UUID(str(org))}'")
             yield Transaction(connection, org)
+            if ARMED:
+                reached("commit:before")
             with border():
                 ended = await connection.execute("commit")
+            if ARMED:
+                reached("commit:after")
             if ended != "COMMIT":
                 # After an error that somebody caught, PostgreSQL answers COMMIT with ROLLBACK and raises nothing.
                 raise RuntimeError(f"The transaction was rolled back: COMMIT answered {ended}.")
@@ -120,7 +128,11 @@ class Database:
         given = args if org is None else (org, *args)
         with border():
             async with self._acquire() as connection:
+                if ARMED:
+                    reached(f"{name}:before")
                 rows: Sequence[Row] = await connection.fetch(verb(name, len(given)), *given)
+                if ARMED:
+                    reached(f"{name}:after")
         return rows
 
     def _acquire(self) -> Any:
@@ -152,7 +164,7 @@ class Database:
         powers = {
             "superuser": "a superuser",
             "bypass": "allowed to bypass row-level security",
-            "resolver": "a member of cortex_resolver",
+            "resolver": "a member of cortex_resolver or cortex_claimer",
             "owner": "the owner of tenant tables",
             "create_role": "allowed to create roles",
         }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.domain.jobs import Job, JobChange, JobKind, JobStatus
+from cortex_plane.domain.jobs import Hold, Job, JobChange, JobKind, JobStatus
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Row, Transaction
@@ -61,7 +62,47 @@ async def history(tx: Transaction, id: UUID) -> list[JobChange]:
 
 
 async def cancel(tx: Transaction, id: UUID, reason: str) -> bool:
+    """Ends what no worker runs; False where one does, or where it has ended."""
     return await tx.value(queries.cancel, id, reason) is not None
+
+
+async def request_cancel(tx: Transaction, id: UUID, reason: str) -> bool:
+    """Asks the worker that runs it to stop; False where that was asked before."""
+    return await tx.value(queries.request_cancel, id, reason) is not None
+
+
+async def hold(tx: Transaction, id: UUID, hold: Hold) -> bool | None:
+    """None: it stood already. True: nobody runs the job, so it can be paused now."""
+    pause_now: bool | None = await tx.value(queries.hold, id, hold)
+    return pause_now
+
+
+async def pause(tx: Transaction, id: UUID) -> None:
+    await tx.rows(queries.pause, id)
+
+
+async def lift(tx: Transaction, id: UUID, holds: Sequence[Hold]) -> bool:
+    return await tx.value(queries.lift, id, list(holds)) is not None
+
+
+async def wake(tx: Transaction, id: UUID, holds: Sequence[Hold]) -> str | None:
+    """The status that a paused job has now; None where none of these held it."""
+    status: str | None = await tx.value(queries.wake, id, list(holds))
+    return status
+
+
+async def fail(tx: Transaction, id: UUID, error: str) -> bool:
+    return await tx.value(queries.fail, id, error) is not None
+
+
+async def lock_open(tx: Transaction, session_id: UUID) -> list[UUID]:
+    """The open jobs of a session, locked in one order."""
+    return [row["id"] for row in await tx.rows(queries.lock_open, session_id)]
+
+
+async def checkpoint(tx: Transaction, id: UUID) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = await tx.value(queries.checkpoint, id)
+    return found
 
 
 async def cancel_open(tx: Transaction, session_id: UUID, reason: str) -> list[UUID]:

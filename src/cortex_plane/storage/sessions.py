@@ -54,3 +54,11 @@ async def update(tx: Transaction, id: UUID, title: str | None, context: dict[str
 
 async def set_status(tx: Transaction, id: UUID, status: SessionStatus) -> None:
     await tx.rows(queries.set_status, id, status)
+
+
+async def hold(tx: Transaction, id: UUID, reason: str) -> bool:
+    return await tx.value(queries.hold, id, reason) is not None
+
+
+async def release(tx: Transaction, id: UUID) -> bool:
+    return await tx.value(queries.release, id) is not None

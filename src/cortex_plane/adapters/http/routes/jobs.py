@@ -21,8 +21,8 @@ from cortex_plane.adapters.http.exchange import (
 )
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.domain.fields import Ref
-from cortex_plane.domain.jobs import Cancellation, Job, JobChange, JobDraft, JobStatus
-from cortex_plane.operations import jobs
+from cortex_plane.domain.jobs import Cancellation, Job, JobChange, JobDraft, JobStatus, Receipt
+from cortex_plane.operations import jobs, steering
 
 router = APIRouter(tags=["jobs"])
 
@@ -69,9 +69,9 @@ async def get_job_history(db: Db, actor: Caller, job_id: UUID) -> Response:
     return reply_numbered("history", changes, len(changes), lambda _: 0)
 
 
-@router.post("/jobs/{job_id}/cancel", response_model=Job, **route(jobs.cancel))
+@router.post("/jobs/{job_id}/cancel", response_model=Receipt, **route(steering.cancel))
 async def cancel_job(db: Db, actor: Caller, job_id: UUID, cancellation: Cancellation) -> Response:
-    return reply(await jobs.cancel(db, actor, job_id, cancellation))
+    return reply(await steering.cancel(db, actor, job_id, cancellation))
 
 
 @router.post("/jobs/{job_id}/resubmit", response_model=Job, status_code=201, **route(jobs.resubmit))

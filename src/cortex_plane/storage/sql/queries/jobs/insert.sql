@@ -1,2 +1,9 @@
-insert into job (org_id, id, session_id, agent_id, agent_version, kind, payload, max_retries, resubmitted_from)
-select $1, $2, $3, a.id, a.config_version, $8, $5, $6, $7 from agent a where a.id = $4
+insert into job (org_id, id, session_id, agent_id, agent_version, kind, payload, max_retries, resubmitted_from, app,
+  holds, held_at, runnable_at)
+select $1, $2, s.id, a.id, a.config_version, $8, $5, $6, $7, coalesce(v.skill_config ->> 'app', 'plane'),
+  case when s.held_at is null then '{}' else array['session'] end, s.held_at,
+  case when s.held_at is null then plane_now() end
+from agent a
+join agent_version v on v.org_id = a.org_id and v.agent_id = a.id and v.version = a.config_version
+join session s on s.org_id = a.org_id and s.id = $3
+where a.id = $4

@@ -1,0 +1,57 @@
+"""One row per engine, one column per place of death."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from benchmarks.crash.engines import Engine, ProcessEngine
+from benchmarks.crash.outcomes import Outcome, Place
+from benchmarks.peers.databases import fresh_database
+from benchmarks.world import World, outside_world
+from cortex_plane.embedded import Server
+
+PEERS = {"LangGraph": "langgraph", "DBOS": "dbos", "Absurd": "absurd_sdk"}
+"""Each peer and the package it needs; its worker is the module named after it."""
+
+
+@dataclass(frozen=True)
+class Row:
+    engine: str
+    outcomes: dict[Place, Outcome]
+
+
+@asynccontextmanager
+async def peers(server: Server, world: World) -> AsyncIterator[list[Engine]]:
+    """The installed peers, each with a database of its own."""
+    async with AsyncExitStack() as stack:
+        engines: list[Engine] = []
+        for name, package in PEERS.items():
+            if find_spec(package) is None:
+                print(f"{name} is left out: {package} is not installed", file=sys.stderr)
+                continue
+            url = await stack.enter_async_context(fresh_database(server.url(), name.lower()))
+            engines.append(ProcessEngine(name, f"benchmarks.crash.{name.lower()}_peer", url, world))
+        yield engines
+
+
+async def rows(engines: Iterable[Engine]) -> list[Row]:
+    """One at a time: a crash is no race for the processor."""
+    return [Row(engine.name, {place: await engine.run(place) for place in Place}) for engine in engines]
+
+
+async def peer_rows(server: Server) -> list[Row]:
+    async with outside_world() as world, peers(server, world) as engines:
+        return await rows(engines)
+
+
+def print_table(table: Iterable[Row]) -> None:
+    print(f"{'killed … the effect of step 2':32}" + "".join(f"{place:>24}" for place in Place))
+    for row in table:
+        told = "".join(f"{row.outcomes[place]!s:>24}" for place in Place)
+        print(f"{row.engine:32}{told}")
+        waits = "".join(f"{f'{row.outcomes[place].seconds:.1f} s':>24}" for place in Place)
+        print(f"{'  complete again after':32}{waits}")

@@ -1,0 +1,127 @@
+"""Attempts: what a worker gets when it leases a job, what it writes, and what it is told in return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.jobs import JobKind, JobStatus
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assignment:
+    """A job that this worker leases now, with all that is needed to go on."""
+
+    org_id: UUID
+    job_id: UUID
+    session_id: UUID
+    agent_id: UUID
+    agent_version: int
+    kind: JobKind
+    app: str
+    payload: dict[str, Any]
+    checkpoint: str | None
+    checkpoint_mac: bytes | None
+    epoch: int
+    write_seq: int
+    retry_count: int
+    max_retries: int
+    running_seconds: float
+    model_config: dict[str, Any]
+    skill_config: dict[str, Any]
+    resource_limits: dict[str, Any]
+    message_seq: int
+    now: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewStep:
+    index: int
+    message_seq: int
+    response: bytes
+    prompt_tokens: int
+    completion_tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Write:
+    """Everything that one commit of an attempt holds."""
+
+    checkpoint: str | None = None
+    mac: bytes | None = None
+    step: NewStep | None = None
+    message_seq: int = 0
+    done_step: int | None = None
+    calls: bytes | None = None
+    """JSON: new rows of the ledger; those with status `intended` may be sent once this is durable."""
+    outcomes: bytes | None = None
+    again: tuple[UUID, ...] = ()
+    dispatches: bool = False
+    stored: tuple[tuple[UUID, bytes], ...] = ()
+    reply: str | None = None
+    status: JobStatus | None = None
+    """Where the job goes; None keeps the lease, RUNNING hands the job back."""
+    error: str | None = None
+    delay_seconds: float = 0
+    hold: str | None = None
+    result: bytes | None = None
+    events: Sequence[tuple[str, dict[str, Any]]] = field(default_factory=tuple)
+    facts: Sequence[Fact] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Written:
+    """What the database said to a write."""
+
+    status: JobStatus
+    session_id: UUID
+    message_seq: int
+    held: bool
+    cancelled: bool
+    dispatch_before: datetime | None
+    now: datetime
+    applied_before: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Orphan:
+    """A job whose worker is dead."""
+
+    org_id: UUID
+    id: UUID
+    worker_id: UUID
+    worker: str
+    epoch: int
+    deaths: int
+    cancelled: bool
+    held: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adoption:
+    status: JobStatus
+    action: str
+    error: str | None = None
+
+
+def adoption(orphan: Orphan, poison_deaths: int) -> Adoption:
+    """What becomes of a dead worker's job. Several deaths without progress mean that the job itself kills."""
+    if orphan.cancelled:
+        return Adoption(status=JobStatus.CANCELLED, action="job_cancelled", error="cancelled")
+    if orphan.deaths + 1 >= poison_deaths:
+        return Adoption(
+            status=JobStatus.FAILED,
+            action="job_failed",
+            error=(
+                f"Poison: {orphan.deaths + 1} workers died with job {orphan.id} without finishing a step."
+                " Look for a tool that exhausts memory or ends its process, then `cortex job resubmit` it."
+            ),
+        )
+    if orphan.held:
+        return Adoption(status=JobStatus.PAUSED, action="job_paused")
+    return Adoption(status=JobStatus.RUNNING, action="job_adopted")

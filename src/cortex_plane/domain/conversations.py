@@ -1,0 +1,89 @@
+"""What the model is told: the session's messages and the job's own steps, put together in the order they were said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.domain.canonical import canonical
+from cortex_plane.domain.effects import ToolCall
+from cortex_plane.domain.jobs import JobKind
+from cortex_plane.domain.models import AssistantTurn, CallRequest, CallResult, ToolTurn, Turn, UserTurn
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Said:
+    """A message of the session."""
+
+    seq: int
+    role: str
+    text: str
+    job_id: UUID | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepRow:
+    """A recorded response, with the position up to which the messages had been read when it was asked for."""
+
+    step_index: int
+    message_seq: int
+    response: dict[str, Any]
+
+
+def opening(payload: Mapping[str, Any]) -> Turn:
+    """What a task begins with: its payload's text, or all of it."""
+    text = payload.get("text")
+    return UserTurn(text if isinstance(text, str) and text else canonical(dict(payload)).decode())
+
+
+def spoken(said: Sequence[Said], job_id: UUID) -> list[Turn]:
+    """Messages as turns. What the job itself answered stands in its steps already."""
+    return [
+        AssistantTurn(text=message.text) if message.role == "assistant" else UserTurn(message.text)
+        for message in said
+        if message.role in ("user", "assistant") and message.job_id != job_id
+    ]
+
+
+def requests_of(response: Mapping[str, Any]) -> tuple[CallRequest, ...]:
+    return tuple(CallRequest(**call) for call in response["calls"])
+
+
+def result_of(request: CallRequest, call: ToolCall) -> CallResult:
+    if call.error is not None:
+        return CallResult(
+            call_id=request.id,
+            name=request.name,
+            content=canonical({"error": call.error}).decode(),
+            is_error=True,
+        )
+    return CallResult(call_id=request.id, name=request.name, content=canonical(call.result).decode())
+
+
+def rebuilt(
+    kind: JobKind,
+    job_id: UUID,
+    payload: Mapping[str, Any],
+    said: Sequence[Said],
+    steps: Sequence[StepRow],
+    calls: Mapping[int, Sequence[ToolCall]],
+    finished_below: int,
+) -> list[Turn]:
+    """The turns before the step ``finished_below``, plus the messages that were read for it and not yet answered."""
+    turns: list[Turn] = [] if kind is JobKind.CONVERSATION else [opening(payload)]
+    position = 0
+    for step in steps:
+        if step.step_index >= finished_below:
+            break
+        turns += spoken([m for m in said if position < m.seq <= step.message_seq], job_id)
+        position = step.message_seq
+        requests = requests_of(step.response)
+        turns.append(AssistantTurn(text=step.response["text"], calls=requests))
+        if requests:
+            done = {call.position: call for call in calls.get(step.step_index, ())}
+            turns.append(
+                ToolTurn(tuple(result_of(request, done[index]) for index, request in enumerate(requests)))
+            )
+    return turns + spoken([m for m in said if position < m.seq], job_id)

@@ -1,0 +1,279 @@
+"""Steering jobs: pause, resume, cancel, and answers about what nobody knows.
+
+Each gives a receipt, and asking twice changes nothing. A job that a worker runs stops at its next boundary, so that no
+call is left without its outcome; until then the receipt says ``pending``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.domain.access import Actor, Permission
+from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.canonical import check_json
+from cortex_plane.domain.effects import Answer, CallStatus, Question, Verdict, question
+from cortex_plane.domain.errors import Conflict
+from cortex_plane.domain.fields import MAX_OBJECT_BYTES
+from cortex_plane.domain.jobs import (
+    TERMINAL,
+    Cancellation,
+    Hold,
+    JobStatus,
+    Pause,
+    Receipt,
+    Resumption,
+    Step,
+)
+from cortex_plane.domain.sessions import SessionReceipt, SessionStatus
+from cortex_plane.operations.verbs import found, verb
+from cortex_plane.storage import audit, jobs, sessions, steps
+from cortex_plane.storage.database import Database, Row, Transaction
+
+LIFTED = (Hold.OPERATOR, Hold.CODE_CHANGED, Hold.PROMPT_CHANGED)
+"""What a resume lifts. A session's hold ends with the session's, an uncertain effect with its answer."""
+
+
+@verb(Permission.JOB_STEER)
+async def cancel(db: Database, actor: Actor, id: UUID, cancellation: Cancellation) -> Receipt:
+    """Cancelling a cancelled job changes nothing; a job that ended otherwise is a conflict."""
+    async with db.transaction(actor.org_id) as tx:
+        locked = found(await jobs.lock(tx, id, actor.sees), "job")
+        if locked["status"] in TERMINAL - {JobStatus.CANCELLED}:
+            raise Conflict(f"This job is {locked['status']} already.", code="job_finished")
+        why = cancellation.reason or f"cancelled by {actor.name}"
+        changed = False
+        if await jobs.cancel(tx, id, why):
+            changed = True
+            await _say(tx, locked, id, actor, "job_cancelled", {"reason": why}, JobStatus.CANCELLED)
+        elif await jobs.request_cancel(tx, id, why):
+            changed = True
+            await _append(
+                tx, locked, id, actor, "job_cancel_requested", {"reason": why},
+                [("status", id, {"pending_cancel": True, "reason": why})],
+            )  # fmt: skip
+        return await _receipt(tx, id, changed)
+
+
+@verb(Permission.JOB_STEER)
+async def pause(db: Database, actor: Actor, id: UUID, pause: Pause) -> Receipt:
+    """Hold a job until somebody resumes it. Pausing a paused one changes nothing."""
+    async with db.transaction(actor.org_id) as tx:
+        locked = found(await jobs.lock(tx, id, actor.sees), "job")
+        _require_open(locked)
+        changed = await _hold(tx, id, locked, Hold.OPERATOR, actor, pause.reason)
+        return await _receipt(tx, id, changed)
+
+
+@verb(Permission.JOB_STEER)
+async def resume(db: Database, actor: Actor, id: UUID, resumption: Resumption) -> Receipt:
+    """Lift what an operator may lift. Resuming what is not held changes nothing."""
+    async with db.transaction(actor.org_id) as tx:
+        locked = found(await jobs.lock(tx, id, actor.sees), "job")
+        _require_open(locked)
+        changed = await _lift(tx, id, locked, LIFTED, actor, resumption.note)
+        receipt = await _receipt(tx, id, changed)
+    if changed:
+        db.hints.work()
+    left = [hold for hold in receipt.job.holds if hold not in LIFTED]
+    if left and not changed:
+        raise Conflict(
+            f"This job is held by {', '.join(left)}, which a resume does not lift.",
+            code="still_held",
+            hint="Answer its question with `cortex job settle`, or resume its session.",
+        )
+    return receipt
+
+
+@verb(Permission.SESSION_TERMINATE)
+async def pause_session(db: Database, actor: Actor, id: UUID, pause: Pause) -> SessionReceipt:
+    """Hold a session: its open jobs, and whatever it is asked to do until it is resumed."""
+    async with db.transaction(actor.org_id) as tx:
+        locked = found(await sessions.lock(tx, id, actor.sees), "session")
+        if locked["status"] == SessionStatus.TERMINATED:
+            raise Conflict("This session has ended.", code="session_terminated", hint="Open a new session.")
+        changed = await sessions.hold(tx, id, pause.reason or f"paused by {actor.name}")
+        if changed:
+            for job_id in await jobs.lock_open(tx, id):
+                job = found(await jobs.lock(tx, job_id, None), "job")
+                await _hold(tx, job_id, job, Hold.SESSION, actor, pause.reason)
+            await audit.append_to_session(
+                tx, id, [Fact.of(actor, "session_held", reason=pause.reason)],
+                [("session_paused", None, {"reason": pause.reason, "by": actor.name})],
+            )  # fmt: skip
+        return await _session_receipt(tx, id, changed)
+
+
+@verb(Permission.SESSION_TERMINATE)
+async def resume_session(db: Database, actor: Actor, id: UUID, resumption: Resumption) -> SessionReceipt:
+    async with db.transaction(actor.org_id) as tx:
+        found(await sessions.lock(tx, id, actor.sees), "session")
+        changed = await sessions.release(tx, id)
+        if changed:
+            for job_id in await jobs.lock_open(tx, id):
+                job = found(await jobs.lock(tx, job_id, None), "job")
+                await _lift(tx, job_id, job, (Hold.SESSION,), actor, resumption.note)
+            await audit.append_to_session(
+                tx, id, [Fact.of(actor, "session_resumed", note=resumption.note)],
+                [("session_resumed", None, {"by": actor.name})],
+            )  # fmt: skip
+        receipt = await _session_receipt(tx, id, changed)
+    if changed:
+        db.hints.work()
+    return receipt
+
+
+# What happened, and what nobody knows ----------------------------------------------------------------------------
+
+
+@verb(Permission.JOB_READ)
+async def list_steps(db: Database, actor: Actor, id: UUID, above: int, limit: int) -> list[Step]:
+    async with db.transaction(actor.org_id) as tx:
+        found(await jobs.get(tx, id, actor.sees), "job")
+        return await steps.list_steps(tx, id, above, limit)
+
+
+@verb(Permission.JOB_READ)
+async def stored_result(db: Database, actor: Actor, id: UUID, result_id: UUID) -> bytes:
+    """A result that was too large for its step."""
+    async with db.transaction(actor.org_id) as tx:
+        found(await jobs.get(tx, id, actor.sees), "job")
+        return found(await steps.stored_result(tx, id, result_id), "result")
+
+
+@verb(Permission.JOB_READ)
+async def checkpoint(db: Database, actor: Actor, id: UUID) -> dict[str, Any]:
+    """The job's durable state, as it would be resumed from."""
+    async with db.transaction(actor.org_id) as tx:
+        found(await jobs.get(tx, id, actor.sees), "job")
+        return found(await jobs.checkpoint(tx, id), "checkpoint")
+
+
+@verb(Permission.JOB_READ)
+async def questions(db: Database, actor: Actor, id: UUID) -> list[Question]:
+    """Calls of a job of which nobody knows whether they happened."""
+    async with db.transaction(actor.org_id) as tx:
+        found(await jobs.get(tx, id, actor.sees), "job")
+        calls = await steps.open_calls(tx, id)
+    return [question(call) for call in calls if call.status is CallStatus.UNCERTAIN]
+
+
+@verb(Permission.JOB_SETTLE)
+async def settle(db: Database, actor: Actor, id: UUID, call_id: UUID, answer: Answer) -> Receipt:
+    """A person's answer about an uncertain call. With the last one the job goes on, unless something else holds it."""
+    check_json(answer.result, "result", MAX_OBJECT_BYTES)
+    async with db.transaction(actor.org_id) as tx:
+        locked = found(await jobs.lock(tx, id, actor.sees), "job")
+        call = found(await steps.get_call(tx, id, call_id), "call")
+        if call.status is not CallStatus.UNCERTAIN:
+            raise Conflict(
+                f"This call is {call.status}; there is nothing to settle.",
+                code="call_settled",
+                hint="Read its step with `cortex job steps`.",
+            )
+        _require_open(locked)
+        status = {
+            Verdict.HAPPENED: CallStatus.COMPLETED,
+            Verdict.DID_NOT_HAPPEN: CallStatus.CLEARED,
+            Verdict.FAIL: CallStatus.FAILED,
+        }[answer.verdict]
+        await steps.answer(tx, call_id, status, answer, actor.name)
+        said = {"call": str(call_id), "tool": call.tool_name, "verdict": answer.verdict, "note": answer.note}
+        await _append(tx, locked, id, actor, "effect_settled", said, [("effect_settled", id, said)])
+        if answer.verdict is Verdict.FAIL:
+            error = f"`{call.tool_name}` of step {call.step_index} was given up by {actor.name}: {answer.note or 'no reason'}"
+            await jobs.fail(tx, id, error)
+            await _say(tx, locked, id, actor, "job_failed", {"error": error}, JobStatus.FAILED)
+        elif not [c for c in await steps.open_calls(tx, id) if c.status is CallStatus.UNCERTAIN]:
+            await _lift(tx, id, locked, (Hold.UNCERTAIN_EFFECT,), actor, answer.note)
+        receipt = await _receipt(tx, id, True)
+    db.hints.work()
+    return receipt
+
+
+# Shared ----------------------------------------------------------------------------------------------------------
+
+
+def _require_open(locked: Row) -> None:
+    if locked["status"] in TERMINAL:
+        raise Conflict(
+            f"This job is {locked['status']} already.",
+            code="job_finished",
+            hint="Submit it again with `cortex job resubmit`.",
+        )
+
+
+async def _hold(tx: Transaction, id: UUID, locked: Row, hold: Hold, actor: Actor, reason: str | None) -> bool:
+    pause_now = await jobs.hold(tx, id, hold)
+    if pause_now is None:
+        return False
+    if pause_now:
+        await jobs.pause(tx, id)
+        await _say(tx, locked, id, actor, "job_paused", {"reason": reason, "hold": hold}, JobStatus.PAUSED)
+    else:
+        pending = bool(locked["leased"])
+        await _append(
+            tx, locked, id, actor, "job_held", {"reason": reason, "hold": hold},
+            [("status", id, {"status": locked["status"], "pending_pause": pending, "hold": hold})],
+        )  # fmt: skip
+    return True
+
+
+async def _lift(
+    tx: Transaction, id: UUID, locked: Row, holds: Sequence[Hold], actor: Actor, note: str | None
+) -> bool:
+    said = {"holds": [hold for hold in holds if hold in locked["holds"]], "note": note}
+    if locked["status"] == JobStatus.PAUSED:
+        status = await jobs.wake(tx, id, holds)
+        if status is None:
+            return False
+        await _say(tx, locked, id, actor, "job_resumed", said, JobStatus(status))
+        return True
+    if not await jobs.lift(tx, id, holds):
+        return False
+    await _append(
+        tx, locked, id, actor, "job_released", said,
+        [("status", id, {"status": locked["status"], "pending_pause": False})],
+    )  # fmt: skip
+    return True
+
+
+async def _say(
+    tx: Transaction, locked: Row, id: UUID, actor: Actor, action: str, data: dict[str, Any], status: JobStatus
+) -> None:
+    await _append(tx, locked, id, actor, action, data, [("status", id, {"status": status, **data})])
+
+
+async def _append(
+    tx: Transaction,
+    locked: Row,
+    id: UUID,
+    actor: Actor,
+    action: str,
+    data: dict[str, Any],
+    events: Sequence[tuple[str, UUID | None, dict[str, Any]]],
+) -> None:
+    await audit.append_to_session(
+        tx, locked["session_id"], [Fact.of(actor, action, job=str(id), **data)], events
+    )
+
+
+async def _receipt(tx: Transaction, id: UUID, changed: bool) -> Receipt:
+    job = found(await jobs.get(tx, id, None), "job")
+    calls = await steps.last_calls(tx, id)
+    return Receipt(
+        job=job,
+        changed=changed,
+        pending=job.pending_pause or job.pending_cancel,
+        settled=[call.id for call in calls if call.finished_at is not None],
+        uncertain=[call.id for call in calls if call.finished_at is None],
+    )
+
+
+async def _session_receipt(tx: Transaction, id: UUID, changed: bool) -> SessionReceipt:
+    session = found(await sessions.get(tx, id, None), "session")
+    held = [found(await jobs.get(tx, job_id, None), "job") for job_id in await jobs.lock_open(tx, id)]
+    return SessionReceipt(
+        session=session, changed=changed, pending=any(job.pending_pause for job in held), jobs=held
+    )

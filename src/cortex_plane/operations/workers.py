@@ -1,0 +1,70 @@
+"""Workers: they register, renew their lease, publish their tools; operators see who is there."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from cortex_plane.domain.access import Actor, Permission
+from cortex_plane.domain.errors import SetupError
+from cortex_plane.domain.tools import ToolVersion
+from cortex_plane.domain.workers import Worker
+from cortex_plane.operations.verbs import verb
+from cortex_plane.storage import tools, workers
+from cortex_plane.storage.database import Database
+
+
+async def register(
+    db: Database,
+    id: UUID,
+    name: str,
+    host: str,
+    pid: int,
+    apps: list[str],
+    concurrency: int,
+    lease: timedelta,
+) -> None:
+    await workers.register(db, id, name, host, pid, apps, concurrency, lease)
+
+
+async def beat(db: Database, id: UUID, lease: timedelta) -> tuple[datetime, list[UUID]] | None:
+    return await workers.beat(db, id, lease)
+
+
+async def stop(db: Database, id: UUID) -> None:
+    await workers.stop(db, id)
+
+
+async def forget(db: Database) -> None:
+    await workers.forget(db)
+
+
+async def publish(db: Database, versions: Sequence[ToolVersion]) -> None:
+    """Make known what this worker's tools are; a version that is known already stays as it is."""
+    await tools.publish(db, versions)
+
+
+async def require_key(db: Database, master: bytes) -> None:
+    """Refuse a master key that this database does not know: every checkpoint would look forged."""
+    print_of = hmac.new(master, b"cortex-plane fingerprint", hashlib.sha256).digest()
+    known = await workers.key_fingerprint(db, print_of)
+    if not hmac.compare_digest(known, print_of):
+        raise SetupError(
+            "The master key is not the one that this database was used with.",
+            code="wrong_master_key",
+            hint="Set CORTEX_MASTER_KEY to the same value for every process of the plane; with `cortex up` it is"
+            " kept in the file master.key of the plane's directory.",
+        )
+
+
+@verb(Permission.WORKER_READ)
+async def list_all(db: Database, _: Actor) -> list[Worker]:
+    return await workers.list_all(db)
+
+
+@verb(Permission.TOOL_READ)
+async def list_tools(db: Database, _: Actor) -> list[ToolVersion]:
+    return await tools.list_all(db)

@@ -1,0 +1,1 @@
+"""What runs agents: models, tools, and the worker that brings them together."""

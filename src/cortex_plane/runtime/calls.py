@@ -1,0 +1,292 @@
+"""The calls of one response: what each of them is, before anything is sent, and as what it is written down.
+
+Planning is pure: it looks at the response, the tools and the rules, and decides for every call whether it is refused,
+only reads, or has side effects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from cortex_plane.domain.attempts import Write
+from cortex_plane.domain.authorization import PolicyVerdict
+from cortex_plane.domain.canonical import canonical
+from cortex_plane.domain.checkpoints import ActiveTool, ToolStatus
+from cortex_plane.domain.effects import SETTLED, CallStatus, ToolCall
+from cortex_plane.domain.errors import InvalidInput
+from cortex_plane.domain.models import CallRequest, CallResult, Response
+from cortex_plane.domain.tools import InvalidArguments, OnUncertain
+from cortex_plane.operations.authorize import Authorization
+from cortex_plane.runtime.tools.tool import Tool
+
+MAX_ERROR = 4000
+
+
+class CallKind(StrEnum):
+    REFUSED = "refused"
+    READ = "read"
+    EFFECT = "effect"
+
+
+@dataclass(slots=True)
+class Call:
+    """One call while its step is under way."""
+
+    position: int
+    request: CallRequest
+    id: UUID
+    kind: CallKind
+    tool: Tool | None
+    name: str
+    digest: str | None
+    values: Mapping[str, Any]
+    arguments: bytes
+    input_hash: str
+    authorization: Authorization | None = None
+    status: CallStatus | None = None
+    written: bool = False
+    """The ledger has its row."""
+    timed_out: bool = False
+    attempt: int = 1
+    settle_after: datetime | None = None
+    result: bytes | None = None
+    result_id: UUID | None = None
+    error: str | None = None
+    settled_by: str | None = None
+
+    @property
+    def code(self) -> Tool:
+        if self.tool is None:
+            raise RuntimeError(f"The call {self.id} was refused: it is never sent.")
+        return self.tool
+
+    @property
+    def settled(self) -> bool:
+        return self.status in SETTLED
+
+    @property
+    def on_uncertain(self) -> OnUncertain | None:
+        """A tool that declares itself read-only and is not trusted to be has nothing better than to ask."""
+        if self.kind is not CallKind.EFFECT:
+            return None
+        return self.code.on_uncertain or OnUncertain.ASK_HUMAN
+
+    def fail(self, error: str) -> None:
+        self.status, self.error, self.result = CallStatus.FAILED, error[:MAX_ERROR], None
+
+    def row(self, step: int) -> dict[str, Any]:
+        """As the ledger keeps it. Only what may be sent carries an authorization."""
+        decision = self.authorization.decision if self.authorization else None
+        return {
+            "id": str(self.id),
+            "step": step,
+            "position": self.position,
+            "tool": self.name,
+            "digest": self.digest,
+            "arguments": orjson.Fragment(self.arguments),
+            "input_hash": self.input_hash,
+            "read_only": self.kind is CallKind.READ,
+            "on_uncertain": self.on_uncertain,
+            "authorization_id": str(self.authorization.id) if self.authorization else None,
+            "verdict": decision.verdict if decision else None,
+            "rule": decision.rule if decision else None,
+            "timeout_seconds": self.tool.timeout_seconds if self.tool else None,
+            "status": self.status,
+            "result": orjson.Fragment(self.result) if self.result is not None else None,
+            "result_id": str(self.result_id) if self.result_id else None,
+            "error": self.error,
+        }
+
+    def outcome(self) -> dict[str, Any]:
+        return {
+            "id": str(self.id),
+            "status": self.status,
+            "result": orjson.Fragment(self.result) if self.result is not None else None,
+            "result_id": str(self.result_id) if self.result_id else None,
+            "error": self.error,
+            "settled_by": self.settled_by,
+        }
+
+    def shown(self) -> ActiveTool:
+        """As the checkpoint shows it."""
+        if self.status is CallStatus.COMPLETED:
+            status = ToolStatus.COMPLETED
+        elif self.status in (CallStatus.FAILED, CallStatus.REJECTED):
+            status = ToolStatus.FAILED
+        else:
+            status = ToolStatus.PENDING
+        return ActiveTool(
+            tool_name=self.name,
+            invocation_id=self.id,
+            status=status,
+            input_hash=self.input_hash,
+            result=self.result,
+        )
+
+    def told(self) -> CallResult:
+        """As the model is told."""
+        if self.error is not None:
+            content = canonical({"error": self.error})
+        else:
+            content = self.result if self.result is not None else b"null"
+        return CallResult(
+            call_id=self.request.id,
+            name=self.request.name,
+            content=content.decode(),
+            is_error=self.error is not None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """The tools that one agent may call, by the name that the model knows."""
+
+    tools: Mapping[str, Tool]
+    digests: Mapping[str, str]
+    side_effect_tools: frozenset[str]
+
+    def has_side_effects(self, tool: Tool) -> bool:
+        return not tool.read_only or tool.name in self.side_effect_tools
+
+
+def planned(position: int, request: CallRequest, id: UUID, toolbox: Toolbox) -> Call:
+    """What a call is. Whatever is wrong with it becomes an answer for the model, never an exception."""
+    tool = toolbox.tools.get(request.name)
+    if tool is None:
+        known = ", ".join(sorted(toolbox.tools)) or "none"
+        return _refused(
+            position, request, id, f"There is no tool `{request.name[:100]}`. There are: {known}."
+        )
+    try:
+        parsed = tool.parse(request.arguments)
+    except InvalidArguments as error:
+        return _refused(position, request, id, str(error), tool)
+    return Call(
+        position=position,
+        request=request,
+        id=id,
+        kind=CallKind.EFFECT if toolbox.has_side_effects(tool) else CallKind.READ,
+        tool=tool,
+        name=tool.name,
+        digest=toolbox.digests[tool.name],
+        values=parsed.values,
+        arguments=parsed.canonical,
+        input_hash=parsed.digest,
+    )
+
+
+def _refused(position: int, request: CallRequest, id: UUID, error: str, tool: Tool | None = None) -> Call:
+    arguments = _storable(request.arguments)
+    return Call(
+        position=position,
+        request=request,
+        id=id,
+        kind=CallKind.REFUSED,
+        tool=None,
+        name=tool.name if tool else request.name[:200] or "(no name)",
+        digest=None,
+        values={},
+        arguments=arguments,
+        input_hash=hashlib.sha256(arguments).hexdigest(),
+        status=CallStatus.REJECTED,
+        error=error[:MAX_ERROR],
+    )
+
+
+def _storable(arguments: dict[str, Any] | str) -> bytes:
+    """What the model sent, or as much of it as can be kept."""
+    try:
+        kept = canonical(arguments)
+    except InvalidInput:
+        kept = canonical(repr(arguments).encode("ascii", "backslashreplace").decode())
+    return kept if len(kept) <= 20_000 else canonical(kept[:20_000].decode(errors="ignore"))
+
+
+def authorized(call: Call, answer: Authorization) -> None:
+    """A call that may not be sent is refused; the model is told why."""
+    call.authorization = answer
+    if answer.allowed or call.kind is CallKind.REFUSED:
+        return
+    call.status = CallStatus.REJECTED
+    word = "denied" if answer.decision.verdict is PolicyVerdict.DENY else "not approved"
+    call.error = f"`{call.name}` is {word} ({answer.decision.rule}). Do not call it again; go another way."
+
+
+def restored(call: Call, row: ToolCall) -> None:
+    """What the ledger knows about a call of an earlier attempt."""
+    call.written = True
+    call.status, call.attempt, call.settle_after = row.status, row.attempt, row.settle_after
+    call.error, call.result_id, call.settled_by = row.error, row.result_id, row.settled_by
+    call.result = canonical(row.result) if row.status is CallStatus.COMPLETED else None
+
+
+def groups(calls: Sequence[Call]) -> Iterator[list[Call]]:
+    """In order: neighbouring calls that only read go together, each effect goes alone; what is settled is left out."""
+    reads: list[Call] = []
+    for call in calls:
+        if call.settled:
+            continue
+        if call.kind is CallKind.READ:
+            reads.append(call)
+            continue
+        if reads:
+            yield reads
+            reads = []
+        yield [call]
+    if reads:
+        yield reads
+
+
+def recorded_form(response: Response) -> dict[str, Any]:
+    return {
+        "text": response.text,
+        "calls": [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in response.calls],
+    }
+
+
+def summary(call: Call) -> dict[str, Any]:
+    decision = call.authorization.decision if call.authorization else None
+    return {
+        "id": str(call.id),
+        "tool": call.name,
+        "digest": call.digest,
+        "input_hash": call.input_hash,
+        "verdict": decision.verdict if decision else "rejected",
+        "rule": decision.rule if decision else call.error,
+    }
+
+
+class Pending:
+    """Whatever waits to be written, until it goes with the next write."""
+
+    def __init__(self, due: Write, step: int) -> None:
+        self.due = due
+        self.step = step
+        self.unwritten: list[Call] = []
+        self.settled: list[Call] = []
+        self.stored: list[tuple[UUID, bytes]] = []
+
+    def new(self, *calls: Call) -> None:
+        self.unwritten += calls
+
+    def take(self) -> Write:
+        rows = [call.row(self.step) for call in self.unwritten]
+        outcomes = [call.outcome() for call in self.settled]
+        write = replace(
+            self.due,
+            calls=orjson.dumps(rows) if rows else None,
+            outcomes=orjson.dumps(outcomes) if outcomes else None,
+            stored=tuple(self.stored),
+        )
+        for call in self.unwritten:
+            call.written = True
+        self.due, self.unwritten, self.settled, self.stored = Write(), [], [], []
+        return write

@@ -1,0 +1,211 @@
+"""Sending a call: intent before, outcome after, and what is done when nobody knows.
+
+The window that remains, said honestly: between the last look at the clock and the moment the tool acts. A worker that
+is stopped exactly there, for longer than its lease and the tool's timeout together, acts late. `retry_with_key` is
+safe even then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import structlog
+
+from cortex_plane.domain.attempts import Write, Written
+from cortex_plane.domain.effects import CallStatus, Settlement, settlement
+from cortex_plane.domain.errors import CortexError
+from cortex_plane.domain.jobs import Hold
+from cortex_plane.domain.tools import DidNotHappen, Happened, OnUncertain, ToolError
+from cortex_plane.runtime.calls import Call
+from cortex_plane.runtime.clock import ticks
+from cortex_plane.runtime.tools.context import ToolContext
+from cortex_plane.runtime.tools.results import encode_result
+from cortex_plane.storage.crash_points import reached
+
+if TYPE_CHECKING:
+    from cortex_plane.runtime.executor import Attempt
+
+log = structlog.get_logger()
+
+MAX_SENDS = 3
+"""After so many uncertain ends of one call a person is asked, whatever the tool declares."""
+
+
+async def read(attempt: Attempt, call: Call, step: int) -> None:
+    """A call without side effects: whatever goes wrong is an answer for the model."""
+    reached("tool:before")
+    try:
+        async with asyncio.timeout(call.code.timeout_seconds):
+            value = await call.code.call(call.values, _context(attempt, call, step))
+    except TimeoutError:
+        call.fail(f"`{call.name}` did not answer within {call.code.timeout_seconds:g} s.")
+    except Exception as error:
+        call.fail(_described(call, error))
+    else:
+        _keep(attempt, call, value)
+    reached("tool:after")
+
+
+async def perform(attempt: Attempt, call: Call, calls: Sequence[Call], due: Write, *, new: bool) -> None:
+    """A call with side effects, until it is settled. ``due`` holds its intent where it is ``new``."""
+    step = attempt.checkpoint.cursor.step
+    if new:
+        if not await _send(attempt, call, calls, replace(due, dispatches=True), step):
+            await _settle(attempt, call, calls, ended=True)
+        return
+    if due.calls or due.outcomes:
+        await attempt.write_calls(calls, due)
+    if call.status is CallStatus.CLEARED:
+        if not await _send_again(attempt, call, calls, step):
+            await _settle(attempt, call, calls, ended=True)
+        return
+    await _settle(attempt, call, calls, ended=False)
+
+
+async def _send(attempt: Attempt, call: Call, calls: Sequence[Call], intent: Write, step: int) -> bool:
+    """Write the intent, then send. True: the outcome is known."""
+    attempt.move(invocation=call.id)
+    for _ in range(MAX_SENDS):
+        asked = ticks()
+        written = await attempt.write_calls(calls, intent)
+        if written.cancelled:
+            call.fail("not sent: the job was cancelled")
+            return True
+        sent = await _dispatch(attempt, call, written, asked, step)
+        if sent is not None:
+            return sent
+        # Nothing was sent, and the lease is still ours, or the next write says so.
+        call.attempt += 1
+        intent = Write(again=(call.id,), dispatches=True)
+    call.fail("not sent: this worker is held up again and again")
+    return True
+
+
+async def _send_again(attempt: Attempt, call: Call, calls: Sequence[Call], step: int) -> bool:
+    """The same call with the same key: only after it is safe to do so."""
+    call.attempt += 1
+    call.status = CallStatus.INTENDED
+    again = Write(
+        again=(call.id,),
+        dispatches=True,
+        facts=[attempt.fact("call_sent_again", call=str(call.id), tool=call.name, attempt=call.attempt)],
+    )
+    return await _send(attempt, call, calls, again, step)
+
+
+async def _dispatch(attempt: Attempt, call: Call, written: Written, asked: float, step: int) -> bool | None:
+    """True: the outcome is known. False: it is not. None: it was too late to send."""
+    before = written.dispatch_before or written.now
+    # Counted from before the write was sent, so this is never later than what the database means.
+    last_moment = asked + (before - written.now).total_seconds()
+    call.settle_after = before + timedelta(seconds=call.code.timeout_seconds)
+    context = _context(attempt, call, step)
+    reached("tool:before")
+    if ticks() >= last_moment:
+        # By now somebody else may be settling it.
+        return None
+    try:
+        async with asyncio.timeout(call.code.timeout_seconds):
+            value = await call.code.call(call.values, context)
+    except ToolError as error:
+        call.fail(_described(call, error))
+    except Exception as error:
+        call.timed_out = isinstance(error, TimeoutError)
+        # It may have happened before it went wrong. Only ToolError says that it did not.
+        call.error = _described(call, error)
+        log.warning("uncertain effect", job_id=str(attempt.given.job_id), tool=call.name, error=call.error)
+        return False
+    else:
+        _keep(attempt, call, value)
+    reached("tool:after")
+    return True
+
+
+async def _settle(attempt: Attempt, call: Call, calls: Sequence[Call], *, ended: bool) -> None:
+    """Find out, or let somebody decide. ``ended``: the call is over in this process, so nobody can be sending it."""
+    step = attempt.checkpoint.cursor.step
+    on_uncertain = call.on_uncertain or OnUncertain.ASK_HUMAN
+    trouble = call.error
+    while True:
+        now = attempt.time.now()
+        # A thread that was given up on may still act: a probe would be asked too early.
+        may_still_act = call.timed_out and not call.code.is_async
+        safe_at = now if ended or call.settle_after is None else call.settle_after
+        chosen = settlement(on_uncertain, safe_at, now)
+        if chosen is Settlement.WAIT:
+            await attempt.sleep((safe_at - now).total_seconds() + 0.01, "an effect is uncertain")
+        if call.attempt >= MAX_SENDS and chosen in (Settlement.SEND_AGAIN, Settlement.PROBE):
+            chosen = Settlement.ASK_HUMAN
+        if chosen is Settlement.PROBE:
+            found = None if may_still_act else await _probe(attempt, call, step)
+            if isinstance(found, Happened):
+                call.error, call.settled_by = None, "probe"
+                _keep(attempt, call, found.result)
+                return
+            chosen = Settlement.SEND_AGAIN if isinstance(found, DidNotHappen) else Settlement.ASK_HUMAN
+        if chosen is Settlement.ASK_HUMAN:
+            call.status, call.error = CallStatus.UNCERTAIN, trouble
+            await attempt.hold(
+                Hold.UNCERTAIN_EFFECT,
+                {"call": str(call.id), "tool": call.name},
+                Write(outcomes=orjson.dumps([call.outcome()])),
+            )
+        if chosen is Settlement.FAIL:
+            call.fail(trouble or "the worker stopped while it was under way")
+            await attempt.fail(
+                f"Nobody knows whether `{call.name}` happened, and it declares on_uncertain=fail.",
+                "Look at the outside world, then `cortex job resubmit` it or not.",
+                Write(outcomes=orjson.dumps([call.outcome()])),
+            )
+        call.error = None
+        if await _send_again(attempt, call, calls, step):
+            return
+        ended, trouble = True, call.error
+
+
+async def _probe(attempt: Attempt, call: Call, step: int) -> Happened | DidNotHappen | None:
+    reached("probe:before")
+    try:
+        async with asyncio.timeout(call.code.timeout_seconds):
+            found = await call.code.ask_probe(call.values, _context(attempt, call, step))
+    except Exception as error:
+        log.warning("probe failed", job_id=str(attempt.given.job_id), tool=call.name, error=str(error))
+        found = None
+    reached("probe:after")
+    return found
+
+
+def _keep(attempt: Attempt, call: Call, value: Any) -> None:
+    """It happened, whatever it returned: a result that cannot be kept does not undo it."""
+    call.status, call.error = CallStatus.COMPLETED, None
+    try:
+        attempt.keep_result(call, encode_result(value))
+    except CortexError as error:
+        call.result = orjson.dumps({"unstorable": error.message})
+
+
+def _context(attempt: Attempt, call: Call, step: int) -> ToolContext:
+    given = attempt.given
+    return ToolContext(
+        org_id=given.org_id,
+        session_id=given.session_id,
+        job_id=given.job_id,
+        agent_id=given.agent_id,
+        invocation_id=call.id,
+        step=step,
+        attempt=call.attempt,
+    )
+
+
+def _described(call: Call, error: Exception) -> str:
+    if isinstance(error, ToolError):
+        return str(error)
+    if isinstance(error, TimeoutError):
+        return f"`{call.name}` did not answer within {call.code.timeout_seconds:g} s."
+    said = str(error).encode("utf-8", "replace").decode().replace("\x00", "�")
+    return f"`{call.name}` raised {type(error).__name__}: {said[:2000]}"

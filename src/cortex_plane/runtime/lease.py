@@ -1,0 +1,290 @@
+"""The lease of one job: who holds it, where it stands, and the writes that move it on.
+
+Every write is fenced and numbered. Nothing goes on without its write: whoever cannot write gives the job back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+from uuid import UUID
+
+import structlog
+
+from cortex_plane.domain.access import worker_actor
+from cortex_plane.domain.attempts import Assignment, Write, Written
+from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.authorization import SideEffects
+from cortex_plane.domain.canonical import canonical
+from cortex_plane.domain.checkpoints import (
+    WARN_BYTES,
+    Checkpoint,
+    CheckpointStatus,
+    Cursor,
+    Phase,
+    Sealed,
+    seal,
+)
+from cortex_plane.domain.errors import Conflict, TooLarge, Unavailable
+from cortex_plane.domain.jobs import Hold, JobStatus
+from cortex_plane.domain.retry import RETRIED, ErrorClass
+from cortex_plane.operations import attempts
+from cortex_plane.operations.verbs import new_id
+from cortex_plane.runtime.calls import Call
+from cortex_plane.runtime.clock import DatabaseTime, ticks
+from cortex_plane.runtime.limits import Limits
+from cortex_plane.runtime.models.backends import Backends
+from cortex_plane.runtime.tools.app import App
+from cortex_plane.storage.database import Database
+
+log = structlog.get_logger()
+
+WRITE_TRIES = 6
+PREVIEW = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What all attempts of a worker share."""
+
+    db: Database
+    worker_id: UUID
+    worker_name: str
+    apps: dict[str, App]
+    backends: Backends
+    master_key: bytes
+    side_effects: SideEffects
+    dispatch_seconds: float
+    inline_result_bytes: int
+    max_result_bytes: int
+    stopping: asyncio.Event
+
+    def org_key(self, org_id: UUID) -> bytes:
+        return hashlib.blake2b(
+            org_id.bytes, key=self.master_key, digest_size=32, person=b"checkpoint"
+        ).digest()
+
+
+class Ended(Exception):
+    """The lease was given up with the last write."""
+
+
+class Lost(Exception):
+    """The job is not ours any more: stop, write nothing."""
+
+
+class Abandoned(Exception):
+    """A write could not be made, and nothing may happen without it. The job must be handed back."""
+
+
+class Lease:
+    """A job that this worker holds now."""
+
+    def __init__(self, host: Host, given: Assignment) -> None:
+        self.host = host
+        self.given = given
+        self.limits = Limits.of(given)
+        self.key = host.org_key(given.org_id)
+        self.actor = worker_actor(given.org_id, host.worker_id, host.worker_name)
+        self.time = DatabaseTime(given.now, ticks())
+        self.number = given.write_seq
+        self.unread_to = given.message_seq
+        """How far the session's messages go, as far as we were told."""
+        self.notes: list[Fact] = []
+        """What goes on the trail with the next write."""
+        app = host.apps[given.app]
+        prompt = (given.model_config.get("system_prompt"), app.instructions)
+        self.prompt = "\n\n".join(part for part in prompt if part) or None
+        self.prompt_hash = hashlib.sha256((self.prompt or "").encode()).hexdigest()
+        self.checkpoint = self._fresh()
+        self._stored: list[tuple[UUID, bytes]] = []
+
+    def move(self, **changes: Any) -> None:
+        self.checkpoint = replace(self.checkpoint, cursor=replace(self.checkpoint.cursor, **changes))
+
+    def fact(self, action: str, **data: Any) -> Fact:
+        return Fact.of(self.actor, action, job=str(self.given.job_id), **data)
+
+    def _fresh(self) -> Checkpoint:
+        # A conversation reads its messages at the first boundary; a task has none to read.
+        return Checkpoint(
+            checkpoint_id=new_id(),
+            agent_id=self.given.agent_id,
+            created_at=self.given.now,
+            step_index=0,
+            step_id="start",
+            status=CheckpointStatus.IN_PROGRESS,
+            cursor=Cursor(step=0, phase=Phase.MODEL, message_seq=0, iterations=0),
+            system_prompt_hash=self.prompt_hash,
+        )
+
+    # Ends ------------------------------------------------------------------------------------------------------
+
+    async def end_cancelled(self) -> NoReturn:
+        await self.write(
+            Write(
+                status=JobStatus.CANCELLED,
+                error="cancelled",
+                events=[("status", {"status": JobStatus.CANCELLED})],
+                facts=[self.fact("job_cancelled")],
+            )
+        )
+        raise Ended
+
+    async def fail(self, message: str, remedy: str, write: Write | None = None) -> NoReturn:
+        error = f"Job {self.given.job_id}, step {self.checkpoint.cursor.step}: {message} {remedy}".strip()
+        self.checkpoint = replace(self.checkpoint, status=CheckpointStatus.FAILED)
+        write = write or Write()
+        await self.write(
+            replace(
+                write,
+                status=JobStatus.FAILED,
+                error=error[:8000],
+                events=[("status", {"status": JobStatus.FAILED, "error": error[:PREVIEW]}), *write.events],
+                facts=[self.fact("job_failed", error=error[:2000]), *write.facts],
+            )
+        )
+        raise Ended
+
+    async def retry(self, kind: ErrorClass, message: str) -> NoReturn:
+        if kind not in RETRIED:
+            await self.fail(f"{message} ({kind})", "Correct the cause, then `cortex job resubmit` it.")
+        if self.given.retry_count >= self.given.max_retries:
+            await self.fail(
+                f"{message} (out of retries after {self.given.retry_count})",
+                "Correct the cause, then `cortex job resubmit` it.",
+            )
+        delay = self.limits.backoff.delay(self.given.retry_count, random.random())  # noqa: S311 -- jitter
+        await self.write(
+            Write(
+                status=JobStatus.RETRY,
+                error=f"Job {self.given.job_id}, step {self.checkpoint.cursor.step}: {message}"[:8000],
+                delay_seconds=delay,
+                events=[("status", {"status": JobStatus.RETRY, "error": message[:PREVIEW]})],
+                facts=[self.fact("job_retried", error=message[:2000], error_class=str(kind))],
+            )
+        )
+        raise Ended
+
+    async def hold(self, hold: Hold, event: dict[str, Any], write: Write | None = None) -> NoReturn:
+        """Stop here until somebody decides."""
+        write = write or Write()
+        await self.write(
+            replace(
+                write,
+                status=JobStatus.PAUSED,
+                hold=hold,
+                events=[
+                    ("status", {"status": JobStatus.PAUSED, "reason": hold}),
+                    ("session_paused", {"reason": hold, **event}),
+                    *write.events,
+                ],
+                facts=[self.fact("job_paused", reason=hold, **event), *write.facts],
+            )
+        )
+        raise Ended
+
+    async def sleep(self, seconds: float, reason: str) -> NoReturn:
+        await self.write(
+            Write(
+                status=JobStatus.SLEEPING,
+                delay_seconds=max(0.0, seconds),
+                events=[("status", {"status": JobStatus.SLEEPING, "reason": reason})],
+                facts=[self.fact("job_sleeps", reason=reason)],
+            )
+        )
+        raise Ended
+
+    async def hand_back(self, reason: str) -> None:
+        await self.quietly(
+            self.write(Write(status=JobStatus.RUNNING, facts=[self.fact("job_handed_back", reason=reason)]))
+        )
+
+    async def quietly(self, write: Any) -> None:
+        try:
+            await write
+        except (Ended, Lost):
+            pass
+        except (Abandoned, Unavailable) as error:
+            raise Abandoned(str(error)) from error
+
+    # Large results ---------------------------------------------------------------------------------------------
+
+    def keep_result(self, call: Call, result: bytes) -> None:
+        """A result as the row keeps it: whole while it is small, by reference where it is not."""
+        if len(result) <= self.host.inline_result_bytes:
+            call.result = result
+            return
+        preview: dict[str, Any] = {"bytes": len(result), "preview": result[:2000].decode(errors="ignore")}
+        if len(result) > self.host.max_result_bytes:
+            preview["dropped"] = f"larger than {self.host.max_result_bytes} bytes, so it was not kept"
+        else:
+            call.result_id = new_id()
+            preview["stored_result"] = str(call.result_id)
+            self._stored.append((call.result_id, result))
+        call.result = canonical(preview)
+
+    def take_stored(self) -> list[tuple[UUID, bytes]]:
+        taken, self._stored = self._stored, []
+        return taken
+
+    # Writing ---------------------------------------------------------------------------------------------------
+
+    def _sealed(self) -> Sealed:
+        self.checkpoint = replace(self.checkpoint, checkpoint_id=new_id(), created_at=self.time.now())
+        sealed = seal(self.checkpoint, job_id=self.given.job_id, key=self.key)
+        if sealed.size > WARN_BYTES:
+            log.warning("checkpoint is large", job_id=str(self.given.job_id), bytes=sealed.size)
+        return sealed
+
+    async def write(self, write: Write, *, keep_checkpoint: bool = False) -> Written:
+        """Durable, or the attempt is over: nothing goes on without its write."""
+        facts = [*write.facts, *self.notes]
+        if keep_checkpoint:
+            write = replace(write, facts=facts)
+        else:
+            try:
+                sealed = self._sealed()
+            except TooLarge as error:
+                self.checkpoint = replace(self.checkpoint, active_tools=(), working_data={})
+                kept = Write(outcomes=write.outcomes, stored=write.stored)
+                await self.fail(error.message, error.hint, kept)
+            write = replace(write, checkpoint=sealed.text, mac=sealed.mac, facts=facts)
+        if write.step is None:
+            write = replace(write, message_seq=self.checkpoint.cursor.message_seq)
+        self.number += 1
+        self.notes = []
+        written = await self._send(write)
+        self.unread_to = max(self.unread_to, written.message_seq)
+        return written
+
+    async def _send(self, write: Write) -> Written:
+        for tries in range(1, WRITE_TRIES + 1):
+            asked = ticks()
+            try:
+                written = await attempts.advance(
+                    self.host.db,
+                    self.given,
+                    self.host.worker_id,
+                    self.number,
+                    write,
+                    self.host.dispatch_seconds,
+                )
+            except Unavailable as error:
+                # The write may have been applied or not. It is numbered, so sending it again is safe.
+                if tries == WRITE_TRIES:
+                    raise Abandoned(str(error)) from error
+                await asyncio.sleep(0.05 * 2**tries * random.random())  # noqa: S311 -- jitter
+                continue
+            except Conflict as error:
+                if error.code == "lease_expired":
+                    raise Lost from error
+                raise
+            if written is None:
+                raise Lost
+            self.time.heard(written.now, asked)
+            return written
+        raise AssertionError("the last try returns or raises")

@@ -1,0 +1,230 @@
+"""A worker: leases jobs, runs them, renews its lease, adopts what dead workers left behind, and ends cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from cortex_plane.domain.agents import DEFAULT_APP
+from cortex_plane.domain.attempts import Assignment
+from cortex_plane.domain.authorization import SideEffects
+from cortex_plane.domain.errors import CortexError
+from cortex_plane.operations import attempts, workers
+from cortex_plane.operations.verbs import new_id
+from cortex_plane.runtime.executor import Attempt
+from cortex_plane.runtime.lease import Abandoned, Host
+from cortex_plane.runtime.models.backends import Backends
+from cortex_plane.runtime.tools.app import App
+from cortex_plane.storage.database import NOBODY, Database
+
+log = structlog.get_logger()
+
+FORGET_SECONDS = 3600
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerSettings:
+    concurrency: int = 16
+    poll_seconds: float = 1.0
+    adoption_seconds: float = 10.0
+    """A dead worker's jobs are taken over within this time."""
+    grace_seconds: float = 65.0
+    poison_deaths: int = 3
+    dispatch_seconds: float = 2.0
+    """How long after its intent a call may still be sent."""
+    side_effects: SideEffects = SideEffects.ALLOW
+    inline_result_bytes: int = 16 * 1024
+    max_result_bytes: int = 8 * 1024 * 1024
+
+    # Together they stay below adoption_seconds: silent for a lease, noticed by the next look.
+    @property
+    def lease(self) -> timedelta:
+        return timedelta(seconds=self.adoption_seconds * 0.75)
+
+    @property
+    def beat_seconds(self) -> float:
+        return self.adoption_seconds * 0.15
+
+    @property
+    def look_seconds(self) -> float:
+        return self.adoption_seconds * 0.1
+
+
+class Worker:
+    """``run`` until ``stop``. Nothing of it is needed again after a crash: all state is in the database."""
+
+    def __init__(
+        self,
+        db: Database,
+        apps: Sequence[App],
+        master_key: bytes,
+        settings: WorkerSettings | None = None,
+        backends: Backends | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.db = db
+        self.settings = settings or WorkerSettings()
+        self.id = new_id()
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}"
+        self.apps = {app.name: app for app in (App(DEFAULT_APP), *apps)}
+        self.work = asyncio.Event()
+        """Set by a hint: look for jobs now."""
+        self.stopping = asyncio.Event()
+        self._master_key = master_key
+        self._running: dict[asyncio.Task[None], Attempt] = {}
+        self._abandoned: list[Assignment] = []
+        self._last_org: UUID = NOBODY
+        self._host = Host(
+            db=db,
+            worker_id=self.id,
+            worker_name=self.name,
+            apps=self.apps,
+            backends=backends or Backends(),
+            master_key=master_key,
+            side_effects=self.settings.side_effects,
+            dispatch_seconds=self.settings.dispatch_seconds,
+            inline_result_bytes=self.settings.inline_result_bytes,
+            max_result_bytes=self.settings.max_result_bytes,
+            stopping=self.stopping,
+        )
+
+    def stop(self) -> None:
+        """Take nothing new; finish or hand back what runs."""
+        self.stopping.set()
+        self.work.set()
+
+    async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
+        await workers.require_key(self.db, self._master_key)
+        await self._register()
+        await workers.publish(self.db, [version for app in self.apps.values() for version in app.versions])
+        duties = [
+            asyncio.create_task(self._every(self.settings.beat_seconds, self._beat)),
+            asyncio.create_task(self._every(self.settings.look_seconds, self._adopt)),
+            asyncio.create_task(self._every(FORGET_SECONDS, lambda: workers.forget(self.db))),
+        ]
+        on_ready()
+        try:
+            await self._claim_until_stopped()
+            await self._drain()
+        finally:
+            for duty in duties:
+                duty.cancel()
+            await asyncio.gather(*duties, return_exceptions=True)
+        await self._release_abandoned()
+        with contextlib.suppress(CortexError):
+            await workers.stop(self.db, self.id)
+
+    # Claiming --------------------------------------------------------------------------------------------------
+
+    async def _claim_until_stopped(self) -> None:
+        while not self.stopping.is_set():
+            self.work.clear()
+            free = self.settings.concurrency - len(self._running)
+            claimed, busy = await self._claim(free) if free else ([], False)
+            for given in claimed:
+                self._start(given)
+            if busy:
+                # Somebody claims at this very moment. Their turn is over in a moment.
+                await asyncio.sleep(random.uniform(0.001, 0.01))  # noqa: S311 -- jitter
+            elif len(claimed) < free or not free:
+                await self._rest()
+
+    async def _claim(self, free: int) -> tuple[list[Assignment], bool]:
+        try:
+            claimed, busy = await attempts.claim(self.db, self.id, list(self.apps), free, self._last_org)
+        except CortexError as error:
+            log.warning("cannot claim", error=str(error))
+            return [], False
+        if claimed:
+            self._last_org = claimed[-1].org_id
+        return claimed, busy
+
+    async def _rest(self) -> None:
+        """Until a hint, the end of a job, or the next poll."""
+        seconds = self.settings.poll_seconds * random.uniform(0.8, 1.2)  # noqa: S311 -- jitter
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.work.wait()
+
+    def _start(self, given: Assignment) -> None:
+        attempt = Attempt(self._host, given)
+        task = asyncio.create_task(self._attempt(attempt), name=f"job {given.job_id}")
+        self._running[task] = attempt
+        task.add_done_callback(self._ended)
+
+    async def _attempt(self, attempt: Attempt) -> None:
+        try:
+            await attempt.run()
+        except Abandoned as error:
+            given = attempt.given
+            log.error("attempt abandoned", job_id=str(given.job_id), error=str(error))
+            self._abandoned.append(given)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.pop(task, None)
+        self.work.set()
+        if not task.cancelled() and task.exception() is not None:
+            log.error("attempt crashed", error=repr(task.exception()))
+
+    # Duties ----------------------------------------------------------------------------------------------------
+
+    async def _every(self, seconds: float, duty: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            try:
+                await duty()
+            except CortexError as error:
+                log.warning("duty failed", duty=getattr(duty, "__name__", "forget"), error=str(error))
+            await asyncio.sleep(seconds * random.uniform(0.9, 1.0))  # noqa: S311 -- jitter
+
+    async def _register(self) -> None:
+        await workers.register(
+            self.db, self.id, self.name, socket.gethostname(), os.getpid(), sorted(self.apps),
+            self.settings.concurrency, self.settings.lease,
+        )  # fmt: skip
+
+    async def _beat(self) -> None:
+        beaten = await workers.beat(self.db, self.id, self.settings.lease)
+        if beaten is None:
+            await self._register()
+            return
+        cancelled = set(beaten[1])
+        for attempt in list(self._running.values()):
+            if attempt.given.job_id in cancelled and not attempt.cancel_requested:
+                attempt.interrupt()
+        await self._release_abandoned()
+
+    async def _adopt(self) -> None:
+        adopted = await attempts.adopt(self.db, self.id, self.name, self.settings.poison_deaths)
+        if adopted:
+            log.warning("adopted", jobs=[str(orphan.id) for orphan in adopted])
+            self.work.set()
+
+    async def _release_abandoned(self) -> None:
+        """Hand back jobs whose last write could not be made; whatever it was, the next attempt finds out."""
+        for given in list(self._abandoned):
+            if not await attempts.release(self.db, given, self.id, self.name):
+                log.info("abandoned job was not ours any more", job_id=str(given.job_id))
+            self._abandoned.remove(given)
+            self.work.set()
+
+    # The end ---------------------------------------------------------------------------------------------------
+
+    async def _drain(self) -> None:
+        """Attempts stop by themselves at their next boundary; whoever does not within the grace time is stopped."""
+        if not self._running:
+            return
+        _, late = await asyncio.wait(self._running, timeout=self.settings.grace_seconds)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=5)

@@ -1,0 +1,175 @@
+-- Every write of an attempt: one round trip, one commit. It is fenced by worker and epoch, and numbered: no row means
+-- "you lost it: stop"; a write that was applied before (its answer was lost on the way) is told so and not repeated.
+--
+-- p_calls and p_outcomes are arrays of objects. A call with a verdict gets its authorization row, and where its status
+-- is 'intended' its row is the intent: it may be sent until dispatch_before, which lies inside the worker's lease.
+-- p_status null leaves the job with its worker; anything else, 'RUNNING' included, ends the lease.
+-- A conversation is completed only if its job has read every message; otherwise nothing is written, and the answer
+-- says RUNNING.
+create or replace function advance_job(
+  p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_write bigint,
+  p_checkpoint text, p_mac bytea,
+  p_step integer, p_message_seq bigint, p_response text, p_prompt_tokens integer, p_completion_tokens integer,
+  p_step_seconds double precision,
+  p_done_step integer, p_calls text, p_outcomes text, p_again uuid[], p_dispatch_seconds double precision,
+  p_stored_ids uuid[], p_stored bytea[],
+  p_reply text, p_status text, p_error text, p_delay_seconds double precision, p_hold text, p_result text,
+  p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[])
+  returns table (
+    status text, session_id uuid, message_seq bigint, held boolean, cancelled boolean, dispatch_before timestamptz,
+    now timestamptz, applied_before boolean)
+  language plpgsql set search_path = public, pg_temp as $$
+#variable_conflict use_column
+declare
+  the_job record;
+  lease_end timestamptz;
+  ends timestamptz;
+  new_messages integer := 0;
+  new_holds text[];
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  applied_before := false;
+  if p_status is null then
+    update job j
+    set checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), checkpoint_mac = coalesce(p_mac, j.checkpoint_mac),
+      write_seq = p_write, step_index = coalesce(p_done_step, j.step_index),
+      deaths = case when p_done_step is null then j.deaths else 0 end, updated_at = plane_now()
+    where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
+      and j.write_seq = p_write - 1
+    returning j.session_id, j.kind, j.holds, j.cancel_requested_at is not null as cancelled, j.updated_at as at
+    into the_job;
+    now := the_job.at;
+  else
+    select j.session_id, j.kind, j.holds, j.cancel_requested_at is not null as cancelled, j.leased_at into the_job
+    from job j
+    where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
+      and j.write_seq = p_write - 1
+    for no key update;
+    now := plane_now();
+  end if;
+  if the_job.session_id is null then
+    -- Lost; or only the answer to this very write was lost. A write that ended the lease is known by its epoch and
+    -- number alone: nobody else writes under them.
+    return query
+      select j.status, j.session_id, h.message_seq, j.holds <> '{}', j.cancel_requested_at is not null,
+        (select max(c.dispatch_before) from tool_call c
+         where c.org_id = p_org and c.job_id = p_job and c.status = 'intended'), plane_now(), true
+      from job j join session_head h on h.org_id = j.org_id and h.session_id = j.session_id
+      where j.org_id = p_org and j.id = p_job and j.epoch = p_epoch and j.write_seq = p_write
+        and (j.worker_id = p_worker or (j.worker_id is null and p_status is not null));
+    return;
+  end if;
+
+  session_id := the_job.session_id;
+  held := the_job.holds <> '{}';
+  cancelled := the_job.cancelled;
+
+  if p_reply is not null or (p_status = 'COMPLETED' and the_job.kind = 'conversation') then
+    select h.message_seq into strict message_seq
+    from session_head h where h.org_id = p_org and h.session_id = the_job.session_id for update;
+    if p_status = 'COMPLETED' and the_job.kind = 'conversation' and message_seq > p_message_seq then
+      status := 'RUNNING';
+      return next;
+      return;
+    end if;
+  end if;
+
+  if p_status is not null then
+    ends := now + make_interval(secs => coalesce(p_delay_seconds, 0));
+    new_holds := case when p_status in ('COMPLETED', 'FAILED', 'CANCELLED') then '{}'
+      when p_hold is null or p_hold = any (the_job.holds) then the_job.holds
+      else the_job.holds || p_hold end;
+    if p_status = 'RUNNING' then
+      update job j
+      set checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), checkpoint_mac = coalesce(p_mac, j.checkpoint_mac),
+        write_seq = p_write, worker_id = null, leased_at = null, runnable_at = now, updated_at = now,
+        running_seconds = j.running_seconds + extract(epoch from now - the_job.leased_at)
+      where j.org_id = p_org and j.id = p_job;
+    else
+      update job j
+      set status = p_status,
+        checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), checkpoint_mac = coalesce(p_mac, j.checkpoint_mac),
+        write_seq = p_write, step_index = coalesce(p_done_step, j.step_index),
+        deaths = case when p_done_step is null then j.deaths else 0 end,
+        worker_id = null, leased_at = null,
+        runnable_at = case when p_status in ('RETRY', 'SLEEPING') and new_holds = '{}' then ends end,
+        next_retry_at = case when p_status = 'RETRY' then ends end,
+        wake_at = case when p_status = 'SLEEPING' then ends end,
+        retry_count = j.retry_count + (p_status = 'RETRY')::integer,
+        holds = new_holds, held_at = case when new_holds <> '{}' then coalesce(j.held_at, now) end,
+        error_message = coalesce(p_error, j.error_message),
+        result = coalesce(p_result::jsonb, j.result),
+        running_seconds = j.running_seconds + extract(epoch from now - the_job.leased_at)
+      where j.org_id = p_org and j.id = p_job;
+    end if;
+  end if;
+  status := coalesce(p_status, 'RUNNING');
+
+  if p_step is not null then
+    insert into step (org_id, job_id, step_index, message_seq, response, prompt_tokens, completion_tokens, started_at,
+      created_at)
+    values (p_org, p_job, p_step, p_message_seq, p_response::jsonb, p_prompt_tokens, p_completion_tokens,
+      now - make_interval(secs => p_step_seconds), now);
+  end if;
+  if p_stored_ids is not null then
+    insert into stored_result (org_id, id, job_id, content, created_at)
+    select p_org, s.id, p_job, s.content, now from unnest(p_stored_ids, p_stored) s (id, content);
+  end if;
+  if p_outcomes is not null then
+    update tool_call c
+    set status = o.status, result = o.result, result_id = o.result_id, error = o.error, settled_by = o.settled_by,
+      finished_at = case when o.status in ('completed', 'failed') then now end
+    from jsonb_to_recordset(p_outcomes::jsonb) o (
+      id uuid, status text, result jsonb, result_id uuid, error text, settled_by text)
+    where c.org_id = p_org and c.id = o.id;
+  end if;
+  if p_dispatch_seconds is not null then
+    select w.expires_at into lease_end from worker w where w.id = p_worker;
+    if lease_end is null or lease_end <= now then
+      raise exception using errcode = 'CX409', detail = 'lease_expired',
+        message = 'The lease of this worker has run out.', hint = 'Another worker takes its jobs over.';
+    end if;
+    dispatch_before := least(now + make_interval(secs => p_dispatch_seconds), lease_end);
+  end if;
+  if p_again is not null then
+    update tool_call c
+    set status = 'intended', attempt = c.attempt + 1, dispatch_before = advance_job.dispatch_before,
+      settle_after = advance_job.dispatch_before + (c.settle_after - c.dispatch_before), finished_at = null
+    where c.org_id = p_org and c.id = any (p_again);
+  end if;
+  if p_calls is not null then
+    with given as (
+      select * from jsonb_to_recordset(p_calls::jsonb) c (
+        id uuid, step integer, position integer, tool text, digest text, arguments jsonb, input_hash text,
+        read_only boolean, on_uncertain text, authorization_id uuid, verdict text, rule text,
+        timeout_seconds double precision, status text, result jsonb, result_id uuid, error text)),
+    authorized as (
+      insert into call_authorization (org_id, id, job_id, tool_name, input_hash, verdict, rule, created_at)
+      select p_org, g.authorization_id, p_job, g.tool, decode(g.input_hash, 'hex'), g.verdict, g.rule, now
+      from given g where g.verdict is not null)
+    insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash,
+      read_only, on_uncertain, authorization_id, status, dispatch_before, settle_after, result, result_id, error,
+      created_at, finished_at)
+    select p_org, g.id, p_job, g.step, g.position, g.tool, g.digest, g.arguments, decode(g.input_hash, 'hex'),
+      g.read_only, g.on_uncertain, g.authorization_id, g.status,
+      case when g.status = 'intended' then advance_job.dispatch_before end,
+      case when g.status = 'intended'
+        then advance_job.dispatch_before + make_interval(secs => g.timeout_seconds) end,
+      g.result, g.result_id, g.error, now,
+      case when g.status in ('completed', 'failed', 'rejected') then now end
+    from given g;
+  end if;
+  if p_reply is not null then
+    insert into message (org_id, session_id, seq, role, text, job_id, created_at)
+    values (p_org, the_job.session_id, message_seq + 1, 'assistant', p_reply, p_job, now);
+    new_messages := 1;
+  end if;
+
+  perform session_append(p_org, the_job.session_id, new_messages, p_event_types,
+    array_fill(p_job, array[coalesce(cardinality(p_event_types), 0)]), p_event_data, p_actions, p_bodies);
+  -- The head is ours now: nobody adds a message before we commit, so this is what the next step must read to.
+  select h.message_seq into message_seq
+  from session_head h where h.org_id = p_org and h.session_id = the_job.session_id;
+  return next;
+end
+$$;

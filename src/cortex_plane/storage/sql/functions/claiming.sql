@@ -1,0 +1,185 @@
+-- Claims: which job next, across orgs. Orgs take turns (the caller names the one that was served last); within an
+-- org what was begun goes before what is new, and an agent at its limit is passed over. Each agent's limit is exact:
+-- whoever claims for an agent holds its lock until commit, so nobody counts what another is about to add.
+
+create or replace function find_next_job(p_apps text[], p_after uuid)
+  returns table (org_id uuid, id uuid, busy boolean)
+  language plpgsql security definer set search_path = public, pg_temp as $$
+#variable_conflict use_column
+declare
+  due timestamptz := plane_now();
+  at_org uuid := p_after;
+  next_org uuid;
+  wrapped boolean := false;
+  waiting record;
+  allowed integer;
+  running integer;
+begin
+  busy := false;
+  for hop in 1 .. 256 loop
+    select q.org_id into next_org
+    from unnest(p_apps) a (app) cross join lateral (
+      select j.org_id from job j
+      where j.app = a.app and j.runnable_at is not null and j.org_id > at_org
+      order by j.org_id limit 1) q
+    order by q.org_id limit 1;
+    if next_org is null or (wrapped and next_org > p_after) then
+      exit when wrapped;
+      wrapped := true;
+      at_org := '00000000-0000-0000-0000-000000000000';
+      continue;
+    end if;
+    at_org := next_org;
+    for waiting in
+      with recursive queues (app, agent_id, depth) as (
+        select a.app, (
+          select j.agent_id from job j
+          where j.app = a.app and j.org_id = next_org and j.runnable_at is not null
+          order by j.agent_id limit 1), 1
+        from unnest(p_apps) a (app)
+        union all
+        select q.app, (
+          select j.agent_id from job j
+          where j.app = q.app and j.org_id = next_org and j.runnable_at is not null and j.agent_id > q.agent_id
+          order by j.agent_id limit 1), q.depth + 1
+        from queues q where q.agent_id is not null and q.depth < 128)
+      select q.app, q.agent_id, first.queue, first.runnable_at
+      from queues q cross join lateral (
+        (select 0 as queue, j.runnable_at from job j
+         where j.app = q.app and j.org_id = next_org and j.agent_id = q.agent_id and j.queue = 0
+           and j.runnable_at <= due
+         order by j.runnable_at limit 1)
+        union all
+        (select 1, j.runnable_at from job j
+         where j.app = q.app and j.org_id = next_org and j.agent_id = q.agent_id and j.queue = 1
+           and j.runnable_at <= due
+         order by j.runnable_at limit 1)) first
+      where q.agent_id is not null
+      order by first.queue, first.runnable_at
+    loop
+      if not pg_try_advisory_xact_lock(hashtextextended(waiting.agent_id::text, 1)) then
+        busy := true;
+        continue;
+      end if;
+      select coalesce((v.resource_limits ->> 'max_concurrent_jobs')::integer, 5) into allowed
+      from agent g join agent_version v
+        on v.org_id = g.org_id and v.agent_id = g.id and v.version = g.config_version
+      where g.org_id = next_org and g.id = waiting.agent_id;
+      select count(*) into running from job j
+      where j.org_id = next_org and j.agent_id = waiting.agent_id and j.worker_id is not null;
+      continue when running >= allowed;
+      select j.id into id from job j
+      where j.app = waiting.app and j.org_id = next_org and j.agent_id = waiting.agent_id
+        and j.queue = waiting.queue and j.runnable_at <= due
+      order by j.runnable_at limit 1
+      for no key update skip locked;
+      if found then
+        org_id := next_org;
+        return next;
+        return;
+      end if;
+      busy := true;
+    end loop;
+  end loop;
+  org_id := null;
+  id := null;
+  if busy then
+    return next;
+  end if;
+end
+$$;
+
+-- Jobs whose worker is dead: found here, taken over one by one under their own org.
+create or replace function find_orphans(p_limit integer)
+  returns table (org_id uuid, id uuid, worker_id uuid, worker text, epoch bigint, deaths integer, cancelled boolean,
+    held boolean)
+  language sql volatile security definer set search_path = public, pg_temp as $$
+  select j.org_id, j.id, j.worker_id, w.name, j.epoch, j.deaths, j.cancel_requested_at is not null, j.holds <> '{}'
+  from worker w join job j on j.worker_id = w.id
+  where w.expires_at < (select plane_now())
+  limit p_limit
+$$;
+
+-- Which of a worker's jobs somebody wants to stop.
+create or replace function find_cancelled(p_worker uuid) returns table (org_id uuid, id uuid)
+  language sql volatile security definer set search_path = public, pg_temp as $$
+  select j.org_id, j.id from job j where j.worker_id = p_worker and j.cancel_requested_at is not null
+$$;
+
+do $$
+declare
+  finder regprocedure;
+begin
+  -- Whoever is not a superuser can only hand a function to a role that may create one there: for this moment it may.
+  grant create on schema public to cortex_claimer;
+  foreach finder in array array[
+    'find_next_job(text[], uuid)', 'find_orphans(integer)', 'find_cancelled(uuid)']::regprocedure[]
+  loop
+    execute format('alter function %s owner to cortex_claimer', finder);
+    execute format('revoke all on function %s from public', finder);
+    execute format('grant execute on function %s to cortex_app', finder);
+  end loop;
+  revoke create on schema public from cortex_claimer;
+end
+$$;
+
+-- Lease up to p_wanted jobs to a worker. A last row without a job says that others were claiming at the same moment.
+create or replace function claim_jobs(p_worker uuid, p_apps text[], p_wanted integer, p_after uuid)
+  returns table (
+    org_id uuid, job_id uuid, session_id uuid, agent_id uuid, agent_version integer, kind text, app text,
+    payload jsonb, checkpoint text, checkpoint_mac bytea, epoch bigint, write_seq bigint, retry_count integer,
+    max_retries integer, running_seconds double precision, model_config jsonb, skill_config jsonb,
+    resource_limits jsonb, message_seq bigint, now timestamptz)
+  language plpgsql set search_path = public, pg_temp as $$
+#variable_conflict use_column
+declare
+  found_job record;
+  claimed record;
+  at_org uuid := p_after;
+  moved record;
+  moves jsonb[] := '{}';
+begin
+  for turn in 1 .. p_wanted loop
+    select * into found_job from find_next_job(p_apps, at_org);
+    exit when not found;
+    if found_job.id is null then
+      return query select null::uuid, null::uuid, null::uuid, null::uuid, null::integer, null::text, null::text,
+        null::jsonb, null::text, null::bytea, null::bigint, null::bigint, null::integer, null::integer,
+        null::double precision, null::jsonb, null::jsonb, null::jsonb, null::bigint, plane_now();
+      exit;
+    end if;
+    at_org := found_job.org_id;
+    perform set_config('app.org_id', at_org::text, true);
+    now := plane_now();
+    select j.session_id, j.status into moved from job j where j.org_id = at_org and j.id = found_job.id;
+    if moved.status = 'RUNNING' then
+      update job j
+      set worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now, runnable_at = null
+      where j.org_id = at_org and j.id = found_job.id;
+    else
+      update job j
+      set status = 'RUNNING', worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now,
+        runnable_at = null, next_retry_at = null, wake_at = null
+      where j.org_id = at_org and j.id = found_job.id;
+      moves := moves || jsonb_build_object('org', at_org, 'session', moved.session_id, 'job', found_job.id);
+    end if;
+    return query
+      select j.org_id, j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.app, j.payload,
+        j.checkpoint::text, j.checkpoint_mac, j.epoch, j.write_seq, j.retry_count, j.max_retries, j.running_seconds,
+        v.model_config, v.skill_config, v.resource_limits, h.message_seq, now
+      from job j
+      join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
+      join session_head h on h.org_id = j.org_id and h.session_id = j.session_id
+      where j.org_id = at_org and j.id = found_job.id;
+  end loop;
+  -- Heads last, and in one order: two claims may meet in the same sessions.
+  for moved in
+    select (m ->> 'org')::uuid as org, (m ->> 'session')::uuid as session, (m ->> 'job')::uuid as job
+    from unnest(moves) m order by m ->> 'session', m ->> 'job'
+  loop
+    perform set_config('app.org_id', moved.org::text, true);
+    perform session_append(moved.org, moved.session, 0, array['status'], array[moved.job],
+      array[jsonb_build_object('status', 'RUNNING')], '{}', '{}');
+  end loop;
+end
+$$;

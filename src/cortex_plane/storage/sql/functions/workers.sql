@@ -1,0 +1,112 @@
+-- The life of a worker: one row, renewed by its heartbeat. Who has not renewed it in time is dead.
+
+create or replace function register_worker(
+  p_id uuid, p_name text, p_host text, p_pid integer, p_apps text[], p_concurrency integer, p_lease interval)
+  returns timestamptz
+  language sql volatile set search_path = public, pg_temp as $$
+  insert into worker (id, name, host, pid, apps, concurrency, expires_at)
+  values (p_id, p_name, p_host, p_pid, p_apps, p_concurrency, plane_now() + p_lease)
+  on conflict (id) do update set expires_at = excluded.expires_at, stopped_at = null
+  returning expires_at
+$$;
+
+-- Renew the lease; tells which jobs of this worker are to be stopped. No row at all: the worker was forgotten.
+create or replace function beat(p_worker uuid, p_lease interval)
+  returns table (expires_at timestamptz, cancelled uuid[])
+  language plpgsql set search_path = public, pg_temp as $$
+#variable_conflict use_column
+begin
+  update worker w set expires_at = plane_now() + p_lease where w.id = p_worker returning w.expires_at into expires_at;
+  if not found then
+    return;
+  end if;
+  select coalesce(array_agg(c.id), '{}') into cancelled from find_cancelled(p_worker) c;
+  return next;
+end
+$$;
+
+-- A worker that ends as it should. Whatever it could not hand back is adopted at once.
+create or replace function stop_worker(p_worker uuid) returns void
+  language sql volatile set search_path = public, pg_temp as $$
+  update worker set stopped_at = plane_now(), expires_at = plane_now() where id = p_worker
+$$;
+
+-- Workers that have been gone for a day are forgotten, once none of their jobs is left to adopt.
+create or replace function forget_workers() returns void
+  language sql volatile set search_path = public, pg_temp as $$
+  delete from worker w where w.expires_at < (select plane_now()) - interval '1 day'
+    and not exists (select from find_orphans(1000) o where o.worker_id = w.id)
+$$;
+
+-- Take a dead worker's job from it. What became of the job was decided by the caller from what it saw; if any of that
+-- has changed, nothing happens and the next look decides again.
+create or replace function adopt_job(
+  p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_cancelled boolean, p_held boolean, p_status text,
+  p_error text, p_action text, p_body bytea)
+  returns boolean
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  the_job record;
+  lost worker%rowtype;
+  at timestamptz;
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  select j.session_id, j.leased_at, j.status into the_job from job j
+  where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
+    and (j.cancel_requested_at is not null) = p_cancelled and (j.holds <> '{}') = p_held
+  for no key update skip locked;
+  if not found then
+    return false;
+  end if;
+  at := plane_now();
+  select * into lost from worker w where w.id = p_worker;
+  if lost.expires_at >= at then
+    return false;
+  end if;
+  if p_status = 'RUNNING' then
+    update job set worker_id = null, leased_at = null, runnable_at = at, deaths = deaths + (lost.stopped_at is null)::int,
+      running_seconds = running_seconds
+        + greatest(0, extract(epoch from coalesce(least(lost.expires_at, at), at) - the_job.leased_at))
+    where org_id = p_org and id = p_job;
+  else
+    update job set status = p_status, error_message = p_error,
+      holds = case when p_status = 'PAUSED' then holds else '{}' end,
+      held_at = case when p_status = 'PAUSED' then held_at end, worker_id = null, leased_at = null, runnable_at = null,
+      deaths = deaths + 1,
+      running_seconds = running_seconds
+        + greatest(0, extract(epoch from coalesce(least(lost.expires_at, at), at) - the_job.leased_at))
+    where org_id = p_org and id = p_job;
+  end if;
+  perform session_append(p_org, the_job.session_id, 0, array['worker_lost', 'status'], array[p_job, p_job],
+    array[jsonb_build_object('worker', lost.name, 'epoch', p_epoch), jsonb_build_object('status', p_status)],
+    array[p_action], array[p_body]);
+  return true;
+end
+$$;
+
+-- A living worker gives up a job whose last write it could not make. Held jobs stop here.
+create or replace function release_job(
+  p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_action text, p_body bytea) returns boolean
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  the_job record;
+  at timestamptz;
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  select j.session_id, j.leased_at, j.holds into the_job from job j
+  where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
+  for no key update;
+  if not found then
+    return false;
+  end if;
+  at := plane_now();
+  update job set worker_id = null, leased_at = null, runnable_at = case when holds = '{}' then at end,
+    running_seconds = running_seconds + extract(epoch from at - the_job.leased_at)
+  where org_id = p_org and id = p_job;
+  if the_job.holds <> '{}' then
+    update job set status = 'PAUSED' where org_id = p_org and id = p_job;
+  end if;
+  perform session_append(p_org, the_job.session_id, 0, '{}', '{}', '{}', array[p_action], array[p_body]);
+  return true;
+end
+$$;

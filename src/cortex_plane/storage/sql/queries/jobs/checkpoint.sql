@@ -1,0 +1,1 @@
+select checkpoint from job where id = $1

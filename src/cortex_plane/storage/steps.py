@@ -1,0 +1,57 @@
+"""Steps, tool calls and their results in SQL."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from cortex_plane.domain.conversations import Said, StepRow
+from cortex_plane.domain.effects import Answer, CallStatus, ToolCall
+from cortex_plane.domain.jobs import Step
+from cortex_plane.domain.values import parse
+from cortex_plane.storage.database import Transaction
+from cortex_plane.storage.queries import Queries
+from cortex_plane.storage.rows import one
+
+queries = Queries("steps")
+
+
+async def said(tx: Transaction, session_id: UUID, above: int, up_to: int) -> list[Said]:
+    return [parse(Said, row) for row in await tx.rows(queries.said, session_id, above, up_to)]
+
+
+async def responses(tx: Transaction, job_id: UUID) -> list[StepRow]:
+    return [parse(StepRow, row) for row in await tx.rows(queries.responses, job_id)]
+
+
+async def calls(tx: Transaction, job_id: UUID) -> list[ToolCall]:
+    return [parse(ToolCall, row) for row in await tx.rows(queries.calls, job_id)]
+
+
+async def open_calls(tx: Transaction, job_id: UUID) -> list[ToolCall]:
+    """Calls that were written down and have no outcome."""
+    return [parse(ToolCall, row) for row in await tx.rows(queries.open_calls, job_id)]
+
+
+async def last_calls(tx: Transaction, job_id: UUID) -> list[ToolCall]:
+    return [parse(ToolCall, row) for row in await tx.rows(queries.last_calls, job_id)]
+
+
+async def get_call(tx: Transaction, job_id: UUID, call_id: UUID) -> ToolCall | None:
+    return one(ToolCall, await tx.row(queries.get_call, job_id, call_id))
+
+
+async def answer(tx: Transaction, call_id: UUID, status: CallStatus, given: Answer, by: str) -> bool:
+    """False: somebody answered before."""
+    error = f"settled by {by}: {given.note or 'given up'}" if status is CallStatus.FAILED else None
+    result = given.result if given.result is not None else {"confirmed_by": by, "note": given.note}
+    kept = result if status is CallStatus.COMPLETED else None
+    return await tx.value(queries.answer, call_id, status, kept, error, by) is not None
+
+
+async def list_steps(tx: Transaction, job_id: UUID, above: int, limit: int) -> list[Step]:
+    return [parse(Step, row) for row in await tx.rows(queries.list_steps, job_id, above, limit)]
+
+
+async def stored_result(tx: Transaction, job_id: UUID, id: UUID) -> bytes | None:
+    content: bytes | None = await tx.value(queries.stored_result, job_id, id)
+    return content
