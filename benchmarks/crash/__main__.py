@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from benchmarks.crash.table import peer_rows, print_table
+from benchmarks.crash.table import all_rows, print_table
 from cortex_plane.embedded import EmbeddedPostgres
 
 
@@ -15,7 +15,7 @@ def main() -> None:
         home = Path(folder)
         home.chmod(0o711)
         with EmbeddedPostgres(home) as server:
-            print_table(asyncio.run(peer_rows(server)))
+            print_table(asyncio.run(all_rows(server)))
 
 
 if __name__ == "__main__":

@@ -43,6 +43,22 @@ async def rows(engines: Iterable[Engine]) -> list[Row]:
     return [Row(engine.name, {place: await engine.run(place) for place in Place}) for engine in engines]
 
 
+OURS = ("probe", "retry_with_key", "ask_human", "fail")
+
+
+@asynccontextmanager
+async def ours(server: Server, world: World) -> AsyncIterator[list[Engine]]:
+    """Ours, one row for each way in which a tool may settle what nobody knows."""
+    async with fresh_database(server.url(), "cortex") as url:
+        module = "benchmarks.crash.cortex_peer"
+        yield [ProcessEngine(f"Cortex Plane ({kind})", module, url, world) for kind in OURS]
+
+
+async def all_rows(server: Server) -> list[Row]:
+    async with outside_world() as world, ours(server, world) as own, peers(server, world) as others:
+        return await rows([*own, *others])
+
+
 async def peer_rows(server: Server) -> list[Row]:
     async with outside_world() as world, peers(server, world) as engines:
         return await rows(engines)

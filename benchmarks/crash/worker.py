@@ -34,13 +34,15 @@ class Script:
     job: str
     place: Place | None
 
-    async def act(self, step: int) -> dict[str, Any]:
-        """The side effect of a step, without an idempotency key: what happens twice is seen twice."""
+    async def act(self, step: int, key: str | None = None) -> dict[str, Any]:
+        """The side effect of a step. Without an idempotency key, what happens twice is seen twice."""
         place = self.place if step == FATAL_STEP else None
         if place is Place.BEFORE:
             _die()
         delay = WINDOW_MS if place is Place.INSIDE else 0
-        answer = await self.world.act(act_key(self.job, step), delay_ms=delay, payload=TOOL_ARGUMENTS)
+        answer = await self.world.act(
+            act_key(self.job, step), delay_ms=delay, payload=TOOL_ARGUMENTS, idempotency_key=key
+        )
         if place is Place.AFTER:
             _die()
         return answer

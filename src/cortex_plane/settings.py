@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AliasChoices, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from cortex_plane.domain.authorization import SideEffects
 from cortex_plane.domain.errors import SetupError
 
 
@@ -24,6 +25,18 @@ class Settings(BaseSettings):
     pool_size: Annotated[int, Field(ge=2, le=500)] = 20
     prepared_statements: bool = True
     postgres_binaries: Path | None = None
+    master_key: str | None = None
+    listen_url: str | None = None
+    notifications: bool = True
+    concurrency: Annotated[int, Field(ge=1, le=1000)] = 16
+    poll_seconds: Annotated[float, Field(ge=0.01, le=60)] = 1.0
+    adoption_seconds: Annotated[float, Field(ge=0.5, le=3600)] = 10.0
+    dispatch_seconds: Annotated[float, Field(ge=0.1, le=60)] = 2.0
+    grace_seconds: Annotated[float, Field(ge=0, le=3600)] = 65.0
+    poison_deaths: Annotated[int, Field(ge=1, le=100)] = 3
+    side_effects: SideEffects = SideEffects.ALLOW
+    inline_result_bytes: Annotated[int, Field(ge=1024, le=64 * 1024)] = 16 * 1024
+    max_result_bytes: Annotated[int, Field(ge=1024, le=256 * 1024 * 1024)] = 8 * 1024 * 1024
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "text"] = "json"
 

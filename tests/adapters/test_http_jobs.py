@@ -104,18 +104,22 @@ async def test_a_job_is_cancelled_once_and_its_history_tells(
     headers = world.admin.headers
     job = await _submit(http, world)
     path = f"/v1/jobs/{job['id']}"
-    cancelled = (await http.post(f"{path}/cancel", json={"reason": "wrong branch"}, headers=headers)).json()
+    receipt = (await http.post(f"{path}/cancel", json={"reason": "wrong branch"}, headers=headers)).json()
+    cancelled = receipt["job"]
     assert (cancelled["status"], cancelled["error_message"]) == ("CANCELLED", "wrong branch")
     assert cancelled["finished_at"] is not None
+    assert (receipt["changed"], receipt["pending"]) == (True, False)
     again = await http.post(f"{path}/cancel", json={"reason": "other"}, headers=headers)
-    assert (again.status_code, again.json()) == (200, cancelled)
+    assert (again.status_code, again.json()) == (200, receipt | {"changed": False})
     history = (await http.get(f"{path}/history", headers=headers)).json()
     steps = [(change["previous_status"], change["new_status"]) for change in history["items"]]
     assert steps == [(None, "PENDING"), ("PENDING", "CANCELLED")]
     assert history["next_cursor"] is None
     done = await _submit(http, world)
     for status in ("RUNNING", "COMPLETED"):
-        await admin.execute("update job set status = $1 where id = $2", status, done["id"])
+        await admin.execute(
+            "update job set status = $1, runnable_at = null where id = $2", status, done["id"]
+        )
     late = await http.post(f"/v1/jobs/{done['id']}/cancel", json={}, headers=headers)
     assert (late.status_code, late.json()["code"]) == (409, "job_finished")
 
@@ -129,7 +133,10 @@ async def test_a_job_that_ended_badly_is_submitted_again(
     path = f"/v1/jobs/{job['id']}"
     early = await http.post(f"{path}/resubmit", headers=headers)
     assert (early.status_code, early.json()["code"]) == (409, "not_resubmittable")
-    await admin.execute("update job set status = 'FAILED', error_message = 'x' where id = $1", job["id"])
+    await admin.execute(
+        "update job set status = 'FAILED', error_message = 'x', runnable_at = null where id = $1",
+        job["id"],
+    )
     keyed = {**headers, "Idempotency-Key": "again"}
     new = await http.post(f"{path}/resubmit", headers=keyed)
     assert new.status_code == 201

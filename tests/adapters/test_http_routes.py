@@ -20,12 +20,17 @@ from cortex_plane.domain.keys import KeyDraft
 from cortex_plane.domain.members import MemberDraft, Role
 from cortex_plane.domain.sessions import SessionDraft
 from cortex_plane.domain.teams import TeamDraft
-from cortex_plane.operations import agents, jobs, keys, members, sessions, teams
+from cortex_plane.operations import agents, jobs, keys, members, sessions, steering, teams
 from cortex_plane.storage.database import Database
+from tests.adapters.stages import held_job
 from tests.people import World
 
 FREE_FORM = frozenset({"payload", "context", "metadata", "skill_config"})
 """The fields that take any JSON object."""
+ANY_JSON = frozenset({"result"})
+"""The fields that take any JSON."""
+OPEN = frozenset({"/healthz", "/readyz", "/schemas/checkpoint/v1.json"})
+"""What needs no key."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,10 @@ class Stage:
     ending_session: str
     job: str
     cancelled_job: str
+    held_job: str
+    """It ran two steps, and waits for an answer about `call`."""
+    call: str
+    result: str
 
     @classmethod
     async def build(cls, world: World, owner: UUID | None = None, opened_by: UUID | None = None) -> Stage:
@@ -70,7 +79,8 @@ class Stage:
         ending = await sessions.create(db, acting, SessionDraft(agent="deployer"))
         job = await jobs.submit(db, acting, JobDraft(agent="deployer", session_id=session.id))
         cancelled = await jobs.submit(db, acting, JobDraft(agent="deployer", session_id=session.id))
-        await jobs.cancel(db, acting, cancelled.id, Cancellation())
+        await steering.cancel(db, acting, cancelled.id, Cancellation())
+        held = await held_job(world, acting)
         return cls(
             team=str(team.id),
             spare_team=str(spare_team.id),
@@ -83,6 +93,9 @@ class Stage:
             ending_session=str(ending.id),
             job=str(job.id),
             cancelled_job=str(cancelled.id),
+            held_job=str(held.job),
+            call=str(held.call),
+            result=str(held.result),
         )
 
     def with_id(self, name: str, id: str) -> Stage:
@@ -132,9 +145,18 @@ def examples(s: Stage) -> list[Example]:
     connection = {"connection_id": s.connection}
     agent = {"agent": s.agent}
     session = {"session_id": s.session}
+    job = {"job_id": s.job}
+    held = {"job_id": s.held_job}
     limit = {"limit": "5"}
-    model = {"model": "scripted", "temperature": 0.5, "max_tokens": 1000, "system_prompt": "Be brief."}
-    limits = {"max_concurrent_jobs": 2, "max_memory_mb": 64, "timeout_seconds": 60}
+    model = {
+        "model": "scripted", "temperature": 0.5, "max_tokens": 1000, "system_prompt": "Be brief.",
+        "script": [{"text": "Done."}],
+    }  # fmt: skip
+    limits = {
+        "max_concurrent_jobs": 2, "max_memory_mb": 64, "timeout_seconds": 60, "step_timeout_seconds": 50,
+        "call_timeout_seconds": 40, "chunk_timeout_seconds": 30, "max_iterations": 20, "token_budget": 10_000,
+        "retry_base_seconds": 0.5, "retry_cap_seconds": 60.5,
+    }  # fmt: skip
     skills = {"checkpoint_granularity": "per_step", "side_effect_tools": ["deploy"], "own": {"a": [1]}}
     return [
         Example("GET /v1/me"),
@@ -216,6 +238,8 @@ def examples(s: Stage) -> list[Example]:
         ),
         Example("POST /v1/sessions/{session_id}/messages", session, body={"text": "And then?"}),
         Example("GET /v1/sessions/{session_id}/messages", session, limit),
+        Example("POST /v1/sessions/{session_id}/pause", session, body={"reason": "lunch"}),
+        Example("POST /v1/sessions/{session_id}/resume", session, body={"note": "back"}),
         Example(
             "POST /v1/sessions/{session_id}/terminate",
             {"session_id": s.ending_session},
@@ -231,13 +255,27 @@ def examples(s: Stage) -> list[Example]:
             "GET /v1/jobs",
             query={**limit, "status": "PENDING", "session_id": s.session, "agent": s.agent},
         ),
-        Example("GET /v1/jobs/{job_id}", {"job_id": s.job}),
-        Example("GET /v1/jobs/{job_id}/history", {"job_id": s.job}),
-        Example("POST /v1/jobs/{job_id}/cancel", {"job_id": s.job}, body={"reason": "no longer needed"}),
+        Example("GET /v1/jobs/{job_id}", job),
+        Example("GET /v1/jobs/{job_id}/history", job),
+        Example("GET /v1/jobs/{job_id}/steps", held, {**limit, "above": "-1"}),
+        Example("GET /v1/jobs/{job_id}/checkpoint", held),
+        Example("GET /v1/jobs/{job_id}/results/{result_id}", {**held, "result_id": s.result}),
+        Example("GET /v1/jobs/{job_id}/questions", held),
+        Example(
+            "POST /v1/jobs/{job_id}/calls/{call_id}/settle",
+            {**held, "call_id": s.call},
+            body={"verdict": "happened", "result": {"receipt": 7}, "note": "I called the bank"},
+        ),
+        Example("POST /v1/jobs/{job_id}/pause", job, body={"reason": "let me look"}),
+        Example("POST /v1/jobs/{job_id}/resume", job, body={"note": "it is fine"}),
+        Example("POST /v1/jobs/{job_id}/cancel", job, body={"reason": "no longer needed"}),
         Example("POST /v1/jobs/{job_id}/resubmit", {"job_id": s.cancelled_job}),
         Example("GET /v1/audit", query={**limit, "session_id": s.session}),
         Example("GET /v1/audit", query=limit),
         Example("GET /v1/audit/verification"),
+        Example("GET /v1/tools"),
+        Example("GET /v1/workers"),
+        Example("GET /schemas/checkpoint/v1.json"),
         Example("GET /healthz"),
         Example("GET /readyz"),
         Example("GET /metrics"),

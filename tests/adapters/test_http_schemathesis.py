@@ -106,7 +106,9 @@ def _known(stage: Stage, operation: Operation) -> dict[str, list[str]]:
         "connection_id": [stage.connection],
         "agent": [stage.spare_agent] if deletes else [stage.agent, "deployer"],
         "session_id": [stage.session, stage.ending_session],
-        "job_id": [stage.job, stage.cancelled_job],
+        "job_id": [stage.job, stage.cancelled_job, stage.held_job, stage.held_job],
+        "call_id": [stage.call],
+        "result_id": [stage.result],
     }
 
 
@@ -155,7 +157,9 @@ def _operations(schema: schemathesis.BaseSchema) -> Iterator[Operation]:
 
 def _turn(operation: Operation) -> int:
     """What changes or ends things comes last, so that everything else still finds what it needs."""
-    if operation.method.upper() == "DELETE" or operation.path.endswith(("/terminate", "/cancel", "/revoke")):
+    if operation.method.upper() == "DELETE" or operation.path.endswith(
+        ("/terminate", "/cancel", "/revoke", "/settle")
+    ):
         return 2
     return 1 if operation.method.upper() == "PATCH" else 0
 

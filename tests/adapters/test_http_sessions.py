@@ -66,7 +66,9 @@ async def test_terminating_cancels_what_is_open_and_may_be_repeated(
         "/v1/jobs", json={"agent": "deployer", "session_id": str(delivery.session_id)}, headers=headers
     )
     for status in ("RUNNING", "COMPLETED"):
-        await admin.execute("update job set status = $1 where id = $2", status, finished.json()["id"])
+        await admin.execute(
+            "update job set status = $1, runnable_at = null where id = $2", status, finished.json()["id"]
+        )
     ended = await http.post(f"{path}/terminate", json={"reason": "enough"}, headers=headers)
     assert ended.json()["status"] == "TERMINATED"
     for id in (delivery.job_id, task.json()["id"]):

@@ -128,7 +128,7 @@ async def test_a_member_sees_only_their_own_sessions_and_jobs(
     mine, someone = await world.person(role, name="Mia"), await world.person(role, name="Sam")
     their_stage = await Stage.build(world, someone.actor.user_account_id)
     before = await digests(admin)
-    for name in ("session", "ending_session", "job", "cancelled_job"):
+    for name in ("session", "ending_session", "job", "cancelled_job", "held_job"):
         theirs, unknown = getattr(their_stage, name), random_id()
         with_unknown = examples(their_stage.with_id(name, unknown))
         for example, blank in zip(examples(their_stage), with_unknown, strict=True):
@@ -139,8 +139,8 @@ async def test_a_member_sees_only_their_own_sessions_and_jobs(
             assert got[0] in (403, 404) or got[1]["items"] == [], example.route
     for path in ("/v1/sessions", "/v1/jobs"):
         assert (await http.get(path, headers=mine.headers)).json()["items"] == []
-        assert len((await http.get(path, headers=someone.headers)).json()["items"]) == 2
-        assert len((await http.get(path, headers=world.admin.headers)).json()["items"]) == 2
+        assert len((await http.get(path, headers=someone.headers)).json()["items"]) == 3
+        assert len((await http.get(path, headers=world.admin.headers)).json()["items"]) == 3
     named = {"member_id": str(someone.actor.user_account_id)}
     assert (await http.get("/v1/sessions", params=named, headers=mine.headers)).json()["items"] == []
     assert await digests(admin) == before

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import asyncpg
 
+OF_NO_ORG = frozenset({"schema_migration", "worker", "tool_version", "plane_key"})
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -34,7 +35,7 @@ async def ids_of(admin: asyncpg.Connection, org: UUID) -> set[str]:
     found = {str(org)}
     for table in await _tables(admin):
         owner = "id" if table == "org" else "org_id"
-        if table == "schema_migration":
+        if table in OF_NO_ORG:
             continue
         lines = await admin.fetch(f"select to_jsonb(t)::text as line from {table} t where {owner} = $1", org)
         for line in lines:

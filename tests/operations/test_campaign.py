@@ -15,7 +15,7 @@ from cortex_plane.domain.errors import Conflict, CortexError, NotFound
 from cortex_plane.domain.jobs import Cancellation, JobDraft
 from cortex_plane.domain.messages import Delivery, InboundMessage, MessageDraft
 from cortex_plane.domain.sessions import Termination
-from cortex_plane.operations import audit, jobs, messages, sessions
+from cortex_plane.operations import audit, jobs, messages, sessions, steering
 from tests.people import World
 
 PEOPLE = 12
@@ -55,7 +55,7 @@ async def _one_act(world: World, chance: random.Random, seen: list[Delivery]) ->
             await sessions.terminate(db, admin, known.session_id, Termination(reason="enough"))
         case 2:
             assert known
-            await jobs.cancel(db, admin, known.job_id, Cancellation())
+            await steering.cancel(db, admin, known.job_id, Cancellation())
         case 3:
             assert known
             await jobs.resubmit(db, admin, known.job_id)

@@ -32,6 +32,7 @@ from cortex_plane.operations import (
     messages,
     orgs,
     sessions,
+    steering,
     teams,
 )
 from cortex_plane.storage.database import Database
@@ -220,9 +221,9 @@ async def test_cancelling_a_job_of_a_session_that_is_ending(world: World, admin:
         draft = JobDraft(agent="deployer", session_id=job.session_id)
         second = await jobs.submit(db, actor, draft)
         calls: list[Awaitable[Any]] = [
-            jobs.cancel(db, actor, job.id, Cancellation()),
+            steering.cancel(db, actor, job.id, Cancellation()),
             sessions.terminate(db, actor, job.session_id, Termination()),
-            jobs.cancel(db, actor, second.id, Cancellation()),
+            steering.cancel(db, actor, second.id, Cancellation()),
             sessions.terminate(db, actor, job.session_id, Termination()),
         ]
         _, errors = await together(*calls)

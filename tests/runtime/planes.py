@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from cortex_plane.domain.agents import Agent, AgentDraft, ModelConfig, ResourceLimits
-from cortex_plane.domain.jobs import Job, JobDraft, JobStatus
+from cortex_plane.domain.attempts import Assignment
+from cortex_plane.domain.jobs import TERMINAL, Job, JobDraft, JobStatus, Step
+from cortex_plane.domain.models import Request, Response, TextChunk, Turn
 from cortex_plane.domain.values import adapter
-from cortex_plane.operations import agents, jobs
+from cortex_plane.operations import agents, attempts, audit, jobs, steering, workers
+from cortex_plane.runtime.executor import Attempt
+from cortex_plane.runtime.models.backends import Backends
+from cortex_plane.runtime.models.scripted import ScriptedModel
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.runtime.worker import Worker, WorkerSettings
-from cortex_plane.storage.database import Database
+from cortex_plane.storage.database import NOBODY, Database
 from tests.people import World
 
 KEY = bytes(range(32))
@@ -36,19 +42,18 @@ async def make_agent(
     *,
     app: str = "tests",
     slug: str = "scripted",
+    model: str = "scripted",
     limits: dict[str, Any] | None = None,
     **skills: Any,
 ) -> Agent:
     """An agent that says these turns, and then that it is done."""
-    model = adapter(ModelConfig).validate_python(
-        {"model": "scripted", "script": [*script, turn(text="done")]}
-    )
+    config = adapter(ModelConfig).validate_python({"model": model, "script": [*script, turn(text="done")]})
     draft = AgentDraft(
         name=f"Agent {slug}",
         slug=slug,
         role="Tester",
         team="main",
-        model_config=model,
+        model_config=config,
         skill_config={"app": app, **skills},
         resource_limits=adapter(ResourceLimits).validate_python(limits or {}),
     )
@@ -74,12 +79,110 @@ async def until(world: World, id: UUID, *statuses: JobStatus, seconds: float = 2
             await asyncio.sleep(0.01)
 
 
+async def ended(world: World, id: UUID, seconds: float = 20) -> Job:
+    """The job, once it is over or waits for a person."""
+    return await until(world, id, *TERMINAL, JobStatus.PAUSED, seconds=seconds)
+
+
+async def steps_of(world: World, id: UUID) -> list[Step]:
+    return await steering.list_steps(world.db, world.admin.actor, id, -1, 1000)
+
+
+async def moves(world: World, id: UUID) -> list[str]:
+    """Every status that the job went through, as the database wrote it down."""
+    return [change.new_status.value for change in await jobs.history(world.db, world.admin.actor, id)]
+
+
+async def whole(world: World) -> bool:
+    """Whether every audit chain of the org verifies."""
+    return (await audit.verify(world.db, world.admin.actor)).faults == []
+
+
+async def actions(world: World, job: Job) -> list[str]:
+    """What the audit trail of the job's session says, in order."""
+    entries = await audit.list_page(world.db, world.admin.actor, job.session_id, 0, 1000)
+    return [entry.action for entry in entries]
+
+
+def names_what_to_do(job: Job, step: int) -> bool:
+    """An error that names the job and the step, and a command or setting that helps."""
+    error = job.error_message or ""
+    return error.startswith(f"Job {job.id}, step {step}: ") and "`" in error.rpartition(". ")[2]
+
+
+class Recording:
+    """The scripted model, which remembers everything it was asked; ``before`` runs ahead of each answer."""
+
+    def __init__(self, before: Callable[[int], Awaitable[None]] | None = None) -> None:
+        self.asked: list[list[Turn]] = []
+        self._before = before
+
+    async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
+        self.asked.append(list(request.turns))
+        if self._before is not None:
+            await self._before(len(self.asked))
+        async for piece in ScriptedModel().stream(request):
+            yield piece
+
+
+class Gate:
+    """A place in a tool or a model where a test holds it."""
+
+    def __init__(self) -> None:
+        self.entered = asyncio.Event()
+        self.opened = asyncio.Event()
+
+    async def passed(self) -> None:
+        self.entered.set()
+        await self.opened.wait()
+
+
+class Died(BaseException):
+    """Raised inside a tool or a model: its worker is gone and writes nothing more."""
+
+
+async def leased(
+    db: Database, *apps: App, lease: timedelta = timedelta(hours=1)
+) -> tuple[Worker, Assignment]:
+    """A worker that is only a row, and the one job that it leased."""
+    worker = Worker(db, apps, KEY, FAST, name="lost")
+    await workers.register(db, worker.id, worker.name, "nowhere", 1, sorted(worker.apps), 1, lease)
+    async with asyncio.timeout(5):
+        while True:
+            claimed, _ = await attempts.claim(db, worker.id, list(worker.apps), 1, NOBODY)
+            if claimed:
+                return worker, claimed[0]
+            await asyncio.sleep(0.01)
+
+
+async def died(db: Database, *apps: App, backends: Backends | None = None) -> Assignment:
+    """A worker takes one job and runs it until a tool or the model raises ``Died``; its lease runs out at once."""
+    worker, given = await leased(db, *apps)
+    host = replace(worker._host, backends=backends or Backends())
+    try:
+        await Attempt(host, given).run()
+    except Died:
+        await expire(db, worker)
+        return given
+    raise AssertionError("nothing killed the worker")
+
+
+async def expire(db: Database, worker: Worker) -> None:
+    """The lease of a worker has run out."""
+    await workers.beat(db, worker.id, timedelta(seconds=-1))
+
+
 @asynccontextmanager
 async def working(
-    db: Database, *apps: App, settings: WorkerSettings = FAST, key: bytes = KEY, **changes: Any
+    db: Database,
+    *apps: App,
+    settings: WorkerSettings = FAST,
+    key: bytes = KEY,
+    backends: Backends | None = None,
+    **changes: Any,
 ) -> AsyncIterator[Worker]:
     """A worker for as long as the block runs, ended as SIGTERM ends one."""
-    worker = Worker(db, apps, key, replace(settings, **changes) if changes else settings)
+    worker = Worker(db, apps, key, replace(settings, **changes) if changes else settings, backends)
     task = asyncio.create_task(worker.run())
     try:
         yield worker

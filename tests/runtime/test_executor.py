@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncpg
 
-from cortex_plane.domain.audit import Verification
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.operations import audit, messages, steering
 from cortex_plane.runtime.tools.app import App

@@ -358,6 +358,7 @@ POWERS = {
     "a superuser": ("superuser", "cortex_app"),
     "allowed to bypass row-level security": ("bypassrls", "cortex_app"),
     "a member of cortex_resolver": ("", "cortex_app, cortex_resolver"),
+    "a member of cortex_resolver or cortex_claimer": ("", "cortex_app, cortex_claimer"),
 }
 
 
@@ -372,8 +373,9 @@ async def test_a_login_that_could_see_past_row_level_security_is_refused(
         try:
             url = with_database(server.admin_url, database, name, password)
             danger = await asyncpg.connect(url)
-            assert await danger.fetchval("select count(*) from org") == 1, (
-                "it sees an org without being in one"
+            table = "agent" if "claimer" in roles else "org"
+            assert await danger.fetchval(f"select count(*) from {table}") == 1, (
+                "it sees an org's row without being in one"
             )
             await danger.close()
             with pytest.raises(SetupError) as raised:
@@ -388,7 +390,7 @@ async def test_a_login_that_could_see_past_row_level_security_is_refused(
             await admin.execute(f"drop role {name}")
 
 
-@pytest.mark.parametrize("options", ["noinherit", "createrole", "owner"])
+@pytest.mark.parametrize("options", ["noinherit", "noinherit claimer", "createrole", "owner"])
 @pytest.mark.proves("D.1")
 async def test_a_login_that_could_give_itself_such_power_is_refused(
     server: TestServer, admin: asyncpg.Connection, world: World, options: str
@@ -396,8 +398,11 @@ async def test_a_login_that_could_give_itself_such_power_is_refused(
     """It sees nothing yet; one statement later it would."""
     database = await admin.fetchval("select current_database()")
     name, password = f"{server.template}_{secrets.token_hex(4)}", secrets.token_hex(8)
-    attributes = "" if options == "owner" else options
-    roles = "cortex_app, cortex_resolver" if options == "noinherit" else "cortex_app"
+    attributes = "" if options == "owner" else options.removesuffix("claimer")
+    roles = {
+        "noinherit": "cortex_app, cortex_resolver",
+        "noinherit claimer": "cortex_app, cortex_claimer",
+    }.get(options, "cortex_app")
     await admin.execute(f"create role {name} login password '{password}' {attributes} in role {roles}")
     owner = await admin.fetchval("select current_user")
     try:

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -20,12 +21,14 @@ import cortex_plane.storage
 from cortex_plane.domain.errors import SetupError, Unavailable
 from cortex_plane.embedded import EmbeddedPostgres
 from cortex_plane.operations import audit, health, keys
+from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.migrate import migrate, pending, require_current, scripts
 from cortex_plane.storage.queries import SQL, every_query
 from tests.conftest import Urls
 from tests.people import World
 from tests.servers import DEBIAN_15, TestServer, with_database
+from tests.storage.leases import Held, claim, make_worker
 from tests.storage.tenants import digest, populate, tables
 
 EVERYTHING = [script.name for script in scripts()]
@@ -102,9 +105,125 @@ async def test_a_new_migration_reaches_a_populated_database(
     urls: Urls, admin: asyncpg.Connection, world: World, folder: Path
 ) -> None:
     await populate(world)
-    (folder / "migrations" / "0002_more.sql").write_text("alter table team add column colour text;")
-    assert await migrate(urls.admin, folder=folder) == ["0002_more"]
+    (folder / "migrations" / "0097_more.sql").write_text("alter table team add column colour text;")
+    assert await migrate(urls.admin, folder=folder) == ["0097_more"]
     assert await admin.fetchval("select count(*) from team where colour is null") == 1
+
+
+# From 0001 to 0002 -------------------------------------------------------------------------------------------
+
+# A job in each state that 0001 let it have, with what becomes of it: whether and when it can be claimed, its holds.
+OF_0001 = {
+    "PENDING": ("created_at", []),
+    "RUNNING": ("updated_at", []),
+    "RETRY": ("next_retry_at", []),
+    "SLEEPING": ("updated_at", []),
+    "WAITING_FOR_APPROVAL": (None, []),
+    "PAUSED": (None, ["operator"]),
+    "COMPLETED": (None, []),
+    "FAILED": (None, []),
+    "CANCELLED": (None, []),
+}
+
+
+@pytest.fixture
+def at_0001(folder: Path) -> Path:
+    """The files of the release before: its migration, and none of the functions that need the next one."""
+    (folder / "migrations" / "0002_durable_core.sql").unlink()
+    for name in ("claiming", "workers", "advance_job", "deliver_message"):
+        (folder / "functions" / f"{name}.sql").unlink()
+    return folder
+
+
+async def fill_0001(admin: asyncpg.Connection) -> UUID:
+    """An org with a job in every state, as rows: the verbs of that release are gone."""
+    org, team, agent, session = (new_id() for _ in range(4))
+    await admin.execute("insert into org (id, slug, name) values ($1, 'acme', 'Acme')", org)
+    await admin.execute("insert into org_head (org_id) values ($1)", org)
+    await admin.execute("insert into team (org_id, id, slug, name) values ($1, $2, 'main', 'M')", org, team)
+    async with admin.transaction():
+        await admin.execute(
+            "insert into agent (org_id, id, team_id, name, slug, role) values ($1, $2, $3, 'A', 'aa', 'R')",
+            org, agent, team,
+        )  # fmt: skip
+        await admin.execute(
+            "insert into agent_version (org_id, agent_id, version, model_config, created_by)"
+            " values ($1, $2, 1, '{\"model\": \"scripted\"}', 'ada')",
+            org, agent,
+        )  # fmt: skip
+    await admin.execute(
+        "insert into session (org_id, id, kind, agent_id, status, opened_by)"
+        " values ($1, $2, 'programmatic', $3, 'ACTIVE', $1)",
+        org, session, agent,
+    )  # fmt: skip
+    await admin.execute("insert into session_head (org_id, session_id) values ($1, $2)", org, session)
+    for status in OF_0001:
+        await admin.execute(
+            """
+            insert into job (org_id, id, session_id, agent_id, agent_version, kind, status, payload, next_retry_at,
+              open_approvals, error_message, created_at, updated_at, finished_at)
+            values ($1, $2, $3, $4, 1, 'task', $5, '{}', '2026-01-03', 1, 'boom', '2026-01-01', '2026-01-02',
+              case when $5 in ('COMPLETED', 'FAILED', 'CANCELLED') then '2026-01-02'::timestamptz end)
+            """,
+            org, new_id(), session, agent, status,
+        )  # fmt: skip
+    return org
+
+
+async def check_upgraded(admin: asyncpg.Connection) -> None:
+    rows = await admin.fetch("select * from job")
+    assert len(rows) == len(OF_0001)
+    for row in rows:
+        due, holds = OF_0001[row["status"]]
+        assert row["runnable_at"] == (row[due] if due else None), row["status"]
+        assert row["holds"] == holds, row["status"]
+        assert row["held_at"] == (row["updated_at"] if holds else None)
+        assert (row["epoch"], row["queue"], row["app"], row["worker_id"]) == (0, 1, "plane", None)
+    assert await admin.fetchval("select count(*) from job_history") == len(OF_0001), (
+        "nothing changed its state"
+    )
+    assert await admin.fetchval("select relforcerowsecurity from pg_class where relname = 'job'")
+    assert not await admin.fetchval("select bool_or(not convalidated) from pg_constraint")
+    old = "select count(*) from pg_class where relname in ('idx_job_pending', 'idx_job_retry')"
+    assert await admin.fetchval(old) == 0
+
+
+async def test_0002_reaches_a_populated_0001(server: TestServer, empty: str, at_0001: Path) -> None:
+    await migrate(server.admin(empty), folder=at_0001)
+    admin = await asyncpg.connect(server.admin(empty))
+    try:
+        await fill_0001(admin)
+        assert "0002_durable_core" in await migrate(server.admin(empty))
+        await check_upgraded(admin)
+        db = await Database.open(server.app(empty))
+        try:
+            await require_current(db)
+            claimed = await claim(db, await make_worker(db), 10)
+        finally:
+            await db.close()
+    finally:
+        await admin.close()
+    assert len(claimed) == 4, "PENDING, RUNNING, RETRY and SLEEPING go on"
+
+
+async def test_0002_reaches_a_populated_0001_of_an_owner_who_is_no_superuser(
+    server: TestServer, empty: str, at_0001: Path
+) -> None:
+    """Forced row-level security hides every row from the owner too: an update of them all would find none."""
+    async with login(server, "") as (admin, name, password):
+        await admin.execute(f"grant cortex_resolver, cortex_claimer to {name}")
+        await admin.execute(f"alter database {empty} owner to {name}")
+        url = with_database(server.admin_url, empty, name, password)
+        behind = await asyncpg.connect(server.admin(empty))
+        try:
+            await migrate(url, folder=at_0001)
+            await fill_0001(behind)
+            await migrate(url)
+            await check_upgraded(behind)
+        finally:
+            await behind.close()
+            await admin.execute(f"alter database {empty} owner to current_user")
+            await give_back(server.admin(empty), name)
 
 
 # Refusing ----------------------------------------------------------------------------------------------------
@@ -142,18 +261,18 @@ async def test_a_database_of_a_newer_release_is_refused(urls: Urls, db: Database
 async def test_a_failing_migration_leaves_nothing_behind(
     urls: Urls, admin: asyncpg.Connection, folder: Path
 ) -> None:
-    broken = folder / "migrations" / "0002_broken.sql"
+    broken = folder / "migrations" / "0097_broken.sql"
     broken.write_text("create table half ();\ninsert into nowhere values (1);")
-    (folder / "migrations" / "0003_after.sql").write_text("create table after_it ();")
+    (folder / "migrations" / "0098_after.sql").write_text("create table after_it ();")
     before = await ledger(admin)
-    with pytest.raises(SetupError, match=r"migration 0002_broken failed: .*nowhere") as raised:
+    with pytest.raises(SetupError, match=r"migration 0097_broken failed: .*nowhere") as raised:
         await migrate(urls.admin, folder=folder)
     assert raised.value.code == "migration_failed"
     assert "Nothing of it was kept" in raised.value.hint
     assert await admin.fetchval("select coalesce(to_regclass('half'), to_regclass('after_it'))") is None
     assert await ledger(admin) == before
     broken.write_text("create table whole ();")
-    assert await migrate(urls.admin, folder=folder) == ["0002_broken", "0003_after"]
+    assert await migrate(urls.admin, folder=folder) == ["0097_broken", "0098_after"]
 
 
 async def test_an_old_database_is_refused_with_what_to_run(
@@ -214,7 +333,7 @@ async def test_a_login_without_rights_is_told_what_it_needs(server: TestServer, 
         with pytest.raises(SetupError) as raised:
             await migrate(with_database(server.admin_url, empty, name, password))
         assert raised.value.code == "missing_right"
-        for word in ("database", "CREATEROLE", "cortex_app", "cortex_resolver"):
+        for word in ("database", "CREATEROLE", "cortex_app", "cortex_resolver", "cortex_claimer"):
             assert word in raised.value.hint
 
 
@@ -222,7 +341,7 @@ async def test_a_login_that_may_use_the_roles_but_owns_nothing_is_told_so(
     server: TestServer, empty: str
 ) -> None:
     async with login(server, "createrole") as (admin, name, password):
-        await admin.execute(f"grant cortex_app, cortex_resolver to {name} with admin option")
+        await admin.execute(f"grant cortex_app, cortex_resolver, cortex_claimer to {name} with admin option")
         with pytest.raises(SetupError, match="schema public") as raised:
             await migrate(with_database(server.admin_url, empty, name, password))
         assert raised.value.code == "missing_right"
@@ -231,13 +350,14 @@ async def test_a_login_that_may_use_the_roles_but_owns_nothing_is_told_so(
 async def test_an_owner_who_is_no_superuser_can_migrate(server: TestServer, empty: str, folder: Path) -> None:
     """The roles exist already, made by somebody else."""
     async with login(server, "") as (admin, name, password):
-        await admin.execute(f"grant cortex_resolver to {name}")
+        await admin.execute(f"grant cortex_resolver, cortex_claimer to {name}")
         await admin.execute(f"alter database {empty} owner to {name}")
         url = with_database(server.admin_url, empty, name, password)
         assert await migrate(url) == EVERYTHING
-        append(folder / "functions" / "resolvers.sql", "\n-- changed\n")
-        assert await migrate(url, folder=folder) == ["resolvers"]
-        assert await migrate(url) == ["resolvers"]
+        for changed in ("claiming", "resolvers"):
+            append(folder / "functions" / f"{changed}.sql", "\n-- changed\n")
+        assert await migrate(url, folder=folder) == ["claiming", "resolvers"]
+        assert await migrate(url) == ["claiming", "resolvers"]
         try:
             await use(server.app(empty))
         finally:
@@ -274,7 +394,7 @@ async def test_several_databases_of_a_new_server_at_once(bare_server: str) -> No
             await use(bare_server.replace("postgres@/postgres", f"app@/{names[0]}"))
             for name in names:
                 await admin.execute(f"drop database {name} with (force)")
-            await admin.execute("drop role app, cortex_app, cortex_resolver")
+            await admin.execute("drop role app, cortex_app, cortex_resolver, cortex_claimer")
     finally:
         await admin.close()
 
@@ -287,6 +407,7 @@ async def use(app_url: str) -> None:
         world = await World.create(db, "acme")
         await world.say()
         await keys.authenticate(db, world.admin.secret, "acme")
+        await Held.claim(db, await make_worker(db))
     finally:
         await db.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -15,7 +16,7 @@ from cortex_plane.storage.database import Database
 from cortex_plane.storage.queries import every_query
 from tests.conftest import Urls
 from tests.people import World
-from tests.storage.tenants import digest, inside, org_column, populate, tables
+from tests.storage.tenants import NOT_A_TENANTS, digest, inside, org_column, populate, tables
 
 POLICY = "({column} = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)"
 
@@ -25,6 +26,20 @@ DEFINERS = {
     "resolve_org": "cortex_resolver",
     "resolve_orgs": "cortex_resolver",
     "prepare_event_partitions": "the owner of event",
+    "find_next_job": "cortex_claimer",
+    "find_orphans": "cortex_claimer",
+    "find_leased": "cortex_claimer",
+    "find_leased": "cortex_claimer",
+    "find_cancelled": "cortex_claimer",
+}
+ROLES = ("cortex_app", "cortex_resolver", "cortex_claimer")
+
+# What the app may do with the tables that belong to no org.
+RIGHTS_WITHOUT_AN_ORG = {
+    "schema_migration": {"select"},
+    "worker": {"select", "insert", "delete", "update expires_at", "update stopped_at"},
+    "tool_version": {"select", "insert"},
+    "plane_key": {"select", "insert"},
 }
 
 MARK = "only-in-acme"
@@ -62,6 +77,10 @@ async def test_nothing_opens_another_way_to_the_rows(admin: asyncpg.Connection) 
     assert {tuple(map(str, row)) for row in others} == {
         ("org", "resolver", "SELECT", "['cortex_resolver']"),
         ("api_key", "resolver", "SELECT", "['cortex_resolver']"),
+        ("job", "claimer", "ALL", "['cortex_claimer']"),
+        ("job", "claimer_writes_nothing", "UPDATE", "['cortex_claimer']"),
+        ("agent", "claimer", "SELECT", "['cortex_claimer']"),
+        ("agent_version", "claimer", "SELECT", "['cortex_claimer']"),
     }
     # A view or a foreign table would show its owner's rows.
     views = await admin.fetch(
@@ -78,6 +97,41 @@ async def test_nothing_opens_another_way_to_the_rows(admin: asyncpg.Connection) 
         await tables(admin, partitions=True),
     )
     assert loose == []
+
+
+async def test_what_belongs_to_no_org_cannot_name_one(admin: asyncpg.Connection) -> None:
+    rows = await admin.fetch(
+        """
+        select c.relname::text as name, c.relrowsecurity as secured, array_agg(a.attname::text) as columns
+        from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+        where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p') and c.relname = any ($1)
+        group by 1, 2
+        """,
+        list(NOT_A_TENANTS),
+    )
+    assert {row["name"] for row in rows} == set(NOT_A_TENANTS)
+    tenants = {"org", *(name.removesuffix("s") for name in await tables(admin))}
+    for row in rows:
+        assert not row["secured"], "its policies would have nothing to compare"
+        named = {column.removesuffix("_id") for column in row["columns"]} & tenants
+        assert named == set(), f"{row['name']} refers to {named}"
+
+
+async def test_the_app_may_do_little_with_what_belongs_to_no_org(admin: asyncpg.Connection) -> None:
+    for name, allowed in RIGHTS_WITHOUT_AN_ORG.items():
+        rights = set()
+        for right in ("select", "insert", "update", "delete", "truncate", "references", "trigger"):
+            if await admin.fetchval("select has_table_privilege('cortex_app', $1, $2)", name, right):
+                rights.add(right)
+        columns = await admin.fetch(
+            """
+            select attname from pg_attribute where attrelid = $1::text::regclass and attnum > 0
+              and has_column_privilege('cortex_app', attrelid, attname, 'update')
+            """,
+            name,
+        )
+        assert rights | {f"update {row[0]}" for row in columns} == allowed, name
+    assert set(RIGHTS_WITHOUT_AN_ORG) == set(NOT_A_TENANTS)
 
 
 @pytest.mark.proves("D.3")
@@ -110,7 +164,7 @@ async def test_partitions_are_reached_through_their_parent_only(
     assert {"event_default"} < partitions
     for name in partitions:
         for right in ("select", "insert", "update", "delete", "truncate", "references", "trigger"):
-            for role in ("cortex_app", "cortex_resolver", "public"):
+            for role in (*ROLES, "public"):
                 assert not await admin.fetchval("select has_table_privilege($1, $2, $3)", role, name, right)
         async with inside(app, world.org_id):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
@@ -149,12 +203,14 @@ async def test_the_roles_have_no_powers(admin: asyncpg.Connection) -> None:
     rows = await admin.fetch(
         """
         select rolcanlogin, rolsuper, rolbypassrls, rolcreaterole, rolcreatedb, rolreplication
-        from pg_roles where rolname in ('cortex_app', 'cortex_resolver')
-        """
+        from pg_roles where rolname = any ($1)
+        """,
+        list(ROLES),
     )
-    assert [tuple(row) for row in rows] == [(False,) * 6] * 2
-    assert not await admin.fetchval("select pg_has_role('cortex_app', 'cortex_resolver', 'member')")
-    for role in ("cortex_app", "cortex_resolver"):
+    assert [tuple(row) for row in rows] == [(False,) * 6] * len(ROLES)
+    for role, member in itertools.permutations(ROLES, 2):
+        assert not await admin.fetchval("select pg_has_role($1, $2, 'member')", role, member)
+    for role in ROLES:
         assert not await admin.fetchval("select has_schema_privilege($1, 'public', 'create')", role)
 
 
@@ -370,6 +426,7 @@ def _argument(kind: str, id: UUID, word: str | None, number: int | None) -> Any:
         "int2": number,
         "int4": number,
         "int8": number,
+        "float8": number,
         "bool": True,
         "bytea": bytes(32),
         "bytea[]": [b"{}"],
@@ -408,6 +465,10 @@ async def _ids_by_kind(admin: asyncpg.Connection, org: UUID) -> list[UUID]:
         ("channel_mapping", "id"),
         ("message", "session_id"),
         ("job", "id"),
+        ("tool_call", "id"),
+        ("tool_call", "job_id"),
+        ("call_authorization", "id"),
+        ("stored_result", "id"),
     ]
     return [
         await admin.fetchval(f"select {column} from {table} where {org_column(table)} = $1 limit 1", org)

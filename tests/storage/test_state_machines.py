@@ -20,17 +20,27 @@ from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage.database import Database
 from tests.clock import Clock
 from tests.people import World
-from tests.storage.tenants import inside, tables
+from tests.storage.tenants import inside, populate, tables
 
 JOB_COLUMNS_OF_THE_APP = {
     "status", "retry_count", "next_retry_at", "open_approvals", "error_message", "updated_at", "finished_at",
+    "checkpoint", "checkpoint_mac", "worker_id", "epoch", "write_seq", "leased_at", "runnable_at", "wake_at", "holds",
+    "held_at", "cancel_requested_at", "cancel_reason", "deaths", "running_seconds", "step_index", "result",
 }  # fmt: skip
-APPEND_ONLY = ("agent_version", "message", "audit_entry", "event", "job_history", "channel_mapping")
+CALL_COLUMNS_OF_THE_APP = {
+    "status", "attempt", "dispatch_before", "settle_after", "result", "result_id", "error", "settled_by",
+    "finished_at",
+}  # fmt: skip
+LEASED = {"status": "RUNNING", "worker_id": UUID(int=1)}
+APPEND_ONLY = (
+    "agent_version", "message", "audit_entry", "event", "job_history", "channel_mapping", "step",
+    "call_authorization", "stored_result",
+)  # fmt: skip
 
 # Every value that some state asks for, so that only the trigger decides.
 MOVE_JOB = """
 update job set status = $2, next_retry_at = coalesce(next_retry_at, plane_now()), open_approvals = 1,
-  error_message = 'boom'
+  error_message = 'boom', holds = '{operator}', held_at = plane_now(), runnable_at = null
 where id = $1
 """
 
@@ -40,7 +50,7 @@ async def insert_job(connection: asyncpg.Connection, world: World, session: UUID
     id = new_id()
     row = {
         "org_id": world.org_id, "id": id, "session_id": session, "agent_id": world.agent.id, "agent_version": 1,
-        "kind": "task", "payload": "{}", **values,
+        "kind": "task", "payload": "{}", "runnable_at": None, **values,
     }  # fmt: skip
     places = ", ".join(f"${n}" for n in range(1, len(row) + 1))
     await connection.execute(f"insert into job ({', '.join(row)}) values ({places})", *row.values())
@@ -53,7 +63,8 @@ async def legal_job(
     now = await connection.fetchval("select plane_now()")
     legal: dict[str, Any] = {
         "status": status, "next_retry_at": now, "open_approvals": 1, "error_message": "boom",
-        "finished_at": now if status in TERMINAL else None,
+        "finished_at": now if status in TERMINAL else None, "runnable_at": None, "holds": ["operator"],
+        "held_at": now,
     }  # fmt: skip
     return await insert_job(connection, world, session, **(legal | values))
 
@@ -203,19 +214,45 @@ async def test_the_checks_of_a_job_hold_even_for_the_owner(admin: asyncpg.Connec
         *(({"status": s, "error_message": "x"}, "chk_job_terminal_has_end") for s in sorted(TERMINAL)),
         ({"finished_at": now}, "chk_job_terminal_has_end"),
         ({"status": "RUNNING", "finished_at": now}, "chk_job_terminal_has_end"),
+        ({**LEASED, "leased_at": now, "runnable_at": now}, "chk_job_lease"),
+        ({**LEASED, "leased_at": now, "status": "PENDING"}, "chk_job_lease"),
+        (LEASED, "chk_job_lease"),
+        ({"status": "RUNNING", "leased_at": now}, "chk_job_lease"),
+        (
+            {"status": "PENDING", "runnable_at": now, "holds": ["operator"], "held_at": now},
+            "chk_job_runnable",
+        ),
+        ({"status": "WAITING_FOR_APPROVAL", "open_approvals": 1, "runnable_at": now}, "chk_job_runnable"),
+        ({"status": "PAUSED", "holds": ["operator"], "held_at": now, "runnable_at": now}, "chk_job_runnable"),
+        *(
+            ({"status": s, "error_message": "x", "finished_at": now, "runnable_at": now}, "chk_job_runnable")
+            for s in sorted(TERMINAL)
+        ),
+        ({"status": "PAUSED"}, "chk_job_paused_is_held"),
+        ({"holds": ["operator"]}, "chk_job_held_since"),
+        ({"held_at": now}, "chk_job_held_since"),
+        ({"checkpoint": "{}"}, "chk_job_checkpoint_is_signed"),
+        ({"checkpoint_mac": b"signed"}, "chk_job_checkpoint_is_signed"),
     ]
     for values, constraint in wrong:
         with pytest.raises(asyncpg.CheckViolationError) as raised:
             await insert_job(admin, world, session, **values)
         assert raised.value.constraint_name == constraint, values
-    for values in ({"retry_count": 3, "max_retries": 3}, {"max_retries": 0}, {"max_retries": 100}):
+    fine: list[dict[str, Any]] = [
+        {"retry_count": 3, "max_retries": 3}, {"max_retries": 0}, {"max_retries": 100},
+        {**LEASED, "leased_at": now}, {**LEASED, "leased_at": now, "holds": ["operator"], "held_at": now},
+        *({"status": s, "runnable_at": now, "next_retry_at": now} for s in ("PENDING", "RUNNING", "RETRY", "SLEEPING")),
+        {"status": "PAUSED", "holds": ["operator", "session"], "held_at": now},
+        {"checkpoint": "{}", "checkpoint_mac": b"signed"},
+    ]  # fmt: skip
+    for values in fine:
         await insert_job(admin, world, session, **values)
 
 
 async def test_moving_a_job_must_satisfy_the_checks_too(app: asyncpg.Connection, world: World) -> None:
     job = (await world.say()).job_id
     async with inside(app, world.org_id):
-        await app.execute("update job set status = 'RUNNING' where id = $1", job)
+        await app.execute("update job set status = 'RUNNING', runnable_at = null where id = $1", job)
         for change, constraint in (
             ("status = 'RETRY'", "chk_job_retry_has_time"),
             ("status = 'WAITING_FOR_APPROVAL'", "chk_job_waiting_has_approval"),
@@ -242,7 +279,9 @@ async def test_a_session_has_at_most_one_open_conversational_job(
                 async with app.transaction():
                     await legal_job(app, world, delivery.session_id, status, kind="conversation")
             assert raised.value.constraint_name == "uq_job_open_conversation"
-        await app.execute("update job set status = 'CANCELLED' where id = $1", delivery.job_id)
+        await app.execute(
+            "update job set status = 'CANCELLED', runnable_at = null where id = $1", delivery.job_id
+        )
         await insert_job(app, world, delivery.session_id, kind="conversation")
 
 
@@ -269,23 +308,30 @@ async def test_a_person_has_at_most_one_open_conversation_with_an_agent(db: Data
 async def test_the_app_may_change_only_the_moving_parts_of_a_job(
     app: asyncpg.Connection, world: World
 ) -> None:
-    await world.say()
+    await populate(world)
     async with inside(app, world.org_id):
-        columns = await app.fetch(
-            "select attname::text from pg_attribute where attrelid = 'job'::regclass and attnum > 0"
-        )
-        allowed = set()
-        for (column,) in columns:
-            error = await refused(app, f"update job set {column} = {column}")
-            if error is None:
-                allowed.add(column)
-            else:
-                assert isinstance(error, asyncpg.InsufficientPrivilegeError), column
-    assert allowed == JOB_COLUMNS_OF_THE_APP
+        assert await _changeable(app, "job") == JOB_COLUMNS_OF_THE_APP
+        assert await _changeable(app, "tool_call") == CALL_COLUMNS_OF_THE_APP
+
+
+async def _changeable(app: asyncpg.Connection, table: str) -> set[str]:
+    columns = await app.fetch(
+        "select attname::text from pg_attribute where attrelid = $1::text::regclass and attnum > 0"
+        " and attgenerated = ''",
+        table,
+    )
+    allowed = set()
+    for (column,) in columns:
+        error = await refused(app, f"update {table} set {column} = {column}")
+        if error is None:
+            allowed.add(column)
+        else:
+            assert isinstance(error, asyncpg.InsufficientPrivilegeError), column
+    return allowed
 
 
 async def test_what_is_append_only_can_only_be_appended_to(app: asyncpg.Connection, world: World) -> None:
-    await world.say()
+    await populate(world)
     async with inside(app, world.org_id):
         for table in APPEND_ONLY:
             assert await app.fetchval(f"select count(*) from {table}") > 0

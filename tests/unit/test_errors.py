@@ -11,22 +11,25 @@ def _all(kind: type[CortexError] = CortexError) -> list[type[CortexError]]:
     return [kind, *(each for child in kind.__subclasses__() for each in _all(child))]
 
 
-def _drawn(kind: type[CortexError], depth: int = 0) -> list[tuple[int, str]]:
-    return [
-        (depth, kind.__name__),
-        *(line for child in kind.__subclasses__() for line in _drawn(child, depth + 1)),
-    ]
+def _tree(kind: type[CortexError], above: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
+    """Every error with its ancestors. Which module is imported first must not matter."""
+    way = (*above, kind.__name__)
+    return {way}.union(*(_tree(child, way) for child in kind.__subclasses__()))
 
 
 def test_the_drawing_is_the_tree() -> None:
     assert errors.__doc__ is not None
-    drawing: list[tuple[int, str]] = []
+    drawing: list[tuple[str, ...]] = []
+    way: tuple[str, ...] = ()
     for line in errors.__doc__.splitlines():
         stem = line[4:] if line.startswith("    ") else ""
         name = stem.lstrip("│├└─ ").split(" ", 1)[0]
         if name and name.isidentifier():
-            drawing.append(((len(stem) - len(stem.lstrip("│├└─ "))) // 4, name))
-    assert drawing == _drawn(CortexError)
+            depth = (len(stem) - len(stem.lstrip("│├└─ "))) // 4
+            way = (*way[:depth], name)
+            drawing.append(way)
+    assert len(drawing) == len(set(drawing))
+    assert set(drawing) == _tree(CortexError)
 
 
 @pytest.mark.parametrize("kind", _all())

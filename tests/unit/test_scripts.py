@@ -145,7 +145,12 @@ def test_tokens_are_a_quarter_of_the_characters() -> None:
     made = answer(
         [ScriptTurn(calls=[ScriptCall(tool="ab")])], _request(*turns, tools=tools, system_prompt="1234")
     ).response.usage
-    assert (made.prompt_tokens, made.completion_tokens) == ((8 + 8 + 8 + 4 + 4 + 8 + 8) // 4, 1)
+    # Only what is new since the model last spoke: the result of its call.
+    assert (made.prompt_tokens, made.completion_tokens) == ((4 + 4) // 4, 1)
+    made = answer(
+        [ScriptTurn(text="1234")], _request(turns[0], tools=tools, system_prompt="1234")
+    ).response.usage
+    assert (made.prompt_tokens, made.completion_tokens) == ((4 + 4 + 8 + 8 + 8) // 4, 1)
 
 
 _texts_or_none = st.none() | st.text(min_size=1, max_size=30).filter(lambda t: "\x00" not in t)

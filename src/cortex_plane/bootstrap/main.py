@@ -27,6 +27,7 @@ from cortex_plane.adapters.cli import (
 )
 from cortex_plane.adapters.cli.output import AsJson, console, said, show_many, show_one
 from cortex_plane.adapters.cli.plane import guarded, run
+from cortex_plane.bootstrap import demo_commands
 from cortex_plane.domain.errors import SetupError
 from cortex_plane.settings import load
 
@@ -45,6 +46,7 @@ for noun, commands in {
 }.items():  # fmt: skip
     app.add_typer(commands.app, name=noun)
 app.add_typer(db, name="db")
+app.add_typer(demo_commands.app, name="demo")
 
 
 @app.callback(invoke_without_command=True)
@@ -57,11 +59,15 @@ def root(
 
 
 @app.command()
-def up() -> None:
-    """Start everything here: PostgreSQL, migrations, the API. Ctrl-C stops it."""
+def up(
+    apps: Annotated[
+        list[str] | None, typer.Option("--app", help="An app for the worker to load: package.module:app.")
+    ] = None,
+) -> None:
+    """Start everything here: PostgreSQL, migrations, the API, a worker, a demo agent. Ctrl-C stops it."""
     from cortex_plane.bootstrap.up import up as start_everything
 
-    start_everything(load())
+    start_everything(load(), apps or [])
 
 
 @app.command()
@@ -87,6 +93,38 @@ def api() -> None:
 
     with listener:
         asyncio.run(main())
+
+
+@app.command()
+def worker(
+    apps: Annotated[
+        list[str] | None,
+        typer.Option("--app", help="An app to load: package.module:app. Any number of times."),
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Jobs at a time; CORTEX_CONCURRENCY if left out.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="How others see this worker; host and process if left out.")
+    ] = None,
+    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Run jobs. Any number of workers on any number of machines; SIGTERM lets them finish or hand back."""
+    from cortex_plane.adapters.telemetry.logs import configure_logs
+    from cortex_plane.bootstrap.working import run_worker
+
+    settings = load()
+    configure_logs(settings.log_level, as_json=settings.log_format == "json")
+    if concurrency is not None:
+        settings = settings.model_copy(update={"concurrency": concurrency})
+    run_worker(
+        settings,
+        _app_url(),
+        apps or [],
+        lambda worker: said(f"worker {worker.name} runs {', '.join(sorted(worker.apps))}"),
+        name,
+        parent,
+    )
 
 
 @app.command()

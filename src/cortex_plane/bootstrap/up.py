@@ -7,13 +7,14 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.panel import Panel
 
 from cortex_plane.adapters.telemetry.logs import configure_logs
-from cortex_plane.bootstrap import databases, serving
+from cortex_plane.bootstrap import databases, demo, serving, supervisor
 from cortex_plane.client.access import ACCESS_FILE, read_access, write_private
 from cortex_plane.domain.errors import AlreadyExists
 from cortex_plane.domain.orgs import OrgDraft
@@ -21,13 +22,14 @@ from cortex_plane.operations import keys, orgs
 from cortex_plane.settings import Settings
 from cortex_plane.storage.database import Database
 
+WORKER_LOG = "worker.log"
 FIRST_ORG = OrgDraft(slug="default", name="Default", admin_name="Admin")
 
 console = Console(highlight=False)
 
 
-def up(settings: Settings) -> None:
-    """Start, say where it is, and serve until Ctrl-C."""
+def up(settings: Settings, apps: Sequence[str] = ()) -> None:
+    """Start, say where it is, and serve until Ctrl-C. ``apps`` are loaded by the worker beside the demo."""
     started = time.monotonic()
     databases.require_home(settings.home)
     configure_logs("warning" if settings.log_level == "info" else settings.log_level, as_json=False)
@@ -42,11 +44,21 @@ def up(settings: Settings) -> None:
                 write_private(settings.home / ACCESS_FILE, {"url": url, "key": secret})
                 running = {"pid": os.getpid(), "database_url": app_url}
                 write_private(settings.home / databases.RUNNING_FILE, running)
+                await demo.prepare(db, await keys.authenticate(db, secret))
+                environment = {
+                    "DATABASE_URL": app_url,
+                    "CORTEX_HOME": str(settings.home.resolve()),
+                    "CORTEX_GRACE_SECONDS": str(min(settings.grace_seconds, supervisor.GRACE_SECONDS)),
+                }
+                arguments = ["--app", demo.REFERENCE, *(f"--app={reference}" for reference in apps)]
                 seconds = time.monotonic() - started
-                await serving.serve(
-                    db, listener, lambda: _welcome(settings.home, url, secret if is_new else None, seconds)
-                )
-                console.print("stopping …", style="dim")
+                async with supervisor.one_worker(arguments, environment, settings.home / WORKER_LOG):
+                    await serving.serve(
+                        db,
+                        listener,
+                        lambda: _welcome(settings.home, url, secret if is_new else None, seconds),
+                    )
+                    console.print("stopping …", style="dim")
 
         try:
             asyncio.run(main())
@@ -90,8 +102,8 @@ def _welcome(home: Path, url: str, secret: str | None, seconds: float) -> None:
             f"[bold]{url}[/]\n"
             f"key   {key}\n\n"
             "[dim]Try in another terminal:[/]\n"
-            f"  {cortex} agent create greeter --model scripted\n"
-            f'  {cortex} job submit greeter --payload \'{{"hello": "world"}}\'\n'
+            f"  {cortex} demo run     [dim]an agent plans and ships a release; watch its steps[/]\n"
+            f"  {cortex} demo crash   [dim]its worker is killed in the middle of a side effect[/]\n"
             f"  {cortex} job list\n"
             f"  {cortex} audit verify\n\n"
             f"[dim]API document: {url}/openapi.json · ready after {seconds:.1f} s · Ctrl-C stops it[/]",

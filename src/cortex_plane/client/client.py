@@ -20,6 +20,8 @@ from cortex_plane.client.nouns import (
     Orgs,
     Sessions,
     Teams,
+    Tools,
+    Workers,
 )
 from cortex_plane.client.transport import Transport
 from cortex_plane.domain.access import Me
@@ -57,6 +59,8 @@ class Client:
         self.sessions = Sessions(self._transport)
         self.jobs = Jobs(self._transport)
         self.audit = Audit(self._transport)
+        self.workers = Workers(self._transport)
+        self.tools = Tools(self._transport)
 
     @classmethod
     def here(cls, home: Path = HOME) -> Self:

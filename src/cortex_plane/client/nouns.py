@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
@@ -10,14 +11,33 @@ from cortex_plane.client.transport import Transport
 from cortex_plane.domain.agents import Agent, AgentChange, AgentDraft, AgentStatus, AgentVersion
 from cortex_plane.domain.audit import AuditRecord, Verification
 from cortex_plane.domain.connections import Connection, ConnectionChange, ConnectionDraft, Mapping
-from cortex_plane.domain.jobs import Cancellation, Job, JobChange, JobDraft, JobStatus
+from cortex_plane.domain.effects import Answer, Question
+from cortex_plane.domain.jobs import (
+    Cancellation,
+    Job,
+    JobChange,
+    JobDraft,
+    JobStatus,
+    Pause,
+    Receipt,
+    Resumption,
+    Step,
+)
 from cortex_plane.domain.keys import Key, KeyDraft, NewKey
 from cortex_plane.domain.members import Member, MemberChange, MemberDraft, Role
 from cortex_plane.domain.messages import Delivery, InboundMessage, Message, MessageDraft
 from cortex_plane.domain.orgs import NewOrg, Org, OrgChange, OrgDraft
-from cortex_plane.domain.sessions import Session, SessionChange, SessionDraft, SessionStatus, Termination
+from cortex_plane.domain.sessions import (
+    Session,
+    SessionChange,
+    SessionDraft,
+    SessionReceipt,
+    SessionStatus,
+    Termination,
+)
 from cortex_plane.domain.teams import Team, TeamChange, TeamDraft
-from cortex_plane.domain.values import parse
+from cortex_plane.domain.tools import ToolVersion
+from cortex_plane.domain.workers import Worker
 
 
 class _Noun:
@@ -179,6 +199,17 @@ class Sessions(_Noun):
         body = Termination(reason=reason)
         return await self._transport.one(Session, "POST", f"/v1/sessions/{id}/terminate", body=body)
 
+    async def pause(self, id: UUID, reason: str | None = None) -> SessionReceipt:
+        """Hold it until it is resumed; jobs that run stop at their next boundary."""
+        return await self._transport.one(
+            SessionReceipt, "POST", f"/v1/sessions/{id}/pause", body=Pause(reason=reason)
+        )
+
+    async def resume(self, id: UUID, note: str | None = None) -> SessionReceipt:
+        return await self._transport.one(
+            SessionReceipt, "POST", f"/v1/sessions/{id}/resume", body=Resumption(note=note)
+        )
+
     async def send(self, id: UUID, text: str, *, idempotency_key: str | None = None) -> Delivery:
         return await self._transport.one(
             Delivery,
@@ -212,13 +243,39 @@ class Jobs(_Noun):
         )
 
     async def history(self, id: UUID) -> Sequence[JobChange]:
-        # The whole history comes in one page, and takes no page parameters.
-        page = await self._transport.send("GET", f"/v1/jobs/{id}/history")
-        return [parse(JobChange, item) for item in page["items"]]
+        return await self._transport.all(JobChange, f"/v1/jobs/{id}/history")
 
-    async def cancel(self, id: UUID, reason: str | None = None) -> Job:
+    def steps(self, id: UUID, limit: int | None = None, *, above: int | None = None) -> AsyncIterator[Step]:
+        """In order; with ``above`` only those after that one. The last may still be under way."""
+        return self._transport.pages(Step, f"/v1/jobs/{id}/steps", limit=limit, above=above)
+
+    async def checkpoint(self, id: UUID) -> dict[str, Any]:
+        """The durable state, as the job would be resumed from it."""
+        blob: dict[str, Any] = await self._transport.send("GET", f"/v1/jobs/{id}/checkpoint")
+        return blob
+
+    async def result(self, id: UUID, result_id: UUID) -> Any:
+        """A result that was too large for its step."""
+        return await self._transport.send("GET", f"/v1/jobs/{id}/results/{result_id}")
+
+    async def questions(self, id: UUID) -> Sequence[Question]:
+        """Calls of which nobody knows whether they happened."""
+        return await self._transport.all(Question, f"/v1/jobs/{id}/questions")
+
+    async def settle(self, id: UUID, call_id: UUID, answer: Answer) -> Receipt:
         return await self._transport.one(
-            Job, "POST", f"/v1/jobs/{id}/cancel", body=Cancellation(reason=reason)
+            Receipt, "POST", f"/v1/jobs/{id}/calls/{call_id}/settle", body=answer
+        )
+
+    async def pause(self, id: UUID, reason: str | None = None) -> Receipt:
+        return await self._transport.one(Receipt, "POST", f"/v1/jobs/{id}/pause", body=Pause(reason=reason))
+
+    async def resume(self, id: UUID, note: str | None = None) -> Receipt:
+        return await self._transport.one(Receipt, "POST", f"/v1/jobs/{id}/resume", body=Resumption(note=note))
+
+    async def cancel(self, id: UUID, reason: str | None = None) -> Receipt:
+        return await self._transport.one(
+            Receipt, "POST", f"/v1/jobs/{id}/cancel", body=Cancellation(reason=reason)
         )
 
     async def resubmit(self, id: UUID, *, idempotency_key: str | None = None) -> Job:
@@ -233,3 +290,15 @@ class Audit(_Noun):
 
     async def verify(self) -> Verification:
         return await self._transport.one(Verification, "GET", "/v1/audit/verification")
+
+
+class Workers(_Noun):
+    async def list(self) -> Sequence[Worker]:
+        """The processes that run jobs. Needs a platform key."""
+        return await self._transport.all(Worker, "/v1/workers")
+
+
+class Tools(_Noun):
+    async def list(self) -> Sequence[ToolVersion]:
+        """The newest version of every tool that a worker has published."""
+        return await self._transport.all(ToolVersion, "/v1/tools")

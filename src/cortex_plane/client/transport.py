@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, TypeVar
 
 import httpx
@@ -76,6 +76,11 @@ class Transport:
 
     async def one(self, kind: type[T], method: str, path: str, **options: Any) -> T:
         return parse(kind, await self.send(method, path, **options))
+
+    async def all(self, kind: type[T], path: str) -> Sequence[T]:
+        """A list that comes in one page, and takes no page parameters."""
+        page = await self.send("GET", path)
+        return [parse(kind, item) for item in page["items"]]
 
     async def pages(
         self, kind: type[T], path: str, *, limit: int | None = None, **query: Any

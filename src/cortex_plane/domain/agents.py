@@ -68,9 +68,9 @@ class ResourceLimits:
     """Of the silence between two pieces of an answer."""
     max_iterations: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 100
     """Responses of the model in one job, over all its resumes."""
-    token_budget: Annotated[int, Field(strict=True, ge=1)] | None = None
-    retry_base_seconds: Annotated[float, Field(ge=0.001, le=3600)] = 1.0
-    retry_cap_seconds: Annotated[float, Field(ge=0.001, le=24 * 3600)] = 300.0
+    token_budget: Annotated[int, Field(strict=True, ge=1, le=10**12)] | None = None
+    retry_base_seconds: Annotated[float, Field(strict=True, ge=0.001, le=3600)] = 1.0
+    retry_cap_seconds: Annotated[float, Field(strict=True, ge=0.001, le=24 * 3600)] = 300.0
 
 
 class PromptChange(StrEnum):

@@ -60,6 +60,9 @@ class Write:
     calls: bytes | None = None
     """JSON: new rows of the ledger; those with status `intended` may be sent once this is durable."""
     outcomes: bytes | None = None
+    arguments: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    """JSON each; calls and outcomes name theirs by its number, from 1."""
     again: tuple[UUID, ...] = ()
     dispatches: bool = False
     stored: tuple[tuple[UUID, bytes], ...] = ()
@@ -86,6 +89,15 @@ class Written:
     dispatch_before: datetime | None
     now: datetime
     applied_before: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leased:
+    """A job that the database counts as run by a worker."""
+
+    org_id: UUID
+    id: UUID
+    epoch: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from pydantic.dataclasses import dataclass as draft
 
-from cortex_plane.domain.fields import DRAFT, Note
+from cortex_plane.domain.fields import DRAFT, JsonValue, Note
 from cortex_plane.domain.tools import OnUncertain
 
 
@@ -33,6 +33,8 @@ class CallStatus(StrEnum):
 
 
 SETTLED = frozenset({CallStatus.COMPLETED, CallStatus.FAILED, CallStatus.REJECTED})
+IN_DOUBT = frozenset({CallStatus.INTENDED, CallStatus.UNCERTAIN})
+"""May have been sent, without an outcome. One that was cleared was not."""
 
 
 class Settlement(StrEnum):
@@ -100,7 +102,7 @@ class Answer:
     """A person's answer about an uncertain call. ``result`` is what the agent is told that the call returned."""
 
     verdict: Verdict
-    result: Any = None
+    result: JsonValue = None
     note: Note | None = None
 
 
@@ -114,11 +116,15 @@ class Question:
     tool_name: str
     arguments: Any
     attempt: int
+    error: str | None
+    """What went wrong, where the call itself told; None where its worker stopped."""
     text: str
-    asked_at: datetime
+    created_at: datetime
+    """When the call was written down, just before it was sent."""
 
 
 def question(call: ToolCall) -> Question:
+    what = "went wrong" if call.error else "was under way when its worker stopped"
     return Question(
         call_id=call.id,
         job_id=call.job_id,
@@ -126,9 +132,10 @@ def question(call: ToolCall) -> Question:
         tool_name=call.tool_name,
         arguments=call.arguments,
         attempt=call.attempt,
+        error=call.error,
         text=(
-            f"The worker stopped while `{call.tool_name}` was under way, so the plane cannot tell whether it happened."
+            f"`{call.tool_name}` {what}, so the plane cannot tell whether it happened."
             " Look at the outside world, then answer: happened, did_not_happen or fail."
         ),
-        asked_at=call.settle_after or call.created_at,
+        created_at=call.created_at,
     )

@@ -11,10 +11,16 @@
     │   ├── IllegalTransition   the state machine has no such edge
     │   ├── InUse               something still refers to it
     │   └── Stale               it changed since the caller looked
+    ├── CheckpointCorrupt       a job's state is not what was written: it fails, and is never repaired
+    ├── ModelError              the model gave no answer
+    ├── ToolError               a tool failed, and nothing happened
+    ├── UncertainOutcome        a tool cannot tell whether it happened
+    ├── InvalidArguments        the model called a tool with arguments that it does not take
     ├── Unavailable             the database cannot be reached: try again
     └── SetupError              this machine or server needs attention before anything can run
+        └── InvalidApp          an app or a tool is declared in a way that cannot work
 
-Each carries a stable ``code`` for programs, a ``message`` for people and a ``hint`` that says what to do next.
+The five after Conflict, which a job meets while it runs, live beside what they are about. Each carries a stable ``code`` for programs, a ``message`` for people and a ``hint`` that says what to do next.
 """
 
 from __future__ import annotations

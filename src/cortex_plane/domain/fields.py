@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -51,12 +52,15 @@ def _visible(value: str) -> str:
     return value.strip()
 
 
-def _storable_object(value: dict[str, Any]) -> dict[str, Any]:
-    try:
-        check_json(value, "object", MAX_OBJECT_BYTES)
-    except InvalidInput as error:
-        raise PydanticCustomError("unstorable_json", "{reason}", {"reason": error.message}) from None
-    return value
+def _storable_json(name: str) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        try:
+            check_json(value, name, MAX_OBJECT_BYTES)
+        except InvalidInput as error:
+            raise PydanticCustomError("unstorable_json", "{reason}", {"reason": error.message}) from None
+        return value
+
+    return check
 
 
 Name = Annotated[
@@ -74,4 +78,6 @@ ExternalId = Annotated[
 ]
 ChannelType = Annotated[str, StringConstraints(min_length=1, max_length=50, pattern=r"^[a-z][a-z0-9_-]*$")]
 Clearance = Annotated[int, Field(strict=True, ge=0, le=1000)]
-JsonObject = Annotated[dict[str, Any], AfterValidator(_storable_object)]
+JsonObject = Annotated[dict[str, Any], AfterValidator(_storable_json("object"))]
+JsonValue = Annotated[Any, AfterValidator(_storable_json("value"))]
+"""Any JSON at all."""

@@ -207,4 +207,4 @@ class Receipt:
     settled: list[UUID]
     """Calls of the current step whose outcome is known."""
     uncertain: list[UUID]
-    """Calls that were written down and have no outcome yet."""
+    """Calls of it that may have been sent and have no outcome yet."""

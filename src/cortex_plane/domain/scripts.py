@@ -87,7 +87,7 @@ class ScriptedAnswer:
 def answer(script: Sequence[ScriptTurn] | None, request: Request) -> ScriptedAnswer:
     """The turn that is due, its placeholders filled in. Without a script the model repeats what it hears."""
     turn = _due(script, request.turn_index)
-    words = {"message": _last_message(request.turns), "result": _last_result(request.turns)}
+    words = _Words(request.turns)
     text = None if turn.text is None else _filled(turn.text, words)
     calls = tuple(
         CallRequest(
@@ -117,21 +117,32 @@ def _due(script: Sequence[ScriptTurn] | None, turn_index: int) -> ScriptTurn:
     return ScriptTurn(text=THE_END)
 
 
-def _last_message(turns: Sequence[Turn]) -> str:
-    return next((turn.text for turn in reversed(turns) if isinstance(turn, UserTurn)), "")
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What the placeholders stand for, looked for only where one is used: a conversation may be long."""
+
+    turns: Sequence[Turn]
+
+    def __getitem__(self, name: str) -> str:
+        return self._message() if name == "message" else self._result()
+
+    def _message(self) -> str:
+        return next((turn.text for turn in reversed(self.turns) if isinstance(turn, UserTurn)), "")
+
+    def _result(self) -> str:
+        results = (
+            result
+            for turn in reversed(self.turns)
+            if isinstance(turn, ToolTurn)
+            for result in turn.results[::-1]
+        )
+        return next((result.content for result in results), "")
 
 
-def _last_result(turns: Sequence[Turn]) -> str:
-    results = (
-        result for turn in reversed(turns) if isinstance(turn, ToolTurn) for result in turn.results[::-1]
-    )
-    return next((result.content for result in results), "")
-
-
-def _filled(value: Any, words: dict[str, str]) -> Any:
+def _filled(value: Any, words: _Words) -> Any:
     """One pass: what a placeholder stands for is not searched for placeholders again."""
     if isinstance(value, str):
-        return _PLACEHOLDER.sub(lambda match: words[match[1]], value)
+        return _PLACEHOLDER.sub(lambda match: words[match[1]], value) if "{" in value else value
     if isinstance(value, dict):
         return {key: _filled(item, words) for key, item in value.items()}
     if isinstance(value, list):
@@ -149,8 +160,14 @@ def _said(calls: Sequence[CallRequest]) -> int:
 
 
 def _heard(request: Request) -> int:
+    """What is new since the model last spoke, as providers count that keep what they heard before."""
+    heard = 0
+    for turn in reversed(request.turns):
+        if isinstance(turn, AssistantTurn):
+            return heard
+        heard += _length(turn)
     tools = sum(len(tool.name) + len(tool.description) + len(str(tool.parameters)) for tool in request.tools)
-    return len(request.system_prompt or "") + tools + sum(_length(turn) for turn in request.turns)
+    return len(request.system_prompt or "") + tools + heard
 
 
 def _length(turn: Turn) -> int:

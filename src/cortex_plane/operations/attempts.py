@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from cortex_plane.domain.access import worker_actor
-from cortex_plane.domain.attempts import Assignment, Orphan, Write, Written, adoption
+from cortex_plane.domain.attempts import Assignment, Leased, Orphan, Write, Written, adoption
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.conversations import Said, StepRow
 from cortex_plane.domain.effects import ToolCall
@@ -79,8 +79,12 @@ async def messages_between(db: Database, given: Assignment, above: int, up_to: i
         return await steps.said(tx, given.session_id, above, up_to)
 
 
-async def release(db: Database, given: Assignment, worker_id: UUID, worker_name: str) -> bool:
-    """Hand back a job whose attempt ended without a write; False where it is somebody else's by now."""
-    actor = worker_actor(given.org_id, worker_id, worker_name)
-    fact = Fact.of(actor, "job_handed_back", job=str(given.job_id), reason="a write failed")
-    return await attempts.release_job(db, given.org_id, given.job_id, worker_id, given.epoch, fact)
+async def leased(db: Database, worker_id: UUID) -> list[Leased]:
+    return await attempts.find_leased(db, worker_id)
+
+
+async def release(db: Database, job: Leased, worker_id: UUID, worker_name: str) -> bool:
+    """Hand back a job that its worker does not run; False where it is somebody else's by now."""
+    actor = worker_actor(job.org_id, worker_id, worker_name)
+    fact = Fact.of(actor, "job_handed_back", job=str(job.id), reason="its attempt ended without a write")
+    return await attempts.release_job(db, job.org_id, job.id, worker_id, job.epoch, fact)

@@ -12,10 +12,8 @@ from uuid import UUID
 
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.audit import Fact
-from cortex_plane.domain.canonical import check_json
-from cortex_plane.domain.effects import Answer, CallStatus, Question, Verdict, question
+from cortex_plane.domain.effects import IN_DOUBT, Answer, CallStatus, Question, Verdict, question
 from cortex_plane.domain.errors import Conflict
-from cortex_plane.domain.fields import MAX_OBJECT_BYTES
 from cortex_plane.domain.jobs import (
     TERMINAL,
     Cancellation,
@@ -162,7 +160,6 @@ async def questions(db: Database, actor: Actor, id: UUID) -> list[Question]:
 @verb(Permission.JOB_SETTLE)
 async def settle(db: Database, actor: Actor, id: UUID, call_id: UUID, answer: Answer) -> Receipt:
     """A person's answer about an uncertain call. With the last one the job goes on, unless something else holds it."""
-    check_json(answer.result, "result", MAX_OBJECT_BYTES)
     async with db.transaction(actor.org_id) as tx:
         locked = found(await jobs.lock(tx, id, actor.sees), "job")
         call = found(await steps.get_call(tx, id, call_id), "call")
@@ -267,7 +264,7 @@ async def _receipt(tx: Transaction, id: UUID, changed: bool) -> Receipt:
         changed=changed,
         pending=job.pending_pause or job.pending_cancel,
         settled=[call.id for call in calls if call.finished_at is not None],
-        uncertain=[call.id for call in calls if call.finished_at is None],
+        uncertain=[call.id for call in calls if call.status in IN_DOUBT],
     )
 
 

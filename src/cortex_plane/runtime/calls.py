@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -37,6 +37,24 @@ class CallKind(StrEnum):
 
 
 @dataclass(slots=True)
+class Apart:
+    """Arguments and results of one write: they go beside the rows, so that nothing large is parsed twice."""
+
+    arguments: list[str] = field(default_factory=list)
+    results: list[str] = field(default_factory=list)
+
+    def argument(self, value: bytes) -> int:
+        self.arguments.append(value.decode())
+        return len(self.arguments)
+
+    def result(self, value: bytes | None) -> int | None:
+        if value is None:
+            return None
+        self.results.append(value.decode())
+        return len(self.results)
+
+
+@dataclass(slots=True)
 class Call:
     """One call while its step is under way."""
 
@@ -61,6 +79,10 @@ class Call:
     result_id: UUID | None = None
     error: str | None = None
     settled_by: str | None = None
+    declared: OnUncertain | None = None
+    """How the tool wanted to be settled when it was sent; today's code may say otherwise."""
+    changed: bool = False
+    """Today's code would send something else than what was written down."""
 
     @property
     def code(self) -> Tool:
@@ -77,12 +99,12 @@ class Call:
         """A tool that declares itself read-only and is not trusted to be has nothing better than to ask."""
         if self.kind is not CallKind.EFFECT:
             return None
-        return self.code.on_uncertain or OnUncertain.ASK_HUMAN
+        return self.declared or self.code.on_uncertain or OnUncertain.ASK_HUMAN
 
     def fail(self, error: str) -> None:
         self.status, self.error, self.result = CallStatus.FAILED, error[:MAX_ERROR], None
 
-    def row(self, step: int) -> dict[str, Any]:
+    def row(self, step: int, apart: Apart) -> dict[str, Any]:
         """As the ledger keeps it. Only what may be sent carries an authorization."""
         decision = self.authorization.decision if self.authorization else None
         return {
@@ -91,7 +113,7 @@ class Call:
             "position": self.position,
             "tool": self.name,
             "digest": self.digest,
-            "arguments": orjson.Fragment(self.arguments),
+            "arguments": apart.argument(self.arguments),
             "input_hash": self.input_hash,
             "read_only": self.kind is CallKind.READ,
             "on_uncertain": self.on_uncertain,
@@ -100,16 +122,16 @@ class Call:
             "rule": decision.rule if decision else None,
             "timeout_seconds": self.tool.timeout_seconds if self.tool else None,
             "status": self.status,
-            "result": orjson.Fragment(self.result) if self.result is not None else None,
+            "result": apart.result(self.result),
             "result_id": str(self.result_id) if self.result_id else None,
             "error": self.error,
         }
 
-    def outcome(self) -> dict[str, Any]:
+    def outcome(self, apart: Apart) -> dict[str, Any]:
         return {
             "id": str(self.id),
             "status": self.status,
-            "result": orjson.Fragment(self.result) if self.result is not None else None,
+            "result": apart.result(self.result),
             "result_id": str(self.result_id) if self.result_id else None,
             "error": self.error,
             "settled_by": self.settled_by,
@@ -201,6 +223,11 @@ def _refused(position: int, request: CallRequest, id: UUID, error: str, tool: To
     )
 
 
+def storable(text: str) -> str:
+    """Text from outside, without what the database cannot keep."""
+    return text.encode("utf-8", "replace").decode().replace("\x00", "�")
+
+
 def _storable(arguments: dict[str, Any] | str) -> bytes:
     """What the model sent, or as much of it as can be kept."""
     try:
@@ -226,6 +253,11 @@ def restored(call: Call, row: ToolCall) -> None:
     call.status, call.attempt, call.settle_after = row.status, row.attempt, row.settle_after
     call.error, call.result_id, call.settled_by = row.error, row.result_id, row.settled_by
     call.result = canonical(row.result) if row.status is CallStatus.COMPLETED else None
+    if call.settled or call.kind is CallKind.REFUSED:
+        return
+    # It was sent as an effect, whatever the tool is called today.
+    call.kind, call.declared = CallKind.EFFECT, row.on_uncertain
+    call.changed = canonical(row.arguments) != call.arguments
 
 
 def groups(calls: Sequence[Call]) -> Iterator[list[Call]]:
@@ -250,6 +282,13 @@ def recorded_form(response: Response) -> dict[str, Any]:
         "text": response.text,
         "calls": [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in response.calls],
     }
+
+
+def outcome_of(call: Call) -> Write:
+    """A write that settles one call."""
+    apart = Apart()
+    outcomes = orjson.dumps([call.outcome(apart)])
+    return Write(outcomes=outcomes, results=tuple(apart.results))
 
 
 def summary(call: Call) -> dict[str, Any]:
@@ -278,12 +317,15 @@ class Pending:
         self.unwritten += calls
 
     def take(self) -> Write:
-        rows = [call.row(self.step) for call in self.unwritten]
-        outcomes = [call.outcome() for call in self.settled]
+        apart = Apart()
+        rows = [call.row(self.step, apart) for call in self.unwritten]
+        outcomes = [call.outcome(apart) for call in self.settled]
         write = replace(
             self.due,
             calls=orjson.dumps(rows) if rows else None,
             outcomes=orjson.dumps(outcomes) if outcomes else None,
+            arguments=tuple(apart.arguments),
+            results=tuple(apart.results),
             stored=tuple(self.stored),
         )
         for call in self.unwritten:

@@ -16,13 +16,13 @@ def ticks() -> float:
 
 @dataclass(slots=True)
 class DatabaseTime:
-    """The database's time, carried forward by this machine's ticks. Never ahead of it: it is read before it is sent."""
+    """The database's time, carried forward by this machine's ticks. Never ahead of it: it counts from the answer."""
 
     at: datetime
-    asked: float
+    answered: float
 
     def now(self) -> datetime:
-        return self.at + timedelta(seconds=ticks() - self.asked)
+        return self.at + timedelta(seconds=ticks() - self.answered)
 
-    def heard(self, at: datetime, asked: float) -> None:
-        self.at, self.asked = at, asked
+    def heard(self, at: datetime, answered: float) -> None:
+        self.at, self.answered = at, answered

@@ -8,10 +8,10 @@ safe even then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 import structlog
@@ -21,7 +21,7 @@ from cortex_plane.domain.effects import CallStatus, Settlement, settlement
 from cortex_plane.domain.errors import CortexError
 from cortex_plane.domain.jobs import Hold
 from cortex_plane.domain.tools import DidNotHappen, Happened, OnUncertain, ToolError
-from cortex_plane.runtime.calls import Call
+from cortex_plane.runtime.calls import Call, outcome_of, storable
 from cortex_plane.runtime.clock import ticks
 from cortex_plane.runtime.tools.context import ToolContext
 from cortex_plane.runtime.tools.results import encode_result
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cortex_plane.runtime.executor import Attempt
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 MAX_SENDS = 3
 """After so many uncertain ends of one call a person is asked, whatever the tool declares."""
@@ -40,10 +41,7 @@ async def read(attempt: Attempt, call: Call, step: int) -> None:
     """A call without side effects: whatever goes wrong is an answer for the model."""
     reached("tool:before")
     try:
-        async with asyncio.timeout(call.code.timeout_seconds):
-            value = await call.code.call(call.values, _context(attempt, call, step))
-    except TimeoutError:
-        call.fail(f"`{call.name}` did not answer within {call.code.timeout_seconds:g} s.")
+        value = await _within(call, call.code.call(call.values, _context(attempt, call, step)))
     except Exception as error:
         call.fail(_described(call, error))
     else:
@@ -53,7 +51,7 @@ async def read(attempt: Attempt, call: Call, step: int) -> None:
 
 async def perform(attempt: Attempt, call: Call, calls: Sequence[Call], due: Write, *, new: bool) -> None:
     """A call with side effects, until it is settled. ``due`` holds its intent where it is ``new``."""
-    step = attempt.checkpoint.cursor.step
+    step = attempt.at.step
     if new:
         if not await _send(attempt, call, calls, replace(due, dispatches=True), step):
             await _settle(attempt, call, calls, ended=True)
@@ -67,14 +65,17 @@ async def perform(attempt: Attempt, call: Call, calls: Sequence[Call], due: Writ
     await _settle(attempt, call, calls, ended=False)
 
 
-async def _send(attempt: Attempt, call: Call, calls: Sequence[Call], intent: Write, step: int) -> bool:
-    """Write the intent, then send. True: the outcome is known."""
-    attempt.move(invocation=call.id)
+async def _send(
+    attempt: Attempt, call: Call, calls: Sequence[Call], intent: Write, step: int, unknown: str | None = None
+) -> bool:
+    """Write the intent, then send. True: the outcome is known. ``unknown``: how an earlier sending went wrong."""
+    attempt.at.invocation = call.id
     for _ in range(MAX_SENDS):
         asked = ticks()
         written = await attempt.write_calls(calls, intent)
         if written.cancelled:
-            call.fail("not sent: the job was cancelled")
+            again = "not sent again: the job was cancelled, and nobody knows whether it happened before"
+            call.fail("not sent: the job was cancelled" if unknown is None else f"{again} ({unknown})")
             return True
         sent = await _dispatch(attempt, call, written, asked, step)
         if sent is not None:
@@ -82,11 +83,16 @@ async def _send(attempt: Attempt, call: Call, calls: Sequence[Call], intent: Wri
         # Nothing was sent, and the lease is still ours, or the next write says so.
         call.attempt += 1
         intent = Write(again=(call.id,), dispatches=True)
+    if unknown is not None:
+        call.error = unknown
+        return False
     call.fail("not sent: this worker is held up again and again")
     return True
 
 
-async def _send_again(attempt: Attempt, call: Call, calls: Sequence[Call], step: int) -> bool:
+async def _send_again(
+    attempt: Attempt, call: Call, calls: Sequence[Call], step: int, unknown: str | None = None
+) -> bool:
     """The same call with the same key: only after it is safe to do so."""
     call.attempt += 1
     call.status = CallStatus.INTENDED
@@ -95,7 +101,7 @@ async def _send_again(attempt: Attempt, call: Call, calls: Sequence[Call], step:
         dispatches=True,
         facts=[attempt.fact("call_sent_again", call=str(call.id), tool=call.name, attempt=call.attempt)],
     )
-    return await _send(attempt, call, calls, again, step)
+    return await _send(attempt, call, calls, again, step, unknown)
 
 
 async def _dispatch(attempt: Attempt, call: Call, written: Written, asked: float, step: int) -> bool | None:
@@ -110,12 +116,11 @@ async def _dispatch(attempt: Attempt, call: Call, written: Written, asked: float
         # By now somebody else may be settling it.
         return None
     try:
-        async with asyncio.timeout(call.code.timeout_seconds):
-            value = await call.code.call(call.values, context)
+        value = await _within(call, call.code.call(call.values, context))
     except ToolError as error:
         call.fail(_described(call, error))
     except Exception as error:
-        call.timed_out = isinstance(error, TimeoutError)
+        call.timed_out = isinstance(error, _TimedOut)
         # It may have happened before it went wrong. Only ToolError says that it did not.
         call.error = _described(call, error)
         log.warning("uncertain effect", job_id=str(attempt.given.job_id), tool=call.name, error=call.error)
@@ -128,7 +133,7 @@ async def _dispatch(attempt: Attempt, call: Call, written: Written, asked: float
 
 async def _settle(attempt: Attempt, call: Call, calls: Sequence[Call], *, ended: bool) -> None:
     """Find out, or let somebody decide. ``ended``: the call is over in this process, so nobody can be sending it."""
-    step = attempt.checkpoint.cursor.step
+    step = attempt.at.step
     on_uncertain = call.on_uncertain or OnUncertain.ASK_HUMAN
     trouble = call.error
     while True:
@@ -136,7 +141,7 @@ async def _settle(attempt: Attempt, call: Call, calls: Sequence[Call], *, ended:
         # A thread that was given up on may still act: a probe would be asked too early.
         may_still_act = call.timed_out and not call.code.is_async
         safe_at = now if ended or call.settle_after is None else call.settle_after
-        chosen = settlement(on_uncertain, safe_at, now)
+        chosen, known = settlement(on_uncertain, safe_at, now), False
         if chosen is Settlement.WAIT:
             await attempt.sleep((safe_at - now).total_seconds() + 0.01, "an effect is uncertain")
         if call.attempt >= MAX_SENDS and chosen in (Settlement.SEND_AGAIN, Settlement.PROBE):
@@ -147,23 +152,25 @@ async def _settle(attempt: Attempt, call: Call, calls: Sequence[Call], *, ended:
                 call.error, call.settled_by = None, "probe"
                 _keep(attempt, call, found.result)
                 return
-            chosen = Settlement.SEND_AGAIN if isinstance(found, DidNotHappen) else Settlement.ASK_HUMAN
+            known = isinstance(found, DidNotHappen)
+            chosen = Settlement.SEND_AGAIN if known else Settlement.ASK_HUMAN
         if chosen is Settlement.ASK_HUMAN:
             call.status, call.error = CallStatus.UNCERTAIN, trouble
             await attempt.hold(
                 Hold.UNCERTAIN_EFFECT,
                 {"call": str(call.id), "tool": call.name},
-                Write(outcomes=orjson.dumps([call.outcome()])),
+                outcome_of(call),
             )
         if chosen is Settlement.FAIL:
             call.fail(trouble or "the worker stopped while it was under way")
             await attempt.fail(
                 f"Nobody knows whether `{call.name}` happened, and it declares on_uncertain=fail.",
                 "Look at the outside world, then `cortex job resubmit` it or not.",
-                Write(outcomes=orjson.dumps([call.outcome()])),
+                outcome_of(call),
             )
         call.error = None
-        if await _send_again(attempt, call, calls, step):
+        unknown = None if known else trouble or "the worker stopped while it was under way"
+        if await _send_again(attempt, call, calls, step, unknown):
             return
         ended, trouble = True, call.error
 
@@ -171,10 +178,10 @@ async def _settle(attempt: Attempt, call: Call, calls: Sequence[Call], *, ended:
 async def _probe(attempt: Attempt, call: Call, step: int) -> Happened | DidNotHappen | None:
     reached("probe:before")
     try:
-        async with asyncio.timeout(call.code.timeout_seconds):
-            found = await call.code.ask_probe(call.values, _context(attempt, call, step))
+        found = await _within(call, call.code.ask_probe(call.values, _context(attempt, call, step)))
     except Exception as error:
-        log.warning("probe failed", job_id=str(attempt.given.job_id), tool=call.name, error=str(error))
+        described = _described(call, error)
+        log.warning("probe failed", job_id=str(attempt.given.job_id), tool=call.name, error=described)
         found = None
     reached("probe:after")
     return found
@@ -202,10 +209,37 @@ def _context(attempt: Attempt, call: Call, step: int) -> ToolContext:
     )
 
 
+class _TimedOut(Exception):
+    """The time of a call is over. A tool may raise TimeoutError itself; then the call is over too."""
+
+
+class _Stopped(Exception):
+    """A tool raised what would stop its caller."""
+
+
+async def _within(call: Call, running: Coroutine[Any, Any, T]) -> T:
+    """Whatever a tool raises ends its call, never the job or the worker around it."""
+    task = asyncio.current_task()
+    try:
+        async with asyncio.timeout(call.code.timeout_seconds) as limit:
+            return await running
+    except TimeoutError as error:
+        if limit.expired():
+            raise _TimedOut from error
+        raise
+    except asyncio.CancelledError as error:
+        if task is not None and task.cancelling():
+            raise
+        raise _Stopped("CancelledError") from error
+    except SystemExit as error:
+        raise _Stopped(f"SystemExit: {error.code}") from error
+
+
 def _described(call: Call, error: Exception) -> str:
     if isinstance(error, ToolError):
-        return str(error)
-    if isinstance(error, TimeoutError):
+        return storable(str(error))
+    if isinstance(error, _TimedOut):
         return f"`{call.name}` did not answer within {call.code.timeout_seconds:g} s."
-    said = str(error).encode("utf-8", "replace").decode().replace("\x00", "�")
-    return f"`{call.name}` raised {type(error).__name__}: {said[:2000]}"
+    if isinstance(error, _Stopped):
+        return storable(f"`{call.name}` raised {error}")
+    return storable(f"`{call.name}` raised {type(error).__name__}: {str(error)[:2000]}")

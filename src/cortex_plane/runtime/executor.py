@@ -27,8 +27,6 @@ from cortex_plane.domain.checkpoints import (
     CheckpointStatus,
     LogEntry,
     Phase,
-    TokenUsage,
-    log_with,
 )
 from cortex_plane.domain.conversations import rebuilt, requests_of, spoken
 from cortex_plane.domain.effects import CallStatus, ToolCall
@@ -62,6 +60,7 @@ from cortex_plane.runtime.clock import ticks
 from cortex_plane.runtime.effects import perform, read
 from cortex_plane.runtime.lease import PREVIEW, Abandoned, Ended, Host, Lease, Lost
 from cortex_plane.runtime.limits import Limits
+from cortex_plane.runtime.progress import Progress
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.storage.crash_points import reached
 
@@ -100,15 +99,15 @@ class Attempt(Lease):
             raise Abandoned(str(error)) from error
         except Exception as error:
             log.exception("attempt failed", job_id=str(self.given.job_id))
-            await self.quietly(self.retry(ErrorClass.INFRASTRUCTURE, f"{type(error).__name__}: {error}"))
+            message = f"{type(error).__name__}: {error}"
+            await self.quietly(self.retry(ErrorClass.INFRASTRUCTURE, message, keep_checkpoint=True))
 
     async def _run(self) -> None:
         past = await self._open()
         steps = {step.step_index: step for step in past.steps}
-        cursor = self.checkpoint.cursor
-        if cursor.phase is Phase.TOOLS:
-            recorded = steps[cursor.step].response
-            mine = [call for call in past.calls if call.step_index == cursor.step]
+        if self.at.phase is Phase.TOOLS:
+            recorded = steps[self.at.step].response
+            mine = [call for call in past.calls if call.step_index == self.at.step]
             calls = self._restore(recorded, mine)
             await self._check_code(calls)
             self.turns.append(AssistantTurn(text=recorded["text"], calls=requests_of(recorded)))
@@ -119,16 +118,17 @@ class Attempt(Lease):
 
     async def _boundary(self) -> None:
         """Between two steps: the safe place to stop, and to hear what was said meanwhile."""
+        if self.cancel_requested:
+            await self.end_cancelled()
         if self.host.stopping.is_set():
             await self.hand_back("the worker stops")
             raise Ended
-        cursor = self.checkpoint.cursor
-        if self.given.kind is JobKind.CONVERSATION and self.unread_to > cursor.message_seq:
+        if self.given.kind is JobKind.CONVERSATION and self.unread_to > self.at.message_seq:
             said = await attempts.messages_between(
-                self.host.db, self.given, cursor.message_seq, self.unread_to
+                self.host.db, self.given, self.at.message_seq, self.unread_to
             )
             self.turns += spoken(said, self.given.job_id)
-            self.move(message_seq=self.unread_to)
+            self.at.message_seq = self.unread_to
 
     async def _step(self) -> None:
         self.step_started = ticks()
@@ -138,16 +138,9 @@ class Attempt(Lease):
         except ModelError as error:
             kind = ErrorClass.PERMANENT if error.code == "unknown_model" else classify(error.status)
             await self.retry(kind, str(error))
-        cursor = self.checkpoint.cursor
-        usage = self.checkpoint.token_usage
-        self.checkpoint = replace(
-            self.checkpoint,
-            token_usage=TokenUsage(
-                prompt_tokens=usage.prompt_tokens + response.usage.prompt_tokens,
-                completion_tokens=usage.completion_tokens + response.usage.completion_tokens,
-            ),
-        )
-        self.move(iterations=cursor.iterations + 1)
+        self.at.prompt_tokens += response.usage.prompt_tokens
+        self.at.completion_tokens += response.usage.completion_tokens
+        self.at.iterations += 1
         if not response.calls and not (response.text or "").strip():
             await self.fail(
                 "The model returned nothing: neither text nor a call.",
@@ -158,8 +151,8 @@ class Attempt(Lease):
         except CortexError as error:
             await self.fail(f"The model's response cannot be stored: {error.message}", error.hint)
         step = NewStep(
-            index=cursor.step,
-            message_seq=cursor.message_seq,
+            index=self.at.step,
+            message_seq=self.at.message_seq,
             response=recorded,
             prompt_tokens=response.usage.prompt_tokens,
             completion_tokens=response.usage.completion_tokens,
@@ -179,7 +172,7 @@ class Attempt(Lease):
                     call,
                     authorize(read_only=call.kind is CallKind.READ, side_effects=self.host.side_effects),
                 )
-        self.move(phase=Phase.TOOLS)
+        self.at.phase = Phase.TOOLS
         facts = [self.fact("step_responded", step=step.index, calls=[summary(call) for call in calls])]
         events = [("step", {
             "step": step.index,
@@ -201,7 +194,7 @@ class Attempt(Lease):
             temperature=config.get("temperature"),
             max_tokens=config.get("max_tokens"),
             settings=config,
-            turn_index=self.checkpoint.cursor.iterations,
+            turn_index=self.at.iterations,
         )
         limits = self.limits.resources
         seconds = min(limits.call_timeout_seconds, limits.step_timeout_seconds, self._job_seconds_left())
@@ -210,8 +203,14 @@ class Attempt(Lease):
             response = None
             pieces = aiter(backend.stream(request))
             while True:
-                async with asyncio.timeout(limits.chunk_timeout_seconds):
-                    piece = await anext(pieces, None)
+                try:
+                    async with asyncio.timeout(limits.chunk_timeout_seconds) as silence:
+                        piece = await anext(pieces, None)
+                except TimeoutError:
+                    if not silence.expired():
+                        raise
+                    said = f"The model was silent for {limits.chunk_timeout_seconds} s."
+                    raise ModelError(said, status=408) from None
                 if piece is None:
                     break
                 if isinstance(piece, Response):
@@ -251,9 +250,7 @@ class Attempt(Lease):
         event = ("step", {"step": step.index, "text": text[:PREVIEW], "calls": []})
         spoke = [("message", {"role": "assistant"})] if conversation else []
         self._log_step(step.index, "answer", text, 0)
-        before = self.checkpoint
-        self.checkpoint = replace(before, status=CheckpointStatus.COMPLETED)
-        self.move(phase=Phase.DONE)
+        self.at.status, self.at.phase = CheckpointStatus.COMPLETED, Phase.DONE
         written = await self.write(
             Write(
                 step=step,
@@ -268,9 +265,11 @@ class Attempt(Lease):
         if written.status is JobStatus.COMPLETED:
             raise Ended
         # Nothing was written: somebody wrote to the session while the model spoke. Keep the answer and go on.
-        self.number -= 1
-        self.checkpoint = before
-        self.move(phase=Phase.MODEL, step=step.index + 1)
+        self.at.status, self.at.phase, self.at.step = (
+            CheckpointStatus.IN_PROGRESS,
+            Phase.MODEL,
+            step.index + 1,
+        )
         await self._done(
             await self.write(
                 Write(step=step, done_step=step.index, reply=reply, events=[event, *spoke], facts=[fact])
@@ -281,7 +280,7 @@ class Attempt(Lease):
 
     async def _resolve(self, calls: list[Call], due: Write) -> None:
         """Run what is not settled. ``due`` is what must be durable before anything is sent."""
-        index = self.checkpoint.cursor.step
+        index = self.at.step
         pending = Pending(due, index)
         pending.new(*(call for call in calls if call.settled and not call.written))
         for group in groups(calls):
@@ -294,7 +293,8 @@ class Attempt(Lease):
                 await perform(self, call, calls, pending.take(), new=is_new)
                 pending.settled.append(call)
             else:
-                if pending.due.step is not None:
+                # The response before anything else; and what an effect did does not wait for others to read.
+                if pending.due.step is not None or pending.settled:
                     await self.write_calls(calls, pending.take())
                 await asyncio.gather(*(read(self, call, index) for call in group))
                 pending.new(*group)
@@ -304,15 +304,15 @@ class Attempt(Lease):
         await self._end_step(calls, pending.take(), index)
 
     async def write_calls(self, calls: Sequence[Call], write: Write) -> Written:
-        self.checkpoint = replace(self.checkpoint, active_tools=tuple(call.shown() for call in calls))
+        self.at.active_tools = tuple(call.shown() for call in calls)
         return await self.write(write)
 
     async def _end_step(self, calls: Sequence[Call], write: Write, index: int) -> None:
         names = ", ".join(dict.fromkeys(call.name for call in calls))
         outcome = "; ".join(f"{call.name}: {call.status}" for call in calls)
         self._log_step(index, names, outcome, len(calls))
-        self.checkpoint = replace(self.checkpoint, active_tools=tuple(call.shown() for call in calls))
-        self.move(phase=Phase.MODEL, step=index + 1, invocation=None)
+        self.at.active_tools = tuple(call.shown() for call in calls)
+        self.at.phase, self.at.step, self.at.invocation = Phase.MODEL, index + 1, None
         said = [{"id": str(call.id), "tool": call.name, "status": str(call.status)} for call in calls]
         self.turns.append(ToolTurn(tuple(call.told() for call in calls)))
         await self._done(
@@ -347,13 +347,13 @@ class Attempt(Lease):
         return self.limits.resources.timeout_seconds - used
 
     async def _check_limits(self) -> None:
-        limits, cursor, usage = self.limits.resources, self.checkpoint.cursor, self.checkpoint.token_usage
-        if cursor.iterations >= limits.max_iterations:
+        limits = self.limits.resources
+        if self.at.iterations >= limits.max_iterations:
             await self.fail(
-                f"The model was asked {cursor.iterations} times, which is the limit of its agent.",
+                f"The model was asked {self.at.iterations} times, which is the limit of its agent.",
                 "It may be going in circles: look at its steps, or raise `max_iterations`.",
             )
-        used = usage.prompt_tokens + usage.completion_tokens
+        used = self.at.prompt_tokens + self.at.completion_tokens
         if limits.token_budget is not None and used >= limits.token_budget:
             await self.fail(
                 f"The job used {used} tokens; its budget is {limits.token_budget}.",
@@ -374,7 +374,7 @@ class Attempt(Lease):
         self.notes.append(self.fact(action, epoch=given.epoch, worker=self.host.worker_name))
         if given.checkpoint is not None:
             try:
-                self.checkpoint = open_sealed(
+                opened = open_sealed(
                     given.checkpoint, mac=given.checkpoint_mac, job_id=given.job_id, agent_id=given.agent_id,
                     key=self.key,
                 )  # fmt: skip
@@ -384,13 +384,13 @@ class Attempt(Lease):
                     corruptionType=error.corruption_type, error=error.message,
                 )  # fmt: skip
                 await self._fail_unopened(error)
-        cursor = self.checkpoint.cursor
-        past = await attempts.past(self.host.db, given, cursor.message_seq)
+            self.at = Progress.of(opened)
+        past = await attempts.past(self.host.db, given, self.at.message_seq)
         by_step: dict[int, list[ToolCall]] = {}
         for call in past.calls:
             by_step.setdefault(call.step_index, []).append(call)
         self.turns = rebuilt(
-            given.kind, given.job_id, given.payload, past.said, past.steps, by_step, cursor.step
+            given.kind, given.job_id, given.payload, past.said, past.steps, by_step, self.at.step
         )
         await self._check_prompt()
         return past
@@ -411,7 +411,7 @@ class Attempt(Lease):
         raise Ended
 
     async def _check_prompt(self) -> None:
-        if self.checkpoint.system_prompt_hash == self.prompt_hash:
+        if self.at.prompt_hash == self.prompt_hash:
             return
         change = self.limits.on_prompt_change
         self.notes.append(self.fact("prompt_changed", decision=change))
@@ -420,14 +420,14 @@ class Attempt(Lease):
                 "The agent's prompt changed since the job began.",
                 "`cortex job resubmit` starts it again with the new prompt.",
             )
-        self.checkpoint = replace(self.checkpoint, system_prompt_hash=self.prompt_hash)
+        self.at.prompt_hash = self.prompt_hash
         if change is PromptChange.HOLD:
             # Whoever resumes it says that the new prompt is fine: it is the one that is kept.
             await self.hold(Hold.PROMPT_CHANGED, {"prompt": "changed"})
 
     def _restore(self, recorded: dict[str, Any], rows: Sequence[ToolCall]) -> list[Call]:
         """The calls of a step that an earlier attempt began."""
-        ids = [tool.invocation_id for tool in self.checkpoint.active_tools]
+        ids = [tool.invocation_id for tool in self.at.active_tools]
         known = {row.position: row for row in rows}
         calls = []
         for position, request in enumerate(requests_of(recorded)):
@@ -446,7 +446,7 @@ class Attempt(Lease):
 
     async def _check_code(self, calls: Sequence[Call]) -> None:
         """A deploy must not fail parked work: a call whose tool is gone waits for an operator."""
-        gone = [call.name for call in calls if call.tool is None and not call.settled]
+        gone = [call.name for call in calls if (call.tool is None or call.changed) and not call.settled]
         if gone:
             await self.hold(Hold.CODE_CHANGED, {"tools": gone})
 
@@ -460,12 +460,7 @@ class Attempt(Lease):
             result_summary=summary[:200],
             tool_calls=calls,
         )
-        self.checkpoint = replace(
-            self.checkpoint,
-            step_index=index,
-            step_id=entry.step_id,
-            execution_log=log_with(self.checkpoint.execution_log, entry),
-        )
+        self.at.finished(entry)
 
 
 def _toolbox(app: App, limits: Limits) -> Toolbox:

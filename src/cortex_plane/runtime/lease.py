@@ -21,22 +21,20 @@ from cortex_plane.domain.authorization import SideEffects
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.checkpoints import (
     WARN_BYTES,
-    Checkpoint,
     CheckpointStatus,
-    Cursor,
-    Phase,
     Sealed,
     seal,
 )
-from cortex_plane.domain.errors import Conflict, TooLarge, Unavailable
+from cortex_plane.domain.errors import Conflict, CortexError, TooLarge, Unavailable
 from cortex_plane.domain.jobs import Hold, JobStatus
 from cortex_plane.domain.retry import RETRIED, ErrorClass
 from cortex_plane.operations import attempts
 from cortex_plane.operations.verbs import new_id
-from cortex_plane.runtime.calls import Call
+from cortex_plane.runtime.calls import Call, storable
 from cortex_plane.runtime.clock import DatabaseTime, ticks
 from cortex_plane.runtime.limits import Limits
 from cortex_plane.runtime.models.backends import Backends
+from cortex_plane.runtime.progress import Progress
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.storage.database import Database
 
@@ -80,6 +78,22 @@ class Abandoned(Exception):
     """A write could not be made, and nothing may happen without it. The job must be handed back."""
 
 
+async def refuse(host: Host, given: Assignment, error: Exception) -> None:
+    """End a job that cannot even begin, because what is stored about its agent cannot be read."""
+    message = storable(
+        f"Job {given.job_id} cannot start: version {given.agent_version} of its agent cannot be read: {error} "
+        "Correct it with `cortex agent update`, then `cortex job resubmit` the job."
+    )
+    actor = worker_actor(given.org_id, host.worker_id, host.worker_name)
+    write = Write(
+        status=JobStatus.FAILED,
+        error=message[:8000],
+        events=[("status", {"status": JobStatus.FAILED, "error": message[:PREVIEW]})],
+        facts=[Fact.of(actor, "job_failed", job=str(given.job_id), error=message[:2000])],
+    )
+    await attempts.advance(host.db, given, host.worker_id, given.write_seq + 1, write, host.dispatch_seconds)
+
+
 class Lease:
     """A job that this worker holds now."""
 
@@ -99,27 +113,11 @@ class Lease:
         prompt = (given.model_config.get("system_prompt"), app.instructions)
         self.prompt = "\n\n".join(part for part in prompt if part) or None
         self.prompt_hash = hashlib.sha256((self.prompt or "").encode()).hexdigest()
-        self.checkpoint = self._fresh()
+        self.at = Progress(given.agent_id, self.prompt_hash)
         self._stored: list[tuple[UUID, bytes]] = []
-
-    def move(self, **changes: Any) -> None:
-        self.checkpoint = replace(self.checkpoint, cursor=replace(self.checkpoint.cursor, **changes))
 
     def fact(self, action: str, **data: Any) -> Fact:
         return Fact.of(self.actor, action, job=str(self.given.job_id), **data)
-
-    def _fresh(self) -> Checkpoint:
-        # A conversation reads its messages at the first boundary; a task has none to read.
-        return Checkpoint(
-            checkpoint_id=new_id(),
-            agent_id=self.given.agent_id,
-            created_at=self.given.now,
-            step_index=0,
-            step_id="start",
-            status=CheckpointStatus.IN_PROGRESS,
-            cursor=Cursor(step=0, phase=Phase.MODEL, message_seq=0, iterations=0),
-            system_prompt_hash=self.prompt_hash,
-        )
 
     # Ends ------------------------------------------------------------------------------------------------------
 
@@ -134,9 +132,12 @@ class Lease:
         )
         raise Ended
 
-    async def fail(self, message: str, remedy: str, write: Write | None = None) -> NoReturn:
-        error = f"Job {self.given.job_id}, step {self.checkpoint.cursor.step}: {message} {remedy}".strip()
-        self.checkpoint = replace(self.checkpoint, status=CheckpointStatus.FAILED)
+    async def fail(
+        self, message: str, remedy: str, write: Write | None = None, *, keep_checkpoint: bool = False
+    ) -> NoReturn:
+        message = storable(message)
+        error = f"Job {self.given.job_id}, step {self.at.step}: {message} {remedy}".strip()
+        self.at.status = CheckpointStatus.FAILED
         write = write or Write()
         await self.write(
             replace(
@@ -145,27 +146,30 @@ class Lease:
                 error=error[:8000],
                 events=[("status", {"status": JobStatus.FAILED, "error": error[:PREVIEW]}), *write.events],
                 facts=[self.fact("job_failed", error=error[:2000]), *write.facts],
-            )
+            ),
+            keep_checkpoint=keep_checkpoint,
         )
         raise Ended
 
-    async def retry(self, kind: ErrorClass, message: str) -> NoReturn:
+    async def retry(self, kind: ErrorClass, message: str, *, keep_checkpoint: bool = False) -> NoReturn:
+        """``keep_checkpoint``: what is in memory may be ahead of what was written, so it is not kept."""
+        remedy = "Correct the cause, then `cortex job resubmit` it."
         if kind not in RETRIED:
-            await self.fail(f"{message} ({kind})", "Correct the cause, then `cortex job resubmit` it.")
+            await self.fail(f"{message} ({kind})", remedy, keep_checkpoint=keep_checkpoint)
         if self.given.retry_count >= self.given.max_retries:
-            await self.fail(
-                f"{message} (out of retries after {self.given.retry_count})",
-                "Correct the cause, then `cortex job resubmit` it.",
-            )
+            message = f"{message} (out of retries after {self.given.retry_count})"
+            await self.fail(message, remedy, keep_checkpoint=keep_checkpoint)
+        message = storable(message)
         delay = self.limits.backoff.delay(self.given.retry_count, random.random())  # noqa: S311 -- jitter
         await self.write(
             Write(
                 status=JobStatus.RETRY,
-                error=f"Job {self.given.job_id}, step {self.checkpoint.cursor.step}: {message}"[:8000],
+                error=f"Job {self.given.job_id}, step {self.at.step}: {message}"[:8000],
                 delay_seconds=delay,
                 events=[("status", {"status": JobStatus.RETRY, "error": message[:PREVIEW]})],
                 facts=[self.fact("job_retried", error=message[:2000], error_class=str(kind))],
-            )
+            ),
+            keep_checkpoint=keep_checkpoint,
         )
         raise Ended
 
@@ -234,36 +238,44 @@ class Lease:
     # Writing ---------------------------------------------------------------------------------------------------
 
     def _sealed(self) -> Sealed:
-        self.checkpoint = replace(self.checkpoint, checkpoint_id=new_id(), created_at=self.time.now())
-        sealed = seal(self.checkpoint, job_id=self.given.job_id, key=self.key)
+        checkpoint = self.at.checkpoint(new_id(), self.time.now())
+        sealed = seal(checkpoint, job_id=self.given.job_id, key=self.key)
         if sealed.size > WARN_BYTES:
             log.warning("checkpoint is large", job_id=str(self.given.job_id), bytes=sealed.size)
         return sealed
 
     async def write(self, write: Write, *, keep_checkpoint: bool = False) -> Written:
         """Durable, or the attempt is over: nothing goes on without its write."""
-        facts = [*write.facts, *self.notes]
+        facts = [*self.notes, *write.facts]
         if keep_checkpoint:
-            write = replace(write, facts=facts)
+            write = replace(write, message_seq=self.at.message_seq, facts=facts)
         else:
             try:
                 sealed = self._sealed()
             except TooLarge as error:
-                self.checkpoint = replace(self.checkpoint, active_tools=(), working_data={})
-                kept = Write(outcomes=write.outcomes, stored=write.stored)
+                self.at.active_tools, self.at.working_data = (), {}
+                kept = Write(outcomes=write.outcomes, results=write.results, stored=write.stored)
                 await self.fail(error.message, error.hint, kept)
-            write = replace(write, checkpoint=sealed.text, mac=sealed.mac, facts=facts)
-        if write.step is None:
-            write = replace(write, message_seq=self.checkpoint.cursor.message_seq)
+            write = replace(
+                write, checkpoint=sealed.text, mac=sealed.mac, message_seq=self.at.message_seq, facts=facts
+            )
         self.number += 1
-        self.notes = []
-        written = await self._send(write)
+        try:
+            written = await self._send(write)
+        except CortexError:
+            # Refused, so nothing was written: the number is free.
+            self.number -= 1
+            raise
+        if write.status is JobStatus.COMPLETED and written.status is not JobStatus.COMPLETED:
+            # Somebody said something more: nothing was written either.
+            self.number -= 1
+        else:
+            self.notes = []
         self.unread_to = max(self.unread_to, written.message_seq)
         return written
 
     async def _send(self, write: Write) -> Written:
         for tries in range(1, WRITE_TRIES + 1):
-            asked = ticks()
             try:
                 written = await attempts.advance(
                     self.host.db,
@@ -273,18 +285,19 @@ class Lease:
                     write,
                     self.host.dispatch_seconds,
                 )
-            except Unavailable as error:
+            except (Unavailable, Conflict) as error:
+                if isinstance(error, Conflict) and error.code != "retry":
+                    if error.code != "lease_expired":
+                        raise
+                    # Perhaps nobody has taken the job yet, and nobody will, once the lease is renewed: hand it back.
+                    raise Abandoned(str(error)) from error
                 # The write may have been applied or not. It is numbered, so sending it again is safe.
                 if tries == WRITE_TRIES:
                     raise Abandoned(str(error)) from error
                 await asyncio.sleep(0.05 * 2**tries * random.random())  # noqa: S311 -- jitter
                 continue
-            except Conflict as error:
-                if error.code == "lease_expired":
-                    raise Lost from error
-                raise
             if written is None:
                 raise Lost
-            self.time.heard(written.now, asked)
+            self.time.heard(written.now, ticks())
             return written
         raise AssertionError("the last try returns or raises")

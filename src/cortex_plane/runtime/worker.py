@@ -22,7 +22,7 @@ from cortex_plane.domain.errors import CortexError
 from cortex_plane.operations import attempts, workers
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.executor import Attempt
-from cortex_plane.runtime.lease import Abandoned, Host
+from cortex_plane.runtime.lease import Abandoned, Host, refuse
 from cortex_plane.runtime.models.backends import Backends
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.storage.database import NOBODY, Database
@@ -82,7 +82,9 @@ class Worker:
         self.stopping = asyncio.Event()
         self._master_key = master_key
         self._running: dict[asyncio.Task[None], Attempt] = {}
-        self._abandoned: list[Assignment] = []
+        self._refusing: set[asyncio.Task[None]] = set()
+        self._claiming = asyncio.Lock()
+        """Held while it is open what this worker runs."""
         self._last_org: UUID = NOBODY
         self._host = Host(
             db=db,
@@ -120,7 +122,6 @@ class Worker:
             for duty in duties:
                 duty.cancel()
             await asyncio.gather(*duties, return_exceptions=True)
-        await self._release_abandoned()
         with contextlib.suppress(CortexError):
             await workers.stop(self.db, self.id)
 
@@ -130,24 +131,26 @@ class Worker:
         while not self.stopping.is_set():
             self.work.clear()
             free = self.settings.concurrency - len(self._running)
-            claimed, busy = await self._claim(free) if free else ([], False)
-            for given in claimed:
-                self._start(given)
+            claimed, busy = await self._claim(free) if free else (0, False)
             if busy:
                 # Somebody claims at this very moment. Their turn is over in a moment.
                 await asyncio.sleep(random.uniform(0.001, 0.01))  # noqa: S311 -- jitter
-            elif len(claimed) < free or not free:
+            elif claimed < free or not free:
                 await self._rest()
 
-    async def _claim(self, free: int) -> tuple[list[Assignment], bool]:
-        try:
-            claimed, busy = await attempts.claim(self.db, self.id, list(self.apps), free, self._last_org)
-        except CortexError as error:
-            log.warning("cannot claim", error=str(error))
-            return [], False
+    async def _claim(self, free: int) -> tuple[int, bool]:
+        """How many jobs were begun, and whether others were claiming at the same moment."""
+        async with self._claiming:
+            try:
+                claimed, busy = await attempts.claim(self.db, self.id, list(self.apps), free, self._last_org)
+            except CortexError as error:
+                log.warning("cannot claim", error=str(error))
+                return 0, False
+            for given in claimed:
+                self._start(given)
         if claimed:
             self._last_org = claimed[-1].org_id
-        return claimed, busy
+        return len(claimed), busy
 
     async def _rest(self) -> None:
         """Until a hint, the end of a job, or the next poll."""
@@ -157,7 +160,14 @@ class Worker:
                 await self.work.wait()
 
     def _start(self, given: Assignment) -> None:
-        attempt = Attempt(self._host, given)
+        try:
+            attempt = Attempt(self._host, given)
+        except Exception as error:
+            # Whatever was stored about its agent: it must not stop the others.
+            log.exception("job refused", job_id=str(given.job_id))
+            self._refusing.add(task := asyncio.create_task(refuse(self._host, given, error)))
+            task.add_done_callback(self._refused)
+            return
         task = asyncio.create_task(self._attempt(attempt), name=f"job {given.job_id}")
         self._running[task] = attempt
         task.add_done_callback(self._ended)
@@ -166,9 +176,12 @@ class Worker:
         try:
             await attempt.run()
         except Abandoned as error:
-            given = attempt.given
-            log.error("attempt abandoned", job_id=str(given.job_id), error=str(error))
-            self._abandoned.append(given)
+            log.error("attempt abandoned", job_id=str(attempt.given.job_id), error=str(error))
+
+    def _refused(self, task: asyncio.Task[None]) -> None:
+        self._refusing.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.warning("refusal not written: it is made again", error=repr(task.exception()))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.pop(task, None)
@@ -184,6 +197,9 @@ class Worker:
                 await duty()
             except CortexError as error:
                 log.warning("duty failed", duty=getattr(duty, "__name__", "forget"), error=str(error))
+            except Exception:
+                # A worker that does not beat any more, and goes on, would be worse than a loud one.
+                log.exception("duty failed", duty=getattr(duty, "__name__", "forget"))
             await asyncio.sleep(seconds * random.uniform(0.9, 1.0))  # noqa: S311 -- jitter
 
     async def _register(self) -> None:
@@ -201,7 +217,7 @@ class Worker:
         for attempt in list(self._running.values()):
             if attempt.given.job_id in cancelled and not attempt.cancel_requested:
                 attempt.interrupt()
-        await self._release_abandoned()
+        await self._release_forgotten()
 
     async def _adopt(self) -> None:
         adopted = await attempts.adopt(self.db, self.id, self.name, self.settings.poison_deaths)
@@ -209,13 +225,19 @@ class Worker:
             log.warning("adopted", jobs=[str(orphan.id) for orphan in adopted])
             self.work.set()
 
-    async def _release_abandoned(self) -> None:
-        """Hand back jobs whose last write could not be made; whatever it was, the next attempt finds out."""
-        for given in list(self._abandoned):
-            if not await attempts.release(self.db, given, self.id, self.name):
-                log.info("abandoned job was not ours any more", job_id=str(given.job_id))
-            self._abandoned.remove(given)
-            self.work.set()
+    async def _release_forgotten(self) -> None:
+        """Hand back what is leased to this worker and not run by it: nobody takes a job from a living worker.
+
+        The answer to its claim was lost, or its attempt ended without a write; the next attempt finds out which.
+        """
+        async with self._claiming:
+            run = {(attempt.given.job_id, attempt.given.epoch) for attempt in self._running.values()}
+            for job in await attempts.leased(self.db, self.id):
+                if (job.id, job.epoch) not in run and await attempts.release(
+                    self.db, job, self.id, self.name
+                ):
+                    log.warning("handed back a job that nobody ran", job_id=str(job.id))
+                    self.work.set()
 
     # The end ---------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from cortex_plane.domain.attempts import Adoption, Assignment, Orphan, Write, Written
+from cortex_plane.domain.attempts import Adoption, Assignment, Leased, Orphan, Write, Written
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.jobs import JobKind, JobStatus
 from cortex_plane.domain.values import parse
@@ -41,8 +41,8 @@ async def advance_job(
         step.index if step else None, step.message_seq if step else write.message_seq,
         step.response.decode() if step else None, step.prompt_tokens if step else None,
         step.completion_tokens if step else None, step.seconds if step else None,
-        write.done_step, write.calls.decode() if write.calls else None,
-        write.outcomes.decode() if write.outcomes else None, list(write.again) or None,
+        write.done_step, write.calls.decode() if write.calls else None, write.arguments,
+        write.outcomes.decode() if write.outcomes else None, write.results, write.again or None,
         dispatch_seconds if write.dispatches else None,
         [id for id, _ in write.stored] or None, [content for _, content in write.stored] or None,
         write.reply, write.status, write.error, write.delay_seconds, write.hold,
@@ -66,6 +66,10 @@ async def adopt_job(db: Database, orphan: Orphan, adoption: Adoption, fact: Fact
         adoption.status, adoption.error, fact.action, fact.body,
     )  # fmt: skip
     return bool(rows[0]["adopt_job"])
+
+
+async def find_leased(db: Database, worker_id: UUID) -> list[Leased]:
+    return [parse(Leased, row) for row in await db.call("find_leased", None, worker_id)]
 
 
 async def release_job(

@@ -1,29 +1,41 @@
 """Places where a test may kill this process: before and after every statement, model call and tool call.
 
-Off unless CORTEX_CRASH_AT is set, and then nothing but one comparison per statement is left of it. The crash harness
-first lets a run write down every point it passes (CORTEX_CRASH_LOG), then kills it at each of them in turn.
+A point is a name and how often it was passed: `advance_job:before#3`. Off unless CORTEX_CRASH_AT or CORTEX_CRASH_LOG
+is set (or `arm` was called), and then nothing but one comparison per statement is left of it. The crash harness first
+lets a run write down every point it passes, then kills one at each of them in turn.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 
-_at = int(os.environ.get("CORTEX_CRASH_AT", "0"))
-_log = os.environ.get("CORTEX_CRASH_LOG")
-_passed = 0
+armed = False
+_at: str | None = None
+_log: str | None = None
+_passed: Counter[str] = Counter()
 
-ARMED = bool(_at or _log)
+
+def arm(at: str | None, log: str | None) -> None:
+    """Count from here. ``at`` is the point to die at, ``log`` the file that every point is written to."""
+    global armed, _at, _log
+    _at, _log = at, log
+    _passed.clear()
+    armed = bool(at or log)
 
 
-def reached(point: str) -> None:
+def reached(name: str) -> None:
     """Ends this process as SIGKILL does if this is the point that was asked for."""
-    global _passed
-    if not ARMED:
+    if not armed:
         return
-    _passed += 1
+    _passed[name] += 1
+    point = f"{name}#{_passed[name]}"
     if _log:
         with open(_log, "a") as file:  # noqa: PTH123 -- in a signal-like place: nothing more than needed
-            file.write(f"{_passed} {point}\n")
-    if _passed == _at:
+            file.write(f"{point}\n")
+    if point == _at:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+arm(os.environ.get("CORTEX_CRASH_AT"), os.environ.get("CORTEX_CRASH_LOG"))

@@ -11,7 +11,7 @@ import asyncpg
 import orjson
 
 from cortex_plane.domain.errors import SetupError
-from cortex_plane.storage.crash_points import ARMED, reached
+from cortex_plane.storage import crash_points
 from cortex_plane.storage.faults import border
 from cortex_plane.storage.hints import Hints
 from cortex_plane.storage.queries import SQL, every_query
@@ -68,6 +68,7 @@ class Database:
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
+        self._in_use = 0
         self.hints = Hints(pool)
 
     @classmethod
@@ -108,12 +109,12 @@ class Database:
                 mode = "isolation level repeatable read, read only" if snapshot else ""
                 await connection.execute(f"begin {mode}; set local app.org_id = '{UUID(str(org))}'")
             yield Transaction(connection, org)
-            if ARMED:
-                reached("commit:before")
+            if crash_points.armed:
+                crash_points.reached("commit:before")
             with border():
                 ended = await connection.execute("commit")
-            if ARMED:
-                reached("commit:after")
+            if crash_points.armed:
+                crash_points.reached("commit:after")
             if ended != "COMMIT":
                 # After an error that somebody caught, PostgreSQL answers COMMIT with ROLLBACK and raises nothing.
                 raise RuntimeError(f"The transaction was rolled back: COMMIT answered {ended}.")
@@ -121,23 +122,36 @@ class Database:
             await _roll_back(connection)
             raise
         finally:
-            await self._pool.release(connection)
+            await self._release(connection)
 
     async def call(self, name: str, org: UUID | None, *args: Any) -> Sequence[Row]:
         """Run a hot verb: one function, one round trip, one commit. It sets the org itself."""
         given = args if org is None else (org, *args)
         with border():
-            async with self._acquire() as connection:
-                if ARMED:
-                    reached(f"{name}:before")
+            connection = await self._acquire()
+            try:
+                if crash_points.armed:
+                    crash_points.reached(f"{name}:before")
                 rows: Sequence[Row] = await connection.fetch(verb(name, len(given)), *given)
-                if ARMED:
-                    reached(f"{name}:after")
+                if crash_points.armed:
+                    crash_points.reached(f"{name}:after")
+            finally:
+                await self._release(connection)
         return rows
 
-    def _acquire(self) -> Any:
-        """A free connection at once; only where there is none is there something to time."""
-        return self._pool.acquire(timeout=None if self._pool.get_idle_size() else ACQUIRE_SECONDS)
+    async def _acquire(self) -> Any:
+        """A free connection at once; only where there may be none is there something to time."""
+        seconds = None if self._in_use < self._pool.get_max_size() else ACQUIRE_SECONDS
+        self._in_use += 1
+        try:
+            return await self._pool.acquire(timeout=seconds)
+        except BaseException:
+            self._in_use -= 1
+            raise
+
+    async def _release(self, connection: Any) -> None:
+        self._in_use -= 1
+        await self._pool.release(connection)
 
     async def check(self) -> None:
         """Prepare every query, so that a file that does not fit this schema is known at the start."""

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from cortex_plane.domain.values import parse
 from cortex_plane.domain.workers import Worker
-from cortex_plane.storage.database import NOBODY, Database
+from cortex_plane.storage.database import NOBODY, Database, Transaction
 from cortex_plane.storage.queries import Queries
 
 queries = Queries("workers")
@@ -48,6 +48,11 @@ async def list_all(db: Database) -> list[Worker]:
 async def key_fingerprint(db: Database, mine: bytes) -> bytes:
     """The fingerprint of the master key that this database knows; the first one to ask sets it."""
     async with db.transaction(NOBODY) as tx:
-        await tx.rows(queries.remember_key, mine)
+        await remember_key(tx, mine)
         known: bytes = await tx.value(queries.key_fingerprint)
     return known
+
+
+async def remember_key(tx: Transaction, mine: bytes) -> None:
+    """Two that start at once take turns here, so that both read the same one afterwards."""
+    await tx.rows(queries.remember_key, mine)

@@ -1,15 +1,22 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
 from uuid import UUID
 
 import typer
 
-from cortex_plane.adapters.cli.output import AsJson, Limit, show_many, show_one
+from cortex_plane.adapters.cli.output import AsJson, Limit, said, short, show_many, show_one, tell
 from cortex_plane.adapters.cli.plane import collect, run
+from cortex_plane.adapters.cli.receipts import show_receipt
+from cortex_plane.adapters.cli.watching import ARGUMENTS, RESULT, SAID, outcome, question_lines
+from cortex_plane.adapters.cli.watching import watch as watching
+from cortex_plane.domain.effects import Answer, Verdict
 from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.jobs import JobDraft, JobStatus
+from cortex_plane.domain.jobs import JobDraft, JobStatus, Step
 
 app = typer.Typer(no_args_is_help=True, help="Jobs: the units of durable work.")
 
@@ -26,13 +33,9 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Submit a job to an agent."""
-    try:
-        given = json.loads(payload)
-    except ValueError as error:
-        raise InvalidInput(
-            f"--payload is not valid JSON: {error}.", hint="Quote it: '{\"a\": 1}'."
-        ) from error
-    draft = JobDraft(agent=agent, payload=given, session_id=session, max_retries=max_retries)
+    draft = JobDraft(
+        agent=agent, payload=_json("--payload", payload), session_id=session, max_retries=max_retries
+    )
     show_one(run(lambda plane: plane.jobs.submit(draft, idempotency_key=idempotency_key)), as_json)
 
 
@@ -61,13 +64,118 @@ def history(job_id: UUID, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def steps(job_id: UUID, limit: Limit = 200, as_json: AsJson = False) -> None:
+    """What the model said and what its calls did, in order."""
+    found = run(lambda plane: collect(plane.jobs.steps(job_id, limit)))
+    if as_json:
+        show_many(found, [], True)
+    else:
+        lines = [line for step in found for line in _lines(step)]
+        show_many(lines, ["step", "tool", "arguments", "status", "result"], False)
+
+
+@app.command()
+def checkpoint(job_id: UUID, as_json: AsJson = False) -> None:
+    """The durable state that the job would be resumed from."""
+    blob = run(lambda plane: plane.jobs.checkpoint(job_id))
+    # ASCII, so that nothing in it can disturb a terminal.
+    sys.stdout.write(json.dumps(blob, indent=None if as_json else 2) + "\n")
+
+
+@app.command()
+def questions(job_id: UUID, as_json: AsJson = False) -> None:
+    """Calls of which nobody knows whether they happened, and the commands that settle them."""
+    found = run(lambda plane: plane.jobs.questions(job_id))
+    if as_json or not found:
+        show_many(found, [], as_json)
+        return
+    for question in found:
+        for line in question_lines(question):
+            tell(line)
+
+
+@app.command()
+def settle(
+    job_id: UUID,
+    call_id: UUID,
+    verdict: Verdict,
+    result: Annotated[
+        str | None, typer.Option(help="JSON: what the agent is told that the call returned.")
+    ] = None,
+    note: Annotated[str | None, typer.Option(help="For the audit trail and the agent.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer a question: it happened, it did not (and is sent again), or give the job up."""
+    given = _json("--result", result) if result is not None else None
+    answer = Answer(verdict=verdict, result=given, note=note)
+    show_receipt(run(lambda plane: plane.jobs.settle(job_id, call_id, answer)), as_json)
+
+
+@app.command()
+def pause(
+    job_id: UUID, reason: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False
+) -> None:
+    """Hold a job until it is resumed. One that runs stops at its next boundary."""
+    show_receipt(run(lambda plane: plane.jobs.pause(job_id, reason)), as_json)
+
+
+@app.command()
+def resume(job_id: UUID, note: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False) -> None:
+    """Let a held job go on. A question is answered with `settle` instead."""
+    show_receipt(run(lambda plane: plane.jobs.resume(job_id, note)), as_json)
+
+
+@app.command()
 def cancel(
     job_id: UUID, reason: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False
 ) -> None:
-    show_one(run(lambda plane: plane.jobs.cancel(job_id, reason)), as_json)
+    """End a job. One that runs ends at its next boundary."""
+    show_receipt(run(lambda plane: plane.jobs.cancel(job_id, reason)), as_json)
+
+
+@app.command()
+def watch(
+    job_id: UUID,
+    interval: Annotated[float, typer.Option(min=0.01, max=60, help="Seconds between two looks.")] = 0.5,
+    as_json: AsJson = False,
+) -> None:
+    """Show each step as it happens, until the job ends. Exit code 0 if it completed; Ctrl-C stops watching only."""
+    try:
+        job = run(lambda plane: watching(plane, job_id, interval, as_json))
+    except KeyboardInterrupt:
+        if not as_json:
+            said("stopped watching; the job goes on")
+        raise
+    if job.status is not JobStatus.COMPLETED:
+        raise typer.Exit(1)
 
 
 @app.command()
 def resubmit(job_id: UUID, idempotency_key: IdempotencyKey = None, as_json: AsJson = False) -> None:
     """A failed or cancelled job once more, as a new job."""
     show_one(run(lambda plane: plane.jobs.resubmit(job_id, idempotency_key=idempotency_key)), as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    step: int
+    tool: str | None
+    arguments: str | None
+    status: str | None
+    result: str
+
+
+def _lines(step: Step) -> Iterator[_Line]:
+    """What was said, then each call."""
+    if step.text:
+        yield _Line(step.step_index, None, None, None, short(step.text, SAID))
+    for call in step.calls:
+        arguments = short(call.arguments, ARGUMENTS)
+        yield _Line(step.step_index, call.tool_name, arguments, call.status, outcome(call)[: 2 * RESULT])
+
+
+def _json(option: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidInput(f"{option} is not valid JSON: {error}.", hint="Quote it: '{\"a\": 1}'.") from error

@@ -22,10 +22,12 @@ Limit = Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")
 
 console = Console(highlight=False)
 
-_COLOURS = {
+COLOURS = {
     "ACTIVE": "green", "RUNNING": "green", "COMPLETED": "green", "PENDING": "cyan", "CREATED": "cyan",
     "RETRY": "yellow", "SLEEPING": "yellow", "PAUSED": "yellow", "WAITING_FOR_APPROVAL": "magenta",
     "FAILED": "red", "CANCELLED": "dim", "TERMINATED": "dim", "DISABLED": "yellow", "ARCHIVED": "dim",
+    "completed": "green", "intended": "cyan", "uncertain": "magenta", "cleared": "yellow", "failed": "red",
+    "rejected": "red",
 }  # fmt: skip
 
 
@@ -39,7 +41,7 @@ def show_many(items: Sequence[Any], columns: Sequence[str], as_json: bool) -> No
     # Ids must survive a pipe and a narrow window: they are what the next command needs.
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in columns:
-        table.add_column(name.replace("_", " "), no_wrap=name in ("id", "job_id"), overflow="fold")
+        table.add_column(name.replace("_", " "), no_wrap=name in ("id", "job_id", "call_id"), overflow="fold")
     for item in items:
         table.add_row(*(_cell(getattr(item, name)) for name in columns))
     wide = console if console.is_terminal else Console(width=300, highlight=False)
@@ -68,7 +70,7 @@ def _cell(value: Any) -> Text:
         case None | "":
             return Text("–", style="dim")
         case Enum():
-            return Text(str(value.value), style=_COLOURS.get(str(value.value), ""))
+            return Text(str(value.value), style=COLOURS.get(str(value.value), ""))
         case datetime():
             return Text(value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"))
         case UUID():
@@ -76,5 +78,22 @@ def _cell(value: Any) -> Text:
         case list():
             return Text(", ".join(str(_cell(part)) for part in value) or "–")
         case dict():
-            return Text(orjson.dumps(value).decode() if value else "–")
-    return Text("".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in str(value)))
+            return Text(harmless(orjson.dumps(value).decode()) if value else "–")
+    return Text(harmless(str(value)))
+
+
+def harmless(text: str) -> str:
+    """Control characters, and those that are not seen or turn a line around, made visible."""
+    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
+
+
+def short(value: Any, limit: int) -> str:
+    """Whatever an agent or a tool wrote, on one line and no longer than ``limit``."""
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    line = harmless(" ".join(text[: limit * 8].split()))
+    return line if len(line) <= limit and len(text) <= limit * 8 else line[: limit - 1] + "…"
+
+
+def tell(line: str | Text) -> None:
+    """One line as it is: no markup, and however long it is, no line breaks of ours."""
+    console.print(line, markup=False, soft_wrap=True)

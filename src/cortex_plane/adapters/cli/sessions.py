@@ -7,6 +7,7 @@ import typer
 
 from cortex_plane.adapters.cli.output import AsJson, Limit, show_many, show_one
 from cortex_plane.adapters.cli.plane import collect, run
+from cortex_plane.adapters.cli.receipts import show_session_receipt
 from cortex_plane.domain.sessions import SessionChange, SessionDraft, SessionStatus
 
 app = typer.Typer(no_args_is_help=True, help="Sessions: the conversation of one user with one agent.")
@@ -59,6 +60,22 @@ def messages(session_id: UUID, limit: Limit = 200, as_json: AsJson = False) -> N
     """What was said, in order."""
     found = run(lambda plane: collect(plane.sessions.messages(session_id, limit)))
     show_many(found, ["seq", "role", "text", "created_at"], as_json)
+
+
+@app.command()
+def pause(
+    session_id: UUID, reason: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False
+) -> None:
+    """Hold a session: its jobs wait until it is resumed. Those that run stop at their next boundary."""
+    show_session_receipt(run(lambda plane: plane.sessions.pause(session_id, reason)), as_json)
+
+
+@app.command()
+def resume(
+    session_id: UUID, note: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False
+) -> None:
+    """Let a held session go on."""
+    show_session_receipt(run(lambda plane: plane.sessions.resume(session_id, note)), as_json)
 
 
 @app.command()

@@ -21,14 +21,17 @@ from cortex_plane.adapters.http.routes import (
     me,
     members,
     orgs,
+    schemas,
     sessions,
     teams,
+    tools,
+    workers,
 )
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.storage.database import Database
 
 # Routes are tried in this order: the ones that programs call all day come first.
-NOUNS = (connections, sessions, jobs, agents, me, orgs, teams, members, keys, audit)
+NOUNS = (connections, sessions, jobs, agents, me, orgs, teams, members, keys, audit, tools, workers)
 
 
 def create_app(db: Database, metrics: Metrics) -> FastAPI:
@@ -56,6 +59,7 @@ def _mount(app: FastAPI) -> None:
     for noun in NOUNS:
         app.include_router(noun.router, prefix="/v1")
     app.include_router(agents.router, include_in_schema=False)  # spec 2's path: /agents/{slug}
+    app.include_router(schemas.router)
     app.include_router(health.router)
     problems.install(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]

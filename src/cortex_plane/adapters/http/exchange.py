@@ -163,6 +163,11 @@ def reply_numbered(noun: str, items: Sequence[T], limit: int, number: Callable[[
     return _listing(rendered, cursors.encode(noun, number(kept[-1])) if len(items) > len(kept) else None)
 
 
+def reply_all(items: Sequence[Any]) -> Response:
+    """A list that is short by nature: one page, and no cursor."""
+    return _listing([to_json(item) for item in items], None)
+
+
 def _fitting(items: Sequence[Any]) -> list[bytes]:
     """The items as JSON, as many as fit into an answer of bearable size, but at least one."""
     rendered: list[bytes] = []

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from cortex_plane.domain.checkpoint_recovery import CheckpointCorrupt
 from cortex_plane.domain.errors import (
     Conflict,
     CortexError,
@@ -23,6 +24,8 @@ from cortex_plane.domain.errors import (
     Unauthenticated,
     Unavailable,
 )
+from cortex_plane.domain.models import ModelError
+from cortex_plane.domain.tools import InvalidArguments, ToolError, UncertainOutcome
 
 log = structlog.get_logger()
 
@@ -37,6 +40,12 @@ STATUS: dict[type[CortexError], int] = {
     NotFound: 404,
     Conflict: 409,
     Stale: 412,
+    CheckpointCorrupt: 409,
+    # A job meets these while it runs: they end in its steps and its error, not in an answer.
+    ModelError: 424,
+    ToolError: 424,
+    UncertainOutcome: 409,
+    InvalidArguments: 422,
     Unavailable: 503,
     CortexError: 500,
 }
@@ -51,6 +60,7 @@ _TITLES = {
     412: "Changed in the meantime",
     413: "Too large",
     422: "Invalid input",
+    424: "Something that it needs has failed",
     500: "Internal error",
     503: "Not available now",
 }

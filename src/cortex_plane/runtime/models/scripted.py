@@ -21,7 +21,8 @@ _WORDS = re.compile(r"(?<=\s)(?=\S)")
 class ScriptedModel:
     async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
         due = answer(_script_of(request.settings), request)
-        await asyncio.sleep(due.delay_ms / 1000)
+        if due.delay_ms:
+            await asyncio.sleep(due.delay_ms / 1000)
         if due.error_status is not None:
             raise ModelError(
                 f"The scripted model answered with status {due.error_status}, as its script says.",
@@ -31,7 +32,8 @@ class ScriptedModel:
         for word in _WORDS.split(due.response.text or ""):
             if word:
                 yield TextChunk(word)
-                await asyncio.sleep(due.chunk_delay_ms / 1000)
+                if due.chunk_delay_ms:
+                    await asyncio.sleep(due.chunk_delay_ms / 1000)
         yield due.response
 
 

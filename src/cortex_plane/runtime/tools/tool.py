@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import hashlib
 import inspect
 import math
+import threading
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -123,15 +126,39 @@ class Tool:
 async def _run(function: Callable[..., Any], keywords: dict[str, Any]) -> Any:
     if inspect.iscoroutinefunction(function):
         return await function(**keywords)
-    made = await asyncio.to_thread(_in_thread, function, keywords)
+    made = await _in_thread(function, keywords)
     return await made if inspect.isawaitable(made) else made
 
 
-def _in_thread(function: Callable[..., Any], keywords: dict[str, Any]) -> Any:
-    try:
-        return function(**keywords)
-    except StopIteration as error:  # a future cannot carry it: whoever awaits would wait for ever
-        raise RuntimeError("the tool raised StopIteration") from error
+def _in_thread(function: Callable[..., Any], keywords: dict[str, Any]) -> asyncio.Future[Any]:
+    """In a thread of its own. In a pool a call would wait for others while its time runs, and be sent late; and one
+    that hangs would keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(value)
+        else:
+            answer.set_exception(error)
+
+    def run() -> None:
+        value: Any = None
+        failed: BaseException | None = None
+        try:
+            value = context.run(function, **keywords)
+        except StopIteration:  # a future cannot carry it: whoever awaits would wait for ever
+            failed = RuntimeError("the tool raised StopIteration")
+        except BaseException as error:
+            failed = error
+        with contextlib.suppress(RuntimeError):  # nobody waits any more
+            loop.call_soon_threadsafe(settle, value, failed)
+
+    threading.Thread(target=run, name="tool", daemon=True).start()
+    return answer
 
 
 def _name(function: Callable[..., Any], given: str | None) -> str:

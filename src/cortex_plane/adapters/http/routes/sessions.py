@@ -22,9 +22,17 @@ from cortex_plane.adapters.http.exchange import (
 )
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.domain.fields import Ref
+from cortex_plane.domain.jobs import Pause, Resumption
 from cortex_plane.domain.messages import Delivery, Message, MessageDraft
-from cortex_plane.domain.sessions import Session, SessionChange, SessionDraft, SessionStatus, Termination
-from cortex_plane.operations import messages, sessions
+from cortex_plane.domain.sessions import (
+    Session,
+    SessionChange,
+    SessionDraft,
+    SessionReceipt,
+    SessionStatus,
+    Termination,
+)
+from cortex_plane.operations import messages, sessions, steering
 
 router = APIRouter(tags=["sessions"])
 
@@ -72,6 +80,18 @@ async def update_session(
 async def terminate_session(db: Db, actor: Caller, session_id: UUID, termination: Termination) -> Response:
     """End a session for good and cancel its open jobs."""
     return reply(await sessions.terminate(db, actor, session_id, termination))
+
+
+@router.post("/sessions/{session_id}/pause", response_model=SessionReceipt, **route(steering.pause_session))
+async def pause_session(db: Db, actor: Caller, session_id: UUID, pause: Pause) -> Response:
+    """Hold a session: its open jobs, and whatever it is asked to do until it is resumed."""
+    return reply(await steering.pause_session(db, actor, session_id, pause))
+
+
+@router.post("/sessions/{session_id}/resume", response_model=SessionReceipt, **route(steering.resume_session))
+async def resume_session(db: Db, actor: Caller, session_id: UUID, resumption: Resumption) -> Response:
+    """Lift the hold of a session, and with it that of its jobs."""
+    return reply(await steering.resume_session(db, actor, session_id, resumption))
 
 
 @router.post(

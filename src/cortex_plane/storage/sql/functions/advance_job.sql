@@ -1,9 +1,12 @@
 -- Every write of an attempt: one round trip, one commit. It is fenced by worker and epoch, and numbered: no row means
 -- "you lost it: stop"; a write that was applied before (its answer was lost on the way) is told so and not repeated.
 --
--- p_calls and p_outcomes are arrays of objects. A call with a verdict gets its authorization row, and where its status
+-- p_calls and p_outcomes are arrays of objects; what may be large stands beside them: each object says
+-- which of p_arguments and p_results is its own. A call with a verdict gets its authorization row, and where its status
 -- is 'intended' its row is the intent: it may be sent until dispatch_before, which lies inside the worker's lease.
--- p_status null leaves the job with its worker; anything else, 'RUNNING' included, ends the lease.
+-- p_status null leaves the job with its worker; anything else, 'RUNNING' included, ends the lease. What was asked for
+-- since the worker last looked still counts then: a cancel ends a job that would only wait, a hold pauses one that is
+-- handed back, and one that nothing holds any more goes on. The answer says what became of it.
 -- A conversation is completed only if its job has read every message; otherwise nothing is written, and the answer
 -- says RUNNING.
 create or replace function advance_job(
@@ -11,7 +14,8 @@ create or replace function advance_job(
   p_checkpoint text, p_mac bytea,
   p_step integer, p_message_seq bigint, p_response text, p_prompt_tokens integer, p_completion_tokens integer,
   p_step_seconds double precision,
-  p_done_step integer, p_calls text, p_outcomes text, p_again uuid[], p_dispatch_seconds double precision,
+  p_done_step integer, p_calls text, p_arguments text[], p_outcomes text, p_results text[], p_again uuid[],
+  p_dispatch_seconds double precision,
   p_stored_ids uuid[], p_stored bytea[],
   p_reply text, p_status text, p_error text, p_delay_seconds double precision, p_hold text, p_result text,
   p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[])
@@ -26,6 +30,7 @@ declare
   ends timestamptz;
   new_messages integer := 0;
   new_holds text[];
+  ends_as text;
 begin
   perform set_config('app.org_id', p_org::text, true);
   applied_before := false;
@@ -40,7 +45,8 @@ begin
     into the_job;
     now := the_job.at;
   else
-    select j.session_id, j.kind, j.holds, j.cancel_requested_at is not null as cancelled, j.leased_at into the_job
+    select j.session_id, j.kind, j.holds, j.cancel_requested_at is not null as cancelled, j.cancel_reason, j.leased_at
+    into the_job
     from job j
     where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
       and j.write_seq = p_write - 1
@@ -76,34 +82,51 @@ begin
 
   if p_status is not null then
     ends := now + make_interval(secs => coalesce(p_delay_seconds, 0));
-    new_holds := case when p_status in ('COMPLETED', 'FAILED', 'CANCELLED') then '{}'
-      when p_hold is null or p_hold = any (the_job.holds) then the_job.holds
+    new_holds := case when p_hold is null or p_hold = any (the_job.holds) then the_job.holds
       else the_job.holds || p_hold end;
-    if p_status = 'RUNNING' then
+    ends_as := case
+      when the_job.cancelled and (p_status in ('RETRY', 'SLEEPING', 'PAUSED', 'WAITING_FOR_APPROVAL')
+        or (p_status = 'RUNNING' and new_holds <> '{}')) then 'CANCELLED'
+      when p_status = 'RUNNING' and new_holds <> '{}' then 'PAUSED'
+      when p_status = 'PAUSED' and new_holds = '{}' then 'RUNNING'
+      else p_status end;
+    if ends_as <> p_status then
+      p_event_types := array_append(p_event_types, 'status');
+      p_event_data := array_append(p_event_data, jsonb_strip_nulls(jsonb_build_object(
+        'status', ends_as, 'reason', case when ends_as = 'CANCELLED' then the_job.cancel_reason end)));
+    end if;
+    if ends_as in ('COMPLETED', 'FAILED', 'CANCELLED') then
+      new_holds := '{}';
+    end if;
+    if ends_as = 'RUNNING' then
       update job j
       set checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), checkpoint_mac = coalesce(p_mac, j.checkpoint_mac),
-        write_seq = p_write, worker_id = null, leased_at = null, runnable_at = now, updated_at = now,
+        write_seq = p_write, step_index = coalesce(p_done_step, j.step_index),
+        deaths = case when p_done_step is null then j.deaths else 0 end,
+        worker_id = null, leased_at = null, runnable_at = now, updated_at = now,
         running_seconds = j.running_seconds + extract(epoch from now - the_job.leased_at)
       where j.org_id = p_org and j.id = p_job;
     else
       update job j
-      set status = p_status,
+      set status = ends_as,
         checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), checkpoint_mac = coalesce(p_mac, j.checkpoint_mac),
         write_seq = p_write, step_index = coalesce(p_done_step, j.step_index),
         deaths = case when p_done_step is null then j.deaths else 0 end,
         worker_id = null, leased_at = null,
-        runnable_at = case when p_status in ('RETRY', 'SLEEPING') and new_holds = '{}' then ends end,
-        next_retry_at = case when p_status = 'RETRY' then ends end,
-        wake_at = case when p_status = 'SLEEPING' then ends end,
-        retry_count = j.retry_count + (p_status = 'RETRY')::integer,
+        runnable_at = case when ends_as in ('RETRY', 'SLEEPING') and new_holds = '{}' then ends end,
+        next_retry_at = case when ends_as = 'RETRY' then ends end,
+        wake_at = case when ends_as = 'SLEEPING' then ends end,
+        retry_count = j.retry_count + (ends_as = 'RETRY')::integer,
         holds = new_holds, held_at = case when new_holds <> '{}' then coalesce(j.held_at, now) end,
-        error_message = coalesce(p_error, j.error_message),
+        error_message = case when ends_as = p_status then coalesce(p_error, j.error_message)
+          when ends_as = 'CANCELLED' then coalesce(the_job.cancel_reason, 'cancelled')
+          else j.error_message end,
         result = coalesce(p_result::jsonb, j.result),
         running_seconds = j.running_seconds + extract(epoch from now - the_job.leased_at)
       where j.org_id = p_org and j.id = p_job;
     end if;
   end if;
-  status := coalesce(p_status, 'RUNNING');
+  status := coalesce(ends_as, 'RUNNING');
 
   if p_step is not null then
     insert into step (org_id, job_id, step_index, message_seq, response, prompt_tokens, completion_tokens, started_at,
@@ -117,10 +140,10 @@ begin
   end if;
   if p_outcomes is not null then
     update tool_call c
-    set status = o.status, result = o.result, result_id = o.result_id, error = o.error, settled_by = o.settled_by,
-      finished_at = case when o.status in ('completed', 'failed') then now end
+    set status = o.status, result = p_results[o.result]::jsonb, result_id = o.result_id, error = o.error,
+      settled_by = o.settled_by, finished_at = case when o.status in ('completed', 'failed') then now end
     from jsonb_to_recordset(p_outcomes::jsonb) o (
-      id uuid, status text, result jsonb, result_id uuid, error text, settled_by text)
+      id uuid, status text, result integer, result_id uuid, error text, settled_by text)
     where c.org_id = p_org and c.id = o.id;
   end if;
   if p_dispatch_seconds is not null then
@@ -140,9 +163,9 @@ begin
   if p_calls is not null then
     with given as (
       select * from jsonb_to_recordset(p_calls::jsonb) c (
-        id uuid, step integer, position integer, tool text, digest text, arguments jsonb, input_hash text,
+        id uuid, step integer, position integer, tool text, digest text, arguments integer, input_hash text,
         read_only boolean, on_uncertain text, authorization_id uuid, verdict text, rule text,
-        timeout_seconds double precision, status text, result jsonb, result_id uuid, error text)),
+        timeout_seconds double precision, status text, result integer, result_id uuid, error text)),
     authorized as (
       insert into call_authorization (org_id, id, job_id, tool_name, input_hash, verdict, rule, created_at)
       select p_org, g.authorization_id, p_job, g.tool, decode(g.input_hash, 'hex'), g.verdict, g.rule, now
@@ -150,12 +173,12 @@ begin
     insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash,
       read_only, on_uncertain, authorization_id, status, dispatch_before, settle_after, result, result_id, error,
       created_at, finished_at)
-    select p_org, g.id, p_job, g.step, g.position, g.tool, g.digest, g.arguments, decode(g.input_hash, 'hex'),
-      g.read_only, g.on_uncertain, g.authorization_id, g.status,
+    select p_org, g.id, p_job, g.step, g.position, g.tool, g.digest, p_arguments[g.arguments]::jsonb,
+      decode(g.input_hash, 'hex'), g.read_only, g.on_uncertain, g.authorization_id, g.status,
       case when g.status = 'intended' then advance_job.dispatch_before end,
       case when g.status = 'intended'
         then advance_job.dispatch_before + make_interval(secs => g.timeout_seconds) end,
-      g.result, g.result_id, g.error, now,
+      p_results[g.result]::jsonb, g.result_id, g.error, now,
       case when g.status in ('completed', 'failed', 'rejected') then now end
     from given g;
   end if;
@@ -165,9 +188,10 @@ begin
     new_messages := 1;
   end if;
 
-  perform session_append(p_org, the_job.session_id, new_messages, p_event_types,
-    array_fill(p_job, array[coalesce(cardinality(p_event_types), 0)]), p_event_data, p_actions, p_bodies);
-  -- The head is ours now: nobody adds a message before we commit, so this is what the next step must read to.
+  if new_messages > 0 or cardinality(p_event_types) > 0 or cardinality(p_actions) > 0 then
+    perform session_append(p_org, the_job.session_id, new_messages, p_event_types,
+      array_fill(p_job, array[cardinality(p_event_types)]), p_event_data, p_actions, p_bodies);
+  end if;
   select h.message_seq into message_seq
   from session_head h where h.org_id = p_org and h.session_id = the_job.session_id;
   return next;

@@ -1,10 +1,13 @@
 -- Claims: which job next, across orgs. Orgs take turns (the caller names the one that was served last); within an
 -- org what was begun goes before what is new, and an agent at its limit is passed over. Each agent's limit is exact:
 -- whoever claims for an agent holds its lock until commit, so nobody counts what another is about to add.
+--
+-- A search ends when it has been around once: whoever stopped earlier would look at the same ones next time, and what
+-- lies behind them would never run. Planning a hop takes ten times as long as making it, so the plans are kept.
 
 create or replace function find_next_job(p_apps text[], p_after uuid)
   returns table (org_id uuid, id uuid, busy boolean)
-  language plpgsql security definer set search_path = public, pg_temp as $$
+  language plpgsql security definer set search_path = public, pg_temp set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   due timestamptz := plane_now();
@@ -16,7 +19,7 @@ declare
   running integer;
 begin
   busy := false;
-  for hop in 1 .. 256 loop
+  loop
     select q.org_id into next_org
     from unnest(p_apps) a (app) cross join lateral (
       select j.org_id from job j
@@ -31,18 +34,18 @@ begin
     end if;
     at_org := next_org;
     for waiting in
-      with recursive queues (app, agent_id, depth) as (
+      with recursive queues (app, agent_id) as (
         select a.app, (
           select j.agent_id from job j
           where j.app = a.app and j.org_id = next_org and j.runnable_at is not null
-          order by j.agent_id limit 1), 1
+          order by j.agent_id limit 1)
         from unnest(p_apps) a (app)
         union all
         select q.app, (
           select j.agent_id from job j
           where j.app = q.app and j.org_id = next_org and j.runnable_at is not null and j.agent_id > q.agent_id
-          order by j.agent_id limit 1), q.depth + 1
-        from queues q where q.agent_id is not null and q.depth < 128)
+          order by j.agent_id limit 1)
+        from queues q where q.agent_id is not null)
       select q.app, q.agent_id, first.queue, first.runnable_at
       from queues q cross join lateral (
         (select 0 as queue, j.runnable_at from job j
@@ -100,6 +103,12 @@ create or replace function find_orphans(p_limit integer)
   limit p_limit
 $$;
 
+-- What the database thinks that a worker runs.
+create or replace function find_leased(p_worker uuid) returns table (org_id uuid, id uuid, epoch bigint)
+  language sql volatile security definer set search_path = public, pg_temp as $$
+  select j.org_id, j.id, j.epoch from job j where j.worker_id = p_worker
+$$;
+
 -- Which of a worker's jobs somebody wants to stop.
 create or replace function find_cancelled(p_worker uuid) returns table (org_id uuid, id uuid)
   language sql volatile security definer set search_path = public, pg_temp as $$
@@ -113,7 +122,8 @@ begin
   -- Whoever is not a superuser can only hand a function to a role that may create one there: for this moment it may.
   grant create on schema public to cortex_claimer;
   foreach finder in array array[
-    'find_next_job(text[], uuid)', 'find_orphans(integer)', 'find_cancelled(uuid)']::regprocedure[]
+    'find_next_job(text[], uuid)', 'find_orphans(integer)', 'find_leased(uuid)',
+    'find_cancelled(uuid)']::regprocedure[]
   loop
     execute format('alter function %s owner to cortex_claimer', finder);
     execute format('revoke all on function %s from public', finder);
@@ -139,6 +149,12 @@ declare
   moved record;
   moves jsonb[] := '{}';
 begin
+  -- Only a worker that is known can be found dead: a job of any other would be leased for good.
+  if not exists (
+    select from worker w where w.id = p_worker and w.expires_at > (select plane_now()) and w.stopped_at is null) then
+    raise exception using errcode = 'CX409', detail = 'lease_expired',
+      message = 'The lease of this worker has run out.', hint = 'It claims again after its next heartbeat.';
+  end if;
   for turn in 1 .. p_wanted loop
     select * into found_job from find_next_job(p_apps, at_org);
     exit when not found;

@@ -35,7 +35,7 @@ $$;
 create or replace function forget_workers() returns void
   language sql volatile set search_path = public, pg_temp as $$
   delete from worker w where w.expires_at < (select plane_now()) - interval '1 day'
-    and not exists (select from find_orphans(1000) o where o.worker_id = w.id)
+    and not exists (select from find_orphans(null) o where o.worker_id = w.id)
 $$;
 
 -- Take a dead worker's job from it. What became of the job was decided by the caller from what it saw; if any of that
@@ -84,29 +84,39 @@ begin
 end
 $$;
 
--- A living worker gives up a job whose last write it could not make. Held jobs stop here.
+-- A living worker gives up a job whose last write it could not make. What is held or cancelled stops here.
 create or replace function release_job(
   p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_action text, p_body bytea) returns boolean
   language plpgsql set search_path = public, pg_temp as $$
 declare
   the_job record;
   at timestamptz;
+  events jsonb[] := '{}';
 begin
   perform set_config('app.org_id', p_org::text, true);
-  select j.session_id, j.leased_at, j.holds into the_job from job j
+  select j.session_id, j.leased_at, j.holds, j.cancel_requested_at is not null as cancelled, j.cancel_reason
+  into the_job from job j
   where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
   for no key update;
   if not found then
     return false;
   end if;
   at := plane_now();
-  update job set worker_id = null, leased_at = null, runnable_at = case when holds = '{}' then at end,
+  update job set worker_id = null, leased_at = null,
+    runnable_at = case when holds = '{}' and not the_job.cancelled then at end,
     running_seconds = running_seconds + extract(epoch from at - the_job.leased_at)
   where org_id = p_org and id = p_job;
-  if the_job.holds <> '{}' then
+  if the_job.cancelled then
+    update job set status = 'CANCELLED', holds = '{}', held_at = null,
+      error_message = coalesce(the_job.cancel_reason, 'cancelled')
+    where org_id = p_org and id = p_job;
+    events := array[jsonb_strip_nulls(jsonb_build_object('status', 'CANCELLED', 'reason', the_job.cancel_reason))];
+  elsif the_job.holds <> '{}' then
     update job set status = 'PAUSED' where org_id = p_org and id = p_job;
+    events := array[jsonb_build_object('status', 'PAUSED')];
   end if;
-  perform session_append(p_org, the_job.session_id, 0, '{}', '{}', '{}', array[p_action], array[p_body]);
+  perform session_append(p_org, the_job.session_id, 0, array_fill('status'::text, array[cardinality(events)]),
+    array_fill(p_job, array[cardinality(events)]), events, array[p_action], array[p_body]);
   return true;
 end
 $$;

@@ -72,7 +72,16 @@ alter table job
   add column running_seconds double precision not null default 0,
   add column step_index integer,
   add column result jsonb;
-update job set runnable_at = case status when 'PENDING' then created_at when 'RETRY' then next_retry_at end;
+-- Forced row-level security holds for the owner too, who would change no row at all without this.
+alter table job no force row level security;
+update job
+set runnable_at = case status
+    when 'PENDING' then created_at when 'RUNNING' then updated_at when 'RETRY' then next_retry_at
+    when 'SLEEPING' then updated_at end,
+  wake_at = case when status = 'SLEEPING' then updated_at end,
+  holds = case when status = 'PAUSED' then '{operator}'::text[] else '{}' end,
+  held_at = case when status = 'PAUSED' then updated_at end;
+alter table job force row level security;
 alter table job
   alter column checkpoint set storage external,
   add constraint chk_job_lease check (
@@ -194,7 +203,7 @@ begin
 end
 $$;
 
-grant select, insert, update, delete on worker to cortex_app;
+grant select, insert, update (expires_at, stopped_at), delete on worker to cortex_app;
 grant select, insert on tool_version, plane_key, step, call_authorization, stored_result to cortex_app;
 grant select, insert, update (
   status, attempt, dispatch_before, settle_after, result, result_id, error, settled_by, finished_at
@@ -213,5 +222,9 @@ grant select (org_id, id, config_version) on agent to cortex_claimer;
 grant select (org_id, agent_id, version, resource_limits) on agent_version to cortex_claimer;
 grant select on worker to cortex_claimer;
 create policy claimer on job to cortex_claimer using (true) with check (false);
+-- Permissive policies add up, and the tenant's is everybody's: without this one the claimer could write where an org is
+-- set.
+create policy claimer_writes_nothing on job as restrictive for update to cortex_claimer
+  using (true) with check (false);
 create policy claimer on agent for select to cortex_claimer using (true);
 create policy claimer on agent_version for select to cortex_claimer using (true);

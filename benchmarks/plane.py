@@ -1,0 +1,127 @@
+"""Our own plane in a fresh database: an org, agents that follow a script, and a worker in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from benchmarks.peers.payloads import TOOL_ARGUMENTS, effect
+from cortex_plane.bootstrap.databases import plain_login
+from cortex_plane.domain.access import Actor
+from cortex_plane.domain.agents import Agent, AgentDraft, ModelConfig, ResourceLimits
+from cortex_plane.domain.jobs import JobDraft
+from cortex_plane.domain.orgs import OrgDraft
+from cortex_plane.domain.values import adapter
+from cortex_plane.operations import agents, jobs, keys, orgs
+from cortex_plane.runtime.tools.app import App
+from cortex_plane.runtime.worker import Worker, WorkerSettings
+from cortex_plane.storage.database import Database
+from cortex_plane.storage.migrate import migrate
+
+KEY = bytes(32)
+CALL = {"tool": "effect", "arguments": TOOL_ARGUMENTS}
+
+
+@functools.cache
+def _home() -> Path:
+    return Path(tempfile.mkdtemp(prefix="cortex-bench-login-"))
+
+
+@dataclass(frozen=True)
+class Plane:
+    db: Database
+    actor: Actor
+    app_url: str
+    admin_url: str
+
+    async def agent(
+        self, slug: str, script: Sequence[dict[str, Any]], app: str = "bench", **limits: int
+    ) -> Agent:
+        bounds = {"max_concurrent_jobs": 10_000, "max_iterations": 100_000, **limits}
+        draft = AgentDraft(
+            name=slug,
+            slug=slug,
+            role="Bench",
+            team="main",
+            model_config=adapter(ModelConfig).validate_python({"model": "scripted", "script": list(script)}),
+            skill_config={"app": app},
+            resource_limits=adapter(ResourceLimits).validate_python(bounds),
+        )
+        return await agents.create(self.db, self.actor, draft)
+
+    async def submit(self, slug: str) -> UUID:
+        draft = JobDraft(agent=slug, payload={"text": "go"})
+        return (await jobs.submit(self.db, self.actor, draft)).id
+
+
+@asynccontextmanager
+async def plane(url: str) -> AsyncIterator[Plane]:
+    """On a database of the superuser ``url``; made ready with the first use."""
+    await migrate(url)
+    app_url = await asyncio.to_thread(plain_login, _home(), url)
+    db = await Database.open(app_url, min_size=4, max_size=24)
+    try:
+        connection = await asyncpg.connect(url)
+        known = await connection.fetchval("select count(*) from org")
+        await connection.close()
+        secret = (
+            await keys.issue_for_owner(db)
+            if known
+            else (await orgs.bootstrap(db, OrgDraft(slug="bench", name="Bench"))).key.secret
+        )
+        yield Plane(db, await keys.authenticate(db, str(secret)), app_url, url)
+    finally:
+        await db.close()
+
+
+class Counter:
+    """Counts acts, and tells when there were enough."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.target = 0
+        self.reached = asyncio.Event()
+
+    def expect(self, more: int) -> None:
+        self.target = self.count + more
+        self.reached.clear()
+
+    def add(self) -> None:
+        self.count += 1
+        if self.count >= self.target:
+            self.reached.set()
+
+
+def counting_app(counter: Counter) -> App:
+    app = App("bench")
+
+    @app.tool(name="effect", on_uncertain="retry_with_key")
+    async def act(tool: str, region: str, count: int, dry_run: bool, note: str) -> dict[str, Any]:
+        """The side effect of the measured steps."""
+        counter.add()
+        return await effect(
+            {"tool": tool, "region": region, "count": count, "dry_run": dry_run, "note": note}
+        )
+
+    return app
+
+
+@asynccontextmanager
+async def working(made: Plane, app: App, concurrency: int) -> AsyncIterator[Worker]:
+    settings = WorkerSettings(concurrency=concurrency, poll_seconds=0.2, grace_seconds=10)
+    worker = Worker(made.db, [app], KEY, settings)
+    task = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await task

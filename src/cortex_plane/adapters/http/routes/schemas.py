@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from cortex_plane.adapters.http.exchange import reply
+from cortex_plane.domain import checkpoints
+
+router = APIRouter(tags=["schemas"])
+
+
+@router.get(f"/schemas/checkpoint/v{checkpoints.SCHEMA_VERSION}.json", response_model=dict[str, Any])
+async def checkpoint_schema() -> Response:
+    """The JSON Schema of a checkpoint, for everybody, as this document is."""
+    return reply(checkpoints.schema())

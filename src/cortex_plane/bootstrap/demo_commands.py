@@ -1,0 +1,121 @@
+"""`cortex demo`: see within a minute what the plane does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
+
+import typer
+
+from cortex_plane.adapters.cli.output import said
+from cortex_plane.adapters.cli.plane import run
+from cortex_plane.adapters.cli.watching import watch
+from cortex_plane.domain.errors import AlreadyExists, SetupError
+from cortex_plane.domain.jobs import JobDraft, JobStatus
+from cortex_plane.settings import load
+
+if TYPE_CHECKING:
+    from cortex_plane.client import Client
+    from cortex_plane.domain.agents import AgentDraft
+
+app = typer.Typer(no_args_is_help=True, help="See what the plane does, without a key to any model.")
+
+Version = Annotated[str, typer.Argument(help="The release to ship.")]
+
+ADOPTION_SECONDS = "2"
+WAIT_SECONDS = 60
+INTERVAL = 0.3
+
+
+@app.command("run")
+def run_demo(version: Version = "2.4.0") -> None:
+    """An agent plans a release, reads, tags and deploys it; its steps are shown as they happen."""
+    from cortex_plane.bootstrap import demo
+
+    job = run(lambda plane: plane.jobs.submit(JobDraft(agent=demo.AGENT, payload={"text": version})))
+    said(f"job {job.id}")
+    ended = run(lambda plane: watch(plane, job.id, INTERVAL, as_json=False))
+    _show_acts(job.id)
+    raise typer.Exit(0 if ended.status is JobStatus.COMPLETED else 1)
+
+
+@app.command()
+def crash(version: Version = "2.4.0") -> None:
+    """Kill a worker with SIGKILL in the middle of a side effect, and see the job resume without repeating it."""
+    from cortex_plane.bootstrap import demo
+
+    run(lambda plane: _make_agent(plane, demo.draft(crash=True)))
+    said("1  a worker of its own starts; no other worker takes this job")
+    first = _worker(slow="30")
+    try:
+        job = run(
+            lambda plane: plane.jobs.submit(JobDraft(agent=demo.CRASH_AGENT, payload={"text": version}))
+        )
+        said(f"2  job {job.id} is submitted")
+        _until_deployed(job.id, first)
+        said("3  the deployment has happened, its answer has not arrived: kill -9")
+    finally:
+        first.kill()
+        first.wait()
+    said("4  a second worker starts; it waits until the first one's lease is over and adopts the job")
+    second = _worker(slow="0")
+    try:
+        ended = run(lambda plane: watch(plane, job.id, INTERVAL, as_json=False))
+    finally:
+        second.terminate()
+        second.wait()
+    times = _show_acts(job.id)
+    said(f"5  the job is {ended.status}; the deployment happened {times} time{'s' if times != 1 else ''}")
+    raise typer.Exit(0 if ended.status is JobStatus.COMPLETED and times == 1 else 1)
+
+
+async def _make_agent(plane: Client, draft: AgentDraft) -> None:
+    with contextlib.suppress(AlreadyExists):
+        await plane.agents.create(draft)
+
+
+def _worker(slow: str) -> subprocess.Popen[bytes]:
+    """A worker process of our own, whose deployments take ``slow`` seconds to answer."""
+    from cortex_plane.bootstrap import demo
+
+    environment = {
+        **os.environ,
+        "CORTEX_DEMO_SLOW": slow,
+        "CORTEX_ADOPTION_SECONDS": ADOPTION_SECONDS,
+        "CORTEX_LOG_LEVEL": "error",
+    }
+    return subprocess.Popen(  # noqa: S603 -- our own program
+        [sys.executable, "-m", "cortex_plane", "worker", "--app", demo.CRASH_REFERENCE],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def _until_deployed(job_id: UUID, worker: subprocess.Popen[bytes]) -> None:
+    from cortex_plane.bootstrap import demo
+
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not any(act["job"] == str(job_id) and act["act"] == "deploy" for act in demo.acts()):
+        if worker.poll() is not None or time.monotonic() > deadline:
+            raise SetupError(
+                "The demo's worker did not get as far as its side effect.",
+                code="demo_failed",
+                hint="See what the job says: `cortex job show`; the worker needs the same folder as `cortex up`.",
+            )
+        time.sleep(0.05)
+
+
+def _show_acts(job_id: UUID) -> int:
+    from cortex_plane.bootstrap import demo
+
+    mine = [act for act in demo.acts() if act["job"] == str(job_id)]
+    said(f"what happened to the outside world ({load().home / demo.FOLDER / demo.ACTS}):")
+    for act in mine:
+        said(f"   {act['act']} {act['version']}")
+    return len([act for act in mine if act["act"] == "deploy"])

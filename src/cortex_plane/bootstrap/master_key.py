@@ -1,0 +1,60 @@
+"""The key that the plane signs with: from the environment, or from a file that only its owner can read."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from cortex_plane.domain.errors import SetupError
+from cortex_plane.settings import Settings
+
+KEY_FILE = "master.key"
+KEY_BYTES = 32
+
+
+def master_key(settings: Settings) -> bytes:
+    if settings.master_key is not None:
+        return _parsed(settings.master_key, "CORTEX_MASTER_KEY")
+    path = settings.home / KEY_FILE
+    try:
+        # Made once: whoever comes second finds it, and reads it.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        return _parsed(_read(path), str(path))
+    except OSError as error:
+        raise SetupError(
+            f"The master key cannot be kept in {path}: {error.strerror}.",
+            code="home_unusable",
+            hint="Set CORTEX_MASTER_KEY, or CORTEX_HOME to a folder that you may write to.",
+        ) from error
+    made = secrets.token_bytes(KEY_BYTES)
+    with os.fdopen(descriptor, "w") as file:
+        if os.geteuid() == 0:
+            owner = path.parent.stat()
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+        file.write(made.hex() + "\n")
+    return made
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise SetupError(
+            f"The master key in {path} cannot be read: {error.strerror}.", code="home_unusable"
+        ) from error
+
+
+def _parsed(text: str, source: str) -> bytes:
+    try:
+        key = bytes.fromhex(text.strip())
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise SetupError(
+            f"{source} does not hold a key: 64 hexadecimal digits are needed.",
+            code="invalid_setting",
+            hint="Make one with `openssl rand -hex 32`, and use the same for every process of the plane.",
+        )
+    return key

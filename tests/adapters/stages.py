@@ -1,0 +1,61 @@
+"""A job that really ran: with steps, a checkpoint, a result kept apart, and a call of which nobody knows the outcome."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from cortex_plane.domain.access import Actor
+from cortex_plane.domain.agents import DEFAULT_APP, Agent
+from cortex_plane.domain.jobs import JobDraft, JobStatus
+from cortex_plane.operations import jobs, steering
+from cortex_plane.runtime.tools.app import App
+from tests.people import World
+from tests.runtime.planes import call, make_agent, turn, until, working
+
+LARGE = "x" * 20_000
+
+
+def staging(name: str = "staging") -> App:
+    """Fetches something large; pays, and does not know whether it did."""
+    app = App(name)
+
+    @app.tool(read_only=True)
+    async def fetch(page: int) -> dict[str, object]:
+        """Fetches a page."""
+        return {"page": page, "content": LARGE}
+
+    @app.tool(on_uncertain="ask_human")
+    async def pay(amount: int) -> str:
+        """Pays."""
+        raise RuntimeError(f"connection reset while paying {amount}")
+
+    return app
+
+
+@dataclass(frozen=True)
+class Held:
+    """A job that waits for a person's answer about one call."""
+
+    job: UUID
+    session: UUID
+    call: UUID
+    result: UUID
+
+
+async def staged_agent(world: World, slug: str = "payer") -> Agent:
+    script = [turn(call("fetch", page=1), text="I look first."), turn(call("pay", amount=7), text="I pay.")]
+    return await make_agent(world, script, app="staging", slug=slug)
+
+
+async def held_job(world: World, acting: Actor | None = None, agent: Agent | None = None) -> Held:
+    """Submitted by ``acting``, by default the admin, and run by a worker until it asks."""
+    agent = agent or await staged_agent(world)
+    job = await jobs.submit(world.db, acting or world.admin.actor, JobDraft(agent=agent.slug))
+    async with working(world.db, staging()) as worker:
+        del worker.apps[DEFAULT_APP]  # it leaves all other jobs alone
+        await until(world, job.id, JobStatus.PAUSED)
+    steps = await steering.list_steps(world.db, world.admin.actor, job.id, -1, 10)
+    result = steps[0].calls[0].result_id
+    assert result is not None
+    return Held(job.id, job.session_id, steps[1].calls[0].id, result)

@@ -1,0 +1,63 @@
+"""Fixtures: the outside world and the fork server, once per test process; a stage for each test."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+import pytest_asyncio
+from benchmarks.world import HOST
+from benchmarks.world import World as Outside
+
+from tests.conftest import Urls
+from tests.crash.stage import Stage
+from tests.crash.workers import REPOSITORY, Workers, fork_server
+from tests.people import World
+
+
+@pytest.fixture(scope="session")
+def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
+    """A process of its own, so that what it counted is true whoever died."""
+    log = _memory(tmp_path_factory) / "acts.jsonl"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.world", "--log", str(log), "--with-parent"],
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield Outside(f"http://{HOST}:{int(process.stdout.readline())}")
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        process.wait(20)
+
+
+def _memory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("world")
+
+
+@pytest.fixture(scope="session")
+def fork() -> Iterator[Workers]:
+    with fork_server() as workers:
+        yield workers
+
+
+@pytest_asyncio.fixture
+async def workers(fork: Workers) -> AsyncIterator[Workers]:
+    yield fork
+    await fork.close()
+
+
+@pytest_asyncio.fixture
+async def stage(
+    urls: Urls, world: World, admin: asyncpg.Connection, outside: Outside, workers: Workers
+) -> AsyncIterator[Stage]:
+    async with Stage(urls.app, world, admin, outside, workers).playing() as stage:
+        yield stage

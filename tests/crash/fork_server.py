@@ -1,0 +1,164 @@
+"""A process that has imported everything and forks workers on demand: an import takes far longer than a worker's life.
+
+    python -m tests.crash.fork_server SOCKET
+
+Each connection is one worker. The client sends its order as a line of JSON and is told the pid, then how it ended.
+Whoever closes the connection kills the worker; the server ends with its standard input, and its workers with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from benchmarks.world import World
+
+from cortex_plane.runtime.worker import Worker
+from cortex_plane.storage import crash_points
+from cortex_plane.storage.database import Database
+from cortex_plane.storage.hints import listening
+from tests.crash.tools import SHORT, TOOL_SECONDS, crash_app
+from tests.runtime.planes import KEY
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What a worker is to be."""
+
+    url: str
+    world: str
+    app: str
+    name: str
+    output: str
+    """A file for whatever it says."""
+    at: str | None = None
+    """The point at which it dies."""
+    points: str | None = None
+    """A file for the points that it passes."""
+    tool_seconds: float = TOOL_SECONDS
+    pool: int = 3
+    listens: bool = False
+    settings: dict[str, Any] | None = None
+
+
+async def _work(order: Order) -> None:
+    crash_points.arm(order.at, order.points)
+    db = await Database.open(order.url, max_size=order.pool)
+    app = crash_app(order.app, World(order.world), order.tool_seconds)
+    worker = Worker(db, [app], KEY, replace(SHORT, **order.settings or {}), name=order.name)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
+    async with AsyncExitStack() as stack:
+        if order.listens:
+            await stack.enter_async_context(listening(order.url, worker.work))
+        await worker.run()
+    await db.close()
+
+
+def _child(order: Order, parent: int) -> None:
+    """Never returns. No handler, descriptor or buffer of the server is used again."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    output = os.open(order.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.closerange(3, 256)
+    try:
+        asyncio.run(_work(order))
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        os._exit(1)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+class _Server:
+    def __init__(self, path: str) -> None:
+        self._watch = selectors.DefaultSelector()
+        self._by_pid: dict[int, socket.socket] = {}
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(path)
+        self._listener.listen(64)
+        bell, ring = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(ring)
+        self._watch.register(0, selectors.EVENT_READ, self._parent_gone)
+        self._watch.register(bell, selectors.EVENT_READ, lambda: self._reap(bell))
+        self._watch.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def serve(self) -> None:
+        while True:
+            for key, _ in self._watch.select():
+                key.data()
+
+    def _accept(self) -> None:
+        client, _ = self._listener.accept()
+        with client.makefile("rb") as lines:
+            said = lines.readline()
+        if not said:
+            client.close()
+            return
+        order = Order(**json.loads(said))
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _child(order, parent)
+        self._by_pid[pid] = client
+        self._tell(client, {"pid": pid})
+        self._watch.register(client, selectors.EVENT_READ, lambda: self._abandon(client))
+
+    def _abandon(self, client: socket.socket) -> None:
+        """Whoever ordered it has gone, or has said something, which is the same."""
+        self._watch.unregister(client)
+        for pid, owner in self._by_pid.items():
+            if owner is client:
+                os.kill(pid, signal.SIGKILL)
+                return
+        client.close()
+
+    def _reap(self, bell: int) -> None:
+        with suppress(BlockingIOError):
+            os.read(bell, 4096)
+        while self._by_pid:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            client = self._by_pid.pop(pid)
+            self._tell(client, {"status": os.waitstatus_to_exitcode(status)})
+            with suppress(KeyError):
+                self._watch.unregister(client)
+            client.close()
+
+    def _tell(self, client: socket.socket, news: dict[str, int]) -> None:
+        with suppress(OSError):
+            client.sendall(json.dumps(news).encode() + b"\n")
+
+    def _parent_gone(self) -> None:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    gc.freeze()
+    server = _Server(sys.argv[1])
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    server.serve()

@@ -1,0 +1,133 @@
+"""What must be true after every crash: counted from the outside world's own log, and checked row by row in the plane."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.domain.checkpoint_recovery import CheckpointCorrupt, open_sealed
+from cortex_plane.operations import audit
+from tests.crash.stage import Run, Stage
+from tests.crash.tools import Kind, act_name
+from tests.operations.test_campaign import INVARIANTS
+
+
+class Outcome(StrEnum):
+    ONCE = "exactly once"
+    ASKED = "asked, then once"
+    FAILED = "failed as declared"
+    NOT_BEGUN = "not begun"
+    """After the job was given up, as declared."""
+    REPEATED = "repeated"
+    LOST = "lost"
+
+
+@dataclass
+class Table:
+    """How the acts of a campaign ended, by the kind of their tool."""
+
+    counts: dict[Kind, Counter[Outcome]] = field(default_factory=lambda: defaultdict(Counter))
+    faults: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = []
+        for kind in Kind:
+            if self.counts[kind]:
+                said = ", ".join(f"{self.counts[kind][outcome]} {outcome}" for outcome in Outcome)
+                lines.append(f"{kind:<13} {said}")
+        return "\n".join([*lines, *self.faults])
+
+    @property
+    def clean(self) -> bool:
+        bad = (Outcome.REPEATED, Outcome.LOST)
+        return not self.faults and not any(counts[o] for counts in self.counts.values() for o in bad)
+
+
+async def judged(stage: Stage, runs: Sequence[Run] | None = None) -> Table:
+    """Every act of every run, and every promise that is about rows."""
+    runs = stage.runs if runs is None else runs
+    table = Table()
+    acts = Counter(act["payload"]["act"] for act in await stage.outside.log())
+    ids = [run.job_id for run in runs]
+    jobs = {
+        row["id"]: row
+        for row in await stage.rows("select *, checkpoint::text as blob from job where id = any ($1)", ids)
+    }
+    steps: dict[UUID, list[int]] = defaultdict(list)
+    for row in await stage.rows(
+        "select job_id, step_index from step where job_id = any ($1) order by step_index", ids
+    ):
+        steps[row["job_id"]].append(row["step_index"])
+    calls: dict[UUID, list[Any]] = defaultdict(list)
+    for row in await stage.rows(
+        "select * from tool_call where job_id = any ($1) order by step_index, position", ids
+    ):
+        calls[row["job_id"]].append(row)
+    for run in runs:
+        for fault in _judge(stage, run, jobs[run.job_id], steps[run.job_id], calls[run.job_id], acts, table):
+            table.faults.append(f"{run.kind} killed at {run.label}, job {run.job_id}: {fault}")
+    for name, query in INVARIANTS.items():
+        if await stage.rows(query):
+            table.faults.append(name)
+    table.faults += [
+        str(fault) for fault in (await audit.verify(stage.world.db, stage.world.admin.actor)).faults
+    ]
+    return table
+
+
+def _judge(
+    stage: Stage, run: Run, job: Any, steps: list[int], calls: list[Any], acts: Counter[str], table: Table
+) -> list[str]:
+    faults = []
+    gave_up = run.kind is Kind.OR_FAIL and job["status"] == "FAILED"
+    if job["status"] != "COMPLETED" and not gave_up:
+        faults.append(f"ended {job['status']}: {job['error_message']}")
+    wanted = list(range(run.steps))
+    if steps != (wanted[: len(steps)] if gave_up else wanted):
+        faults.append(f"its steps are {steps}")
+    if job["worker_id"] is not None or job["holds"]:
+        faults.append(f"it ended, but is leased to {job['worker_id']} or held by {job['holds']}")
+    open_calls = [call["status"] for call in calls if call["finished_at"] is None]
+    if open_calls:
+        faults.append(f"it ended with calls that are {open_calls}")
+    try:
+        key = stage.rescuer._host.org_key(job["org_id"])
+        open_sealed(
+            job["blob"], mac=job["checkpoint_mac"], job_id=job["id"], agent_id=job["agent_id"], key=key
+        )
+    except CheckpointCorrupt as error:
+        faults.append(f"its checkpoint: {error}")
+    rows = {(c["step_index"], word): c for c in calls if (word := _word(c)) is not None}
+    for step, word in run.acts:
+        count, row = acts[act_name(run.job_id, step, word)], rows.get((step, word))
+        outcome = _outcome(run, count, row, gave_up=gave_up)
+        table.counts[run.kind][outcome] += 1
+        if outcome in (Outcome.REPEATED, Outcome.LOST):
+            faults.append(f"act {step}:{word} happened {count} times; its row: {dict(row) if row else None}")
+    return faults
+
+
+def _word(call: Any) -> str | None:
+    arguments = call["arguments"]
+    if isinstance(arguments, str):
+        import json
+
+        arguments = json.loads(arguments)
+    word: str | None = arguments.get("word")
+    return word
+
+
+def _outcome(run: Run, count: int, row: Any, *, gave_up: bool) -> Outcome:
+    if count > 1:
+        return Outcome.REPEATED
+    if row is None:
+        return Outcome.NOT_BEGUN if gave_up and count == 0 else Outcome.LOST
+    if row["status"] == "failed" and gave_up:
+        return Outcome.FAILED
+    if row["status"] != "completed" or count == 0:
+        return Outcome.LOST
+    return Outcome.ASKED if row["id"] in run.asked else Outcome.ONCE

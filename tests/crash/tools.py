@@ -1,0 +1,105 @@
+"""The app of the crash tests: one tool for each way of settling an uncertain call, and one that only looks.
+
+Each acts on the outside world (benchmarks/world.py), which counts what truly happened. An act is named by job, step
+and word, so that the count does not depend on anything that the plane decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from enum import StrEnum
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchmarks.world import World
+
+from cortex_plane.domain.tools import DidNotHappen, Happened
+from cortex_plane.runtime.tools.app import App
+from cortex_plane.runtime.tools.context import ToolContext
+from cortex_plane.runtime.worker import WorkerSettings
+from cortex_plane.storage.crash_points import reached
+
+# Short, so that a death is noticed and settled within three seconds; not shorter, because a worker on a busy machine
+# must not seem dead. Many deaths are no poison here.
+SHORT = WorkerSettings(
+    concurrency=16,
+    poll_seconds=0.05,
+    adoption_seconds=3.0,
+    dispatch_seconds=1.0,
+    grace_seconds=20,
+    poison_deaths=10_000,
+)
+TOOL_SECONDS = 1.0
+
+
+class Kind(StrEnum):
+    """The tools with side effects, by how they are settled."""
+
+    WITH_KEY = "act_with_key"
+    PROBED = "act_probed"
+    ASKED = "act_asked"
+    OR_FAIL = "act_or_fail"
+
+
+def act_name(job_id: object, step: int, word: str) -> str:
+    return f"{job_id}:{step}:{word}"
+
+
+def crash_app(name: str, outside: World, timeout: float = TOOL_SECONDS) -> App:
+    app = App(name)
+
+    async def act(
+        kind: Kind, word: str, delay_ms: int, ctx: ToolContext, key: str | None, once: str | None
+    ) -> Any:
+        named = act_name(ctx.job_id, ctx.step, word)
+        payload = {"act": named, "kind": kind, "attempt": ctx.attempt}
+        wish = {"key": key or named, "idempotency_key": once, "delay_ms": delay_ms, "payload": payload}
+        return await _post(outside, wish)
+
+    @app.tool(read_only=True, timeout=timeout)
+    async def look(at: str) -> str:
+        """Looks."""
+        return f"saw {at}"
+
+    @app.tool(on_uncertain="retry_with_key", timeout=timeout)
+    async def act_with_key(word: str, ctx: ToolContext, delay_ms: int = 0) -> Any:
+        """Acts once per idempotency key."""
+        return await act(Kind.WITH_KEY, word, delay_ms, ctx, None, ctx.idempotency_key)
+
+    async def ask_world(word: str, ctx: ToolContext, delay_ms: int = 0) -> Happened | DidNotHappen:
+        count = await outside.count(str(ctx.invocation_id))
+        return Happened({"found": count}) if count else DidNotHappen()
+
+    @app.tool(on_uncertain="probe", probe=ask_world, timeout=timeout)
+    async def act_probed(word: str, ctx: ToolContext, delay_ms: int = 0) -> Any:
+        """Acts under the invocation's id, which the probe can ask for."""
+        return await act(Kind.PROBED, word, delay_ms, ctx, str(ctx.invocation_id), None)
+
+    @app.tool(on_uncertain="ask_human", timeout=timeout)
+    async def act_asked(word: str, ctx: ToolContext, delay_ms: int = 0) -> Any:
+        """Acts; a person is asked where it is uncertain."""
+        return await act(Kind.ASKED, word, delay_ms, ctx, None, None)
+
+    @app.tool(on_uncertain="fail", timeout=timeout)
+    async def act_or_fail(word: str, ctx: ToolContext, delay_ms: int = 0) -> Any:
+        """Acts; the job is given up where it is uncertain."""
+        return await act(Kind.OR_FAIL, word, delay_ms, ctx, None, None)
+
+    return app
+
+
+async def _post(outside: World, wish: dict[str, Any]) -> Any:
+    """The request as a tool would send it, with one more place to die: sent, and not answered."""
+    place = urlsplit(outside.url)
+    said = json.dumps(wish).encode()
+    head = f"POST /act HTTP/1.1\r\nhost: {place.netloc}\r\nconnection: close\r\ncontent-length: {len(said)}\r\n\r\n"
+    reader, writer = await asyncio.open_connection(place.hostname, place.port)
+    try:
+        writer.write(head.encode() + said)
+        await writer.drain()
+        reached("act:sent")
+        answer = await reader.read()
+    finally:
+        writer.close()
+    return json.loads(answer.partition(b"\r\n\r\n")[2])

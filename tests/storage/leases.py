@@ -1,0 +1,148 @@
+"""Queues, workers and claims for tests that talk to the durable core directly, without a runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import orjson
+
+from cortex_plane.domain.access import worker_actor
+from cortex_plane.domain.agents import Agent, AgentDraft, ModelConfig, ResourceLimits
+from cortex_plane.domain.attempts import Assignment, NewStep, Write, Written
+from cortex_plane.domain.audit import Fact
+from cortex_plane.operations import agents
+from cortex_plane.operations.verbs import new_id
+from cortex_plane.storage import attempts, workers
+from cortex_plane.storage.database import NOBODY, Database
+from tests.people import World
+
+LEASE = timedelta(seconds=30)
+APP = "plane"
+
+
+async def make_agent(world: World, slug: str, limit: int = 5) -> Agent:
+    draft = AgentDraft(
+        name=slug, slug=slug, role="Tester", team="main", model_config=ModelConfig(model="scripted"),
+        resource_limits=ResourceLimits(max_concurrent_jobs=limit),
+    )  # fmt: skip
+    return await agents.create(world.db, world.admin.actor, draft)
+
+
+async def queue(
+    admin: asyncpg.Connection,
+    world: World,
+    count: int = 1,
+    *,
+    agent: Agent | None = None,
+    session: UUID | None = None,
+    **columns: Any,
+) -> list[UUID]:
+    """Jobs straight into the table: each in a session of its own unless one is given. Columns as they are named."""
+    agent_id = (agent or world.agent).id
+    sessions = [session] * count if session else [new_id() for _ in range(count)]
+    if session is None:
+        await admin.execute(
+            "insert into session (org_id, id, kind, agent_id, status, opened_by)"
+            " select $1, s, 'programmatic', $2, 'ACTIVE', $1 from unnest($3::uuid[]) s",
+            world.org_id, agent_id, sessions,
+        )  # fmt: skip
+        await admin.execute(
+            "insert into session_head (org_id, session_id) select $1, s from unnest($2::uuid[]) s",
+            world.org_id, sessions,
+        )  # fmt: skip
+    made = [new_id() for _ in range(count)]
+    names = "".join(f", {name}" for name in columns)
+    places = "".join(f", ${n}" for n in range(5, 5 + len(columns)))
+    await admin.execute(
+        f"insert into job (org_id, id, session_id, agent_id, agent_version, kind, payload{names})"
+        f" select $1, j, s, $2, 1, 'task', '{{}}'{places} from unnest($3::uuid[], $4::uuid[]) q (j, s)",
+        world.org_id, agent_id, made, sessions, *columns.values(),
+    )  # fmt: skip
+    return made
+
+
+async def make_worker(db: Database, *, lease: timedelta = LEASE, name: str = "w") -> UUID:
+    id = new_id()
+    await workers.register(db, id, name, "host", 1, [APP], 8, lease)
+    return id
+
+
+async def claim(
+    db: Database, worker: UUID, wanted: int = 1, *, after: UUID = NOBODY, apps: Sequence[str] = (APP,)
+) -> list[Assignment]:
+    claimed, _ = await attempts.claim_jobs(db, worker, apps, wanted, after)
+    return claimed
+
+
+@dataclass
+class Held:
+    """A lease as a worker keeps it: every write carries its number."""
+
+    db: Database
+    worker: UUID
+    given: Assignment
+    number: int = field(default=0)
+    dispatch_seconds: float = 2.0
+
+    @classmethod
+    async def claim(cls, db: Database, worker: UUID) -> Held:
+        (given,) = await claim(db, worker)
+        return cls(db, worker, given, given.write_seq)
+
+    @classmethod
+    async def claim_of(cls, db: Database, worker: UUID, org: UUID) -> Held:
+        """The next job of this org, whoever else has some: the one before it was served last."""
+        (given,) = await claim(db, worker, after=UUID(int=org.int - 1))
+        return cls(db, worker, given, given.write_seq)
+
+    async def write(self, write: Write | None = None, **changes: Any) -> Written | None:
+        """The next write; whoever changes worker, epoch or number says so."""
+        sent = {"worker": self.worker, "epoch": self.given.epoch, "number": self.number + 1, **changes}
+        written = await attempts.advance_job(
+            self.db, self.given.org_id, self.given.job_id, sent["worker"], sent["epoch"], sent["number"],
+            write or Write(), self.dispatch_seconds,
+        )  # fmt: skip
+        if written is not None and sent["number"] == self.number + 1:
+            self.number += 1
+        return written
+
+    @property
+    def fact(self) -> Fact:
+        actor = worker_actor(self.given.org_id, self.worker, "w")
+        return Fact.of(actor, "job_handed_back", job=str(self.given.job_id))
+
+
+def step(index: int = 0, message_seq: int = 0) -> NewStep:
+    return NewStep(
+        index=index, message_seq=message_seq, response=b'{"text":"hm","calls":[]}', prompt_tokens=3,
+        completion_tokens=4, seconds=0,
+    )  # fmt: skip
+
+
+def call(**changes: Any) -> dict[str, Any]:
+    """An authorised intent, as the runtime writes one."""
+    fields: dict[str, Any] = {
+        "id": str(uuid4()), "step": 0, "position": 0, "tool": "send", "digest": "ab" * 32,
+        "arguments": {"to": "Ada"}, "input_hash": "cd" * 32, "read_only": False, "on_uncertain": "ask_human",
+        "authorization_id": str(uuid4()), "verdict": "allow", "rule": "default", "timeout_seconds": 10.0,
+        "status": "intended",
+    }  # fmt: skip
+    return {**fields, **changes}
+
+
+def ledger(*given: dict[str, Any]) -> dict[str, Any]:
+    """These calls as the parts of a ``Write``: what may be large stands beside the rows, which name it by number."""
+    results = [each["result"] for each in given if "result" in each]
+    rows = [{**each, "arguments": n} for n, each in enumerate(given, 1)]
+    for n, row in enumerate((row for row in rows if "result" in row), 1):
+        row["result"] = n
+    return {
+        "calls": orjson.dumps(rows),
+        "arguments": tuple(orjson.dumps(each["arguments"]).decode() for each in given),
+        "results": tuple(orjson.dumps(result).decode() for result in results),
+    }
