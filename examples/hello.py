@@ -1,36 +1,58 @@
-"""A person writes to an agent over a channel; the plane makes the session and the job. Run it while `make up` runs."""
+"""Two tools, an agent and a durable job. Run it while `make up` runs."""
 
 import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
-from cortex_plane import AgentDraft, Client, ConnectionDraft, InboundMessage, KeyDraft, ModelConfig, Role
+from cortex_plane import AgentDraft, App, Client, JobDraft, ModelConfig, ToolContext
+
+app = App("hello", instructions="You ship releases. Read before you act.")
+SHIPPED = Path(__file__).parent / "shipped.txt"
+
+
+@app.tool(read_only=True)
+async def read_changelog(version: str) -> list[str]:
+    """What changed in a version."""
+    return [f"{version} resumes where it stopped", "no side effect is repeated"]
+
+
+@app.tool(risk="high", timeout=5, on_uncertain="retry_with_key")
+async def ship(version: str, ctx: ToolContext) -> str:
+    """Ship a version. Whoever ships with the same key twice has shipped once."""
+    known = SHIPPED.read_text() if SHIPPED.exists() else ""
+    if ctx.idempotency_key not in known:
+        SHIPPED.write_text(f"{known}{ctx.idempotency_key} {version}\n")
+    return f"{version} is out"
+
+
+# The scripted model follows a script instead of asking a provider, so this needs no key.
+SCRIPT: Any = [
+    {"text": "I read first.", "calls": [{"tool": "read_changelog", "arguments": {"version": "2.4"}}]},
+    {"text": "Now I ship it.", "calls": [{"tool": "ship", "arguments": {"version": "2.4"}}]},
+    {"text": "Done: {result}."},
+]
 
 
 async def main() -> None:
+    command = (sys.executable, "-m", "cortex_plane", "worker", "--app", "examples.hello:app")
+    worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL)
     async with Client.here() as plane:
-        agent = await plane.agents.create(
-            AgentDraft(
-                name="Release agent",
-                slug="release",
-                role="DevOps",
-                team="main",
-                model_config=ModelConfig(model="scripted", system_prompt="Plan releases. Ask first."),
-            )
-        )
-        web = await plane.connections.create(ConnectionDraft(channel_type="web", name="our site"))
-        bridge = await plane.keys.create(KeyDraft(name="web bridge", roles=[Role.MEMBER]))
-
-        # The bridge is the program behind the site: it may speak for the people who write there.
-        async with Client(plane.url, str(bridge.secret)) as site:
-            for event, text in enumerate(["Please ship 2.4.", "And ask before you touch production."]):
-                message = InboundMessage(external_user_id="maria", agent=agent.slug, text=text)
-                delivery = await site.connections.ingest(web.id, message, idempotency_key=f"event-{event}")
-                print("made", delivery.created or "nothing new", "for message", delivery.message_seq)
-
-        session = await plane.sessions.get(delivery.session_id)
-        job = await plane.jobs.get(delivery.job_id)
-        print(f"session {session.title!r} is {session.status}, its job is {job.status}")
-        print("audit trail:", [entry.action async for entry in plane.audit.list(session.id)])
-        print("every chain whole:", (await plane.audit.verify()).faults == [])
+        model, skills = ModelConfig(model="scripted", script=SCRIPT), {"app": app.name}
+        names: Any = {"name": "Hello", "slug": "hello", "role": "DevOps", "team": "main"}
+        agent = AgentDraft(**names, model_config=model, skill_config=skills)
+        await plane.agents.create(agent, idempotency_key="hello-agent")
+        job = await plane.jobs.submit(JobDraft(agent="hello", payload={"text": "Ship 2.4"}))
+        while not job.finished_at:
+            await asyncio.sleep(0.1)
+            job = await plane.jobs.get(job.id)
+        async for step in plane.jobs.steps(job.id):
+            print(step.step_index, step.text, [(call.tool_name, call.result) for call in step.calls])
+        print(job.status, "· every audit chain whole:", (await plane.audit.verify()).faults == [])
+        worker.terminate()
+        await worker.wait()
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -10,18 +10,27 @@ from cortex_plane.domain.jobs import JobDraft
 from cortex_plane.domain.keys import KeyDraft
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.messages import InboundMessage
+from cortex_plane.domain.tools import DidNotHappen, Happened, ToolError, UncertainOutcome
+from cortex_plane.runtime.tools.app import App
+from cortex_plane.runtime.tools.context import ToolContext
 
 __version__ = version("cortex-plane")
 
 __all__ = [
     "AgentDraft",
+    "App",
     "Client",
     "ConnectionDraft",
     "CortexError",
+    "DidNotHappen",
+    "Happened",
     "InboundMessage",
     "JobDraft",
     "KeyDraft",
     "ModelConfig",
     "Role",
+    "ToolContext",
+    "ToolError",
+    "UncertainOutcome",
     "__version__",
 ]

@@ -28,6 +28,21 @@ REQUIREMENTS = [
     _R("S0.3", "Every change of a job's status is in its history, with the error, the retry or the approval."),
     _R("S0.4", "A job's payload is immutable."),
     _R("S0.5", "Ids are UUIDv7, made by the application."),
+    _R("S0.6", "An error is classed by its HTTP status; transient and infrastructure errors are retried with full jitter"
+       " under min(cap, base · 2ⁿ), others fail the job."),
+    _R("S0.7", "A worker that is told to stop finishes or hands back its jobs within the grace time."),
+    # Spec 1: checkpoints
+    _R("S1.1", "The checkpoint is spec 1's blob, field for field, valid under its published JSON Schema."),
+    _R("S1.2", "Its CRC-32 is over a canonical form that survives JSONB for every value."),
+    _R("S1.3", "It is checked in spec 1's order, with an HMAC of the org beside the CRC."),
+    _R("S1.4", "Forward migrations only, one version at a time; a newer version fails the job."),
+    _R("S1.5", "A corrupt checkpoint fails the job, is logged with jobId, agentId and corruptionType, and is never"
+       " repaired."),
+    _R("S1.6", "A step is one response with all its calls resolved; the granularity setting adds writes."),
+    _R("S1.7", "A tool listed in side_effect_tools is written before and after its call."),
+    _R("S1.8", "A checkpoint above 512 KiB is warned about, one above 1 MiB refused with advice."),
+    _R("S1.9", "A prompt that changed between write and resume is noticed, and decided by the agent's setting."),
+    _R("S1.10", "A write that fails ends the attempt: nothing goes on without it."),
     # Spec 2: agents, identity, sessions
     _R("S2.1", "An agent has name, slug, status, role, description, model_config, skill_config, resource_limits and"
        " channel_permissions."),
@@ -50,6 +65,9 @@ REQUIREMENTS = [
     _R("S4.1", "Members have an integer clearance and roles."),
     _R("S4.2", "Every act is on a hash chain, appended in the transaction that it describes."),
     _R("S4.3", "Tenant tables have row-level security, enabled and forced."),
+    _R("S4.4", "A pause takes effect at the next message boundary, never in the middle of a call; pending_pause is shown"
+       " at once, and pausing twice is pausing once."),
+    _R("S4.5", "A resume goes on where the job stopped."),
     # The design
     _R("D.1", "A connection without an org sees nothing; a login that could bypass row-level security is refused."),
     _R("D.2", "Another org's id looks exactly like no id, on every route."),
@@ -76,6 +94,24 @@ REQUIREMENTS = [
     _R("D.23", "Imports point down only; module names are words of the domain; the public API is frozen."),
     _R("D.24", "Secrets are redacted from logs by pattern; every answer carries a request id."),
     _R("D.25", "Lists are paged by cursor, without gaps or duplicates while rows are added."),
+    _R("D.30", "A worker killed with kill -9 under `cortex up` is replaced, and its job finishes untouched."),
+    _R("D.31", "A paused job survives a restart of everything and resumes where it was."),
+    _R("D.32", "`cortex demo crash` kills a worker in the middle of a side effect and repeats nothing."),
+    _R("D.33", "A claim is one statement on the job: runnable, not held, its agent under its exact limit, its app loaded;"
+       " orgs take turns, and what was begun goes first."),
+    _R("D.34", "Every write of an attempt is fenced by worker and epoch; a write that is sent twice is applied once."),
+    _R("D.35", "A dead worker's jobs are adopted; several deaths without progress are poison."),
+    _R("D.36", "A call with side effects has its intent before and its outcome after it; an intent refers to its"
+       " authorization."),
+    _R("D.37", "An uncertain effect is settled as its tool declares: retry_with_key, probe, ask_human, fail; never before"
+       " it is safe."),
+    _R("D.38", "Killed at any statement, model call or tool call, a job loses nothing and repeats no side effect."),
+    _R("D.39", "With all notifications dropped everything still works."),
+    _R("D.40", "Iterations, tokens and running time are limited across resumes."),
+    _R("D.41", "Bad tools and bad models end in a defined state whose error names the job, the step and the remedy."),
+    _R("D.42", "A message that arrives while a job runs is read at the next boundary; none stays unanswered."),
+    _R("D.43", "Results over the limit are stored by reference."),
+    _R("D.44", "Workers publish tool versions with digests; a job waits for a worker that loaded its app."),
 ]  # fmt: skip
 
 

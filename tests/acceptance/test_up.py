@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+
+from tests.acceptance.planes import Plane
 
 
 @pytest.fixture
@@ -24,49 +23,6 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-class Plane:
-    def __init__(self, folder: Path, **environment: str) -> None:
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("CORTEX_", "DATABASE_"))}
-        self.folder = folder
-        self.environment = clean | environment
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "cortex_plane", "up"],
-            cwd=folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.said = ""
-
-    def wait_until_ready(self) -> str:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.said += line
-            if "Ctrl-C stops it" in line:
-                break
-        assert self.process.poll() is None, self.said
-        access: dict[str, str] = json.loads((self.folder / ".cortex" / "access.json").read_text())
-        return access["url"]
-
-    def cortex(self, *words: str) -> str:
-        return subprocess.run(
-            [sys.executable, "-m", "cortex_plane", *words],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-
-    def end(self, how: signal.Signals) -> int:
-        self.process.send_signal(how)
-        assert self.process.stdout is not None
-        self.said += self.process.stdout.read()
-        self.process.stdout.close()
-        return self.process.wait(30)
-
-
 @pytest.mark.proves("D.18", "D.20")
 def test_work_survives_a_stop_and_a_kill_of_everything(folder: Path) -> None:
     first = Plane(folder, CORTEX_PORT="0")
@@ -75,7 +31,8 @@ def test_work_survives_a_stop_and_a_kill_of_everything(folder: Path) -> None:
     assert (folder / ".cortex" / "access.json").stat().st_mode & 0o077 == 0
     assert (folder / ".cortex" / "database.json").stat().st_mode & 0o077 == 0
     first.cortex("agent", "create", "greeter", "--model", "scripted")
-    job = json.loads(first.cortex("job", "submit", "greeter", "--json"))
+    submitted = first.json("job", "submit", "greeter")
+    job = first.until(submitted["id"], "COMPLETED")
     assert first.end(signal.SIGINT) == 0
     assert "stopped" in first.said
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor
@@ -11,9 +11,11 @@ from cortex_plane.domain.jobs import JobDraft, JobStatus
 from cortex_plane.operations import jobs, steering
 from cortex_plane.runtime.tools.app import App
 from tests.people import World
-from tests.runtime.planes import call, make_agent, turn, until, working
+from tests.runtime.planes import FAST, call, make_agent, turn, until, working
 
 LARGE = "x" * 20_000
+PATIENT = replace(FAST, adoption_seconds=60, dispatch_seconds=20)
+"""For workers that must not lose a job while a slow machine is busy elsewhere."""
 
 
 def staging(name: str = "staging") -> App:
@@ -52,7 +54,7 @@ async def held_job(world: World, acting: Actor | None = None, agent: Agent | Non
     """Submitted by ``acting``, by default the admin, and run by a worker until it asks."""
     agent = agent or await staged_agent(world)
     job = await jobs.submit(world.db, acting or world.admin.actor, JobDraft(agent=agent.slug))
-    async with working(world.db, staging()) as worker:
+    async with working(world.db, staging(), settings=PATIENT) as worker:
         del worker.apps[DEFAULT_APP]  # it leaves all other jobs alone
         await until(world, job.id, JobStatus.PAUSED)
     steps = await steering.list_steps(world.db, world.admin.actor, job.id, -1, 10)

@@ -199,10 +199,12 @@ def test_tables_show_whole_ids_and_harmless_text(shell: Shell) -> None:
     assert "\x1b" not in shown
 
 
-def test_the_readme_example_prints_what_the_readme_says(shell: Shell) -> None:
+def test_the_readme_example_prints_what_the_readme_says(shell: Shell, urls: Urls) -> None:
     done = subprocess.run(
-        [sys.executable, str(HELLO)], cwd=shell.folder, env=shell.environment, capture_output=True, text=True
-    )
+        [sys.executable, str(HELLO)], cwd=shell.folder, env=shell.environment | {"DATABASE_URL": urls.app, "PYTHONPATH": str(HELLO.parent.parent)},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    HELLO.with_name("shipped.txt").unlink(missing_ok=True)
     assert done.returncode == 0, done.stderr
     readme = (HELLO.parent.parent / "README.md").read_text()
     assert f"```text\n{done.stdout}```" in readme

@@ -35,7 +35,7 @@ from cortex_plane.domain.effects import Answer, Verdict
 from cortex_plane.domain.jobs import Cancellation, JobStatus
 from cortex_plane.operations import steering
 from cortex_plane.storage.database import Database
-from tests.adapters.stages import staging
+from tests.adapters.stages import PATIENT, staging
 from tests.adapters.test_cli import Shell
 from tests.conftest import Urls
 from tests.people import World
@@ -108,7 +108,7 @@ def live(urls: Urls, tmp_path: Path) -> Iterator[Live]:
 
         db = await Database.open(urls.app, max_size=10)
         world = await World.create(db, "acme")
-        async with _serving(db) as url, working(db, app):
+        async with _serving(db) as url, working(db, app, settings=PATIENT):
             names = ("CORTEX_", "DATABASE_")
             environment = {k: v for k, v in os.environ.items() if not k.startswith(names)}
             environment |= {"CORTEX_URL": url, "CORTEX_KEY": world.admin.secret, "COLUMNS": "200"}

@@ -15,7 +15,7 @@ import httpx
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.members import Role
 from cortex_plane.runtime.tools.app import App
-from tests.adapters.stages import held_job, staging
+from tests.adapters.stages import PATIENT, held_job, staging
 from tests.operations.rows import digests
 from tests.people import Person, World
 from tests.runtime.planes import call, make_agent, submit, turn, until, working
@@ -64,7 +64,7 @@ async def _running(world: World, gate: Gate) -> AsyncIterator[UUID]:
     """A job that a worker runs, in the middle of a call."""
     agent = await make_agent(world, [turn(call("act"))])
     id = await submit(world, agent)
-    async with working(world.db, gate.app()):
+    async with working(world.db, gate.app(), settings=PATIENT):
         await asyncio.wait_for(gate.entered.wait(), 20)
         try:
             yield id
@@ -87,7 +87,7 @@ async def test_a_waiting_job_is_held_and_resumed_and_asking_twice_changes_nothin
     before = await digests(admin)
     assert await _post(http, world, f"jobs/{job}/resume") == resumed | {"changed": False}
     assert await digests(admin) == before
-    async with working(world.db):
+    async with working(world.db, settings=PATIENT):
         await until(world, UUID(job), JobStatus.COMPLETED)
     for verb in ("pause", "resume", "cancel"):
         late = await _post(http, world, f"jobs/{job}/{verb}", 409)
@@ -160,7 +160,7 @@ async def test_a_question_is_answered_once_and_the_job_goes_on(
         assert (await _post(http, world, settle, 409, verdict=verdict))["code"] == "call_settled"
     assert (await _get(http, world, f"{path}/questions"))["items"] == []
     assert await digests(admin) == before
-    async with working(world.db, staging()):
+    async with working(world.db, staging(), settings=PATIENT):
         await until(world, held.job, JobStatus.COMPLETED)
     steps = (await _get(http, world, f"{path}/steps"))["items"]
     paid = steps[1]["calls"][0]
@@ -180,7 +180,7 @@ async def test_a_call_that_did_not_happen_is_sent_again(http: httpx.AsyncClient,
         return "paid"
 
     id = await submit(world, await make_agent(world, [turn(call("pay"))]))
-    async with working(world.db, app):
+    async with working(world.db, app, settings=PATIENT):
         await until(world, id, JobStatus.PAUSED)
         (question,) = (await _get(http, world, f"jobs/{id}/questions"))["items"]
         settle = f"jobs/{id}/calls/{question['call_id']}/settle"

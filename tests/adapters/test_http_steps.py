@@ -17,7 +17,7 @@ from cortex_plane.domain.effects import Answer, Verdict
 from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, NotFound
 from cortex_plane.domain.jobs import Hold, JobDraft, JobStatus
 from cortex_plane.domain.members import Role
-from tests.adapters.stages import LARGE, held_job, staging
+from tests.adapters.stages import LARGE, PATIENT, held_job, staging
 from tests.people import World
 from tests.runtime.planes import call, make_agent, submit, turn, until, working
 
@@ -29,7 +29,7 @@ async def test_steps_are_read_page_by_page_and_after_a_number(http: httpx.AsyncC
     path = f"/v1/jobs/{id}/steps"
     empty = await http.get(path, headers=headers)
     assert empty.json() == {"items": [], "next_cursor": None}
-    async with working(world.db, staging()):
+    async with working(world.db, staging(), settings=PATIENT):
         await until(world, id, JobStatus.COMPLETED)
     seen: list[dict[str, Any]] = []
     sizes: list[int] = []
@@ -91,7 +91,7 @@ async def test_a_large_result_is_fetched_by_itself_and_saved_not_shown(
 
 
 async def test_workers_and_tools_are_listed(http: httpx.AsyncClient, world: World) -> None:
-    async with working(world.db, staging()) as worker:
+    async with working(world.db, staging(), settings=PATIENT) as worker:
         id = await submit(world, world.agent)
         await until(world, id, JobStatus.COMPLETED)
         (shown,) = (await http.get("/v1/workers", headers=world.admin.headers)).json()["items"]

@@ -19,14 +19,14 @@ SPEC_5_WORDS = re.compile(
     r"|StewardCheckpoint|\bCARP\b|capability_gate|keyword_match|context_blocks|inject_contexts"
 )
 # The spec-1 checkpoint of a job has an id of its own; nothing else may use these words.
-ALLOWED_IN = ("manifests/", "domain/trace.py", "domain/checkpoint", "runtime/lease.py")
+ALLOWED_IN = ("manifests/", "domain/trace.py", "domain/checkpoint", "runtime/progress.py")
 
 
 @pytest.mark.proves("D.23")
 def test_the_public_names_are_these() -> None:
     assert sorted(cortex_plane.__all__) == [
-        "AgentDraft", "Client", "ConnectionDraft", "CortexError", "InboundMessage", "JobDraft", "KeyDraft",
-        "ModelConfig", "Role", "__version__",
+        "AgentDraft", "App", "Client", "ConnectionDraft", "CortexError", "DidNotHappen", "Happened", "InboundMessage",
+        "JobDraft", "KeyDraft", "ModelConfig", "Role", "ToolContext", "ToolError", "UncertainOutcome", "__version__",
     ]  # fmt: skip
     for name in cortex_plane.__all__:
         assert getattr(cortex_plane, name) is not None

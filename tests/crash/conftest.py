@@ -17,6 +17,9 @@ from tests.conftest import Urls
 from tests.crash.stage import Stage
 from tests.crash.workers import REPOSITORY, Workers, fork_server
 from tests.people import World
+from tests.runtime.conftest import plain_logs
+
+__all__ = ["plain_logs"]
 
 
 @pytest.fixture(scope="session")
@@ -60,4 +63,13 @@ async def stage(
     urls: Urls, world: World, admin: asyncpg.Connection, outside: Outside, workers: Workers
 ) -> AsyncIterator[Stage]:
     async with Stage(urls.app, world, admin, outside, workers).playing() as stage:
+        yield stage
+
+
+@pytest_asyncio.fixture
+async def lonely_stage(
+    urls: Urls, world: World, admin: asyncpg.Connection, outside: Outside, workers: Workers
+) -> AsyncIterator[Stage]:
+    """Without the worker that finishes what others left."""
+    async with Stage(urls.app, world, admin, outside, workers).playing(rescuer=False) as stage:
         yield stage

@@ -21,6 +21,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import structlog
 from benchmarks.world import World
 
 from cortex_plane.runtime.worker import Worker
@@ -45,7 +46,8 @@ class Order:
     output: str
     """A file for whatever it says."""
     at: str | None = None
-    """The point at which it dies."""
+    """The point at which it dies, or stops."""
+    how: int = signal.SIGKILL
     points: str | None = None
     """A file for the points that it passes."""
     tool_seconds: float = TOOL_SECONDS
@@ -55,8 +57,8 @@ class Order:
 
 
 async def _work(order: Order) -> None:
-    crash_points.arm(order.at, order.points)
-    db = await Database.open(order.url, max_size=order.pool)
+    crash_points.arm(order.at, order.points, signal.Signals(order.how))
+    db = await Database.open(_named(order.url, order.name), max_size=order.pool)
     app = crash_app(order.app, World(order.world), order.tool_seconds)
     worker = Worker(db, [app], KEY, replace(SHORT, **order.settings or {}), name=order.name)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
@@ -65,6 +67,11 @@ async def _work(order: Order) -> None:
             await stack.enter_async_context(listening(order.url, worker.work))
         await worker.run()
     await db.close()
+
+
+def _named(url: str, name: str) -> str:
+    """So that a test can tell whose connection it is."""
+    return f"{url}{'&' if '?' in url else '?'}application_name={name}"
 
 
 def _child(order: Order, parent: int) -> None:
@@ -157,6 +164,10 @@ class _Server:
 
 
 if __name__ == "__main__":
+    # structlog's default draws every variable of a traceback, which takes longer than a lease.
+    structlog.configure(
+        processors=[structlog.processors.format_exc_info, structlog.processors.LogfmtRenderer()]
+    )
     gc.freeze()
     server = _Server(sys.argv[1])
     sys.stdout.write("ready\n")

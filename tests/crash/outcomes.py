@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+import orjson
+
 from cortex_plane.domain.checkpoint_recovery import CheckpointCorrupt, open_sealed
 from cortex_plane.operations import audit
 from tests.crash.stage import Run, Stage
@@ -22,6 +24,8 @@ class Outcome(StrEnum):
     FAILED = "failed as declared"
     NOT_BEGUN = "not begun"
     """After the job was given up, as declared."""
+    NOT_SENT = "not sent, and said so"
+    """The worker was held up again and again; the model was told."""
     REPEATED = "repeated"
     LOST = "lost"
 
@@ -86,8 +90,7 @@ def _judge(
     gave_up = run.kind is Kind.OR_FAIL and job["status"] == "FAILED"
     if job["status"] != "COMPLETED" and not gave_up:
         faults.append(f"ended {job['status']}: {job['error_message']}")
-    wanted = list(range(run.steps))
-    if steps != (wanted[: len(steps)] if gave_up else wanted):
+    if steps != list(range(len(steps))) or (not gave_up and len(steps) != (run.steps or len(steps))):
         faults.append(f"its steps are {steps}")
     if job["worker_id"] is not None or job["holds"]:
         faults.append(f"it ended, but is leased to {job['worker_id']} or held by {job['holds']}")
@@ -112,12 +115,7 @@ def _judge(
 
 
 def _word(call: Any) -> str | None:
-    arguments = call["arguments"]
-    if isinstance(arguments, str):
-        import json
-
-        arguments = json.loads(arguments)
-    word: str | None = arguments.get("word")
+    word: str | None = orjson.loads(call["arguments"]).get("word")
     return word
 
 
@@ -126,6 +124,8 @@ def _outcome(run: Run, count: int, row: Any, *, gave_up: bool) -> Outcome:
         return Outcome.REPEATED
     if row is None:
         return Outcome.NOT_BEGUN if gave_up and count == 0 else Outcome.LOST
+    if row["status"] == "failed" and row["error"].startswith("not sent") and count == 0:
+        return Outcome.NOT_SENT
     if row["status"] == "failed" and gave_up:
         return Outcome.FAILED
     if row["status"] != "completed" or count == 0:

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from signal import SIGKILL
 from typing import Any
 from uuid import UUID
 
@@ -16,17 +17,20 @@ from benchmarks.world import World as Outside
 from cortex_plane.domain.agents import Agent
 from cortex_plane.domain.effects import Answer, Verdict
 from cortex_plane.domain.errors import Conflict, CortexError
+from cortex_plane.domain.jobs import JobDraft
 from cortex_plane.domain.messages import InboundMessage
-from cortex_plane.operations import messages, steering
+from cortex_plane.operations import jobs, messages, steering
 from cortex_plane.operations import workers as worker_operations
 from cortex_plane.runtime.worker import Worker
 from tests.crash.tools import SHORT, Kind, act_name, crash_app
 from tests.crash.workers import DEADLINE, WorkerProcess, Workers
 from tests.people import World
-from tests.runtime.planes import KEY, call, make_agent, submit, turn
+from tests.runtime.planes import KEY, call, make_agent, turn
 
 ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 LOOK_SECONDS = 0.03
+VICTIMS = 3
+"""So many work at once; while they are dead, their runs only wait."""
 
 Act = tuple[int, str]
 """The step and the word of an act."""
@@ -42,8 +46,9 @@ class Run:
     agent: Agent
     job_id: UUID
     acts: Sequence[Act]
-    steps: int
-    session_id: UUID | None = None
+    steps: int | None
+    """How many it ends with; None: that depends."""
+    session_id: UUID
     asked: set[UUID] = field(default_factory=set)
     """Calls that a person was asked about."""
 
@@ -57,7 +62,6 @@ def script(kind: Kind) -> list[dict[str, Any]]:
 
 
 ACTS: Sequence[Act] = ((0, "a"), (1, "b"), (1, "c"))
-STEPS = 3
 
 
 class Stage:
@@ -69,6 +73,7 @@ class Stage:
         self._admin, self._workers = admin, workers
         self._admin_lock = asyncio.Lock()
         self._numbers = itertools.count(1)
+        self._processors = asyncio.Semaphore(VICTIMS)
         self._ends: dict[UUID, asyncio.Future[str]] = {}
         self._answering: dict[UUID, asyncio.Task[None]] = {}
         self.rescuer = Worker(world.db, [], KEY, SHORT, name="rescuer")
@@ -93,32 +98,41 @@ class Stage:
     def new_app(self) -> str:
         return f"crash-{next(self._numbers)}"
 
-    async def submit(self, kind: Kind, label: str, *, app: str | None = None) -> Run:
+    async def agent(
+        self, turns: Sequence[dict[str, Any]], app: str | None = None, limits: dict[str, Any] | None = None
+    ) -> tuple[Agent, str]:
+        """An agent with an app of its own, so that only the workers that are meant to take its jobs."""
         app = app or self.new_app()
-        agent = await make_agent(self.world, script(kind), app=app, slug=app)
-        return self._add(Run(label, kind, app, agent, await submit(self.world, agent), ACTS, STEPS))
+        return await make_agent(self.world, turns, app=app, slug=app, limits=limits), app
 
-    async def submit_script(self, kind: Kind, turns: Sequence[dict[str, Any]], acts: Sequence[Act]) -> Run:
-        app = self.new_app()
-        agent = await make_agent(self.world, turns, app=app, slug=app)
-        job_id = await submit(self.world, agent)
-        return self._add(Run(app, kind, app, agent, job_id, acts, len(turns) + 1))
+    async def submit(self, kind: Kind, label: str, **more: Any) -> Run:
+        return await self.submit_script(kind, script(kind), ACTS, label, **more)
 
-    async def say(self, run_or_agent: Run | Agent, text: str) -> tuple[UUID, UUID]:
+    async def submit_script(
+        self,
+        kind: Kind,
+        turns: Sequence[dict[str, Any]],
+        acts: Sequence[Act],
+        label: str = "nothing",
+        **more: Any,
+    ) -> Run:
+        agent, app = await self.agent(turns, **more)
+        job = await jobs.submit(
+            self.world.db, self.world.admin.actor, JobDraft(agent=agent.slug, payload={"text": "go"})
+        )
+        return self.add(Run(label, kind, app, agent, job.id, acts, len(turns) + 1, job.session_id))
+
+    async def say(self, agent: Agent, text: str) -> tuple[UUID, UUID]:
         """A message of the agent's only user: its session, and the job that will read it."""
-        agent = run_or_agent.agent if isinstance(run_or_agent, Run) else run_or_agent
         inbound = InboundMessage(external_user_id=f"user-of-{agent.slug}", agent=agent.slug, text=text)
         delivery = await messages.ingest(
             self.world.db, self.world.service.actor, self.world.connection.id, inbound
         )
         return delivery.session_id, delivery.job_id
 
-    def follow(self, job_id: UUID) -> None:
-        self._ends[job_id] = asyncio.get_running_loop().create_future()
-
-    def _add(self, run: Run) -> Run:
+    def add(self, run: Run) -> Run:
         self.runs.append(run)
-        self.follow(run.job_id)
+        self._ends[run.job_id] = asyncio.get_running_loop().create_future()
         return run
 
     def done(self, job_id: UUID) -> bool:
@@ -142,14 +156,14 @@ class Stage:
     async def worker(self, app: str, **more: Any) -> WorkerProcess:
         return await self._workers.start(self.url, self.outside, app, **more)
 
-    async def until_dead(self, victim: WorkerProcess, job_id: UUID) -> int:
-        """A victim dies at its point, which may be one that it passes only when it is told to end."""
-        ends: list[asyncio.Future[Any]] = [victim.ended, self._ends[job_id]]
-        async with asyncio.timeout(DEADLINE):
+    async def killed(self, run: Run, point: str) -> None:
+        """A worker takes the job and dies at a point, which may be one that it passes only when it is told to end."""
+        async with self._processors, asyncio.timeout(DEADLINE):
+            victim = await self.worker(run.app, at=point)
+            ends: list[asyncio.Future[Any]] = [victim.ended, self._ends[run.job_id]]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if not victim.ended.done():
-                return await victim.end()
-            return await victim.wait()
+            code = await (victim.wait() if victim.ended.done() else victim.end())
+        assert code == -SIGKILL, f"{point} was never reached:\n{victim.said()}"
 
     async def rescue(self, app: str) -> None:
         """Let the worker that is never killed take over the jobs of an app."""
@@ -167,6 +181,10 @@ class Stage:
         async with self._admin_lock:
             found: list[asyncpg.Record] = await self._admin.fetch(query, *args)
         return found
+
+    async def change(self, statement: str, *args: Any) -> None:
+        async with self._admin_lock:
+            await self._admin.execute(statement, *args)
 
     async def until(self, query: str, *args: Any) -> asyncpg.Record:
         """The first row of a query, once it has one."""

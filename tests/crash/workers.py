@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -21,6 +21,13 @@ from tests.crash.fork_server import Order
 
 REPOSITORY = Path(__file__).parent.parent.parent
 DEADLINE = 90.0
+
+
+async def until(seen: Callable[[], bool]) -> None:
+    """What another process does can only be looked at."""
+    async with asyncio.timeout(DEADLINE):
+        while not seen():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 @dataclass(eq=False)
@@ -44,6 +51,13 @@ class WorkerProcess:
         self.send(number)
         return await self.wait()
 
+    async def stopped(self) -> None:
+        """Until it stands still."""
+        await until(lambda: self._state() == "T")
+
+    def _state(self) -> str:
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
     async def wait(self) -> int:
         async with asyncio.timeout(DEADLINE):
             return await asyncio.shield(self.ended)
@@ -51,8 +65,13 @@ class WorkerProcess:
     def said(self) -> str:
         return Path(self.order.output).read_text()
 
+    async def reached(self, point: str) -> None:
+        await until(lambda: point in self.points())
+
     def points(self) -> list[str]:
-        return Path(self.order.points).read_text().split() if self.order.points else []
+        assert self.order.points is not None
+        file = Path(self.order.points)
+        return file.read_text().split() if file.exists() else []
 
     async def close(self) -> None:
         self._writer.close()

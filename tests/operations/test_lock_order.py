@@ -111,7 +111,9 @@ class Crowd:
         claimed, _busy = await attempts.claim_jobs(self.db, doomed, [APP], 2, NOBODY)
         await workers.stop(self.db, doomed)
         for orphan in await attempts.find_orphans(self.db, 100):
-            held = next((Held(self.db, doomed, given) for given in claimed if given.job_id == orphan.id), None)
+            held = next(
+                (Held(self.db, doomed, given) for given in claimed if given.job_id == orphan.id), None
+            )
             if held is not None:
                 status = JobStatus.PAUSED if orphan.held else JobStatus.RUNNING
                 if orphan.cancelled:
@@ -132,7 +134,9 @@ class Crowd:
         await steering.resume(self.db, self.world.admin.actor, self.chance.choice(self.jobs), Resumption())
 
     async def pause_session(self, _: UUID) -> None:
-        await steering.pause_session(self.db, self.world.admin.actor, self.chance.choice(self.sessions), Pause())
+        await steering.pause_session(
+            self.db, self.world.admin.actor, self.chance.choice(self.sessions), Pause()
+        )
 
     async def resume_session(self, _: UUID) -> None:
         await steering.resume_session(
@@ -153,7 +157,9 @@ class Crowd:
 
     async def ingest(self, _: UUID) -> None:
         inbound = InboundMessage(
-            external_user_id=f"u-{self.chance.randrange(PEOPLE)}", agent=self.chance.choice(self.agents), text="hi"
+            external_user_id=f"u-{self.chance.randrange(PEOPLE)}",
+            agent=self.chance.choice(self.agents),
+            text="hi",
         )
         world = self.world
         told = await messages.ingest(self.db, world.service.actor, world.connection.id, inbound)

@@ -440,7 +440,11 @@ async def test_a_response_that_cannot_be_stored_fails_the_job(world: World, stuc
     class Odd(Recording):
         async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
             async for piece in super().stream(request):
-                yield Response(text="a\x00", calls=(), usage=piece.usage) if isinstance(piece, Response) else piece
+                yield (
+                    Response(text="a\x00", calls=(), usage=piece.usage)
+                    if isinstance(piece, Response)
+                    else piece
+                )
 
     job, _ = await outcome(world, an_app(stuck), [], model="odd", backends=Backends({"odd": Odd()}))
     assert job.status is JobStatus.FAILED
@@ -471,7 +475,9 @@ async def test_the_token_budget_ends_the_job(world: World, stuck: threading.Even
 async def test_a_model_that_takes_too_long_is_a_transient_error(
     world: World, stuck: threading.Event, limits: dict[str, Any], slow: dict[str, Any], says: str
 ) -> None:
-    job, _ = await outcome(world, an_app(stuck), [turn(text="word by word", **slow)], limits=limits, max_retries=0)
+    job, _ = await outcome(
+        world, an_app(stuck), [turn(text="word by word", **slow)], limits=limits, max_retries=0
+    )
     assert job.status is JobStatus.FAILED
     assert says in (job.error_message or "")
     assert names_what_to_do(job, 0)
@@ -526,7 +532,8 @@ async def test_a_broken_configuration_stops_its_job_and_not_the_worker(
     bad = await make_agent(world, [], slug="bad")
     good = await make_agent(world, [], slug="good")
     await admin.execute(
-        """update agent_version set resource_limits = '{"timeout_seconds": "soon"}' where agent_id = $1""", bad.id
+        """update agent_version set resource_limits = '{"timeout_seconds": "soon"}' where agent_id = $1""",
+        bad.id,
     )
     first, second = await submit(world, bad, max_retries=0), await submit(world, good)
     async with working(world.db, App("tests")):
@@ -534,5 +541,3 @@ async def test_a_broken_configuration_stops_its_job_and_not_the_worker(
         await until(world, second, JobStatus.COMPLETED)
     assert "timeout_seconds" in (failed.error_message or "")
     assert str(first) in (failed.error_message or "")
-
-

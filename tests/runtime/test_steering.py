@@ -135,6 +135,7 @@ async def test_a_job_that_a_worker_runs_stops_at_its_next_boundary(world: World)
         gate.opened.set()
         job = await until(world, id, JobStatus.PAUSED)
         assert (job.pending_pause, job.step_index, sent) == (False, 0, ["a"])
+        assert (await pause(world, id)).changed is False, "it is paused already"
         (made,) = (await steps_of(world, id))[0].calls
         assert (made.status, made.result) == ("completed", "a"), "the call ran to its end"
         back = await resume(world, id)
@@ -462,7 +463,9 @@ ROUNDS = 40
 
 
 async def race(
-    world: World, verbs: Callable[[UUID, int], Sequence[Awaitable[Any]]], script: list[dict[str, Any]] | None = None
+    world: World,
+    verbs: Callable[[UUID, int], Sequence[Awaitable[Any]]],
+    script: list[dict[str, Any]] | None = None,
 ) -> list[UUID]:
     """Many jobs; at each answer of the model the verbs go off at once, each round a little later."""
     told: dict[str, UUID] = {}
@@ -525,7 +528,9 @@ async def test_pause_against_completion(world: World) -> None:
 
 
 async def test_resume_against_pause(world: World) -> None:
-    ids = await race(world, lambda id, _: [pause(world, id), resume(world, id), pause(world, id), resume(world, id)])
+    ids = await race(
+        world, lambda id, _: [pause(world, id), resume(world, id), pause(world, id), resume(world, id)]
+    )
     assert await legal(world, ids) == {"COMPLETED"}
 
 
@@ -569,5 +574,3 @@ async def test_a_hold_that_is_lifted_between_two_writes_does_not_cost_a_retry(
         job = await until(world, id, JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.RETRY)
     assert (job.status, job.retry_count) == (JobStatus.COMPLETED, 0)
     assert await moves(world, id) == ["PENDING", "RUNNING", "COMPLETED"]
-
-

@@ -24,7 +24,7 @@ from tests.storage.leases import Held, call, claim, ledger, make_worker, queue, 
 from tests.storage.tenants import digest, tables
 
 LEASE = timedelta(seconds=30)
-SAVED = {"checkpoint": "{}", "mac": b"m" * 32}
+SAVED: dict[str, Any] = {"checkpoint": "{}", "mac": b"m" * 32}
 
 
 @pytest.fixture
@@ -43,9 +43,7 @@ async def state(admin: asyncpg.Connection) -> dict[str, str]:
 
 
 async def events(admin: asyncpg.Connection, held: Held) -> list[tuple[str, Any]]:
-    rows = await admin.fetch(
-        "select type, data from event where job_id = $1 order by seq", held.given.job_id
-    )
+    rows = await admin.fetch("select type, data from event where job_id = $1 order by seq", held.given.job_id)
     return [(row["type"], json.loads(row["data"])) for row in rows]
 
 
@@ -86,7 +84,11 @@ async def test_a_zombie_changes_nothing_of_its_successor(
     heir = await Held.claim(db, await make_worker(db))
     await heir.write(Write(**SAVED))
     before = await state(admin)
-    for write in (Write(**SAVED), Write(status=JobStatus.COMPLETED, message_seq=9), Write(status=JobStatus.RUNNING)):
+    for write in (
+        Write(**SAVED),
+        Write(status=JobStatus.COMPLETED, message_seq=9),
+        Write(status=JobStatus.RUNNING),
+    ):
         for number in (held.number + 1, heir.number, heir.number + 1):
             assert await held.write(write, number=number) is None
     assert not await attempts.release_job(
@@ -172,7 +174,9 @@ async def test_a_conversation_with_unread_messages_is_not_completed(
 ) -> None:
     await world.say("And another thing")
     before = await state(admin)
-    answer = Write(**SAVED, step=step(message_seq=1), reply="Bye", status=JobStatus.COMPLETED, facts=[held.fact])
+    answer = Write(
+        **SAVED, step=step(message_seq=1), reply="Bye", status=JobStatus.COMPLETED, facts=[held.fact]
+    )
     told = await held.write(answer)
     assert told is not None
     assert (told.status, told.message_seq, told.applied_before) == (JobStatus.RUNNING, 2, False)
@@ -455,7 +459,9 @@ async def test_holds_add_up_and_each_stands_once(
 
 async def release(held: Held) -> bool:
     given = held.given
-    return await attempts.release_job(held.db, given.org_id, given.job_id, held.worker, given.epoch, held.fact)
+    return await attempts.release_job(
+        held.db, given.org_id, given.job_id, held.worker, given.epoch, held.fact
+    )
 
 
 async def test_a_released_job_can_be_claimed_at_once(
@@ -464,7 +470,12 @@ async def test_a_released_job_can_be_claimed_at_once(
     await clock.advance(timedelta(seconds=4))
     assert await release(held)
     row = await job(admin, held)
-    assert (row["status"], row["worker_id"], row["running_seconds"], row["deaths"]) == ("RUNNING", None, 4.0, 0)
+    assert (row["status"], row["worker_id"], row["running_seconds"], row["deaths"]) == (
+        "RUNNING",
+        None,
+        4.0,
+        0,
+    )
     assert not await release(held), "it is given up once"
     heir = await Held.claim(db, await make_worker(db))
     assert not await release(held), "and not for somebody else"
@@ -478,6 +489,7 @@ async def test_a_released_job_can_be_claimed_at_once(
         (False, "PAUSED", {"status": "PAUSED"}),
         (True, "CANCELLED", {"status": "CANCELLED", "reason": "stop"}),
     ],
+    ids=["held", "held and cancelled"],
 )
 async def test_a_released_job_stops_where_somebody_wanted_it_to(
     db: Database, admin: asyncpg.Connection, held: Held, world: World, cancelled: bool, status: str,
@@ -491,6 +503,19 @@ async def test_a_released_job_stops_where_somebody_wanted_it_to(
     assert (row["status"], row["runnable_at"]) == (status, None)
     assert (await events(admin, held))[-1] == ("status", told)
     assert await claim(db, await make_worker(db)) == []
+
+
+async def test_a_released_job_that_was_cancelled_ends_in_its_next_attempt(
+    db: Database, admin: asyncpg.Connection, held: Held, world: World
+) -> None:
+    """It may have stopped in the middle of a call, which somebody has to settle first."""
+    await steering.cancel(db, world.admin.actor, held.given.job_id, Cancellation(reason="stop"))
+    assert await release(held)
+    assert (await job(admin, held))["status"] == "RUNNING"
+    heir = await Held.claim(db, await make_worker(db))
+    told = await heir.write(Write())
+    assert told is not None
+    assert told.cancelled
 
 
 # Dead workers ------------------------------------------------------------------------------------------------
@@ -605,6 +630,22 @@ async def test_a_beat_renews_the_lease_and_names_what_to_stop(
     assert beaten[1] == [held.given.job_id]
     other = await make_worker(db)
     assert await workers.beat(db, other, LEASE) == (held.given.now + timedelta(seconds=10) + LEASE, [])
+
+
+async def test_a_worker_can_ask_what_it_runs(
+    db: Database, admin: asyncpg.Connection, held: Held, other: World
+) -> None:
+    """What it leases, of whatever org, and nothing of anybody else."""
+    await queue(admin, other)
+    second = await Held.claim(db, held.worker)
+    await queue(admin, other)
+    await Held.claim(db, await make_worker(db))
+    found = await attempts.find_leased(db, held.worker)
+    assert {(leased.org_id, leased.id, leased.epoch) for leased in found} == {
+        (one.given.org_id, one.given.job_id, 1) for one in (held, second)
+    }
+    await second.write(Write(status=JobStatus.RUNNING))
+    assert [leased.id for leased in await attempts.find_leased(db, held.worker)] == [held.given.job_id]
 
 
 async def test_a_forgotten_worker_is_told_so(db: Database, admin: asyncpg.Connection, clock: Clock) -> None:

@@ -299,7 +299,9 @@ async def test_nobody_starves_behind_many_that_cannot_run(
     agents_before = "select count(*) from agent where org_id = $1 and id < $2"
     behind = await make_agent(world, "behind")
     assert await admin.fetchval(agents_before, world.org_id, behind.id) > 300
-    for agent in await admin.fetch("select id from agent where org_id = $1 and id <> $2", world.org_id, behind.id):
+    for agent in await admin.fetch(
+        "select id from agent where org_id = $1 and id <> $2", world.org_id, behind.id
+    ):
         await _bare_job(admin, world.org_id, agent["id"], later)
     (job,) = await queue(admin, world, agent=behind)
     worker = await make_worker(db)
@@ -320,7 +322,9 @@ async def _crowd_of_agents(admin: asyncpg.Connection, world: World, count: int) 
             world.org_id, world.agent.team_id, count,
         )  # fmt: skip
         # Before every id that is made later.
-        await admin.execute("update agent set id = ('00000000' || substr(id::text, 9))::uuid where name like 'crowd %'")
+        await admin.execute(
+            "update agent set id = ('00000000' || substr(id::text, 9))::uuid where name like 'crowd %'"
+        )
         await admin.execute(
             "insert into agent_version (org_id, agent_id, version, model_config, created_by)"
             " select org_id, id, 1, '{}', 'x' from agent where name like 'crowd %'"
@@ -383,7 +387,7 @@ CLAIMS = "select pg_advisory_xact_lock(hashtextextended($1::text, 1))"
 async def test_who_meets_another_claim_is_told_so(
     urls: Urls, db: Database, admin: asyncpg.Connection, world: World
 ) -> None:
-    """"Nothing now" and "nothing at all" are different answers: the first is asked again at once."""
+    """ "Nothing now" and "nothing at all" are different answers: the first is asked again at once."""
     worker = await make_worker(db)
     assert await attempts.claim_jobs(db, worker, [APP], 1, NOBODY) == ([], False)
     (job,) = await queue(admin, world)
@@ -511,7 +515,9 @@ async def test_the_cost_of_a_claim_does_not_grow_with_the_queue(
         await queue(
             admin, first, count, agent=full, status="COMPLETED", runnable_at=None, finished_at=old, epoch=1
         )
-        await queue(admin, first, count // 2, agent=behind, status="COMPLETED", runnable_at=None, finished_at=old)
+        await queue(
+            admin, first, count // 2, agent=behind, status="COMPLETED", runnable_at=None, finished_at=old
+        )
 
     async def measured() -> dict[str, int]:
         if analyzed:
@@ -530,7 +536,10 @@ async def test_the_cost_of_a_claim_does_not_grow_with_the_queue(
     small = await measured()
     await grow(3000)
     large = await measured()
-    assert Counter({name: max(0, large[name] - 3 * small[name]) for name in small}).total() == 0, (small, large)
+    assert Counter({name: max(0, large[name] - 3 * small[name]) for name in small}).total() == 0, (
+        small,
+        large,
+    )
     assert max(large.values()) < 250, large
 
 

@@ -29,7 +29,6 @@ CALLS = {
     "find_next_job": "select * from find_next_job('{plane}', null)",
     "find_orphans": "select * from find_orphans(10)",
     "find_leased": "select * from find_leased(null)",
-    "find_leased": "select * from find_leased(null)",
     "find_cancelled": "select * from find_cancelled(null)",
 }
 RESOLVER_READS = {

@@ -29,7 +29,6 @@ DEFINERS = {
     "find_next_job": "cortex_claimer",
     "find_orphans": "cortex_claimer",
     "find_leased": "cortex_claimer",
-    "find_leased": "cortex_claimer",
     "find_cancelled": "cortex_claimer",
 }
 ROLES = ("cortex_app", "cortex_resolver", "cortex_claimer")

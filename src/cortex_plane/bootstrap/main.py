@@ -24,6 +24,8 @@ from cortex_plane.adapters.cli import (
     orgs,
     sessions,
     teams,
+    tools,
+    workers,
 )
 from cortex_plane.adapters.cli.output import AsJson, console, said, show_many, show_one
 from cortex_plane.adapters.cli.plane import guarded, run
@@ -42,7 +44,7 @@ app = typer.Typer(
 db = typer.Typer(no_args_is_help=True, help="The database: migrate it, look at it, make a login for it.")
 for noun, commands in {
     "org": orgs, "team": teams, "member": members, "key": keys, "connection": connections, "agent": agents,
-    "session": sessions, "job": jobs, "audit": audit,
+    "session": sessions, "job": jobs, "tool": tools, "workers": workers, "audit": audit,
 }.items():  # fmt: skip
     app.add_typer(commands.app, name=noun)
 app.add_typer(db, name="db")
@@ -111,9 +113,11 @@ def worker(
 ) -> None:
     """Run jobs. Any number of workers on any number of machines; SIGTERM lets them finish or hand back."""
     from cortex_plane.adapters.telemetry.logs import configure_logs
+    from cortex_plane.bootstrap.databases import require_home
     from cortex_plane.bootstrap.working import run_worker
 
     settings = load()
+    require_home(settings.home)
     configure_logs(settings.log_level, as_json=settings.log_format == "json")
     if concurrency is not None:
         settings = settings.model_copy(update={"concurrency": concurrency})

@@ -81,8 +81,6 @@ class Call:
     settled_by: str | None = None
     declared: OnUncertain | None = None
     """How the tool wanted to be settled when it was sent; today's code may say otherwise."""
-    changed: bool = False
-    """Today's code would send something else than what was written down."""
 
     @property
     def code(self) -> Tool:
@@ -257,7 +255,6 @@ def restored(call: Call, row: ToolCall) -> None:
         return
     # It was sent as an effect, whatever the tool is called today.
     call.kind, call.declared = CallKind.EFFECT, row.on_uncertain
-    call.changed = canonical(row.arguments) != call.arguments
 
 
 def groups(calls: Sequence[Call]) -> Iterator[list[Call]]:

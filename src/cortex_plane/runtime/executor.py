@@ -72,7 +72,6 @@ class Attempt(Lease):
 
     def __init__(self, host: Host, given: Assignment) -> None:
         super().__init__(host, given)
-        self.started = ticks()
         self.step_started = self.started
         self.cancel_requested = False
         self.turns: list[Turn] = []
@@ -132,7 +131,7 @@ class Attempt(Lease):
 
     async def _step(self) -> None:
         self.step_started = ticks()
-        await self._check_limits()
+        await self.check_limits()
         try:
             response = await self._ask()
         except ModelError as error:
@@ -197,7 +196,7 @@ class Attempt(Lease):
             turn_index=self.at.iterations,
         )
         limits = self.limits.resources
-        seconds = min(limits.call_timeout_seconds, limits.step_timeout_seconds, self._job_seconds_left())
+        seconds = min(limits.call_timeout_seconds, limits.step_timeout_seconds, self.job_seconds_left())
 
         async def listen() -> Response:
             response = None
@@ -340,31 +339,6 @@ class Attempt(Lease):
             )
             raise Ended
 
-    # Limits ----------------------------------------------------------------------------------------------------
-
-    def _job_seconds_left(self) -> float:
-        used = self.given.running_seconds + (ticks() - self.started)
-        return self.limits.resources.timeout_seconds - used
-
-    async def _check_limits(self) -> None:
-        limits = self.limits.resources
-        if self.at.iterations >= limits.max_iterations:
-            await self.fail(
-                f"The model was asked {self.at.iterations} times, which is the limit of its agent.",
-                "It may be going in circles: look at its steps, or raise `max_iterations`.",
-            )
-        used = self.at.prompt_tokens + self.at.completion_tokens
-        if limits.token_budget is not None and used >= limits.token_budget:
-            await self.fail(
-                f"The job used {used} tokens; its budget is {limits.token_budget}.",
-                "Raise `token_budget` in the agent's resource limits.",
-            )
-        if self._job_seconds_left() <= 0:
-            await self.fail(
-                f"The job ran longer than {limits.timeout_seconds} s.",
-                "Raise `timeout_seconds` in the agent's resource limits.",
-            )
-
     # State -----------------------------------------------------------------------------------------------------
 
     async def _open(self) -> attempts.Past:
@@ -446,7 +420,7 @@ class Attempt(Lease):
 
     async def _check_code(self, calls: Sequence[Call]) -> None:
         """A deploy must not fail parked work: a call whose tool is gone waits for an operator."""
-        gone = [call.name for call in calls if (call.tool is None or call.changed) and not call.settled]
+        gone = [call.name for call in calls if call.tool is None and not call.settled]
         if gone:
             await self.hold(Hold.CODE_CHANGED, {"tools": gone})
 

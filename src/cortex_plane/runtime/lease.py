@@ -103,7 +103,8 @@ class Lease:
         self.limits = Limits.of(given)
         self.key = host.org_key(given.org_id)
         self.actor = worker_actor(given.org_id, host.worker_id, host.worker_name)
-        self.time = DatabaseTime(given.now, ticks())
+        self.started = ticks()
+        self.time = DatabaseTime(given.now, self.started)
         self.number = given.write_seq
         self.unread_to = given.message_seq
         """How far the session's messages go, as far as we were told."""
@@ -214,6 +215,31 @@ class Lease:
             pass
         except (Abandoned, Unavailable) as error:
             raise Abandoned(str(error)) from error
+
+    # Limits ----------------------------------------------------------------------------------------------------
+
+    def job_seconds_left(self) -> float:
+        used = self.given.running_seconds + (ticks() - self.started)
+        return self.limits.resources.timeout_seconds - used
+
+    async def check_limits(self) -> None:
+        limits = self.limits.resources
+        if self.at.iterations >= limits.max_iterations:
+            await self.fail(
+                f"The model was asked {self.at.iterations} times, which is the limit of its agent.",
+                "It may be going in circles: look at its steps, or raise `max_iterations`.",
+            )
+        used = self.at.prompt_tokens + self.at.completion_tokens
+        if limits.token_budget is not None and used >= limits.token_budget:
+            await self.fail(
+                f"The job used {used} tokens; its budget is {limits.token_budget}.",
+                "Raise `token_budget` in the agent's resource limits.",
+            )
+        if self.job_seconds_left() <= 0:
+            await self.fail(
+                f"The job ran longer than {limits.timeout_seconds} s.",
+                "Raise `timeout_seconds` in the agent's resource limits.",
+            )
 
     # Large results ---------------------------------------------------------------------------------------------
 

@@ -14,19 +14,20 @@ from collections import Counter
 armed = False
 _at: str | None = None
 _log: str | None = None
+_how = signal.SIGKILL
 _passed: Counter[str] = Counter()
 
 
-def arm(at: str | None, log: str | None) -> None:
-    """Count from here. ``at`` is the point to die at, ``log`` the file that every point is written to."""
-    global armed, _at, _log
-    _at, _log = at, log
+def arm(at: str | None, log: str | None, how: signal.Signals = signal.SIGKILL) -> None:
+    """Count from here. ``at`` is the point to die (or stop) at, ``log`` the file that every point is written to."""
+    global armed, _at, _log, _how
+    _at, _log, _how = at, log, how
     _passed.clear()
     armed = bool(at or log)
 
 
 def reached(name: str) -> None:
-    """Ends this process as SIGKILL does if this is the point that was asked for."""
+    """Sends this process the signal if this is the point that was asked for."""
     if not armed:
         return
     _passed[name] += 1
@@ -35,7 +36,7 @@ def reached(name: str) -> None:
         with open(_log, "a") as file:  # noqa: PTH123 -- in a signal-like place: nothing more than needed
             file.write(f"{point}\n")
     if point == _at:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), _how)
 
 
 arm(os.environ.get("CORTEX_CRASH_AT"), os.environ.get("CORTEX_CRASH_LOG"))

@@ -69,7 +69,8 @@ begin
         + greatest(0, extract(epoch from coalesce(least(lost.expires_at, at), at) - the_job.leased_at))
     where org_id = p_org and id = p_job;
   else
-    update job set status = p_status, error_message = p_error,
+    update job set status = p_status,
+      error_message = coalesce(case when p_status = 'CANCELLED' then cancel_reason end, p_error),
       holds = case when p_status = 'PAUSED' then holds else '{}' end,
       held_at = case when p_status = 'PAUSED' then held_at end, worker_id = null, leased_at = null, runnable_at = null,
       deaths = deaths + 1,
@@ -84,7 +85,8 @@ begin
 end
 $$;
 
--- A living worker gives up a job whose last write it could not make. What is held or cancelled stops here.
+-- A living worker gives up a job whose last write it could not make. A held one stops here, for good where somebody
+-- cancelled it; any other is claimed again.
 create or replace function release_job(
   p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_action text, p_body bytea) returns boolean
   language plpgsql set search_path = public, pg_temp as $$
@@ -102,11 +104,10 @@ begin
     return false;
   end if;
   at := plane_now();
-  update job set worker_id = null, leased_at = null,
-    runnable_at = case when holds = '{}' and not the_job.cancelled then at end,
+  update job set worker_id = null, leased_at = null, runnable_at = case when holds = '{}' then at end,
     running_seconds = running_seconds + extract(epoch from at - the_job.leased_at)
   where org_id = p_org and id = p_job;
-  if the_job.cancelled then
+  if the_job.holds <> '{}' and the_job.cancelled then
     update job set status = 'CANCELLED', holds = '{}', held_at = null,
       error_message = coalesce(the_job.cancel_reason, 'cancelled')
     where org_id = p_org and id = p_job;

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.domain.conversations import Said, StepRow, opening, rebuilt, result_of, spoken
+from cortex_plane.domain.jobs import JobKind
+from cortex_plane.domain.models import AssistantTurn, CallRequest, CallResult, ToolTurn, UserTurn
+from tests.unit.test_effects import a_call
+
+MINE, OTHER = UUID(int=1), UUID(int=2)
+
+
+def said(seq: int, text: str, job: UUID | None = None) -> Said:
+    return Said(seq=seq, role="assistant" if job else "user", text=text, job_id=job)
+
+
+def step(index: int, read_to: int, text: str | None, *names: str) -> StepRow:
+    calls = [{"id": f"c{index}{n}", "name": name, "arguments": {}} for n, name in enumerate(names)]
+    return StepRow(step_index=index, message_seq=read_to, response={"text": text, "calls": calls})
+
+
+def test_a_task_begins_with_its_text_or_with_all_of_its_payload() -> None:
+    assert opening({"text": "Go.", "more": 1}) == UserTurn("Go.")
+    assert opening({"text": "", "b": 1, "a": None}) == UserTurn('{"a":null,"b":1,"text":""}')
+    assert opening({"text": 5}) == UserTurn('{"text":5}')
+    assert opening({}) == UserTurn("{}")
+
+
+def test_what_a_job_said_itself_stands_in_its_steps() -> None:
+    talk = [said(1, "Hi"), said(2, "Hello", OTHER), said(3, "Mine", MINE)]
+    assert spoken(talk, MINE) == [UserTurn("Hi"), AssistantTurn(text="Hello")]
+    system = Said(seq=4, role="system", text="note", job_id=None)
+    assert spoken([system], MINE) == []
+
+
+def test_turns_stand_in_the_order_in_which_they_were_heard() -> None:
+    """A message that came while a step ran is heard after it, whatever its number."""
+    talk = [
+        said(1, "one"), said(2, "before", OTHER), said(3, "two"), said(4, "Re: two", MINE), said(5, "three"),
+    ]  # fmt: skip
+    steps = [step(0, 1, "First.", "look", "act"), step(1, 3, "Re: two"), step(2, 5, None, "look")]
+    calls: dict[int, Any] = {
+        0: [a_call(position=1, error="no"), a_call(position=0, result={"b": 1, "a": 2})],
+        2: [a_call(position=0, result=None)],
+    }
+    first = ToolTurn(
+        (
+            CallResult(call_id="c00", name="look", content='{"a":2,"b":1}'),
+            CallResult(call_id="c01", name="act", content='{"error":"no"}', is_error=True),
+        )
+    )
+    requests = tuple(
+        CallRequest(id=f"c0{n}", name=name, arguments={}) for n, name in enumerate(("look", "act"))
+    )
+    begun = [UserTurn("one"), AssistantTurn(text="First.", calls=requests), first]
+    middle = [AssistantTurn(text="before"), UserTurn("two"), AssistantTurn(text="Re: two")]
+
+    def turns(finished_below: int, read_to: int) -> list[Any]:
+        heard = [each for each in talk if each.seq <= read_to]
+        return list(rebuilt(JobKind.CONVERSATION, MINE, {}, heard, steps, calls, finished_below))
+
+    assert turns(0, 0) == []
+    assert turns(0, 1) == [UserTurn("one")]
+    assert turns(1, 1) == begun
+    assert turns(2, 3) == begun + middle
+    assert turns(2, 5) == [*begun, *middle, UserTurn("three")]
+    assert turns(3, 5)[-2:] == [
+        AssistantTurn(text=None, calls=(CallRequest(id="c20", name="look", arguments={}),)),
+        ToolTurn((CallResult(call_id="c20", name="look", content="null"),)),
+    ]
+
+
+def test_a_task_hears_no_messages() -> None:
+    assert rebuilt(JobKind.TASK, MINE, {"text": "Go."}, [], [step(0, 0, "Done.")], {}, 1) == [
+        UserTurn("Go."), AssistantTurn(text="Done."),
+    ]  # fmt: skip
+
+
+def test_a_result_is_told_as_canonical_json() -> None:
+    request = CallRequest(id="c", name="look", arguments={})
+    assert result_of(request, a_call(result={"b": 1.0, "a": "ü"})).content == '{"a":"ü","b":1}'
+    assert result_of(request, a_call(error="broken")).is_error
