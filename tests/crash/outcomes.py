@@ -51,6 +51,11 @@ class Table:
         return not self.faults and not any(counts[o] for counts in self.counts.values() for o in bad)
 
 
+async def require_clean(stage: Stage) -> None:
+    table = await judged(stage)
+    assert table.clean, f"\n{table}"
+
+
 async def judged(stage: Stage, runs: Sequence[Run] | None = None) -> Table:
     """Every act of every run, and every promise that is about rows."""
     runs = stage.runs if runs is None else runs

@@ -36,7 +36,7 @@ Act = tuple[int, str]
 """The step and the word of an act."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Run:
     """One job, and what was done to it."""
 
@@ -65,9 +65,7 @@ ACTS: Sequence[Act] = ((0, "a"), (1, "b"), (1, "c"))
 
 
 class Stage:
-    def __init__(
-        self, url: str, world: World, admin: asyncpg.Connection, outside: Outside, workers: Workers
-    ) -> None:
+    def __init__(self, url: str, world: World, admin: Any, outside: Outside, workers: Workers) -> None:
         self.url, self.world, self.outside = url, world, outside
         self.runs: list[Run] = []
         self._admin, self._workers = admin, workers
@@ -99,11 +97,15 @@ class Stage:
         return f"crash-{next(self._numbers)}"
 
     async def agent(
-        self, turns: Sequence[dict[str, Any]], app: str | None = None, limits: dict[str, Any] | None = None
+        self,
+        turns: Sequence[dict[str, Any]],
+        app: str | None = None,
+        slug: str | None = None,
+        limits: dict[str, Any] | None = None,
     ) -> tuple[Agent, str]:
         """An agent with an app of its own, so that only the workers that are meant to take its jobs."""
         app = app or self.new_app()
-        return await make_agent(self.world, turns, app=app, slug=app, limits=limits), app
+        return await make_agent(self.world, turns, app=app, slug=slug or app, limits=limits), app
 
     async def submit(self, kind: Kind, label: str, **more: Any) -> Run:
         return await self.submit_script(kind, script(kind), ACTS, label, **more)
@@ -120,7 +122,12 @@ class Stage:
         job = await jobs.submit(
             self.world.db, self.world.admin.actor, JobDraft(agent=agent.slug, payload={"text": "go"})
         )
-        return self.add(Run(label, kind, app, agent, job.id, acts, len(turns) + 1, job.session_id))
+        return self.add(
+            Run(
+                label=label, kind=kind, app=app, agent=agent, job_id=job.id, session_id=job.session_id, acts=acts,
+                steps=len(turns) + 1,
+            )
+        )  # fmt: skip
 
     async def say(self, agent: Agent, text: str) -> tuple[UUID, UUID]:
         """A message of the agent's only user: its session, and the job that will read it."""
@@ -171,6 +178,11 @@ class Stage:
         await worker_operations.publish(self.world.db, code.versions)
         self.rescuer.apps[app] = code
         self.rescuer.work.set()
+
+    async def rescued(self, run: Run) -> None:
+        await self.rescue(run.app)
+        await self.finished(run.job_id)
+        self.leave(run.app)
 
     def leave(self, app: str) -> None:
         self.rescuer.apps.pop(app, None)

@@ -1,73 +1,33 @@
-"""Killed at every point: a worker dies there, another finishes, and every act happened exactly once.
-
-A first run writes down the points that a worker passes; then a fresh job is killed at each of them.
-"""
+"""Killed at every point: a worker dies there, another finishes, and every act happened exactly once."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from tests.crash.outcomes import judged
+from cortex_plane.domain.agents import Agent
+from tests.crash.outcomes import require_clean
+from tests.crash.points import each, from_the_claim_on, name, recorded, worth_a_try
 from tests.crash.stage import Run, Stage
 from tests.crash.tools import Kind
 from tests.runtime.planes import call, turn
-
-AT_ONCE = 16
-
-# Passed again and again while time goes by; the first time is at a known moment.
-TIMED = ("beat", "find_orphans", "forget_workers", "claim_jobs")
-
-
-async def each_point(points: Sequence[str], kill: Callable[[str], Awaitable[None]]) -> None:
-    turns = asyncio.Semaphore(AT_ONCE)
-
-    async def one(point: str) -> None:
-        async with turns:
-            await kill(point)
-
-    async with asyncio.TaskGroup() as group:
-        for point in points:
-            group.create_task(one(point))
-
-
-def worth_a_kill(points: Sequence[str]) -> list[str]:
-    """All but the later repetitions of what happens again and again."""
-    return [p for p in points if p.split(":")[0] not in TIMED or p.endswith("#1")]
-
-
-async def recorded(stage: Stage, run: Run) -> list[str]:
-    """The points of a worker that nobody kills, from its first statement to its last."""
-    worker = await stage.worker(run.app, records=True)
-    await stage.finished(run.job_id)
-    assert await worker.end() == 0, worker.said()
-    return worth_a_kill(worker.points())
-
-
-async def clean(stage: Stage) -> None:
-    table = await judged(stage)
-    assert table.clean, f"\n{table}"
 
 
 @pytest.mark.parametrize("kind", Kind)
 async def test_killed_at_every_point(stage: Stage, kind: Kind) -> None:
     points = await recorded(stage, await stage.submit(kind, "nothing"))
-    if kind is not Kind.WITH_KEY:
-        # How a worker starts and ends does not depend on the tool.
-        points = points[points.index("claim_jobs:after#1") : points.index("stop_worker:before#1")]
 
     async def kill(point: str) -> None:
         run = await stage.submit(kind, point)
         await stage.killed(run, point)
-        await stage.rescue(run.app)
-        await stage.finished(run.job_id)
-        stage.leave(run.app)
+        await stage.rescued(run)
 
-    await each_point(points, kill)
-    await clean(stage)
+    # One of them is killed while it starts and ends, too.
+    await each(points if kind is Kind.WITH_KEY else from_the_claim_on(points), kill)
+    await require_clean(stage)
 
 
 FIRST_DEATHS = {
@@ -91,20 +51,19 @@ async def test_whoever_takes_over_is_killed_at_every_point_too(stage: Stage, kin
     points = [
         point
         for point in await recorded(stage, await orphan("nothing"))
-        if point.split(":")[0] in ("advance_job", "tool", "act", "probe", "model")
+        if name(point) in ("advance_job", "tool", "act", "probe", "model")
     ]
-    # From the second step on it is a run like any other.
-    points = points[: points.index("model:after#1") + 1] if "model:after#1" in points else points
+    if "model:before#1" in points:
+        # From the second step on it is a run like any other.
+        points = points[: points.index("model:before#1")]
 
     async def kill(point: str) -> None:
         run = await orphan(f"{FIRST_DEATHS[kind]}, then at {point}")
         await stage.killed(run, point)
-        await stage.rescue(run.app)
-        await stage.finished(run.job_id)
-        stage.leave(run.app)
+        await stage.rescued(run)
 
-    await each_point(points, kill)
-    await clean(stage)
+    await each(points, kill)
+    await require_clean(stage)
 
 
 @pytest.mark.parametrize("point", ["adopt_job:before#1", "adopt_job:after#1"])
@@ -117,10 +76,14 @@ async def test_killed_while_adopting(lonely_stage: Stage, point: str) -> None:
     third = await stage.worker(run.app)
     await stage.finished(run.job_id)
     assert await third.end() == 0
-    await clean(stage)
+    await require_clean(stage)
 
 
-def heard(stage: Stage, delay_ms: int) -> list[dict[str, Any]]:
+HELLO, MORE = ("user", "hello"), ("user", "and more")
+ANSWER, LAST_ANSWER = ("assistant", "I heard: hello"), ("assistant", "I heard: and more")
+
+
+def listener(delay_ms: int) -> list[dict[str, Any]]:
     return [
         turn(call("look", at="here"), call(Kind.WITH_KEY, word="a")),
         turn(text="I heard: {message}", repeat=True, delay_ms=delay_ms),
@@ -131,27 +94,23 @@ def heard(stage: Stage, delay_ms: int) -> list[dict[str, Any]]:
 async def test_a_conversation_is_killed_at_every_point(stage: Stage, while_it_speaks: bool) -> None:
     """A second message comes: when the worker is dead, or while the model answers the first one."""
 
+    def reads(label: str, app: str, agent: Agent, session_id: UUID, job_id: UUID) -> Run:
+        return stage.add(
+            Run(
+                label=label, kind=Kind.WITH_KEY, app=app, agent=agent, job_id=job_id, session_id=session_id,
+                acts=[(0, "a")], steps=None,
+            )
+        )  # fmt: skip
+
     async def begin(label: str) -> Run:
-        agent, app = await stage.agent(heard(stage, 400 if while_it_speaks else 0))
-        session_id, job_id = await stage.say(agent, "hello")
-        return stage.add(Run(label, Kind.WITH_KEY, app, agent, job_id, [(0, "a")], None, session_id))
+        agent, app = await stage.agent(listener(400 if while_it_speaks else 0))
+        return reads(label, app, agent, *await stage.say(agent, "hello"))
 
     async def say_more(run: Run) -> None:
         """The job that reads it is the open one, or a new one."""
-        _, job_id = await stage.say(run.agent, "and more")
+        session_id, job_id = await stage.say(run.agent, "and more")
         if job_id != run.job_id:
-            stage.add(
-                Run(
-                    run.label,
-                    run.kind,
-                    run.app,
-                    run.agent,
-                    job_id,
-                    [(0, "a")],
-                    None,
-                    session_id=run.session_id,
-                )
-            )
+            reads(run.label, run.app, run.agent, session_id, job_id)
 
     async def interrupt(run: Run) -> None:
         await stage.until(
@@ -160,21 +119,14 @@ async def test_a_conversation_is_killed_at_every_point(stage: Stage, while_it_sp
         await say_more(run)
 
     async def all_finished(run: Run) -> None:
-        for each in [each for each in stage.runs if each.session_id == run.session_id]:
-            await stage.finished(each.job_id)
+        for job_id in [other.job_id for other in stage.runs if other.session_id == run.session_id]:
+            await stage.finished(job_id)
 
     first = await begin("nothing")
     worker = await stage.worker(first.app, records=True)
-    if while_it_speaks:
-        await interrupt(first)
+    await (interrupt(first) if while_it_speaks else stage.finished(first.job_id))
     await all_finished(first)
     assert await worker.end() == 0, worker.said()
-    points = worth_a_kill(worker.points())
-    points = points[points.index("claim_jobs:after#1") : points.index("stop_worker:before#1")]
-    if not while_it_speaks:
-        await say_more(first)
-        await stage.rescue(first.app)
-        await all_finished(first)
 
     async def kill(point: str) -> None:
         run = await begin(point)
@@ -185,17 +137,17 @@ async def test_a_conversation_is_killed_at_every_point(stage: Stage, while_it_sp
         await all_finished(run)
         stage.leave(run.app)
 
-    await each_point(points, kill)
-    await clean(stage)
+    await each(from_the_claim_on(worth_a_try(worker.points())), kill)
+    await require_clean(stage)
     for run in stage.runs:
-        said = [(row["role"], row["text"]) for row in await stage.rows(
+        rows = await stage.rows(
             "select role, text from message where session_id = $1 order by seq", run.session_id
-        )]  # fmt: skip
-        assert said[0] == ("user", "hello"), run.label
-        # The last word is the answer to the last message, and no answer is given twice.
-        assert said[-1] == ("assistant", "I heard: and more"), (run.label, said)
+        )
+        said = [(row["role"], row["text"]) for row in rows]
+        if run.label == "nothing" and not while_it_speaks:
+            assert said == [HELLO, ANSWER]
+            continue
+        # The last word answers the last message, and nothing is said twice.
+        assert (said[0], said[-1]) == (HELLO, LAST_ANSWER), (run.label, said)
         assert len(said) == len(set(said)), (run.label, said)
-        assert set(said) <= {
-            ("user", "hello"), ("user", "and more"),
-            ("assistant", "I heard: hello"), ("assistant", "I heard: and more"),
-        }, (run.label, said)  # fmt: skip
+        assert set(said) <= {HELLO, MORE, ANSWER, LAST_ANSWER}, (run.label, said)

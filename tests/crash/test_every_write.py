@@ -15,7 +15,7 @@ import pytest
 from cortex_plane.domain.errors import Conflict, InvalidInput, Unavailable
 from cortex_plane.runtime.worker import Worker
 from cortex_plane.storage.database import Database, Row
-from tests.crash.outcomes import judged
+from tests.crash.outcomes import require_clean
 from tests.crash.stage import Stage
 from tests.crash.tools import SHORT, Kind, crash_app
 from tests.crash.workers import DEADLINE
@@ -79,12 +79,10 @@ async def test_every_write_goes_wrong_once(lonely_stage: Stage, kind: Kind, faul
         *(_ends_well(lonely_stage, kind, "advance_job", number, fault) for number in range(1, 8))
     )
     assert all(happened), "a run makes seven writes"
-    table = await judged(lonely_stage)
-    assert table.clean, f"\n{table}"
+    await require_clean(lonely_stage)
 
 
 async def test_the_answer_to_a_claim_is_lost(lonely_stage: Stage) -> None:
     """The jobs are leased to a worker that lives and does not know: nobody else would take them."""
     assert await _ends_well(lonely_stage, Kind.WITH_KEY, "claim_jobs", 1, Fault.NOT_HEARD)
-    table = await judged(lonely_stage)
-    assert table.clean, f"\n{table}"
+    await require_clean(lonely_stage)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from cortex_plane.operations import workers as worker_operations
+from tests.crash.outcomes import require_clean
+from tests.crash.points import each, from_the_claim_on, recorded
 from tests.crash.stage import ACTS, Run, Stage
-from tests.crash.test_every_point import clean, each_point, recorded
 from tests.crash.tools import Kind, act_name
 from tests.runtime.planes import call, turn
 
@@ -38,7 +39,6 @@ async def _acting(stage: Stage, run: Run) -> None:
 async def test_stopped_at_every_point_for_longer_than_its_lease(stage: Stage) -> None:
     """Whatever it was about to do, it does not do any more: another has finished the job meanwhile."""
     points = await recorded(stage, await stage.submit(Kind.PROBED, "nothing"))
-    points = points[points.index("claim_jobs:after#1") : points.index("stop_worker:before#1")]
 
     async def stop(point: str) -> None:
         run = await stage.submit(Kind.PROBED, point)
@@ -53,8 +53,8 @@ async def test_stopped_at_every_point_for_longer_than_its_lease(stage: Stage) ->
         assert await sleeper.end() == 0, sleeper.said()
         assert await _rows_of(stage, run) == before, f"stopped at {point}, it wrote something"
 
-    await each_point(points, stop)
-    await clean(stage)
+    await each(from_the_claim_on(points), stop)
+    await require_clean(stage)
 
 
 async def test_killed_while_idle(stage: Stage) -> None:
@@ -69,7 +69,7 @@ async def test_killed_while_idle(stage: Stage) -> None:
     run = await stage.submit(Kind.WITH_KEY, "nothing")
     await stage.rescue(run.app)
     assert await stage.finished(run.job_id) == "COMPLETED"
-    await clean(stage)
+    await require_clean(stage)
 
 
 async def test_told_to_end_while_the_model_speaks(stage: Stage) -> None:
@@ -105,7 +105,7 @@ async def _handed_back(stage: Stage, run: Run) -> None:
     await stage.rescue(run.app)
     assert await stage.finished(run.job_id) == "COMPLETED"
     assert run.asked == set()
-    await clean(stage)
+    await require_clean(stage)
 
 
 async def test_an_effect_that_outlasts_the_grace_time_is_uncertain_and_settled(stage: Stage) -> None:
@@ -120,7 +120,7 @@ async def test_an_effect_that_outlasts_the_grace_time_is_uncertain_and_settled(s
     await stage.change("update tool_call set settle_after = plane_now() where job_id = $1", run.job_id)
     await stage.rescue(run.app)
     assert await stage.finished(run.job_id) == "COMPLETED"
-    await clean(stage)
+    await require_clean(stage)
 
 
 async def test_without_any_notification(lonely_stage: Stage) -> None:
@@ -132,7 +132,7 @@ async def test_without_any_notification(lonely_stage: Stage) -> None:
     run = await stage.submit(Kind.WITH_KEY, "nothing", app=app)
     assert await stage.finished(run.job_id) == "COMPLETED"
     assert await worker.end() == 0
-    await clean(stage)
+    await require_clean(stage)
 
 
 async def test_whoever_listens_loses_its_connections_too(lonely_stage: Stage) -> None:
@@ -144,7 +144,7 @@ async def test_whoever_listens_loses_its_connections_too(lonely_stage: Stage) ->
     run = await stage.submit(Kind.WITH_KEY, "nothing", app=app)
     assert await stage.finished(run.job_id) == "COMPLETED"
     assert await worker.end() == 0
-    await clean(stage)
+    await require_clean(stage)
 
 
 CUT = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1 and datname = current_database()"
@@ -165,4 +165,4 @@ async def test_its_connections_are_cut_again_and_again(lonely_stage: Stage, kind
     assert await stage.finished(run.job_id) == "COMPLETED"
     assert await worker.end() == 0, worker.said()
     assert cuts > 0
-    await clean(stage)
+    await require_clean(stage)

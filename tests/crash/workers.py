@@ -23,9 +23,9 @@ REPOSITORY = Path(__file__).parent.parent.parent
 DEADLINE = 90.0
 
 
-async def until(seen: Callable[[], bool]) -> None:
+async def until(seen: Callable[[], bool], seconds: float = DEADLINE) -> None:
     """What another process does can only be looked at."""
-    async with asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(seconds):
         while not seen():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

@@ -472,7 +472,9 @@ async def race(
     errors: list[BaseException] = []
     tasks: list[asyncio.Task[Any]] = []
 
-    async def quietly(verb: Awaitable[Any]) -> None:
+    async def soon(verb: Awaitable[Any], number: int) -> None:
+        for _ in range(number * 3):
+            await asyncio.sleep(0)
         try:
             await verb
         except Conflict as error:
@@ -481,11 +483,7 @@ async def race(
     class Racing(Recording):
         async def stream(self, request: Any) -> Any:
             number = int(request.turns[0].text)
-            for _ in range(number % 20):
-                await asyncio.sleep(0)
-            tasks.extend(asyncio.create_task(quietly(verb)) for verb in verbs(told[str(number)], number))
-            for _ in range(number // 2):
-                await asyncio.sleep(0)
+            tasks.extend(asyncio.create_task(soon(verb, number)) for verb in verbs(told[str(number)], number))
             async for piece in super().stream(request):
                 yield piece
 

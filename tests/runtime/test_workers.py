@@ -21,6 +21,8 @@ from cortex_plane.runtime.models.backends import Backends
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.runtime.tools.context import ToolContext
 from cortex_plane.runtime.worker import Worker
+from cortex_plane.storage import attempts as stored_attempts
+from cortex_plane.storage.attempts import find_orphans
 from cortex_plane.storage.database import NOBODY, Database
 from cortex_plane.storage.hints import Hints
 from tests.conftest import Urls
@@ -249,6 +251,25 @@ async def test_a_living_workers_job_is_not_adopted(world: World) -> None:
     finders = [attempts.adopt(world.db, new_id(), f"finder {n}", 3) for n in range(4)]
     adopted = await asyncio.gather(*finders)
     assert [orphan.id for each in adopted for orphan in each] == [id], "one of them has it"
+
+
+async def test_a_worker_that_renews_its_lease_in_the_last_moment_keeps_its_job(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await make_agent(world, [])
+    id = await submit(world, agent)
+    worker, given = await leased(world.db, App("tests"))
+    await expire(world.db, worker)
+    orphans = await find_orphans(world.db, 10)
+    assert [orphan.id for orphan in orphans] == [id]
+    await workers.beat(world.db, worker.id, timedelta(hours=1))
+
+    async def found_before(*_: Any) -> Any:
+        return orphans
+
+    monkeypatch.setattr(stored_attempts, "find_orphans", found_before)
+    assert await attempts.adopt(world.db, new_id(), "finder", 3) == []
+    assert await attempts.advance(world.db, given, worker.id, 1, Write(), 1) is not None
 
 
 async def test_a_worker_that_was_forgotten_registers_again(world: World, admin: asyncpg.Connection) -> None:

@@ -112,6 +112,8 @@ class Worker:
         duties = [
             asyncio.create_task(self._every(self.settings.beat_seconds, self._beat)),
             asyncio.create_task(self._every(self.settings.look_seconds, self._adopt)),
+            # Apart from the beat, which must not wait for a claim that takes long.
+            asyncio.create_task(self._every(self.settings.beat_seconds, self._release_forgotten)),
             asyncio.create_task(self._every(FORGET_SECONDS, lambda: workers.forget(self.db))),
         ]
         on_ready()
@@ -217,7 +219,6 @@ class Worker:
         for attempt in list(self._running.values()):
             if attempt.given.job_id in cancelled and not attempt.cancel_requested:
                 attempt.interrupt()
-        await self._release_forgotten()
 
     async def _adopt(self) -> None:
         adopted = await attempts.adopt(self.db, self.id, self.name, self.settings.poison_deaths)

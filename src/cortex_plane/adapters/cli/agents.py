@@ -32,6 +32,15 @@ def create(
     max_tokens: Annotated[int | None, typer.Option()] = None,
     max_concurrent_jobs: Annotated[int, typer.Option()] = 5,
     timeout_seconds: Annotated[int, typer.Option()] = 3600,
+    app_name: Annotated[
+        str | None, typer.Option("--app", help="The app with its tools; workers load it.")
+    ] = None,
+    script: Annotated[
+        Path | None,
+        typer.Option(
+            help="For the model `scripted`: a JSON file with a list of turns.", exists=True, dir_okay=False
+        ),
+    ] = None,
     skills: Annotated[Path | None, typer.Option(help="A JSON file.", exists=True, dir_okay=False)] = None,
     channel: Channels = None,
     as_json: AsJson = False,
@@ -44,9 +53,13 @@ def create(
         team=team,
         description=description,
         model_config=ModelConfig(
-            model=model, temperature=temperature, max_tokens=max_tokens, system_prompt=system_prompt
+            model=model,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            system_prompt=system_prompt,
+            script=_read(script) if script else None,
         ),
-        skill_config=_json(skills) or {},
+        skill_config={**(_json(skills) or {}), **({"app": app_name} if app_name else {})},
         resource_limits=ResourceLimits(
             max_concurrent_jobs=max_concurrent_jobs, timeout_seconds=timeout_seconds
         ),
@@ -118,10 +131,14 @@ def delete(agent: str) -> None:
 def _json(path: Path | None) -> dict[str, Any] | None:
     if path is None:
         return None
-    try:
-        found = json.loads(path.read_text())
-    except ValueError as error:
-        raise InvalidInput(f"{path} is not valid JSON: {error}.", hint="Correct the file.") from error
+    found = _read(path)
     if not isinstance(found, dict):
         raise InvalidInput(f"{path} holds no JSON object.", hint="Correct the file.")
     return found
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise InvalidInput(f"{path} is not valid JSON: {error}.", hint="Correct the file.") from error

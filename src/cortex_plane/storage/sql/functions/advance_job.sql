@@ -118,8 +118,8 @@ begin
         wake_at = case when ends_as = 'SLEEPING' then ends end,
         retry_count = j.retry_count + (ends_as = 'RETRY')::integer,
         holds = new_holds, held_at = case when new_holds <> '{}' then coalesce(j.held_at, now) end,
-        error_message = case when ends_as = p_status then coalesce(p_error, j.error_message)
-          when ends_as = 'CANCELLED' then coalesce(the_job.cancel_reason, 'cancelled')
+        error_message = case when ends_as = 'CANCELLED' then coalesce(the_job.cancel_reason, p_error, 'cancelled')
+          when ends_as = p_status then coalesce(p_error, j.error_message)
           else j.error_message end,
         result = coalesce(p_result::jsonb, j.result),
         running_seconds = j.running_seconds + extract(epoch from now - the_job.leased_at)
