@@ -47,8 +47,8 @@ def _memory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def fork() -> Iterator[Workers]:
-    with fork_server() as workers:
+def fork(outside: Outside) -> Iterator[Workers]:
+    with fork_server(outside) as workers:
         yield workers
 
 

@@ -1,6 +1,6 @@
 """A process that has imported everything and forks workers on demand: an import takes far longer than a worker's life.
 
-    python -m tests.crash.fork_server SOCKET
+    python -m tests.crash.fork_server SOCKET WORLD
 
 Each connection is one worker. The client sends its order as a line of JSON and is told the pid, then how it ended.
 Whoever closes the connection kills the worker; the server ends with its standard input, and its workers with it.
@@ -24,11 +24,12 @@ from typing import Any
 import structlog
 from benchmarks.world import World
 
+from cortex_plane.runtime.tools.app import App
 from cortex_plane.runtime.worker import Worker
 from cortex_plane.storage import crash_points
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.hints import listening
-from tests.crash.tools import SHORT, TOOL_SECONDS, crash_app
+from tests.crash.tools import SHORT, TOOL_SECONDS, crash_app, renamed
 from tests.runtime.planes import KEY
 
 _PR_SET_PDEATHSIG = 1
@@ -40,7 +41,6 @@ class Order:
     """What a worker is to be."""
 
     url: str
-    world: str
     app: str
     name: str
     output: str
@@ -51,16 +51,17 @@ class Order:
     points: str | None = None
     """A file for the points that it passes."""
     tool_seconds: float = TOOL_SECONDS
-    pool: int = 3
+    pool: int = 2
     listens: bool = False
     settings: dict[str, Any] | None = None
 
 
-async def _work(order: Order) -> None:
+async def _work(order: Order, app: App) -> None:
     crash_points.arm(order.at, order.points, signal.Signals(order.how))
     db = await Database.open(_named(order.url, order.name), max_size=order.pool)
-    app = crash_app(order.app, World(order.world), order.tool_seconds)
-    worker = Worker(db, [app], KEY, replace(SHORT, **order.settings or {}), name=order.name)
+    worker = Worker(
+        db, [renamed(app, order.app)], KEY, replace(SHORT, **order.settings or {}), name=order.name
+    )
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
     async with AsyncExitStack() as stack:
         if order.listens:
@@ -74,7 +75,7 @@ def _named(url: str, name: str) -> str:
     return f"{url}{'&' if '?' in url else '?'}application_name={name}"
 
 
-def _child(order: Order, parent: int) -> None:
+def _child(order: Order, app: App, parent: int) -> None:
     """Never returns. No handler, descriptor or buffer of the server is used again."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
@@ -88,7 +89,7 @@ def _child(order: Order, parent: int) -> None:
     os.dup2(output, 2)
     os.closerange(3, 256)
     try:
-        asyncio.run(_work(order))
+        asyncio.run(_work(order, app))
     except BaseException:
         import traceback
 
@@ -99,7 +100,9 @@ def _child(order: Order, parent: int) -> None:
 
 
 class _Server:
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, world: World) -> None:
+        self._world = world
+        self._apps: dict[float, App] = {}
         self._watch = selectors.DefaultSelector()
         self._by_pid: dict[int, socket.socket] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -125,10 +128,12 @@ class _Server:
             client.close()
             return
         order = Order(**json.loads(said))
-        parent = os.getpid()
+        if order.tool_seconds not in self._apps:
+            self._apps[order.tool_seconds] = crash_app(self._world, order.tool_seconds)
+        app, parent = self._apps[order.tool_seconds], os.getpid()
         pid = os.fork()
         if pid == 0:
-            _child(order, parent)
+            _child(order, app, parent)
         self._by_pid[pid] = client
         self._tell(client, {"pid": pid})
         self._watch.register(client, selectors.EVENT_READ, lambda: self._abandon(client))
@@ -168,8 +173,8 @@ if __name__ == "__main__":
     structlog.configure(
         processors=[structlog.processors.format_exc_info, structlog.processors.LogfmtRenderer()]
     )
+    server = _Server(sys.argv[1], World(sys.argv[2]))
     gc.freeze()
-    server = _Server(sys.argv[1])
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     server.serve()

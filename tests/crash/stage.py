@@ -20,9 +20,8 @@ from cortex_plane.domain.errors import Conflict, CortexError
 from cortex_plane.domain.jobs import JobDraft
 from cortex_plane.domain.messages import InboundMessage
 from cortex_plane.operations import jobs, messages, steering
-from cortex_plane.operations import workers as worker_operations
 from cortex_plane.runtime.worker import Worker
-from tests.crash.tools import SHORT, Kind, act_name, crash_app
+from tests.crash.tools import SHORT, Kind, act_name, crash_app, renamed
 from tests.crash.workers import DEADLINE, WorkerProcess, Workers
 from tests.people import World
 from tests.runtime.planes import KEY, call, make_agent, turn
@@ -67,6 +66,7 @@ ACTS: Sequence[Act] = ((0, "a"), (1, "b"), (1, "c"))
 class Stage:
     def __init__(self, url: str, world: World, admin: Any, outside: Outside, workers: Workers) -> None:
         self.url, self.world, self.outside = url, world, outside
+        self.code = crash_app(outside)
         self.runs: list[Run] = []
         self._admin, self._workers = admin, workers
         self._admin_lock = asyncio.Lock()
@@ -161,7 +161,7 @@ class Stage:
     # Workers ---------------------------------------------------------------------------------------------------
 
     async def worker(self, app: str, **more: Any) -> WorkerProcess:
-        return await self._workers.start(self.url, self.outside, app, **more)
+        return await self._workers.start(self.url, app, **more)
 
     async def killed(self, run: Run, point: str) -> None:
         """A worker takes the job and dies at a point, which may be one that it passes only when it is told to end."""
@@ -172,15 +172,13 @@ class Stage:
             code = await (victim.wait() if victim.ended.done() else victim.end())
         assert code == -SIGKILL, f"{point} was never reached:\n{victim.said()}"
 
-    async def rescue(self, app: str) -> None:
+    def rescue(self, app: str) -> None:
         """Let the worker that is never killed take over the jobs of an app."""
-        code = crash_app(app, self.outside)
-        await worker_operations.publish(self.world.db, code.versions)
-        self.rescuer.apps[app] = code
+        self.rescuer.apps[app] = renamed(self.code, app)
         self.rescuer.work.set()
 
     async def rescued(self, run: Run) -> None:
-        await self.rescue(run.app)
+        self.rescue(run.app)
         await self.finished(run.job_id)
         self.leave(run.app)
 

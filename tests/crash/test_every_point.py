@@ -17,6 +17,7 @@ from tests.runtime.planes import call, turn
 
 
 @pytest.mark.parametrize("kind", Kind)
+@pytest.mark.proves("D.38")
 async def test_killed_at_every_point(stage: Stage, kind: Kind) -> None:
     points = await recorded(stage, await stage.submit(kind, "nothing"))
 
@@ -132,7 +133,7 @@ async def test_a_conversation_is_killed_at_every_point(stage: Stage, while_it_sp
         run = await begin(point)
         speaking = asyncio.create_task(interrupt(run)) if while_it_speaks else None
         await stage.killed(run, point)
-        await stage.rescue(run.app)
+        stage.rescue(run.app)
         await (speaking or say_more(run))
         await all_finished(run)
         stage.leave(run.app)

@@ -17,7 +17,7 @@ from cortex_plane.runtime.worker import Worker
 from cortex_plane.storage.database import Database, Row
 from tests.crash.outcomes import require_clean
 from tests.crash.stage import Stage
-from tests.crash.tools import SHORT, Kind, crash_app
+from tests.crash.tools import SHORT, Kind, renamed
 from tests.crash.workers import DEADLINE
 from tests.runtime.planes import KEY
 
@@ -62,7 +62,7 @@ async def _ends_well(stage: Stage, kind: Kind, name: str, number: int, fault: Fa
     """False: the job was over before its n-th write."""
     run = await stage.submit(kind, f"{name}#{number}: {fault}", limits={"retry_base_seconds": 0.001})
     db = Faulty(stage.world.db, name, number, fault)
-    worker = Worker(db, [crash_app(run.app, stage.outside)], KEY, replace(SHORT, adoption_seconds=2.0))
+    worker = Worker(db, [renamed(stage.code, run.app)], KEY, replace(SHORT, adoption_seconds=2.0))
     task = asyncio.create_task(worker.run())
     try:
         await stage.finished(run.job_id)
@@ -74,6 +74,7 @@ async def _ends_well(stage: Stage, kind: Kind, name: str, number: int, fault: Fa
 
 @pytest.mark.parametrize("fault", Fault)
 @pytest.mark.parametrize("kind", [Kind.PROBED, Kind.ASKED])
+@pytest.mark.proves("S1.10")
 async def test_every_write_goes_wrong_once(lonely_stage: Stage, kind: Kind, fault: Fault) -> None:
     happened = await asyncio.gather(
         *(_ends_well(lonely_stage, kind, "advance_job", number, fault) for number in range(1, 8))

@@ -44,7 +44,7 @@ async def test_stopped_at_every_point_for_longer_than_its_lease(stage: Stage) ->
         run = await stage.submit(Kind.PROBED, point)
         sleeper = await stage.worker(run.app, at=point, how=SIGSTOP)
         await sleeper.stopped()
-        await stage.rescue(run.app)
+        stage.rescue(run.app)
         await stage.finished(run.job_id)
         stage.leave(run.app)
         before = await _rows_of(stage, run)
@@ -67,7 +67,7 @@ async def test_killed_while_idle(stage: Stage) -> None:
     known = await worker_operations.list_all(stage.world.db, stage.world.admin.actor)
     assert [worker.alive for worker in known if worker.name == idle.order.name] == [False]
     run = await stage.submit(Kind.WITH_KEY, "nothing")
-    await stage.rescue(run.app)
+    stage.rescue(run.app)
     assert await stage.finished(run.job_id) == "COMPLETED"
     await require_clean(stage)
 
@@ -84,6 +84,7 @@ async def test_told_to_end_while_the_model_speaks(stage: Stage) -> None:
     await _handed_back(stage, run)
 
 
+@pytest.mark.proves("S0.7")
 async def test_told_to_end_while_an_effect_is_under_way(stage: Stage) -> None:
     turns = [
         turn(call(Kind.ASKED, word="a", delay_ms=600)),
@@ -102,7 +103,7 @@ async def _handed_back(stage: Stage, run: Run) -> None:
         "select status, worker_id, deaths, step_index from job where id = $1", run.job_id
     )
     assert dict(job) == {"status": "RUNNING", "worker_id": None, "deaths": 0, "step_index": 0}
-    await stage.rescue(run.app)
+    stage.rescue(run.app)
     assert await stage.finished(run.job_id) == "COMPLETED"
     assert run.asked == set()
     await require_clean(stage)
@@ -118,11 +119,12 @@ async def test_an_effect_that_outlasts_the_grace_time_is_uncertain_and_settled(s
     assert dict(job) == {"worker_id": None, "deaths": 0}
     # It may be under way for as long as the tool may take; a test need not wait for that.
     await stage.change("update tool_call set settle_after = plane_now() where job_id = $1", run.job_id)
-    await stage.rescue(run.app)
+    stage.rescue(run.app)
     assert await stage.finished(run.job_id) == "COMPLETED"
     await require_clean(stage)
 
 
+@pytest.mark.proves("D.39")
 async def test_without_any_notification(lonely_stage: Stage) -> None:
     """Nobody listens, so nobody is told of work: everybody looks."""
     stage = lonely_stage

@@ -269,6 +269,7 @@ async def _campaign(outside: Outside, workers: Workers, seed: int) -> AsyncItera
 
 
 @pytest.mark.soak
+@pytest.mark.proves("D.38")
 async def test_a_thousand_kills(
     outside: Outside, workers: Workers, capsys: pytest.CaptureFixture[str]
 ) -> None:

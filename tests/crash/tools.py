@@ -7,6 +7,7 @@ and word, so that the count does not depend on anything that the plane decides.
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 from enum import StrEnum
 from typing import Any
@@ -46,8 +47,8 @@ def act_name(job_id: object, step: int, word: str) -> str:
     return f"{job_id}:{step}:{word}"
 
 
-def crash_app(name: str, outside: World, timeout: float = TOOL_SECONDS) -> App:
-    app = App(name)
+def crash_app(outside: World, timeout: float = TOOL_SECONDS) -> App:
+    app = App("crash")
 
     async def act(
         kind: Kind, word: str, delay_ms: int, ctx: ToolContext, key: str | None, once: str | None
@@ -87,6 +88,13 @@ def crash_app(name: str, outside: World, timeout: float = TOOL_SECONDS) -> App:
         return await act(Kind.OR_FAIL, word, delay_ms, ctx, None, None)
 
     return app
+
+
+def renamed(app: App, name: str) -> App:
+    """The same tools under another name: they take longer to declare than a worker lives."""
+    other = copy.copy(app)
+    other.name = name
+    return other
 
 
 async def _post(outside: World, wish: dict[str, Any]) -> Any:

@@ -89,7 +89,6 @@ class Workers:
     async def start(
         self,
         url: str,
-        world: World,
         app: str,
         *,
         at: str | None = None,
@@ -99,7 +98,6 @@ class Workers:
         number = next(self._numbers)
         order = Order(
             url=url,
-            world=world.url,
             app=app,
             name=f"worker-{number}",
             output=str(self.folder / f"{number}.log"),
@@ -130,10 +128,10 @@ class Workers:
 
 
 @contextlib.contextmanager
-def fork_server() -> Iterator[Workers]:
+def fork_server(world: World) -> Iterator[Workers]:
     with tempfile.TemporaryDirectory(prefix="cortex-crash-") as name:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.fork_server", f"{name}/orders"],
+            [sys.executable, "-m", "tests.crash.fork_server", f"{name}/orders", world.url],
             cwd=REPOSITORY,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

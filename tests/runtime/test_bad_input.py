@@ -192,6 +192,7 @@ async def outcome(
         ("act_speaks_garbage", "a�b?c"),
     ],
 )
+@pytest.mark.proves("D.41")
 async def test_the_model_is_told_what_went_wrong(
     world: World, stuck: threading.Event, tool: str, says: str
 ) -> None:
@@ -237,6 +238,7 @@ async def test_a_result_that_cannot_be_kept_does_not_undo_the_call(
 SIZE = 50_000_000
 
 
+@pytest.mark.proves("D.43")
 async def test_a_large_result_is_kept_beside_the_step(world: World, stuck: threading.Event) -> None:
     job, steps = await outcome(
         world, an_app(stuck), [turn(call("large", characters=SIZE)), TOLD],
@@ -266,6 +268,7 @@ async def test_a_result_above_the_limit_is_dropped_and_says_so(world: World, stu
     assert made.result["dropped"] == f"larger than {8 * 1024 * 1024} bytes, so it was not kept"
 
 
+@pytest.mark.proves("S1.8")
 async def test_results_of_one_step_that_fill_the_checkpoint_fail_the_job_with_advice(
     world: World, stuck: threading.Event
 ) -> None:
@@ -315,6 +318,7 @@ async def test_a_tool_that_the_agent_may_not_use_does_not_exist_for_it(
 # The model itself ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("D.40")
 async def test_a_model_that_loops_is_stopped_also_across_resumes(world: World) -> None:
     app = App("tests")
 
@@ -337,6 +341,7 @@ async def test_a_model_that_loops_is_stopped_also_across_resumes(world: World) -
     assert "`max_iterations`" in (job.error_message or "")
 
 
+@pytest.mark.proves("D.41")
 async def test_a_model_that_returns_nothing_fails_the_job(world: World, stuck: threading.Event) -> None:
     job, _ = await outcome(world, an_app(stuck), [turn(call("add", a=1)), turn(text=None)])
     assert job.status is JobStatus.FAILED
@@ -345,6 +350,7 @@ async def test_a_model_that_returns_nothing_fails_the_job(world: World, stuck: t
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, 529])
+@pytest.mark.proves("S0.6")
 async def test_a_provider_that_is_busy_is_asked_again_with_jitter_until_the_retries_are_used_up(
     world: World, stuck: threading.Event, status: int
 ) -> None:
@@ -370,6 +376,7 @@ async def test_a_provider_that_is_busy_is_asked_again_with_jitter_until_the_retr
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 422])
+@pytest.mark.proves("S0.6")
 async def test_a_provider_that_refuses_fails_the_job_at_once(
     world: World, stuck: threading.Event, status: int
 ) -> None:
@@ -394,6 +401,7 @@ async def test_a_job_that_recovered_goes_on_where_it_was(world: World, stuck: th
     assert model.asked[1] == model.asked[2] == model.asked[3]
 
 
+@pytest.mark.proves("D.41")
 async def test_an_unknown_model_fails_the_job_and_names_those_there_are(
     world: World, stuck: threading.Event
 ) -> None:
@@ -455,6 +463,7 @@ async def test_a_response_that_cannot_be_stored_fails_the_job(world: World, stuc
 # Limits ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("D.40")
 async def test_the_token_budget_ends_the_job(world: World, stuck: threading.Event) -> None:
     job, steps = await outcome(
         world, an_app(stuck), [turn(call("add", a=1)), turn(call("add", a=2))], limits={"token_budget": 10}
@@ -494,6 +503,7 @@ async def test_the_time_of_a_job_ends_it_in_the_middle_of_an_answer(
     assert names_what_to_do(job, 0)
 
 
+@pytest.mark.proves("D.40")
 async def test_only_running_time_counts(world: World, admin: asyncpg.Connection) -> None:
     """A job that stood still for a day has not used a second of its hour; one that ran for it has."""
     clock = await Clock.install(admin, datetime.now().astimezone())

@@ -71,6 +71,7 @@ def looking(gate: Gate | None = None) -> App:
     return app
 
 
+@pytest.mark.proves("D.42")
 async def test_a_message_is_read_at_the_next_boundary(world: World) -> None:
     gate, model = Gate(), Recording()
     await make_agent(
@@ -217,6 +218,7 @@ async def test_the_order_of_turns_is_the_same_after_a_resume(world: World, dies_
     ]  # fmt: skip
 
 
+@pytest.mark.proves("D.42")
 async def test_no_message_is_ever_unanswered(world: World) -> None:
     """Messages come at every moment of a job's life: while it is claimed, asked, completed, and just after."""
     await make_agent(

@@ -94,6 +94,7 @@ async def settle(world: World, id: UUID, question: Question, verdict: Verdict, *
 # As the tool declares ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("D.37")
 async def test_retry_with_key_sends_again_with_the_same_key(world: World) -> None:
     outside = Outside(LOST, RuntimeError("reset"), "done it")
     job = await run(world, outside.app("retry_with_key"))
@@ -119,6 +120,7 @@ async def test_after_three_sendings_a_person_is_asked(world: World) -> None:
     assert len({key for key, _ in outside.sent}) == 1
 
 
+@pytest.mark.proves("D.37")
 async def test_fail_ends_the_job(world: World) -> None:
     outside = Outside(LOST)
     job = await run(world, outside.app("fail"))
@@ -142,6 +144,7 @@ def probed(outside: Outside, probe: Callable[[], Any], **more: Any) -> App:
     return outside.app("probe", probe=ask, **more)
 
 
+@pytest.mark.proves("D.37")
 async def test_a_probe_that_says_it_happened_gives_the_result(world: World) -> None:
     outside = Outside(LOST)
     job = await run(world, probed(outside, lambda: Happened({"id": 7})))
@@ -231,6 +234,7 @@ async def test_the_question_says_what_it_is_about(world: World) -> None:
 
 
 @pytest.mark.parametrize("result", [None, {"id": 9}])
+@pytest.mark.proves("D.37")
 async def test_it_happened(world: World, result: Any) -> None:
     outside = Outside(LOST)
     id, question = await asked(world, outside.app())
@@ -352,6 +356,7 @@ async def test_a_cancelled_job_takes_no_answer_and_keeps_its_doubt(world: World)
 # After a death -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("D.37")
 async def test_an_intent_of_a_dead_worker_waits_until_it_is_safe_and_is_then_settled(world: World) -> None:
     outside = Outside(Died, "after the death")
     app = outside.app("retry_with_key", timeout=0.3)
@@ -517,6 +522,7 @@ async def test_what_follows_a_cancelled_effect_is_not_sent(world: World) -> None
 # Who may act at all --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("S1.7")
 async def test_a_read_only_tool_can_be_treated_as_an_effect(world: World) -> None:
     app, sent = App("tests"), []
 
@@ -565,6 +571,7 @@ from tool_call where id = $1
 """
 
 
+@pytest.mark.proves("D.36")
 async def test_an_intent_that_nobody_authorised_cannot_be_written(
     world: World, admin: asyncpg.Connection
 ) -> None:

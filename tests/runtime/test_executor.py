@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncpg
+import pytest
 
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.operations import audit, messages, steering
@@ -29,6 +30,7 @@ def an_app(sent: list[str]) -> App:
     return app
 
 
+@pytest.mark.proves("S1.6")
 async def test_a_job_runs_its_steps_and_ends(world: World, admin: asyncpg.Connection) -> None:
     sent: list[str] = []
     script = [

@@ -118,6 +118,7 @@ def failed_as(job: Job, kind: CorruptionType, logs: list[Any]) -> bool:
     )
 
 
+@pytest.mark.proves("S1.5")
 async def test_an_edit_by_hand_fails_the_job_and_is_never_repaired(
     world: World, admin: asyncpg.Connection
 ) -> None:
@@ -196,6 +197,7 @@ async def test_a_checkpoint_that_was_sealed_right_is_opened(world: World, admin:
 # The prompt ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("S1.9")
 async def test_a_changed_prompt_goes_on_by_default(world: World) -> None:
     (id,) = await paused(world)
     await resume(world, id)
@@ -219,6 +221,7 @@ async def test_a_changed_prompt_can_wait_for_an_operator(world: World) -> None:
     assert (await actions(world, job)).count("prompt_changed") == 1, "asked once"
 
 
+@pytest.mark.proves("S1.9")
 async def test_a_changed_prompt_can_end_the_job(world: World) -> None:
     (id,) = await paused(world, on_prompt_change="fail")
     await resume(world, id)
@@ -262,6 +265,7 @@ def busy_app() -> App:
     return app
 
 
+@pytest.mark.proves("S1.1")
 async def test_every_checkpoint_that_is_written_fits_the_published_schema(
     world: World, admin: asyncpg.Connection
 ) -> None:
@@ -288,6 +292,7 @@ async def test_every_checkpoint_that_is_written_fits_the_published_schema(
     assert await whole(world)
 
 
+@pytest.mark.proves("S1.6")
 async def test_per_tool_call_writes_after_each_call(world: World, admin: asyncpg.Connection) -> None:
     """Looked at from inside the calls: what the one before returned is durable already."""
     app, durable = App("tests"), list[list[str]]()

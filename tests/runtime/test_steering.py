@@ -120,6 +120,7 @@ async def test_a_pending_job(world: World) -> None:
     assert await whole(world)
 
 
+@pytest.mark.proves("S4.4")
 async def test_a_job_that_a_worker_runs_stops_at_its_next_boundary(world: World) -> None:
     gate, sent = Gate(), list[str]()
     app = an_app(gate, sent)
@@ -213,6 +214,7 @@ async def test_an_ended_job_cannot_be_steered(world: World, verb: Callable[..., 
     assert refused.value.code == "job_finished"
 
 
+@pytest.mark.proves("S4.5")
 async def test_a_paused_job_survives_a_restart_of_everything(world: World, urls: Urls) -> None:
     app = an_app()
     gate = Gate()
@@ -424,6 +426,7 @@ async def test_a_worker_that_must_stop_in_the_middle_hands_its_job_back(world: W
     assert await whole(world)
 
 
+@pytest.mark.proves("S0.7")
 async def test_a_worker_that_stops_ends_at_the_boundary(world: World) -> None:
     gate, sent = Gate(), list[str]()
     agent = await make_agent(world, [turn(call("act", what="a")), turn(call("act", what="b"))])

@@ -63,6 +63,7 @@ async def claim(world: World, *apps: str, wanted: int = 1, after: UUID = NOBODY)
 # Which job next ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("D.33")
 async def test_an_agents_limit_is_exact_under_several_workers(world: World) -> None:
     app, now, most = App("tests"), [0], [0]
 
@@ -139,6 +140,7 @@ async def test_what_was_begun_goes_before_what_is_new(world: World) -> None:
     assert order == [begun, *new]
 
 
+@pytest.mark.proves("D.44")
 async def test_a_job_waits_for_a_worker_that_has_its_code(world: World) -> None:
     agent = await make_agent(world, [], app="rare")
     common = await make_agent(world, [], slug="common")
@@ -150,6 +152,7 @@ async def test_a_job_waits_for_a_worker_that_has_its_code(world: World) -> None:
             await until(world, waits, JobStatus.COMPLETED)
 
 
+@pytest.mark.proves("D.39")
 async def test_a_worker_needs_no_notification(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hints, "work", lambda _: None)
     agent = await make_agent(
@@ -173,6 +176,7 @@ async def test_a_worker_needs_no_notification(world: World, monkeypatch: pytest.
 # Deaths ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("D.35")
 async def test_a_dead_workers_job_is_adopted_and_goes_on(world: World) -> None:
     app, looked = App("tests"), list[int]()
 
@@ -195,6 +199,7 @@ async def test_a_dead_workers_job_is_adopted_and_goes_on(world: World) -> None:
     assert await whole(world)
 
 
+@pytest.mark.proves("D.35")
 async def test_a_job_that_kills_its_workers_is_poison(world: World) -> None:
     app = App("tests")
 

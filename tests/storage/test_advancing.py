@@ -59,6 +59,7 @@ def whole() -> Write:
 
 
 @pytest.mark.parametrize("ends", [None, JobStatus.FAILED, JobStatus.RUNNING])
+@pytest.mark.proves("D.34")
 async def test_whoever_lost_the_job_writes_nothing(
     admin: asyncpg.Connection, held: Held, ends: JobStatus | None
 ) -> None:
@@ -114,6 +115,7 @@ async def test_another_org_cannot_be_written_to(
 # Once --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("D.34")
 async def test_a_write_that_is_sent_twice_is_applied_once(admin: asyncpg.Connection, held: Held) -> None:
     write = whole()
     first = await held.write(write)

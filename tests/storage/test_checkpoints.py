@@ -49,6 +49,7 @@ def kind_of_refusal(text: str, mac: bytes) -> CorruptionType:
 
 @with_database
 @given(checkpoint=CHECKPOINTS)
+@pytest.mark.proves("S1.2")
 async def test_a_checkpoint_survives_jsonb(db: Database, checkpoint: Checkpoint) -> None:
     made = sealed(checkpoint)
     again = opened(await after(db, "select $1::text::jsonb::text", made.text), made.mac)

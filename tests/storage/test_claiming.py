@@ -74,6 +74,7 @@ async def drain(db: Database, worker: UUID, wanted: int) -> list[UUID]:
 
 
 @pytest.mark.parametrize("wanted", [1, 5])
+@pytest.mark.proves("D.33")
 async def test_each_job_is_leased_exactly_once(
     urls: Urls, admin: asyncpg.Connection, world: World, other: World, wanted: int
 ) -> None:
@@ -92,6 +93,7 @@ async def test_each_job_is_leased_exactly_once(
     assert await admin.fetchval("select count(*) from job where epoch <> 1 or status <> 'RUNNING'") == 0
 
 
+@pytest.mark.proves("D.33")
 async def test_the_limit_of_an_agent_is_exact_whoever_claims(
     urls: Urls, admin: asyncpg.Connection, world: World
 ) -> None:
@@ -160,6 +162,7 @@ async def three_orgs(db: Database) -> list[World]:
     return sorted([await World.create(db, f"org-{n}") for n in range(3)], key=lambda made: made.org_id)
 
 
+@pytest.mark.proves("D.33")
 async def test_orgs_take_turns_and_the_turn_wraps_around(db: Database, admin: asyncpg.Connection) -> None:
     orgs = await three_orgs(db)
     ids = [org.org_id for org in orgs]
@@ -199,6 +202,7 @@ async def test_a_long_queue_of_one_org_does_not_delay_another(
     assert single in [given.job_id for given in await claim(db, worker, 2, after=world.org_id)]
 
 
+@pytest.mark.proves("D.33")
 async def test_what_was_begun_goes_before_what_is_new(
     db: Database, admin: asyncpg.Connection, world: World, clock: Clock
 ) -> None:

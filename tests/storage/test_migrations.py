@@ -132,6 +132,8 @@ def at_0001(folder: Path) -> Path:
     (folder / "migrations" / "0002_durable_core.sql").unlink()
     for name in ("claiming", "workers", "advance_job", "deliver_message"):
         (folder / "functions" / f"{name}.sql").unlink()
+    for path in (folder / "functions").glob("*.sql"):
+        append(path, "\n-- another text than this release's, so that each is applied again\n")
     return folder
 
 

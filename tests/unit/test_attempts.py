@@ -24,6 +24,7 @@ def an_orphan(**changes: Any) -> Orphan:
         ({"deaths": 1}, JobStatus.RUNNING, "job_adopted"),
         ({"deaths": 2}, JobStatus.FAILED, "job_failed"),
         ({"deaths": 9}, JobStatus.FAILED, "job_failed"),
+        ({"deaths": 9, "stopped": True}, JobStatus.RUNNING, "job_adopted"),
         ({"held": True}, JobStatus.PAUSED, "job_paused"),
         ({"held": True, "deaths": 2}, JobStatus.FAILED, "job_failed"),
         ({"cancelled": True}, JobStatus.CANCELLED, "job_cancelled"),

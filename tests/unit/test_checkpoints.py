@@ -123,6 +123,7 @@ PUBLISHED = jsonschema_rs.validator_for(schema(), validate_formats=True)
 
 
 @given(CHECKPOINTS)
+@pytest.mark.proves("S1.1")
 def test_the_published_schema_accepts_whatever_is_sealed(checkpoint: Checkpoint) -> None:
     PUBLISHED.validate(orjson.loads(sealed(checkpoint).text))
 
@@ -262,6 +263,7 @@ def test_the_log_keeps_the_last_twenty() -> None:
     assert [entry.step_index for entry in log] == list(range(10, 30))
 
 
+@pytest.mark.proves("S1.8")
 def test_a_checkpoint_has_a_limit_and_the_refusal_names_what_is_large() -> None:
     assert (WARN_BYTES, MAX_BYTES) == (524_288, 1_048_576)
     room = MAX_BYTES - sealed(plain(working_data=agent_data({"big": "", "small": 1}))).size
@@ -338,6 +340,7 @@ def test_an_edit_with_a_right_crc_is_found_by_the_hmac() -> None:
         assert error.message.startswith("HMAC mismatch")
 
 
+@pytest.mark.proves("S1.3")
 def test_the_hmac_is_bound_to_the_job_and_to_the_key() -> None:
     made = sealed(plain())
     assert refusal(made.text, made.mac, job_id=UUID(int=99)).corruption_type is T.MAC_MISMATCH
@@ -355,6 +358,7 @@ def test_a_version_that_is_none(version: Any) -> None:
     assert error.message.startswith("Invalid schema_version: ")
 
 
+@pytest.mark.proves("S1.4")
 def test_a_version_of_the_future_asks_for_the_newer_release() -> None:
     error = refusal(*resealed(put("schema_version", 3)))
     assert error.corruption_type is T.FUTURE_VERSION
@@ -435,6 +439,7 @@ FAULTS: list[tuple[CorruptionType, Edit]] = [
 
 
 @pytest.mark.parametrize("first", range(len(FAULTS)), ids=lambda at: FAULTS[at][0])
+@pytest.mark.proves("S1.3")
 def test_of_several_faults_the_first_check_speaks(first: int) -> None:
     blob = orjson.loads(sealed(plain()).text)
     wrong = FAULTS[first:]
@@ -471,6 +476,7 @@ def schema_2() -> dict[str, Any]:
     return made
 
 
+@pytest.mark.proves("S1.4")
 def test_a_required_field_of_version_2_is_supplied_by_its_migration() -> None:
     made = sealed(plain())
     assert opened(made.text, made.mac, migrations={1: with_mood}, current=2, schema=schema_2()) == plain()

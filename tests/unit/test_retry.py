@@ -24,6 +24,7 @@ from cortex_plane.domain.retry import RETRIED, Backoff, ErrorClass, classify
         (302, ErrorClass.INFRASTRUCTURE),
     ],
 )
+@pytest.mark.proves("S0.6")
 def test_errors_are_classified_by_status(status: int | None, kind: ErrorClass) -> None:
     assert classify(status) is kind
 
@@ -50,6 +51,7 @@ def test_the_wait_is_anywhere_below_its_bound(base: float, cap: float, count: in
 
 
 @given(st.integers(0, 100), CHANCES)
+@pytest.mark.proves("S0.6")
 def test_the_bound_doubles_until_the_cap(count: int, chance: float) -> None:
     backoff = Backoff(base_seconds=1, cap_seconds=300)
     assert backoff.delay(count, chance) <= backoff.delay(count + 1, chance) <= 300

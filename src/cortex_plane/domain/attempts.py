@@ -112,6 +112,8 @@ class Orphan:
     deaths: int
     cancelled: bool
     held: bool
+    stopped: bool = False
+    """Its worker ended as it should, and could only not hand it back in time: that is no death."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,7 +127,7 @@ def adoption(orphan: Orphan, poison_deaths: int) -> Adoption:
     """What becomes of a dead worker's job. Several deaths without progress mean that the job itself kills."""
     if orphan.cancelled:
         return Adoption(status=JobStatus.CANCELLED, action="job_cancelled", error="cancelled")
-    if orphan.deaths + 1 >= poison_deaths:
+    if not orphan.stopped and orphan.deaths + 1 >= poison_deaths:
         return Adoption(
             status=JobStatus.FAILED,
             action="job_failed",

@@ -22,7 +22,7 @@ from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.checkpoints import ActiveTool, ToolStatus
 from cortex_plane.domain.effects import SETTLED, CallStatus, ToolCall
 from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.models import CallRequest, CallResult, Response
+from cortex_plane.domain.models import CallRequest, CallResult, Response, ToolSpec
 from cortex_plane.domain.tools import InvalidArguments, OnUncertain
 from cortex_plane.operations.authorize import Authorization
 from cortex_plane.runtime.tools.tool import Tool
@@ -170,6 +170,7 @@ class Toolbox:
     """The tools that one agent may call, by the name that the model knows."""
 
     tools: Mapping[str, Tool]
+    specs: Sequence[ToolSpec]
     digests: Mapping[str, str]
     side_effect_tools: frozenset[str]
 

@@ -12,6 +12,7 @@ Decide first (pure), write after (one call); nothing is sent that was not writte
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -19,7 +20,7 @@ from typing import Any, NoReturn
 
 import structlog
 
-from cortex_plane.domain.agents import PromptChange
+from cortex_plane.domain.agents import PromptChange, SkillSettings
 from cortex_plane.domain.attempts import Assignment, NewStep, Write, Written
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.checkpoint_recovery import CheckpointCorrupt, open_sealed
@@ -59,7 +60,6 @@ from cortex_plane.runtime.calls import (
 from cortex_plane.runtime.clock import ticks
 from cortex_plane.runtime.effects import perform, read
 from cortex_plane.runtime.lease import PREVIEW, Abandoned, Ended, Host, Lease, Lost
-from cortex_plane.runtime.limits import Limits
 from cortex_plane.runtime.progress import Progress
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.storage.crash_points import reached
@@ -75,8 +75,7 @@ class Attempt(Lease):
         self.step_started = self.started
         self.cancel_requested = False
         self.turns: list[Turn] = []
-        self.toolbox = _toolbox(host.apps[given.app], self.limits)
-        self.specs = [tool.spec for tool in self.toolbox.tools.values()]
+        self.toolbox = _toolbox(host.apps[given.app], self.limits.skills)
         self._interruptible: asyncio.Task[Response] | None = None
 
     # The loop --------------------------------------------------------------------------------------------------
@@ -189,7 +188,7 @@ class Attempt(Lease):
             model=config["model"],
             system_prompt=self.prompt,
             turns=self.turns,
-            tools=self.specs,
+            tools=self.toolbox.specs,
             temperature=config.get("temperature"),
             max_tokens=config.get("max_tokens"),
             settings=config,
@@ -437,8 +436,13 @@ class Attempt(Lease):
         self.at.finished(entry)
 
 
-def _toolbox(app: App, limits: Limits) -> Toolbox:
-    wanted = limits.skills.tools
-    tools = {t.provider_name: t for t in app.tools.values() if wanted is None or t.name in wanted}
-    digests = {version.name: version.digest for version in app.versions}
-    return Toolbox(tools, digests, limits.skills.side_effect_tools)
+@functools.lru_cache(maxsize=256)
+def _toolbox(app: App, skills: SkillSettings) -> Toolbox:
+    """The same for every job of an agent version, and not cheap: schemas and digests of all its tools."""
+    tools = {t.provider_name: t for t in app.tools.values() if skills.tools is None or t.name in skills.tools}
+    return Toolbox(
+        tools=tools,
+        specs=[tool.spec for tool in tools.values()],
+        digests={version.name: version.digest for version in app.versions},
+        side_effect_tools=skills.side_effect_tools,
+    )

@@ -111,8 +111,7 @@ begin
     new_holds := case when p_hold is null or p_hold = any (the_job.holds) then the_job.holds
       else the_job.holds || p_hold end;
     ends_as := case
-      when the_job.cancelled and (p_status in ('RETRY', 'SLEEPING', 'PAUSED', 'WAITING_FOR_APPROVAL')
-        or (p_status = 'RUNNING' and new_holds <> '{}')) then 'CANCELLED'
+      when the_job.cancelled and p_status not in ('COMPLETED', 'FAILED') then 'CANCELLED'
       when p_status = 'RUNNING' and new_holds <> '{}' then 'PAUSED'
       when p_status = 'PAUSED' and new_holds = '{}' then 'RUNNING'
       else p_status end;
@@ -144,8 +143,9 @@ begin
         wake_at = case when ends_as = 'SLEEPING' then ends end,
         retry_count = j.retry_count + (ends_as = 'RETRY')::integer,
         holds = new_holds, held_at = case when new_holds <> '{}' then coalesce(j.held_at, now) end,
-        error_message = case when ends_as = p_status then coalesce(p_error, j.error_message)
-          when ends_as = 'CANCELLED' then coalesce(the_job.cancel_reason, 'cancelled')
+        error_message = case when ends_as = 'CANCELLED' then coalesce(the_job.cancel_reason, p_error, 'cancelled')
+          when ends_as = 'COMPLETED' then null
+          when ends_as = p_status then coalesce(p_error, j.error_message)
           else j.error_message end,
         result = coalesce(p_result::jsonb, j.result),
         running_seconds = j.running_seconds + extract(epoch from now - the_job.leased_at)
@@ -215,11 +215,12 @@ begin
   end if;
 
   if new_messages > 0 or cardinality(p_event_types) > 0 or cardinality(p_actions) > 0 then
-    perform session_append(p_org, the_job.session_id, new_messages, p_event_types,
+    message_seq := session_append(p_org, the_job.session_id, new_messages, p_event_types,
       array_fill(p_job, array[cardinality(p_event_types)]), p_event_data, p_actions, p_bodies);
+  else
+    select h.message_seq into message_seq
+    from session_head h where h.org_id = p_org and h.session_id = the_job.session_id;
   end if;
-  select h.message_seq into message_seq
-  from session_head h where h.org_id = p_org and h.session_id = the_job.session_id;
   return next;
 end
 $$;
@@ -568,11 +569,12 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.find_orphans(p_limit integer) RETURNS TABLE(org_id uuid, id uuid, worker_id uuid, worker text, epoch bigint, deaths integer, cancelled boolean, held boolean)
+CREATE FUNCTION public.find_orphans(p_limit integer) RETURNS TABLE(org_id uuid, id uuid, worker_id uuid, worker text, epoch bigint, deaths integer, cancelled boolean, held boolean, stopped boolean)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     AS $$
-  select j.org_id, j.id, j.worker_id, w.name, j.epoch, j.deaths, j.cancel_requested_at is not null, j.holds <> '{}'
+  select j.org_id, j.id, j.worker_id, w.name, j.epoch, j.deaths, j.cancel_requested_at is not null, j.holds <> '{}',
+    w.stopped_at is not null
   from worker w join job j on j.worker_id = w.id
   where w.expires_at < (select plane_now())
   limit p_limit
@@ -968,33 +970,39 @@ CREATE FUNCTION public.resolve_orgs(p_before timestamp with time zone, p_before_
   limit p_limit
 $$;
 
-CREATE FUNCTION public.session_append(p_org uuid, p_session uuid, new_messages integer, event_types text[], event_jobs uuid[], event_data jsonb[], actions text[], bodies bytea[]) RETURNS void
+CREATE FUNCTION public.session_append(p_org uuid, p_session uuid, new_messages integer, event_types text[], event_jobs uuid[], event_data jsonb[], actions text[], bodies bytea[]) RETURNS bigint
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
 declare
   head session_head%rowtype;
   at timestamptz;
-  body_hash bytea;
+  body_hashes bytea[] := '{}';
+  hashes bytea[] := '{}';
+  latest bytea;
 begin
   select * into strict head from session_head where org_id = p_org and session_id = p_session for update;
   at := plane_now();
-  for i in 1 .. coalesce(cardinality(event_types), 0) loop
-    head.event_seq := head.event_seq + 1;
-    insert into event (org_id, session_id, seq, type, job_id, data, created_at)
-    values (p_org, p_session, head.event_seq, event_types[i], event_jobs[i], event_data[i], at);
-  end loop;
+  latest := head.audit_hash;
   for i in 1 .. coalesce(cardinality(actions), 0) loop
-    head.audit_seq := head.audit_seq + 1;
-    body_hash := sha256(bodies[i]);
-    head.audit_hash := chain_hash(head.audit_hash, head.audit_seq, at, body_hash);
-    insert into audit_entry (org_id, session_id, seq, action, body, body_hash, hash, created_at)
-    values (p_org, p_session, head.audit_seq, actions[i], bodies[i], body_hash, head.audit_hash, at);
+    body_hashes[i] := sha256(bodies[i]);
+    latest := chain_hash(latest, head.audit_seq + i, at, body_hashes[i]);
+    hashes[i] := latest;
   end loop;
+  with happened as (
+    insert into event (org_id, session_id, seq, type, job_id, data, created_at)
+    select p_org, p_session, head.event_seq + e.number, e.type, e.job, e.data, at
+    from unnest(event_types, event_jobs, event_data) with ordinality e (type, job, data, number)
+    where e.type is not null),
+  proven as (
+    insert into audit_entry (org_id, session_id, seq, action, body, body_hash, hash, created_at)
+    select p_org, p_session, head.audit_seq + a.number, a.action, a.body, a.body_hash, a.hash, at
+    from unnest(actions, bodies, body_hashes, hashes) with ordinality a (action, body, body_hash, hash, number))
   update session_head
-  set message_seq = head.message_seq + new_messages, event_seq = head.event_seq,
-      audit_seq = head.audit_seq, audit_hash = head.audit_hash, last_activity_at = at
+  set message_seq = head.message_seq + new_messages, event_seq = head.event_seq + coalesce(cardinality(event_types), 0),
+      audit_seq = head.audit_seq + coalesce(cardinality(actions), 0), audit_hash = latest, last_activity_at = at
   where org_id = p_org and session_id = p_session;
+  return head.message_seq + new_messages;
 end
 $$;
 

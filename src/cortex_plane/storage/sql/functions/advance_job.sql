@@ -5,8 +5,8 @@
 -- which of p_arguments and p_results is its own. A call with a verdict gets its authorization row, and where its status
 -- is 'intended' its row is the intent: it may be sent until dispatch_before, which lies inside the worker's lease.
 -- p_status null leaves the job with its worker; anything else, 'RUNNING' included, ends the lease. What was asked for
--- since the worker last looked still counts then: a cancel ends a job that would only wait, a hold pauses one that is
--- handed back, and one that nothing holds any more goes on. The answer says what became of it.
+-- since the worker last looked still counts then: a cancel ends a job that would only wait or be handed back, a hold
+-- pauses one that is handed back, and one that nothing holds any more goes on. The answer says what became of it.
 -- A conversation is completed only if its job has read every message; otherwise nothing is written, and the answer
 -- says RUNNING.
 create or replace function advance_job(
@@ -85,8 +85,7 @@ begin
     new_holds := case when p_hold is null or p_hold = any (the_job.holds) then the_job.holds
       else the_job.holds || p_hold end;
     ends_as := case
-      when the_job.cancelled and (p_status in ('RETRY', 'SLEEPING', 'PAUSED', 'WAITING_FOR_APPROVAL')
-        or (p_status = 'RUNNING' and new_holds <> '{}')) then 'CANCELLED'
+      when the_job.cancelled and p_status not in ('COMPLETED', 'FAILED') then 'CANCELLED'
       when p_status = 'RUNNING' and new_holds <> '{}' then 'PAUSED'
       when p_status = 'PAUSED' and new_holds = '{}' then 'RUNNING'
       else p_status end;
@@ -119,6 +118,7 @@ begin
         retry_count = j.retry_count + (ends_as = 'RETRY')::integer,
         holds = new_holds, held_at = case when new_holds <> '{}' then coalesce(j.held_at, now) end,
         error_message = case when ends_as = 'CANCELLED' then coalesce(the_job.cancel_reason, p_error, 'cancelled')
+          when ends_as = 'COMPLETED' then null
           when ends_as = p_status then coalesce(p_error, j.error_message)
           else j.error_message end,
         result = coalesce(p_result::jsonb, j.result),
@@ -189,11 +189,12 @@ begin
   end if;
 
   if new_messages > 0 or cardinality(p_event_types) > 0 or cardinality(p_actions) > 0 then
-    perform session_append(p_org, the_job.session_id, new_messages, p_event_types,
+    message_seq := session_append(p_org, the_job.session_id, new_messages, p_event_types,
       array_fill(p_job, array[cardinality(p_event_types)]), p_event_data, p_actions, p_bodies);
+  else
+    select h.message_seq into message_seq
+    from session_head h where h.org_id = p_org and h.session_id = the_job.session_id;
   end if;
-  select h.message_seq into message_seq
-  from session_head h where h.org_id = p_org and h.session_id = the_job.session_id;
   return next;
 end
 $$;

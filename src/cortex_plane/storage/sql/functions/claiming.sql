@@ -95,9 +95,10 @@ $$;
 -- Jobs whose worker is dead: found here, taken over one by one under their own org.
 create or replace function find_orphans(p_limit integer)
   returns table (org_id uuid, id uuid, worker_id uuid, worker text, epoch bigint, deaths integer, cancelled boolean,
-    held boolean)
+    held boolean, stopped boolean)
   language sql volatile security definer set search_path = public, pg_temp as $$
-  select j.org_id, j.id, j.worker_id, w.name, j.epoch, j.deaths, j.cancel_requested_at is not null, j.holds <> '{}'
+  select j.org_id, j.id, j.worker_id, w.name, j.epoch, j.deaths, j.cancel_requested_at is not null, j.holds <> '{}',
+    w.stopped_at is not null
   from worker w join job j on j.worker_id = w.id
   where w.expires_at < (select plane_now())
   limit p_limit

@@ -228,3 +228,6 @@ create policy claimer_writes_nothing on job as restrictive for update to cortex_
   using (true) with check (false);
 create policy claimer on agent for select to cortex_claimer using (true);
 create policy claimer on agent_version for select to cortex_claimer using (true);
+
+-- It returns something now, and is made anew with the other functions.
+drop function if exists session_append(uuid, uuid, integer, text[], uuid[], jsonb[], text[], bytea[]);
