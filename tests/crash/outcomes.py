@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -52,7 +53,9 @@ class Table:
 
 
 async def require_clean(stage: Stage) -> None:
+    """The table is shown by `pytest -rP`, and when it is not clean."""
     table = await judged(stage)
+    sys.stdout.write(f"{table}\n")
     assert table.clean, f"\n{table}"
 
 

@@ -13,6 +13,7 @@ from tests.crash.outcomes import require_clean
 from tests.crash.points import each, from_the_claim_on, recorded
 from tests.crash.stage import ACTS, Run, Stage
 from tests.crash.tools import Kind, act_name
+from tests.crash.workers import DEADLINE
 from tests.runtime.planes import call, turn
 
 
@@ -30,10 +31,10 @@ async def _rows_of(stage: Stage, run: Run) -> list[list[Any]]:
 
 async def _acting(stage: Stage, run: Run) -> None:
     """Until the outside world has done the first act."""
-    key = act_name(run.job_id, *run.acts[0])
-    async with asyncio.timeout(60):
-        while await stage.outside.count(key) == 0:  # noqa: ASYNC110 -- it is another process
-            await asyncio.sleep(0.01)
+    named = act_name(run.job_id, *run.acts[0])
+    async with asyncio.timeout(DEADLINE):
+        while not any(act["payload"]["act"] == named for act in await stage.outside.log()):  # noqa: ASYNC110 -- it is another process
+            await asyncio.sleep(0.05)
 
 
 async def test_stopped_at_every_point_for_longer_than_its_lease(stage: Stage) -> None:
@@ -54,6 +55,26 @@ async def test_stopped_at_every_point_for_longer_than_its_lease(stage: Stage) ->
         assert await _rows_of(stage, run) == before, f"stopped at {point}, it wrote something"
 
     await each(from_the_claim_on(points), stop)
+    await require_clean(stage)
+
+
+@pytest.mark.parametrize("kind", [Kind.PROBED, Kind.ASKED])
+async def test_whoever_may_still_act_is_waited_for(stage: Stage, kind: Kind) -> None:
+    """Stopped after its last look at the clock, it acts late, but within the time that its tool has."""
+    run = await stage.submit(kind, "act:before#1")
+    sleeper = await stage.worker(run.app, at="act:before#1", how=SIGSTOP, tool_seconds=30.0)
+    await sleeper.stopped()
+    stage.rescue(run.app)
+    await stage.until("select 1 from job where id = $1 and status = 'SLEEPING'", run.job_id)
+    sleeper.send(SIGCONT)
+    await _acting(stage, run)
+    assert await sleeper.end() == 0, sleeper.said()
+    # A test need not wait until the tool's time is over.
+    await stage.change("update tool_call set settle_after = plane_now() where job_id = $1", run.job_id)
+    await stage.change(
+        "update job set wake_at = plane_now(), runnable_at = plane_now() where id = $1", run.job_id
+    )
+    assert await stage.finished(run.job_id) == "COMPLETED"
     await require_clean(stage)
 
 

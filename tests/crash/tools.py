@@ -98,7 +98,8 @@ def renamed(app: App, name: str) -> App:
 
 
 async def _post(outside: World, wish: dict[str, Any]) -> Any:
-    """The request as a tool would send it, with one more place to die: sent, and not answered."""
+    """The request as a tool would send it, with two more places to die or stop: not yet sent, and not answered."""
+    reached("act:before")
     place = urlsplit(outside.url)
     said = json.dumps(wish).encode()
     head = f"POST /act HTTP/1.1\r\nhost: {place.netloc}\r\nconnection: close\r\ncontent-length: {len(said)}\r\n\r\n"
