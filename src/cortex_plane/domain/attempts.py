@@ -48,9 +48,9 @@ class NewStep:
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Write:
-    """Everything that one commit of an attempt holds."""
+    """Everything that one commit of an attempt holds; put together on the way to it."""
 
     checkpoint: str | None = None
     mac: bytes | None = None

@@ -34,15 +34,10 @@ class Fact:
     @classmethod
     def of(cls, actor: Actor, action: str, **data: Any) -> Fact:
         """Canonical JSON, put together from parts: the actor's is the same for all that a request does."""
-        parts = (
-            b'{"action":',
-            canonical(action),
-            b',"actor":',
-            _said_of(actor),
-            b',"data":',
-            canonical(data),
-        )
-        return cls(action=action, body=b"".join((*parts, b"}")))
+        # Kept and hashed as bytes, so it need not survive JSONB: sorted keys are enough.
+        told = orjson.dumps(data, option=orjson.OPT_SORT_KEYS)
+        body = b'{"action":%b,"actor":%b,"data":%b}' % (orjson.dumps(action), _said_of(actor), told)
+        return cls(action=action, body=body)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -318,14 +318,11 @@ class Pending:
         apart = Apart()
         rows = [call.row(self.step, apart) for call in self.unwritten]
         outcomes = [call.outcome(apart) for call in self.settled]
-        write = replace(
-            self.due,
-            calls=orjson.dumps(rows) if rows else None,
-            outcomes=orjson.dumps(outcomes) if outcomes else None,
-            arguments=tuple(apart.arguments),
-            results=tuple(apart.results),
-            stored=tuple(self.stored),
-        )
+        write = self.due
+        write.calls = orjson.dumps(rows) if rows else None
+        write.outcomes = orjson.dumps(outcomes) if outcomes else None
+        write.arguments, write.results = tuple(apart.arguments), tuple(apart.results)
+        write.stored = tuple(self.stored)
         for call in self.unwritten:
             call.written = True
         self.due, self.unwritten, self.settled, self.stored = Write(), [], [], []

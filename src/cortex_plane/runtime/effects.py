@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -53,7 +52,8 @@ async def perform(attempt: Attempt, call: Call, calls: Sequence[Call], due: Writ
     """A call with side effects, until it is settled. ``due`` holds its intent where it is ``new``."""
     step = attempt.at.step
     if new:
-        if not await _send(attempt, call, calls, replace(due, dispatches=True), step):
+        due.dispatches = True
+        if not await _send(attempt, call, calls, due, step):
             await _settle(attempt, call, calls, ended=True)
         return
     if due.calls or due.outcomes:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -313,16 +312,10 @@ class Attempt(Lease):
         self.at.phase, self.at.step, self.at.invocation = Phase.MODEL, index + 1, None
         said = [{"id": str(call.id), "tool": call.name, "status": str(call.status)} for call in calls]
         self.turns.append(ToolTurn(tuple(call.told() for call in calls)))
-        await self._done(
-            await self.write(
-                replace(
-                    write,
-                    done_step=index,
-                    events=[*write.events, ("step_completed", {"step": index, "calls": said})],
-                    facts=[*write.facts, self.fact("step_completed", step=index, calls=said)],
-                )
-            )
-        )
+        write.done_step = index
+        write.events = [*write.events, ("step_completed", {"step": index, "calls": said})]
+        write.facts = [*write.facts, self.fact("step_completed", step=index, calls=said)]
+        await self._done(await self.write(write))
 
     async def _done(self, written: Written) -> None:
         """A step is durable: does anybody want the job to stop here?"""

@@ -272,19 +272,16 @@ class Lease:
 
     async def write(self, write: Write, *, keep_checkpoint: bool = False) -> Written:
         """Durable, or the attempt is over: nothing goes on without its write."""
-        facts = [*self.notes, *write.facts]
-        if keep_checkpoint:
-            write = replace(write, message_seq=self.at.message_seq, facts=facts)
-        else:
+        write.facts = [*self.notes, *write.facts]
+        write.message_seq = self.at.message_seq
+        if not keep_checkpoint:
             try:
                 sealed = self._sealed()
             except TooLarge as error:
                 self.at.active_tools, self.at.working_data = (), {}
                 kept = Write(outcomes=write.outcomes, results=write.results, stored=write.stored)
                 await self.fail(error.message, error.hint, kept)
-            write = replace(
-                write, checkpoint=sealed.text, mac=sealed.mac, message_seq=self.at.message_seq, facts=facts
-            )
+            write.checkpoint, write.mac = sealed.text, sealed.mac
         self.number += 1
         try:
             written = await self._send(write)
