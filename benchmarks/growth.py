@@ -27,6 +27,7 @@ async def own_growth(url: str, steps: int) -> tuple[int, int, int]:
         script: list[dict[str, Any]] = [{"text": "{message}", "calls": [{"tool": "look"}], "repeat": True}]
         await made.agent("talker", script, max_iterations=steps)
         connection = await asyncpg.connect(url)
+        await compact(connection)
         before = await _kept(connection)
         await connection.execute("checkpoint")
         start = await connection.fetchval("select pg_current_wal_lsn()")
@@ -39,7 +40,7 @@ async def own_growth(url: str, steps: int) -> tuple[int, int, int]:
         results = await connection.fetchval(
             "select sum(length(result::text)) from tool_call where job_id = $1", id
         )
-        await connection.execute("vacuum")
+        await compact(connection)
         kept = await _kept(connection) - before
         await connection.close()
         return int(wal), int(kept), int(raw + results)
@@ -58,6 +59,11 @@ def _app() -> App:
         return "seen"
 
     return app
+
+
+async def compact(connection: asyncpg.Connection) -> None:
+    """What is kept is what is alive; what waits to be vacuumed is not, for nobody."""
+    await connection.execute("vacuum full")
 
 
 async def _kept(connection: asyncpg.Connection) -> int:

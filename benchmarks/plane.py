@@ -25,6 +25,7 @@ from cortex_plane.operations import agents, jobs, keys, orgs
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.runtime.worker import Worker, WorkerSettings
 from cortex_plane.storage.database import Database
+from cortex_plane.storage.hints import listening
 from cortex_plane.storage.migrate import migrate
 
 KEY = bytes(32)
@@ -119,9 +120,10 @@ def counting_app(counter: Counter) -> App:
 async def working(made: Plane, app: App, concurrency: int) -> AsyncIterator[Worker]:
     settings = WorkerSettings(concurrency=concurrency, poll_seconds=0.2, grace_seconds=10)
     worker = Worker(made.db, [app], KEY, settings)
-    task = asyncio.create_task(worker.run())
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        await task
+    async with listening(made.app_url, worker.work):
+        task = asyncio.create_task(worker.run())
+        try:
+            yield worker
+        finally:
+            worker.stop()
+            await task

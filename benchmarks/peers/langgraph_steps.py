@@ -152,6 +152,7 @@ async def growing_conversation(url: str, steps: int = 1000, *, delta: bool = Fal
             start = await observer.fetchval("select pg_current_wal_lsn()")
             await _run(graph, {"messages": [], "left": steps}, steps)
             wal = await observer.fetchval("select pg_wal_lsn_diff(pg_current_wal_lsn(), $1)::bigint", start)
+            await observer.execute("vacuum full")  # what is alive, as for us
             return Growth(wal, await _kept(observer) - kept, raw)
     finally:
         await observer.close()

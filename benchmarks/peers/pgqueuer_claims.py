@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -54,6 +56,25 @@ async def claims(url: str, n: int, *, batch_size: int = BATCH) -> float:
     if done != n:
         raise RuntimeError(f"pgqueuer finished {done} of {n} jobs")
     return n / taken
+
+
+async def leases(url: str, n: int, batch_size: int, *, limit: int = 0) -> float:
+    """Jobs per second that are claimed and nothing else; ``limit`` bounds how many may run at once, 0 for no bound."""
+    from pgqueuer.ports.repository import EntrypointExecutionParameter
+
+    async with _queries(url) as queries:
+        await queries.enqueue(["job"] * n, [None] * n, [0] * n)
+        wanted = {"job": EntrypointExecutionParameter(concurrency_limit=limit)}
+        taken, claimed = 0.0, 0
+        while claimed < n:
+            started = time.perf_counter()
+            jobs = await queries.dequeue(batch_size, wanted, uuid.uuid4(), None, timedelta(seconds=60))
+            taken += time.perf_counter() - started
+            claimed += len(jobs)
+            await queries.log_jobs(
+                [(job, "successful", None) for job in jobs]
+            )  # not timed: a slot is free again
+        return n / taken
 
 
 async def submit_to_start(url: str, n: int) -> list[float]:

@@ -557,9 +557,10 @@ async def test_effects_can_be_denied_by_a_setting(world: World, admin: asyncpg.C
         "select tool_name, verdict, rule from call_authorization where job_id = $1 order by tool_name desc",
         id,
     )
-    assert [tuple(row) for row in rows] == [
-        ("look", "allow", "default:read_only"), ("act", "deny", "setting:side_effects=deny"),
-    ]  # fmt: skip
+    # Reading needs no intent: what allowed it is on the trail alone.
+    assert [tuple(row) for row in rows] == [("act", "deny", "setting:side_effects=deny")]
+    bodies = await admin.fetch("select body from audit_entry where action = 'step_responded'")
+    assert [b'"rule":"read_only"' in row["body"] for row in bodies] == [True]
 
 
 INTENT = """

@@ -28,5 +28,5 @@ class Decision:
 
 def decide(*, read_only: bool, side_effects: SideEffects) -> Decision:
     if read_only:
-        return Decision(PolicyVerdict.ALLOW, "default:read_only")
+        return Decision(PolicyVerdict.ALLOW, "read_only")
     return Decision(PolicyVerdict(side_effects.value), f"setting:side_effects={side_effects}")

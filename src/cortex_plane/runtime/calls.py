@@ -103,8 +103,9 @@ class Call:
         self.status, self.error, self.result = CallStatus.FAILED, error[:MAX_ERROR], None
 
     def row(self, step: int, apart: Apart) -> dict[str, Any]:
-        """As the ledger keeps it. Only what may be sent carries an authorization."""
-        decision = self.authorization.decision if self.authorization else None
+        """As the ledger keeps it. Reading needs no intent, so what allowed it stands on the audit trail alone."""
+        granted = None if self.kind is CallKind.READ else self.authorization
+        decision = granted.decision if granted else None
         return {
             "id": str(self.id),
             "step": step,
@@ -115,7 +116,7 @@ class Call:
             "input_hash": self.input_hash,
             "read_only": self.kind is CallKind.READ,
             "on_uncertain": self.on_uncertain,
-            "authorization_id": str(self.authorization.id) if self.authorization else None,
+            "authorization_id": str(granted.id) if granted else None,
             "verdict": decision.verdict if decision else None,
             "rule": decision.rule if decision else None,
             "timeout_seconds": self.tool.timeout_seconds if self.tool else None,

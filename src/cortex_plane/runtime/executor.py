@@ -170,12 +170,13 @@ class Attempt(Lease):
                     authorize(read_only=call.kind is CallKind.READ, side_effects=self.host.side_effects),
                 )
         self.at.phase = Phase.TOOLS
-        facts = [self.fact("step_responded", step=step.index, calls=[summary(call) for call in calls])]
-        events = [("step", {
-            "step": step.index,
-            "text": (response.text or "")[:PREVIEW],
-            "calls": [{"id": str(call.id), "tool": call.name} for call in calls],
-        })]  # fmt: skip
+        # What only reads is told once, when it is done; what acts is on the trail before it does.
+        acts = any(call.kind is CallKind.EFFECT for call in calls)
+        said = [summary(call) for call in calls]
+        facts = [self.fact("step_responded", step=step.index, calls=said)] if acts else []
+        # What was said stands in the step: an event only points at it.
+        told = [{"id": str(call.id), "tool": call.name} for call in calls]
+        events = [("step", {"step": step.index, "calls": told})]
         await self._resolve(calls, Write(step=step, facts=facts, events=events))
 
     # The model -------------------------------------------------------------------------------------------------
@@ -244,7 +245,7 @@ class Attempt(Lease):
         conversation = self.given.kind is JobKind.CONVERSATION
         reply = text if conversation else None
         fact = self.fact("step_completed", step=step.index, calls=[])
-        event = ("step", {"step": step.index, "text": text[:PREVIEW], "calls": []})
+        event = ("step", {"step": step.index, "calls": []})
         spoke = [("message", {"role": "assistant"})] if conversation else []
         self._log_step(step.index, "answer", text, 0)
         self.at.status, self.at.phase = CheckpointStatus.COMPLETED, Phase.DONE
@@ -311,10 +312,13 @@ class Attempt(Lease):
         self.at.active_tools = tuple(call.shown() for call in calls)
         self.at.phase, self.at.step, self.at.invocation = Phase.MODEL, index + 1, None
         said = [{"id": str(call.id), "tool": call.name, "status": str(call.status)} for call in calls]
+        acts = any(call.kind is CallKind.EFFECT for call in calls)
+        proof = said if acts else [{**summary(call), "status": str(call.status)} for call in calls]
         self.turns.append(ToolTurn(tuple(call.told() for call in calls)))
         write.done_step = index
-        write.events = [*write.events, ("step_completed", {"step": index, "calls": said})]
-        write.facts = [*write.facts, self.fact("step_completed", step=index, calls=said)]
+        ended = [{"id": str(call.id), "status": str(call.status)} for call in calls]
+        write.events = [*write.events, ("step_completed", {"step": index, "calls": ended})]
+        write.facts = [*write.facts, self.fact("step_completed", step=index, calls=proof)]
         await self._done(await self.write(write))
 
     async def _done(self, written: Written) -> None:
