@@ -272,9 +272,13 @@ async def test_a_result_above_the_limit_is_dropped_and_says_so(world: World, stu
 async def test_results_of_one_step_that_fill_the_checkpoint_fail_the_job_with_advice(
     world: World, stuck: threading.Event
 ) -> None:
-    """Each is small enough for its row; together they are more than a checkpoint may hold."""
+    """Each is small enough for its row; together they are more than a checkpoint may hold in the middle of a step."""
     many = [call("large", characters=16_000) for _ in range(80)]
-    job, _ = await outcome(world, an_app(stuck), [turn(*many), TOLD])
+    fine, _ = await outcome(world, an_app(stuck), [turn(*many), TOLD])
+    assert fine.status is JobStatus.COMPLETED, "a step that is done has its results in rows"
+    job, _ = await outcome(
+        world, an_app(stuck), [turn(*many), TOLD], slug="careful", checkpoint_granularity="per_tool_call"
+    )
     assert job.status is JobStatus.FAILED
     assert "The checkpoint is" in (job.error_message or "")
     assert "keep a reference" in (job.error_message or "")

@@ -136,8 +136,8 @@ class Call:
             "settled_by": self.settled_by,
         }
 
-    def shown(self) -> ActiveTool:
-        """As the checkpoint shows it."""
+    def shown(self, *, whole: bool = True) -> ActiveTool:
+        """As the checkpoint shows it; without its result once the step is done, which has it in a row."""
         if self.status is CallStatus.COMPLETED:
             status = ToolStatus.COMPLETED
         elif self.status in (CallStatus.FAILED, CallStatus.REJECTED):
@@ -149,7 +149,7 @@ class Call:
             invocation_id=self.id,
             status=status,
             input_hash=self.input_hash,
-            result=self.result,
+            result=self.result if whole else None,
         )
 
     def told(self) -> CallResult:

@@ -309,7 +309,7 @@ class Attempt(Lease):
         names = ", ".join(dict.fromkeys(call.name for call in calls))
         outcome = "; ".join(f"{call.name}: {call.status}" for call in calls)
         self._log_step(index, names, outcome, len(calls))
-        self.at.active_tools = tuple(call.shown() for call in calls)
+        self.at.active_tools = tuple(call.shown(whole=False) for call in calls)
         self.at.phase, self.at.step, self.at.invocation = Phase.MODEL, index + 1, None
         said = [{"id": str(call.id), "tool": call.name, "status": str(call.status)} for call in calls]
         acts = any(call.kind is CallKind.EFFECT for call in calls)
