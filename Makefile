@@ -11,7 +11,7 @@ TESTS ?= tests
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-up: $(VENV)/.runs ## Start everything here: PostgreSQL, API. Ctrl-C stops it
+up: $(VENV)/.runs ## Start everything here: PostgreSQL, API, a worker, a demo. Ctrl-C stops it
 	@$(RUN)/cortex up
 
 test: check ## Everything CI runs: style, types, architecture, tests

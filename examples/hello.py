@@ -38,18 +38,20 @@ SCRIPT: Any = [
 async def main() -> None:
     command = (sys.executable, "-m", "cortex_plane", "worker", "--app", "examples.hello:app")
     worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL)
-    async with Client.here() as plane:
-        model, skills = ModelConfig(model="scripted", script=SCRIPT), {"app": app.name}
-        names: Any = {"name": "Hello", "slug": "hello", "role": "DevOps", "team": "main"}
-        agent = AgentDraft(**names, model_config=model, skill_config=skills)
-        await plane.agents.create(agent, idempotency_key="hello-agent")
-        job = await plane.jobs.submit(JobDraft(agent="hello", payload={"text": "Ship 2.4"}))
-        while not job.finished_at:
-            await asyncio.sleep(0.1)
-            job = await plane.jobs.get(job.id)
-        async for step in plane.jobs.steps(job.id):
-            print(step.step_index, step.text, [(call.tool_name, call.result) for call in step.calls])
-        print(job.status, "· every audit chain whole:", (await plane.audit.verify()).faults == [])
+    try:
+        async with Client.here() as plane:
+            model, skills = ModelConfig(model="scripted", script=SCRIPT), {"app": app.name}
+            names: Any = {"name": "Hello", "slug": "hello", "role": "DevOps", "team": "main"}
+            agent = AgentDraft(**names, model_config=model, skill_config=skills)
+            await plane.agents.create(agent, idempotency_key="hello-agent")
+            job = await plane.jobs.submit(JobDraft(agent="hello", payload={"text": "Ship 2.4"}))
+            while not job.finished_at:
+                await asyncio.sleep(0.1)
+                job = await plane.jobs.get(job.id)
+            async for step in plane.jobs.steps(job.id):
+                print(step.step_index, step.text, [(call.tool_name, call.result) for call in step.calls])
+            print(job.status, "· every audit chain whole:", (await plane.audit.verify()).faults == [])
+    finally:
         worker.terminate()
         await worker.wait()
 

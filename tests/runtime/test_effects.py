@@ -141,7 +141,7 @@ def probed(outside: Outside, probe: Callable[[], Any], **more: Any) -> App:
             raise found
         return found
 
-    return outside.app("probe", probe=ask, **more)
+    return outside.app("probe", probe=ask, **{"timeout": 0.3, **more})
 
 
 @pytest.mark.proves("D.37")
@@ -197,7 +197,7 @@ async def test_a_thread_that_raised_a_timeout_itself_is_over_and_can_be_probed(w
     async def ask() -> Happened:
         return Happened("it did")
 
-    @app.tool(on_uncertain="probe", probe=ask)
+    @app.tool(on_uncertain="probe", probe=ask, timeout=0.3)
     def act() -> str:
         sent.append(1)
         raise TimeoutError("read timed out")

@@ -11,7 +11,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.errors import Conflict
+from cortex_plane.domain.errors import Conflict, Forbidden
 from cortex_plane.domain.jobs import (
     TERMINAL,
     TRANSITIONS,
@@ -23,6 +23,7 @@ from cortex_plane.domain.jobs import (
     Receipt,
     Resumption,
 )
+from cortex_plane.domain.members import Role
 from cortex_plane.domain.messages import MessageDraft
 from cortex_plane.domain.sessions import Termination
 from cortex_plane.operations import jobs, messages, sessions, steering
@@ -575,3 +576,21 @@ async def test_a_hold_that_is_lifted_between_two_writes_does_not_cost_a_retry(
         job = await until(world, id, JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.RETRY)
     assert (job.status, job.retry_count) == (JobStatus.COMPLETED, 0)
     assert await moves(world, id) == ["PENDING", "RUNNING", "COMPLETED"]
+
+
+async def test_an_operators_pause_is_an_operators_to_end(world: World) -> None:
+    agent = await make_agent(world, [])
+    member = await world.person(Role.MEMBER)
+    draft = JobDraft(agent=agent.slug, payload={"text": "go"})
+    id = (await jobs.submit(world.db, member.actor, draft)).id
+    own = await steering.pause(world.db, member.actor, id, Pause())
+    assert own.job.holds == [Hold.OWNER]
+    await pause(world, id)
+    lifted = await steering.resume(world.db, member.actor, id, Resumption())
+    assert lifted.job.holds == [Hold.OPERATOR]
+    with pytest.raises(Conflict, match="held by operator") as refused:
+        await steering.resume(world.db, member.actor, id, Resumption())
+    assert refused.value.code == "still_held"
+    assert (await resume(world, id)).job.holds == []
+    with pytest.raises(Forbidden):
+        await steering.pause_session(world.db, member.actor, own.job.session_id, Pause())

@@ -530,3 +530,28 @@ async def test_a_failed_duty_is_tried_again(world: World, monkeypatch: pytest.Mo
             await asked.wait()
             await steering.cancel(world.db, world.admin.actor, id, Cancellation())
             await until(world, id, JobStatus.CANCELLED)
+
+
+async def test_whoever_could_not_beat_lets_the_others_beat_before_it_adopts(world: World) -> None:
+    """After an outage of the database every lease has run out, and nobody is dead."""
+    agent = await make_agent(world, [])
+    id = await submit(world, agent)
+    lost, _ = await leased(world.db, App("tests"))
+    await expire(world.db, lost)
+    worker = Worker(world.db, [App("tests")], KEY, FAST)
+    await worker._register()
+    await worker._beat()
+    await worker._adopt()
+    assert (await job_of(world, id)).deaths == 0
+    await worker._beat()
+    await worker._adopt()
+    assert (await job_of(world, id)).deaths == 1
+
+
+async def test_a_worker_does_not_adopt_from_itself(world: World) -> None:
+    agent = await make_agent(world, [])
+    id = await submit(world, agent)
+    worker, _ = await leased(world.db, App("tests"))
+    await expire(world.db, worker)
+    assert await attempts.adopt(world.db, worker.id, worker.name, 3) == []
+    assert (await job_of(world, id)).deaths == 0

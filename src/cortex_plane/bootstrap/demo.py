@@ -28,6 +28,7 @@ AGENT = "release-demo"
 CRASH_AGENT = "release-crash"
 FOLDER = "demo"
 ACTS = "acts.jsonl"
+ENVIRONMENTS = ("staging", "production")
 
 _CHANGES = (
     "a paused job survives a restart",
@@ -62,8 +63,10 @@ async def _was_deployed(version: str, environment: str, ctx: ToolContext) -> Hap
 
 async def deploy(version: str, environment: str, ctx: ToolContext) -> dict[str, Any]:
     """Put a version into an environment."""
-    if "/" in environment:
-        raise ToolError(f"There is no environment {environment!r}.", hint="Name one, such as `production`.")
+    if environment not in ENVIRONMENTS:
+        raise ToolError(
+            f"There is no environment {environment!r}.", hint=f"There are: {', '.join(ENVIRONMENTS)}."
+        )
     _act(ctx, {"act": "deploy", "version": version, "environment": environment})
     # The window in which `cortex demo crash` kills the worker: it happened, and nobody knows yet.
     await asyncio.sleep(float(os.environ.get("CORTEX_DEMO_SLOW", "0")))

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import typer
 
-from cortex_plane.adapters.cli.output import said
+from cortex_plane.adapters.cli.output import said, short, tell
 from cortex_plane.adapters.cli.plane import run
 from cortex_plane.adapters.cli.watching import watch
 from cortex_plane.domain.errors import AlreadyExists, SetupError
@@ -117,5 +117,5 @@ def _show_acts(job_id: UUID) -> int:
     mine = [act for act in demo.acts() if act["job"] == str(job_id)]
     said(f"what happened to the outside world ({load().home / demo.FOLDER / demo.ACTS}):")
     for act in mine:
-        said(f"   {act['act']} {act['version']}")
+        tell(f"   {short(act['act'], 50)} {short(act['version'], 100)}")
     return len([act for act in mine if act["act"] == "deploy"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from pathlib import Path
@@ -17,24 +18,40 @@ def master_key(settings: Settings) -> bytes:
     if settings.master_key is not None:
         return _parsed(settings.master_key, "CORTEX_MASTER_KEY")
     path = settings.home / KEY_FILE
-    try:
-        # Made once: whoever comes second finds it, and reads it.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    except FileExistsError:
-        return _parsed(_read(path), str(path))
-    except OSError as error:
-        raise SetupError(
-            f"The master key cannot be kept in {path}: {error.strerror}.",
-            code="home_unusable",
-            hint="Set CORTEX_MASTER_KEY, or CORTEX_HOME to a folder that you may write to.",
-        ) from error
-    made = secrets.token_bytes(KEY_BYTES)
+    if not path.exists():
+        try:
+            _make(path)
+        except OSError as error:
+            raise SetupError(
+                f"The master key cannot be kept in {path}: {error.strerror}.",
+                code="home_unusable",
+                hint="Set CORTEX_MASTER_KEY, or CORTEX_HOME to a folder that you may write to.",
+            ) from error
+    return _parsed(_read(path), str(path))
+
+
+def _make(path: Path) -> None:
+    """Whole and on the disk before it has its name: what is signed with a lost key could never be opened again."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w") as file:
         if os.geteuid() == 0:
             owner = path.parent.stat()
             os.fchown(descriptor, owner.st_uid, owner.st_gid)
-        file.write(made.hex() + "\n")
-    return made
+        file.write(secrets.token_bytes(KEY_BYTES).hex() + "\n")
+        file.flush()
+        os.fsync(descriptor)
+    try:
+        with contextlib.suppress(FileExistsError):  # whoever was first made the key for all
+            os.link(draft, path)
+    finally:
+        draft.unlink()
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _read(path: Path) -> str:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import structlog
 
@@ -17,6 +18,7 @@ log = structlog.get_logger()
 GRACE_SECONDS = 5.0
 LONG_ENOUGH = 10.0
 FIRST_PAUSE, LAST_PAUSE = 0.2, 10.0
+MAX_LOG_BYTES = 10 * 1024 * 1024
 
 
 @contextlib.asynccontextmanager
@@ -37,7 +39,7 @@ async def _keep_running(arguments: Sequence[str], environment: Mapping[str, str]
     pause = FIRST_PAUSE
     while True:
         started = time.monotonic()
-        with log_file.open("ab") as output:
+        with _log(log_file) as output:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "cortex_plane", "worker", "--parent", str(os.getpid()), *arguments,
                 env={**os.environ, **environment}, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
@@ -50,7 +52,10 @@ async def _keep_running(arguments: Sequence[str], environment: Mapping[str, str]
             raise
         # One that ran for a while deserves a new one at once; one that cannot start must not fill the log.
         pause = FIRST_PAUSE if time.monotonic() - started > LONG_ENOUGH else min(LAST_PAUSE, pause * 2)
-        log.warning("the worker ended; a new one starts", exit_code=code, log=str(log_file), pause=pause)
+        log.warning(
+            "the worker ended; a new one starts",
+            exit_code=code, said=_last_line(log_file), log=str(log_file), pause=pause,
+        )  # fmt: skip
         await asyncio.sleep(pause)
 
 
@@ -58,8 +63,20 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     try:
-        await asyncio.wait_for(process.wait(), GRACE_SECONDS + 2)
+        await asyncio.wait_for(process.wait(), GRACE_SECONDS + 6)
     except TimeoutError:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+def _log(path: Path) -> IO[bytes]:
+    """For its owner alone: tools say what they like in it. Begun anew when it has grown large."""
+    grown = path.exists() and path.stat().st_size > MAX_LOG_BYTES
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | (os.O_TRUNC if grown else 0)
+    return os.fdopen(os.open(path, flags, 0o600), "ab")
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_bytes()[-4000:].decode(errors="replace").strip().splitlines()
+    return lines[-1][:500] if lines else ""

@@ -28,6 +28,7 @@ class Permission(StrEnum):
     SESSION_READ = "session.read"
     SESSION_WRITE = "session.write"
     SESSION_TERMINATE = "session.terminate"
+    SESSION_HOLD = "session.hold"
     MESSAGE_INGEST = "message.ingest"
     JOB_READ = "job.read"
     JOB_SUBMIT = "job.submit"
@@ -64,6 +65,7 @@ GRANTS: dict[Permission, frozenset[Role]] = {
     Permission.SESSION_READ: _EVERYONE,
     Permission.SESSION_WRITE: _WORKING,
     Permission.SESSION_TERMINATE: frozenset({_R.ADMIN, _R.OPERATOR, _R.MEMBER, _R.GUEST}),
+    Permission.SESSION_HOLD: frozenset({_R.ADMIN, _R.OPERATOR}),
     Permission.MESSAGE_INGEST: frozenset({_R.ADMIN, _R.OPERATOR, _R.MEMBER}),
     Permission.JOB_READ: _EVERYONE,
     Permission.JOB_SUBMIT: _WORKING,

@@ -87,6 +87,8 @@ class Hold(StrEnum):
     """Why a job is held. Several may stand at once; it goes on when the last one is lifted."""
 
     OPERATOR = "operator"
+    OWNER = "owner"
+    """Paused by the person or program that it works for."""
     SESSION = "session"
     """Its whole session was paused."""
     UNCERTAIN_EFFECT = "uncertain_effect"

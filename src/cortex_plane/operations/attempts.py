@@ -37,6 +37,8 @@ async def adopt(db: Database, worker_id: UUID, worker_name: str, poison_deaths: 
     """Take dead workers' jobs from them, so that whoever is free can claim them."""
     adopted = []
     for orphan in await attempts.find_orphans(db, ORPHANS_AT_ONCE):
+        if orphan.worker_id == worker_id:
+            continue  # our own lease ran out: the next beat renews it
         decided = adoption(orphan, poison_deaths)
         fact = Fact.of(
             worker_actor(orphan.org_id, worker_id, worker_name),

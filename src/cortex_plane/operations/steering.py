@@ -29,8 +29,13 @@ from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import audit, jobs, sessions, steps
 from cortex_plane.storage.database import Database, Row, Transaction
 
-LIFTED = (Hold.OPERATOR, Hold.CODE_CHANGED, Hold.PROMPT_CHANGED)
+LIFTED = (Hold.OPERATOR, Hold.OWNER, Hold.CODE_CHANGED, Hold.PROMPT_CHANGED)
 """What a resume lifts. A session's hold ends with the session's, an uncertain effect with its answer."""
+
+
+def _may_lift(actor: Actor) -> tuple[Hold, ...]:
+    """Whoever sees only their own lifts only their own: an operator's pause is an operator's to end."""
+    return LIFTED if actor.sees is None else (Hold.OWNER,)
 
 
 @verb(Permission.JOB_STEER)
@@ -60,7 +65,8 @@ async def pause(db: Database, actor: Actor, id: UUID, pause: Pause) -> Receipt:
     async with db.transaction(actor.org_id) as tx:
         locked = found(await jobs.lock(tx, id, actor.sees), "job")
         _require_open(locked)
-        changed = await _hold(tx, id, locked, Hold.OPERATOR, actor, pause.reason)
+        hold = Hold.OPERATOR if actor.sees is None else Hold.OWNER
+        changed = await _hold(tx, id, locked, hold, actor, pause.reason)
         return await _receipt(tx, id, changed)
 
 
@@ -70,21 +76,21 @@ async def resume(db: Database, actor: Actor, id: UUID, resumption: Resumption) -
     async with db.transaction(actor.org_id) as tx:
         locked = found(await jobs.lock(tx, id, actor.sees), "job")
         _require_open(locked)
-        changed = await _lift(tx, id, locked, LIFTED, actor, resumption.note)
+        changed = await _lift(tx, id, locked, _may_lift(actor), actor, resumption.note)
         receipt = await _receipt(tx, id, changed)
     if changed:
         db.hints.work()
-    left = [hold for hold in receipt.job.holds if hold not in LIFTED]
+    left = [hold for hold in receipt.job.holds if hold not in _may_lift(actor)]
     if left and not changed:
         raise Conflict(
             f"This job is held by {', '.join(left)}, which a resume does not lift.",
             code="still_held",
-            hint="Answer its question with `cortex job settle`, or resume its session.",
+            hint="Answer its question with `cortex job settle`, resume its session, or ask an operator.",
         )
     return receipt
 
 
-@verb(Permission.SESSION_TERMINATE)
+@verb(Permission.SESSION_HOLD)
 async def pause_session(db: Database, actor: Actor, id: UUID, pause: Pause) -> SessionReceipt:
     """Hold a session: its open jobs, and whatever it is asked to do until it is resumed."""
     async with db.transaction(actor.org_id) as tx:
@@ -103,7 +109,7 @@ async def pause_session(db: Database, actor: Actor, id: UUID, pause: Pause) -> S
         return await _session_receipt(tx, id, changed)
 
 
-@verb(Permission.SESSION_TERMINATE)
+@verb(Permission.SESSION_HOLD)
 async def resume_session(db: Database, actor: Actor, id: UUID, resumption: Resumption) -> SessionReceipt:
     async with db.transaction(actor.org_id) as tx:
         found(await sessions.lock(tx, id, actor.sees), "session")

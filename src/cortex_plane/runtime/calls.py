@@ -28,6 +28,7 @@ from cortex_plane.operations.authorize import Authorization
 from cortex_plane.runtime.tools.tool import Tool
 
 MAX_ERROR = 4000
+SHOWN_BYTES = 2048
 
 
 class CallKind(StrEnum):
@@ -137,7 +138,7 @@ class Call:
         }
 
     def shown(self, *, whole: bool = True) -> ActiveTool:
-        """As the checkpoint shows it; without its result once the step is done, which has it in a row."""
+        """As the checkpoint shows it: with its result while the step is under way, if it is small. The row has it."""
         if self.status is CallStatus.COMPLETED:
             status = ToolStatus.COMPLETED
         elif self.status in (CallStatus.FAILED, CallStatus.REJECTED):
@@ -149,7 +150,7 @@ class Call:
             invocation_id=self.id,
             status=status,
             input_hash=self.input_hash,
-            result=self.result if whole else None,
+            result=self.result if whole and len(self.result or b"") <= SHOWN_BYTES else None,
         )
 
     def told(self) -> CallResult:

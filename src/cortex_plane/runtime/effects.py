@@ -8,6 +8,7 @@ safe even then.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Coroutine, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 T = TypeVar("T")
 
+MAX_PAUSE = 2.0
 MAX_SENDS = 3
 """After so many uncertain ends of one call a person is asked, whatever the tool declares."""
 
@@ -138,16 +140,19 @@ async def _settle(attempt: Attempt, call: Call, calls: Sequence[Call], *, ended:
     trouble = call.error
     while True:
         now = attempt.time.now()
-        # A thread that was given up on may still act: a probe would be asked too early.
-        may_still_act = call.timed_out and not call.code.is_async
-        safe_at = now if ended or call.settle_after is None else call.settle_after
+        # It is over in this process, not in the world: a probe that comes too early would find nothing yet.
+        over = ended and on_uncertain is not OnUncertain.PROBE
+        safe_at = now if over or call.settle_after is None else call.settle_after
         chosen, known = settlement(on_uncertain, safe_at, now), False
+        if on_uncertain is OnUncertain.PROBE and call.timed_out and not call.code.is_async:
+            # A thread that was given up on may act at any time: no probe could be believed.
+            chosen = Settlement.ASK_HUMAN
         if chosen is Settlement.WAIT:
             await attempt.sleep((safe_at - now).total_seconds() + 0.01, "an effect is uncertain")
         if call.attempt >= MAX_SENDS and chosen in (Settlement.SEND_AGAIN, Settlement.PROBE):
             chosen = Settlement.ASK_HUMAN
         if chosen is Settlement.PROBE:
-            found = None if may_still_act else await _probe(attempt, call, step)
+            found = await _probe(attempt, call, step)
             if isinstance(found, Happened):
                 call.error, call.settled_by = None, "probe"
                 _keep(attempt, call, found.result)
@@ -168,6 +173,8 @@ async def _settle(attempt: Attempt, call: Call, calls: Sequence[Call], *, ended:
                 "Look at the outside world, then `cortex job resubmit` it or not.",
                 outcome_of(call),
             )
+        if ended and not known:
+            await asyncio.sleep(min(MAX_PAUSE, attempt.limits.backoff.delay(call.attempt, random.random())))  # noqa: S311
         call.error = None
         unknown = None if known else trouble or "the worker stopped while it was under way"
         if await _send_again(attempt, call, calls, step, unknown):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -200,19 +200,22 @@ class Attempt(Lease):
         async def listen() -> Response:
             response = None
             pieces = aiter(backend.stream(request))
-            while True:
-                try:
+            try:
+                while True:
                     async with asyncio.timeout(limits.chunk_timeout_seconds) as silence:
                         piece = await anext(pieces, None)
-                except TimeoutError:
-                    if not silence.expired():
-                        raise
-                    said = f"The model was silent for {limits.chunk_timeout_seconds} s."
-                    raise ModelError(said, status=408) from None
-                if piece is None:
-                    break
-                if isinstance(piece, Response):
-                    response = piece
+                    if piece is None:
+                        break
+                    if isinstance(piece, Response):
+                        response = piece
+            except TimeoutError:
+                if not silence.expired():
+                    raise
+                said = f"The model was silent for {limits.chunk_timeout_seconds} s."
+                raise ModelError(said, status=408) from None
+            finally:
+                if isinstance(pieces, AsyncGenerator):
+                    await pieces.aclose()
             if response is None:
                 raise ModelError("The model's answer ended before it was complete.")
             return response

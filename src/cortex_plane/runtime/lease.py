@@ -25,7 +25,7 @@ from cortex_plane.domain.checkpoints import (
     Sealed,
     seal,
 )
-from cortex_plane.domain.errors import Conflict, CortexError, TooLarge, Unavailable
+from cortex_plane.domain.errors import Conflict, TooLarge, Unavailable
 from cortex_plane.domain.jobs import Hold, JobStatus
 from cortex_plane.domain.retry import RETRIED, ErrorClass
 from cortex_plane.operations import attempts
@@ -285,7 +285,9 @@ class Lease:
         self.number += 1
         try:
             written = await self._send(write)
-        except CortexError:
+        except (Abandoned, Lost, asyncio.CancelledError):
+            raise
+        except BaseException:
             # Refused, so nothing was written: the number is free.
             self.number -= 1
             raise

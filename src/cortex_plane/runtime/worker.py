@@ -21,6 +21,7 @@ from cortex_plane.domain.authorization import SideEffects
 from cortex_plane.domain.errors import CortexError
 from cortex_plane.operations import attempts, workers
 from cortex_plane.operations.verbs import new_id
+from cortex_plane.runtime.clock import ticks
 from cortex_plane.runtime.executor import Attempt
 from cortex_plane.runtime.lease import Abandoned, Host, refuse
 from cortex_plane.runtime.models.backends import Backends
@@ -30,6 +31,7 @@ from cortex_plane.storage.database import NOBODY, Database
 log = structlog.get_logger()
 
 FORGET_SECONDS = 3600
+STEADY_BEATS = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +88,9 @@ class Worker:
         self._claiming = asyncio.Lock()
         """Held while it is open what this worker runs."""
         self._last_org: UUID = NOBODY
+        self._beaten = ticks()
+        self._steady = 0
+        """How often in a row the lease was renewed in time."""
         self._host = Host(
             db=db,
             worker_id=self.id,
@@ -197,7 +202,7 @@ class Worker:
         while True:
             try:
                 await duty()
-            except CortexError as error:
+            except (CortexError, TimeoutError) as error:
                 log.warning("duty failed", duty=getattr(duty, "__name__", "forget"), error=str(error))
             except Exception:
                 # A worker that does not beat any more, and goes on, would be worse than a loud one.
@@ -211,7 +216,17 @@ class Worker:
         )  # fmt: skip
 
     async def _beat(self) -> None:
-        beaten = await workers.beat(self.db, self.id, self.settings.lease)
+        lease = self.settings.lease
+        late = ticks() - self._beaten > lease.total_seconds()
+        try:
+            # A connection that hangs must not cost the lease: the next try gets another one.
+            async with asyncio.timeout(lease.total_seconds() / 3):
+                beaten = await workers.beat(self.db, self.id, lease)
+        except BaseException:
+            self._steady = 0
+            raise
+        self._steady = 0 if late else self._steady + 1
+        self._beaten = ticks()
         if beaten is None:
             await self._register()
             return
@@ -221,6 +236,9 @@ class Worker:
                 attempt.interrupt()
 
     async def _adopt(self) -> None:
+        # After an outage everybody looks dead for a moment. Whoever could not beat either lets the others beat first.
+        if self._steady < STEADY_BEATS or ticks() - self._beaten > 2 * self.settings.beat_seconds:
+            return
         adopted = await attempts.adopt(self.db, self.id, self.name, self.settings.poison_deaths)
         if adopted:
             log.warning("adopted", jobs=[str(orphan.id) for orphan in adopted])

@@ -33,10 +33,14 @@ begin
       error_message = coalesce(case when p_status = 'CANCELLED' then cancel_reason end, p_error),
       holds = case when p_status = 'PAUSED' then holds else '{}' end,
       held_at = case when p_status = 'PAUSED' then held_at end, worker_id = null, leased_at = null, runnable_at = null,
-      deaths = deaths + 1,
+      deaths = deaths + (lost.stopped_at is null)::int,
       running_seconds = running_seconds
         + greatest(0, extract(epoch from coalesce(least(lost.expires_at, at), at) - the_job.leased_at))
     where org_id = p_org and id = p_job;
+  end if;
+  if p_status in ('FAILED', 'CANCELLED') then
+    -- Nobody will settle them any more. They may have happened, and that is what they say.
+    update tool_call set status = 'uncertain' where org_id = p_org and job_id = p_job and status = 'intended';
   end if;
   perform session_append(p_org, the_job.session_id, 0, array['worker_lost', 'status'], array[p_job, p_job],
     array[jsonb_build_object('worker', lost.name, 'epoch', p_epoch), jsonb_build_object('status', p_status)],
@@ -52,6 +56,7 @@ CREATE FUNCTION public.advance_job(p_org uuid, p_job uuid, p_worker uuid, p_epoc
 #variable_conflict use_column
 declare
   the_job record;
+  given record;
   lease_end timestamptz;
   ends timestamptz;
   new_messages integer := 0;
@@ -164,13 +169,18 @@ begin
     insert into stored_result (org_id, id, job_id, content, created_at)
     select p_org, s.id, p_job, s.content, now from unnest(p_stored_ids, p_stored) s (id, content);
   end if;
+  -- One by one, by key: a plan over all of them might read every call that the org ever made.
   if p_outcomes is not null then
-    update tool_call c
-    set status = o.status, result = p_results[o.result]::jsonb, result_id = o.result_id, error = o.error,
-      settled_by = o.settled_by, finished_at = case when o.status in ('completed', 'failed') then now end
-    from jsonb_to_recordset(p_outcomes::jsonb) o (
-      id uuid, status text, result integer, result_id uuid, error text, settled_by text)
-    where c.org_id = p_org and c.id = o.id;
+    for given in
+      select * from jsonb_to_recordset(p_outcomes::jsonb) o (
+        id uuid, status text, result integer, result_id uuid, error text, settled_by text)
+    loop
+      update tool_call c
+      set status = given.status, result = p_results[given.result]::jsonb, result_id = given.result_id,
+        error = given.error, settled_by = given.settled_by,
+        finished_at = case when given.status in ('completed', 'failed') then now end
+      where c.org_id = p_org and c.id = given.id;
+    end loop;
   end if;
   if p_dispatch_seconds is not null then
     select w.expires_at into lease_end from worker w where w.id = p_worker;
@@ -187,26 +197,28 @@ begin
     where c.org_id = p_org and c.id = any (p_again);
   end if;
   if p_calls is not null then
-    with given as (
+    for given in
       select * from jsonb_to_recordset(p_calls::jsonb) c (
         id uuid, step integer, position integer, tool text, digest text, arguments integer, input_hash text,
         read_only boolean, on_uncertain text, authorization_id uuid, verdict text, rule text,
-        timeout_seconds double precision, status text, result integer, result_id uuid, error text)),
-    authorized as (
-      insert into call_authorization (org_id, id, job_id, tool_name, input_hash, verdict, rule, created_at)
-      select p_org, g.authorization_id, p_job, g.tool, decode(g.input_hash, 'hex'), g.verdict, g.rule, now
-      from given g where g.verdict is not null)
-    insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash,
-      read_only, on_uncertain, authorization_id, status, dispatch_before, settle_after, result, result_id, error,
-      created_at, finished_at)
-    select p_org, g.id, p_job, g.step, g.position, g.tool, g.digest, p_arguments[g.arguments]::jsonb,
-      decode(g.input_hash, 'hex'), g.read_only, g.on_uncertain, g.authorization_id, g.status,
-      case when g.status = 'intended' then advance_job.dispatch_before end,
-      case when g.status = 'intended'
-        then advance_job.dispatch_before + make_interval(secs => g.timeout_seconds) end,
-      p_results[g.result]::jsonb, g.result_id, g.error, now,
-      case when g.status in ('completed', 'failed', 'rejected') then now end
-    from given g;
+        timeout_seconds double precision, status text, result integer, result_id uuid, error text)
+    loop
+      if given.verdict is not null then
+        insert into call_authorization (org_id, id, job_id, tool_name, input_hash, verdict, rule, created_at)
+        values (p_org, given.authorization_id, p_job, given.tool, decode(given.input_hash, 'hex'), given.verdict,
+          given.rule, now);
+      end if;
+      insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash,
+        read_only, on_uncertain, authorization_id, status, dispatch_before, settle_after, result, result_id, error,
+        created_at, finished_at)
+      values (p_org, given.id, p_job, given.step, given.position, given.tool, given.digest,
+        p_arguments[given.arguments]::jsonb, decode(given.input_hash, 'hex'), given.read_only, given.on_uncertain,
+        given.authorization_id, given.status, case when given.status = 'intended' then dispatch_before end,
+        case when given.status = 'intended'
+          then dispatch_before + make_interval(secs => given.timeout_seconds) end,
+        p_results[given.result]::jsonb, given.result_id, given.error, now,
+        case when given.status in ('completed', 'failed', 'rejected') then now end);
+    end loop;
   end if;
   if p_reply is not null then
     insert into message (org_id, session_id, seq, role, text, job_id, created_at)
@@ -537,14 +549,18 @@ begin
       where q.agent_id is not null
       order by first.queue, first.runnable_at
     loop
-      if not pg_try_advisory_xact_lock(hashtextextended(waiting.agent_id::text, 1)) then
-        busy := true;
-        continue;
-      end if;
       select coalesce((v.resource_limits ->> 'max_concurrent_jobs')::integer, 5) into allowed
       from agent g join agent_version v
         on v.org_id = g.org_id and v.agent_id = g.id and v.version = g.config_version
       where g.org_id = next_org and g.id = waiting.agent_id;
+      select count(*) into running from job j
+      where j.org_id = next_org and j.agent_id = waiting.agent_id and j.worker_id is not null;
+      continue when running >= allowed;
+      -- Only who may have room is worth a lock, and then it is counted again: nobody else can add to it now.
+      if not pg_try_advisory_xact_lock(hashtextextended(waiting.agent_id::text, 1)) then
+        busy := true;
+        continue;
+      end if;
       select count(*) into running from job j
       where j.org_id = next_org and j.agent_id = waiting.agent_id and j.worker_id is not null;
       continue when running >= allowed;

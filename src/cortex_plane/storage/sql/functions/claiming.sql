@@ -60,14 +60,18 @@ begin
       where q.agent_id is not null
       order by first.queue, first.runnable_at
     loop
-      if not pg_try_advisory_xact_lock(hashtextextended(waiting.agent_id::text, 1)) then
-        busy := true;
-        continue;
-      end if;
       select coalesce((v.resource_limits ->> 'max_concurrent_jobs')::integer, 5) into allowed
       from agent g join agent_version v
         on v.org_id = g.org_id and v.agent_id = g.id and v.version = g.config_version
       where g.org_id = next_org and g.id = waiting.agent_id;
+      select count(*) into running from job j
+      where j.org_id = next_org and j.agent_id = waiting.agent_id and j.worker_id is not null;
+      continue when running >= allowed;
+      -- Only who may have room is worth a lock, and then it is counted again: nobody else can add to it now.
+      if not pg_try_advisory_xact_lock(hashtextextended(waiting.agent_id::text, 1)) then
+        busy := true;
+        continue;
+      end if;
       select count(*) into running from job j
       where j.org_id = next_org and j.agent_id = waiting.agent_id and j.worker_id is not null;
       continue when running >= allowed;

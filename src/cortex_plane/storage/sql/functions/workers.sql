@@ -73,10 +73,14 @@ begin
       error_message = coalesce(case when p_status = 'CANCELLED' then cancel_reason end, p_error),
       holds = case when p_status = 'PAUSED' then holds else '{}' end,
       held_at = case when p_status = 'PAUSED' then held_at end, worker_id = null, leased_at = null, runnable_at = null,
-      deaths = deaths + 1,
+      deaths = deaths + (lost.stopped_at is null)::int,
       running_seconds = running_seconds
         + greatest(0, extract(epoch from coalesce(least(lost.expires_at, at), at) - the_job.leased_at))
     where org_id = p_org and id = p_job;
+  end if;
+  if p_status in ('FAILED', 'CANCELLED') then
+    -- Nobody will settle them any more. They may have happened, and that is what they say.
+    update tool_call set status = 'uncertain' where org_id = p_org and job_id = p_job and status = 'intended';
   end if;
   perform session_append(p_org, the_job.session_id, 0, array['worker_lost', 'status'], array[p_job, p_job],
     array[jsonb_build_object('worker', lost.name, 'epoch', p_epoch), jsonb_build_object('status', p_status)],
