@@ -89,8 +89,8 @@ begin
 end
 $$;
 
--- A living worker gives up a job whose last write it could not make. A held one stops here, for good where somebody
--- cancelled it; any other is claimed again.
+-- A living worker gives up a job whose last write it could not make. It ends here where somebody cancelled it, stops
+-- where somebody holds it, and is claimed again otherwise.
 create or replace function release_job(
   p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_action text, p_body bytea) returns boolean
   language plpgsql set search_path = public, pg_temp as $$
@@ -111,10 +111,11 @@ begin
   update job set worker_id = null, leased_at = null, runnable_at = case when holds = '{}' then at end,
     running_seconds = running_seconds + extract(epoch from at - the_job.leased_at)
   where org_id = p_org and id = p_job;
-  if the_job.holds <> '{}' and the_job.cancelled then
-    update job set status = 'CANCELLED', holds = '{}', held_at = null,
+  if the_job.cancelled then
+    update job set status = 'CANCELLED', holds = '{}', held_at = null, runnable_at = null,
       error_message = coalesce(the_job.cancel_reason, 'cancelled')
     where org_id = p_org and id = p_job;
+    update tool_call set status = 'uncertain' where org_id = p_org and job_id = p_job and status = 'intended';
     events := array[jsonb_strip_nulls(jsonb_build_object('status', 'CANCELLED', 'reason', the_job.cancel_reason))];
   elsif the_job.holds <> '{}' then
     update job set status = 'PAUSED' where org_id = p_org and id = p_job;
