@@ -26,8 +26,9 @@ check: $(VENV)/.develops ## Style, types and the direction of imports
 bench: $(BENCH)/.ready ## Measure against the floor (the same rows, written bare) and against peers
 	@$(BENCH)/bin/python -m benchmarks
 
-soak: $(VENV)/.develops ## The long campaigns
-	@$(RUN)/python -m pytest tests -q -m soak
+soak: $(VENV)/.develops $(BENCH)/.ready ## The long campaigns, and what the same crashes do to peers
+	@$(RUN)/python -m pytest tests -q -s -m soak
+	@$(BENCH)/bin/python -m benchmarks.crash
 
 docs: $(VENV)/.develops ## Write the generated parts of the docs and of the schema anew
 	@$(RUN)/python -m scripts.docs
