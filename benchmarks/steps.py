@@ -25,6 +25,7 @@ from cortex_plane.operations import steering
 HERE = Path(__file__).parent
 TEN = 10
 WARM_STEPS = 3
+CHECKPOINT_BYTES = 4600
 
 
 async def side_effecting_step(url: str, n: int, concurrency: int) -> float:
@@ -103,8 +104,8 @@ async def floor_step(url: str, n: int, concurrency: int) -> float:
         response = orjson.dumps(
             {"text": None, "calls": [{"id": "call_1", "name": "effect", "arguments": TOOL_ARGUMENTS}]}
         ).decode()
-        # As large as ours is on average: the last twenty entries of the log and the calls of the step.
-        checkpoint = orjson.dumps({"filler": "x" * 5000, "result": TOOL_RESULT}).decode()
+        # As large as ours is: the last twenty entries of the log and the call of the step.
+        checkpoint = orjson.dumps({"filler": "x" * CHECKPOINT_BYTES}).decode()
         mac, digest, body = os.urandom(32), os.urandom(32), os.urandom(600)
         numbers: dict[Any, int] = {}
 
