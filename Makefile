@@ -5,16 +5,16 @@ RUN := $(VENV)/bin
 BENCH := .venv-bench
 TESTS ?= tests
 
-.PHONY: help up test check bench soak docs clean
+.PHONY: help up test check browser bench soak docs clean
 .DEFAULT_GOAL := help
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-up: $(VENV)/.runs ## Start everything here: PostgreSQL, API, a worker, a demo. Ctrl-C stops it
+up: $(VENV)/.runs ## Start everything here: PostgreSQL, API, inbox, a worker, a demo. Ctrl-C stops it
 	@$(RUN)/cortex up
 
-test: check ## Everything CI runs: style, types, architecture, tests
+test: check browser ## Everything CI runs: style, types, architecture, tests, the browser's included
 	@$(RUN)/python -m pytest $(TESTS) -q -n auto --dist worksteal
 
 check: $(VENV)/.develops ## Style, types and the direction of imports
@@ -22,6 +22,16 @@ check: $(VENV)/.develops ## Style, types and the direction of imports
 	@$(RUN)/ruff format --check --quiet .
 	@$(RUN)/mypy --no-error-summary
 	@$(RUN)/lint-imports --no-cache > $(VENV)/imports.log || (cat $(VENV)/imports.log; exit 1)
+
+# The browser tests need a Chromium. Where this may install Debian's, it does; elsewhere pytest says at its end that they
+# did not run, and how to get them.
+browser:
+	@command -v chromium >/dev/null 2>&1 || [ -n "$$CORTEX_CHROMIUM" ] || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 && \
+	    echo "installing Chromium for the browser tests …" && \
+	    { apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1 || \
+	      { apt-get update -qq >/dev/null 2>&1 && \
+	        apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1; }; }; } || true
 
 bench: $(BENCH)/.ready ## Measure against the floor (the same rows, written bare) and against peers
 	@$(BENCH)/bin/python -m benchmarks

@@ -7,7 +7,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import checkpoints, claims, growth, ingest, startup, steps
+from benchmarks import (
+    approvals,
+    audit,
+    checkpoints,
+    claims,
+    growth,
+    ingest,
+    policies,
+    startup,
+    steps,
+    streams,
+)
 from benchmarks.crash.table import all_rows, print_table
 from cortex_plane.bootstrap.databases import plain_login
 from cortex_plane.embedded import EmbeddedPostgres
@@ -22,10 +33,22 @@ def main() -> int:
             print(f"PostgreSQL {server.version}, fsync on\n")
             admin = server.url()
             asyncio.run(migrate(admin))
-            met = [asyncio.run(part(admin)) for part in (steps.run, checkpoints.run, growth.run, claims.run)]
+            met = [
+                asyncio.run(part(admin))
+                for part in (
+                    steps.run,
+                    checkpoints.run,
+                    growth.run,
+                    claims.run,
+                    approvals.run,
+                    audit.run,
+                    streams.run,
+                )
+            ]
             met.append(asyncio.run(ingest.run(plain_login(home, admin), admin)))
             print()
             print_table(asyncio.run(all_rows(server)))
+    met.append(policies.run())
     met.append(startup.run())
     return 0 if all(met) else 1
 

@@ -118,7 +118,7 @@ async def run(app_url: str, admin_url: str, *, rounds: int = 7, count: int = 200
     """Print the table; whether every aim was met."""
     db = await Database.open(app_url, min_size=16, max_size=16)
     floor = await asyncpg.create_pool(admin_url, min_size=16, max_size=16)
-    server, port = await _serve(app_url)
+    server, port = await serve(app_url)
     met = True
     try:
         bench = await prepare(db, floor, port)
@@ -143,7 +143,7 @@ async def run(app_url: str, admin_url: str, *, rounds: int = 7, count: int = 200
     return met
 
 
-async def _serve(app_url: str) -> tuple[asyncio.subprocess.Process, int]:
+async def serve(app_url: str) -> tuple[asyncio.subprocess.Process, int]:
     """The API as a process of its own, as in production."""
     server = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "cortex_plane", "api",

@@ -20,8 +20,10 @@ from cortex_plane.domain.access import Actor
 from cortex_plane.domain.agents import Agent, AgentDraft, ModelConfig, ResourceLimits
 from cortex_plane.domain.jobs import JobDraft
 from cortex_plane.domain.orgs import OrgDraft
+from cortex_plane.domain.policy_files import PolicyFile
 from cortex_plane.domain.values import adapter
 from cortex_plane.operations import agents, jobs, keys, orgs
+from cortex_plane.operations import policies as applied
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.runtime.worker import Worker, WorkerSettings
 from cortex_plane.storage.database import Database
@@ -64,9 +66,12 @@ class Plane:
         return (await jobs.submit(self.db, self.actor, draft)).id
 
 
+EVERYTHING_GOES = 'policies: [{name: everything-goes, target: "*", effect: allow}]'
+
+
 @asynccontextmanager
-async def plane(url: str) -> AsyncIterator[Plane]:
-    """On a database of the superuser ``url``; made ready with the first use."""
+async def plane(url: str, policies: str | None = EVERYTHING_GOES) -> AsyncIterator[Plane]:
+    """On a database of the superuser ``url``; made ready with the first use. Without policies every effect must be approved."""
     await migrate(url)
     app_url = await asyncio.to_thread(plain_login, _home(), url)
     db = await Database.open(app_url, min_size=4, max_size=24)
@@ -79,7 +84,10 @@ async def plane(url: str) -> AsyncIterator[Plane]:
             if known
             else (await orgs.bootstrap(db, OrgDraft(slug="bench", name="Bench"))).key.secret
         )
-        yield Plane(db, await keys.authenticate(db, str(secret)), app_url, url)
+        actor = await keys.authenticate(db, str(secret))
+        if policies is not None:
+            await applied.apply(db, actor, PolicyFile(text=policies))
+        yield Plane(db, actor, app_url, url)
     finally:
         await db.close()
 

@@ -26,7 +26,7 @@ class Wire:
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
         answer: dict[str, Any] = json.loads(await reader.readexactly(length))
-        if not head.startswith(b"HTTP/1.1 201"):
+        if not head.startswith((b"HTTP/1.1 200", b"HTTP/1.1 201")):
             raise RuntimeError(f"{head!r} {answer}")
         self._free.append((reader, writer))
         return answer

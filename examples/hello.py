@@ -1,4 +1,4 @@
-"""Two tools, an agent and a durable job. Run it while `make up` runs."""
+"""Two tools, an agent, and a job that asks before it acts. Run it while `make up` runs."""
 
 import asyncio
 import subprocess
@@ -9,7 +9,6 @@ from typing import Any
 from cortex_plane import AgentDraft, App, Client, JobDraft, ModelConfig, ToolContext
 
 app = App("hello", instructions="You ship releases. Read before you act.")
-SHIPPED = Path(__file__).parent / "shipped.txt"
 
 
 @app.tool(read_only=True)
@@ -19,11 +18,9 @@ async def read_changelog(version: str) -> list[str]:
 
 
 @app.tool(risk="high", timeout=5, on_uncertain="retry_with_key")
-async def ship(version: str, ctx: ToolContext) -> str:
+def ship(version: str, ctx: ToolContext) -> str:
     """Ship a version. Whoever ships with the same key twice has shipped once."""
-    known = SHIPPED.read_text() if SHIPPED.exists() else ""
-    if ctx.idempotency_key not in known:
-        SHIPPED.write_text(f"{known}{ctx.idempotency_key} {version}\n")
+    Path(f"{ctx.idempotency_key}.shipped").write_text(version)
     return f"{version} is out"
 
 
@@ -33,6 +30,9 @@ SCRIPT: Any = [
     {"text": "Now I ship it.", "calls": [{"tool": "ship", "arguments": {"version": "2.4"}}]},
     {"text": "Done: {result}."},
 ]
+NAMES: Any = {"name": "Hello", "slug": "hello", "role": "DevOps", "team": "main"}
+MODEL = ModelConfig(model="scripted", script=SCRIPT)
+AGENT = AgentDraft(**NAMES, model_config=MODEL, skill_config={"app": app.name})
 
 
 async def main() -> None:
@@ -40,17 +40,17 @@ async def main() -> None:
     worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL)
     try:
         async with Client.here() as plane:
-            model, skills = ModelConfig(model="scripted", script=SCRIPT), {"app": app.name}
-            names: Any = {"name": "Hello", "slug": "hello", "role": "DevOps", "team": "main"}
-            agent = AgentDraft(**names, model_config=model, skill_config=skills)
-            await plane.agents.create(agent, idempotency_key="hello-agent")
+            await plane.agents.create(AGENT, idempotency_key="hello-agent")
             job = await plane.jobs.submit(JobDraft(agent="hello", payload={"text": "Ship 2.4"}))
             while not job.finished_at:
                 await asyncio.sleep(0.1)
+                async for card in plane.approvals.pending(job.id):
+                    yes = await asyncio.to_thread(input, f"{card.tool_name} {card.arguments}? [y/n] ") == "y"
+                    await (plane.approvals.approve if yes else plane.approvals.deny)(card)
                 job = await plane.jobs.get(job.id)
             async for step in plane.jobs.steps(job.id):
-                print(step.step_index, step.text, [(call.tool_name, call.result) for call in step.calls])
-            print(job.status, "· every audit chain whole:", (await plane.audit.verify()).faults == [])
+                print(step.text, [(call.tool_name, call.result) for call in step.calls])
+            print(job.status, "· audit whole:", (await plane.audit.verify()).faults == [])
     finally:
         worker.terminate()
         await worker.wait()

@@ -14,8 +14,8 @@ from typing import TypeVar
 from tests.acceptance.requirements import REQUIREMENTS, proofs
 
 from cortex_plane.adapters.http.app import openapi_document
-from cortex_plane.domain import jobs, sessions
-from cortex_plane.domain.access import GRANTS, PLATFORM_ONLY, SERVICES_ONLY, Permission
+from cortex_plane.domain import approvals, events, jobs, sessions
+from cortex_plane.domain.access import GRANTS, PERSONS_ONLY, PLATFORM_ONLY, SERVICES_ONLY, Permission
 from cortex_plane.domain.members import Role
 
 ROOT = Path(__file__).parent.parent
@@ -38,7 +38,8 @@ def access_table() -> str:
         "# Who may do what",
         "",
         "One table in the code (`domain/access.py`) decides; a test tries every route with every role. `●` may,",
-        "`○` may for what is their own.",
+        "`○` may for what is their own. A browser session acts as its member, with the roles and the clearance that they have",
+        "at that moment: the pages of the [dashboard](dashboard.md) call the same operations, and so obey the same table.",
         "",
         f"| route | permission | {' | '.join(Role)} |",
         f"|---|---|{'|'.join(':-:' for _ in Role)}|",
@@ -55,6 +56,16 @@ def access_table() -> str:
                 notes.add(
                     "¹ Service keys with such a role only: nobody speaks for others with a person's key."
                 )
+            if permission in PERSONS_ONLY:
+                mark = " ³"
+                notes.add(
+                    "³ People only: neither service keys nor platform admins in an org that is not theirs."
+                )
+            if permission is Permission.APPROVAL_DECIDE:
+                mark = " ⁴"
+                notes.add(
+                    "⁴ Who may decide is asked of [each request](approvals.md); guests and service keys never may."
+                )
             if permission in PLATFORM_ONLY:
                 mark = " ²"
                 notes.add("² Platform keys only.")
@@ -65,7 +76,7 @@ def access_table() -> str:
 
 _OWN = {
     Permission.SESSION_READ, Permission.SESSION_WRITE, Permission.SESSION_TERMINATE, Permission.JOB_READ,
-    Permission.JOB_SUBMIT, Permission.JOB_STEER,
+    Permission.JOB_SUBMIT, Permission.JOB_STEER, Permission.APPROVAL_READ, Permission.APPROVAL_DECIDE,
 }  # fmt: skip
 
 
@@ -73,6 +84,15 @@ def _cell(permission: Permission, role: Role) -> str:
     if role not in GRANTS[permission]:
         return ""
     return "○" if permission in _OWN and role in (Role.MEMBER, Role.GUEST) else "●"
+
+
+def events_table() -> str:
+    lines = ["| event | what it tells | its data |", "|---|---|---|"]
+    for kind, carries in events.CARRIES.items():
+        lines.append(
+            f"| `{kind}` | {carries.meaning} | {', '.join(f'`{name}`' for name in carries.fields)} |"
+        )
+    return "\n".join(lines)
 
 
 def requirements_table() -> str:
@@ -106,6 +126,11 @@ def pages() -> Iterable[tuple[Path, str]]:
     text = filled(text, "session-diagram", state_diagram(sessions.TRANSITIONS, sessions.INITIAL))
     text = filled(text, "job-diagram", state_diagram(jobs.TRANSITIONS, jobs.INITIAL))
     yield concepts, text
+    deciding = ROOT / "docs" / "approvals.md"
+    lives = state_diagram(approvals.TRANSITIONS, approvals.ApprovalStatus.PENDING)
+    yield deciding, filled(deciding.read_text(), "approval-diagram", lives)
+    watching = ROOT / "docs" / "events.md"
+    yield watching, filled(watching.read_text(), "events", events_table())
     yield ROOT / "docs" / "access.md", access_table()
     yield ROOT / "docs" / "requirements.md", requirements_table()
 

@@ -15,9 +15,14 @@ from fastapi import FastAPI
 
 from cortex_plane.adapters.http.app import create_app, framed
 from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.operations.feeds import EventFeed
 from cortex_plane.storage.database import Database
+from tests.browser.chromium import tell
 from tests.people import World
 from tests.servers import TestServer, available, fresh_database, running
+
+PAGES = {"Accept": "application/json"}
+"""Without a socket nothing can be streamed: events come in pages."""
 
 _servers = pytest.StashKey[AbstractContextManager[None]]()
 
@@ -32,6 +37,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _servers in config.stash:
         config.stash[_servers].__exit__(None, None, None)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    tell(terminalreporter)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -83,6 +92,12 @@ async def world(db: Database) -> World:
 
 
 @pytest_asyncio.fixture
+async def strict(db: Database) -> World:
+    """An org without policies of its own: whatever may change something needs its owner's approval."""
+    return await World.create(db, "strict", policies=None)
+
+
+@pytest_asyncio.fixture
 async def other(db: Database) -> World:
     """A second org in the same database, with the same names."""
     return await World.create(db, "rival")
@@ -93,10 +108,11 @@ async def http(db: Database) -> AsyncIterator[httpx.AsyncClient]:
     """The HTTP application as a server would run it, without a socket."""
     metrics = Metrics()
     app = _application()
-    app.state.db, app.state.metrics = db, metrics
+    app.state.db, app.state.metrics, app.state.feed = db, metrics, EventFeed(db)
     transport = httpx.ASGITransport(framed(app))
-    async with httpx.AsyncClient(transport=transport, base_url="http://plane") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://plane", headers=PAGES) as client:
         yield client
+    app.state.feed.close()
     metrics.close()
 
 

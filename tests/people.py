@@ -12,8 +12,15 @@ from cortex_plane.domain.keys import KeyDraft
 from cortex_plane.domain.members import MemberDraft, Role
 from cortex_plane.domain.messages import Delivery, InboundMessage
 from cortex_plane.domain.orgs import OrgDraft
-from cortex_plane.operations import agents, connections, keys, members, messages, orgs
+from cortex_plane.domain.policy_files import PolicyFile
+from cortex_plane.operations import agents, connections, keys, members, messages, orgs, policies
 from cortex_plane.storage.database import Database
+
+EVERYTHING_GOES = 'policies: [{name: everything-goes, target: "*", effect: allow}]'
+
+
+async def apply_policies(db: Database, actor: Actor, text: str) -> None:
+    await policies.apply(db, actor, PolicyFile(text=text))
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,8 @@ class World:
     connection: Connection
 
     @classmethod
-    async def create(cls, db: Database, slug: str) -> World:
+    async def create(cls, db: Database, slug: str, *, policies: str | None = EVERYTHING_GOES) -> World:
+        """``policies`` are the org's; without any, whatever may change something needs approval."""
         new = await orgs.bootstrap(db, OrgDraft(slug=slug, name=slug.title(), admin_name="Ada"))
         assert new.key.secret is not None
         admin = Person(await keys.authenticate(db, new.key.secret), new.key.secret)
@@ -52,6 +60,8 @@ class World:
             db, admin.actor, ConnectionDraft(channel_type="web", name="site")
         )
         service = await _key(db, admin.actor, KeyDraft(name="bridge", roles=[Role.MEMBER]))
+        if policies is not None:
+            await apply_policies(db, admin.actor, policies)
         return cls(db, new.org.id, admin, service, agent, connection)
 
     async def person(self, *roles: Role, name: str = "Pat", clearance: int = 0) -> Person:

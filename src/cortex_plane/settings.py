@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, Field, ValidationError
+from pydantic import AfterValidator, AliasChoices, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from cortex_plane.domain.authorization import SideEffects
 from cortex_plane.domain.errors import SetupError
+
+
+def _addresses(given: str) -> str:
+    """The server would take a word that is no address for the name of a socket, and trust nobody without a word."""
+    for each in given.split(",") if given != "*" else ():
+        ip_network(each.strip())
+    return given
 
 
 class Settings(BaseSettings):
@@ -22,6 +29,7 @@ class Settings(BaseSettings):
     home: Path = Path(".cortex")
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8420
+    trusted_proxies: Annotated[str, AfterValidator(_addresses)] = "127.0.0.1"
     pool_size: Annotated[int, Field(ge=2, le=500)] = 20
     prepared_statements: bool = True
     postgres_binaries: Path | None = None
@@ -34,9 +42,9 @@ class Settings(BaseSettings):
     dispatch_seconds: Annotated[float, Field(ge=0.1, le=60)] = 2.0
     grace_seconds: Annotated[float, Field(ge=0, le=3600)] = 65.0
     poison_deaths: Annotated[int, Field(ge=1, le=100)] = 3
-    side_effects: SideEffects = SideEffects.ALLOW
     inline_result_bytes: Annotated[int, Field(ge=1024, le=64 * 1024)] = 16 * 1024
     max_result_bytes: Annotated[int, Field(ge=1024, le=256 * 1024 * 1024)] = 8 * 1024 * 1024
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "text"] = "json"
 

@@ -54,6 +54,17 @@ class Plane:
     def json(self, *words: str) -> Any:
         return json.loads(self.cortex(*words, "--json"))
 
+    def asked(self, job_id: str, seconds: float = 60) -> Any:
+        """The approval that a job waits for, once it does."""
+        deadline = time.monotonic() + seconds
+        while not (pending := self.json("approval", "list", "--job", job_id)):
+            assert time.monotonic() < deadline, self.cortex("job", "show", job_id)
+            time.sleep(0.05)
+        return pending[0]
+
+    def approve(self, job_id: str) -> None:
+        self.cortex("approval", "approve", self.asked(job_id)["id"])
+
     def until(self, job_id: str, *statuses: str, seconds: float = 60) -> Any:
         """The job, once it has one of these statuses."""
         deadline = time.monotonic() + seconds

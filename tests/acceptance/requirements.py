@@ -43,6 +43,12 @@ REQUIREMENTS = [
     _R("S1.8", "A checkpoint above 512 KiB is warned about, one above 1 MiB refused with advice."),
     _R("S1.9", "A prompt that changed between write and resume is noticed, and decided by the agent's setting."),
     _R("S1.10", "A write that fails ends the attempt: nothing goes on without it."),
+    _R("S1.11", "A gated call is not skipped by the resume, and its job holds no worker and no lease while it waits."),
+    _R("S1.12", "A request goes to the session's owner or to the approvers that its policy names, and to nobody else."),
+    _R("S1.13", "A denial fails the job with who and why; nothing of the call is sent."),
+    _R("S1.14", "Nobody decided in time: the request expires, its job fails with what to do, a late decision is refused."),
+    _R("S1.15", "People have 24 hours unless an agent or a policy says otherwise, and never more than 7 days."),
+    _R("S1.16", "A request is decided once, however many decisions are sent at the same instant."),
     # Spec 2: agents, identity, sessions
     _R("S2.1", "An agent has name, slug, status, role, description, model_config, skill_config, resource_limits and"
        " channel_permissions."),
@@ -61,6 +67,15 @@ REQUIREMENTS = [
     _R("S2.13", "channel_permissions decide over which channels an agent is reached; empty means all."),
     _R("S2.14", "Agents are reached by slug: /agents/{slug}."),
     _R("S2.15", "A changed configuration makes a new immutable version; a job pins the version it started with."),
+    # Spec 3: execute, ask, decide, go on
+    _R("S3.1", "/execute on a fresh request: the plane runs it, and the answer does not wait for it."),
+    _R("S3.2", "A tool call that needs a decision is recorded and told as `tool_call`; then nothing is held while it"
+       " waits."),
+    _R("S3.3", "/approve-tool with `approved: true` decides the one call, and the request goes on by itself."),
+    _R("S3.4", "/approve-tool with `approved: false` ends the request; the tool is never called."),
+    _R("S3.5", "/execute on a request that waits runs nothing that nobody approved: it says what it waits for."),
+    _R("S3.6", "text_chunk, tool_call, tool_result and completion are events of the request, in order, kept and"
+       " replayed."),
     # Spec 4: what this part needs of it
     _R("S4.1", "Members have an integer clearance and roles."),
     _R("S4.2", "Every act is on a hash chain, appended in the transaction that it describes."),
@@ -68,6 +83,23 @@ REQUIREMENTS = [
     _R("S4.4", "A pause takes effect at the next message boundary, never in the middle of a call; pending_pause is shown"
        " at once, and pausing twice is pausing once."),
     _R("S4.5", "A resume goes on where the job stopped."),
+    _R("S4.6", "A call for which policy wants a person suspends its session until the decision, which resumes it."),
+    _R("S4.7", "With on_deny continue the model is told, and the same call does not come back."),
+    _R("S4.8", "A call may be approved with edited arguments; it runs and is remembered as edited."),
+    _R("S4.9", "Identical calls are asked for once, and each is granted by itself."),
+    _R("S4.10", "A decision on a held job is kept; only the resume lets the job go on."),
+    _R("S4.11", "One operation records decisions, whatever door they come through; who may not is refused, on the trail."),
+    _R("S4.12", "A decider needs the clearance that the policy asks for."),
+    _R("S4.13", "Under a review template whoever caused the call may deny and not approve it."),
+    _R("S4.14", "A decision names the version and the digest that were seen; others than the current ones decide nothing."),
+    _R("S4.15", "Edited arguments fit the tool's schema, are denied by no policy, and stay within the editor's own authority."),
+    _R("S4.16", "OK, DUPLICATE and CONFLICT: the same decision again changes nothing, another one is refused."),
+    _R("S4.17", "Members see requests of their own sessions and those that name them; for others they do not exist."),
+    _R("S4.18", "Every event of a request's life is in approval_event and on the audit chain, from the same commit."),
+    _R("S4.19", "Templates have their times: reminder, then expiry; a reminder extends nothing."),
+    _R("S4.20", "Deadlines are kept once by any number of schedulers, at most a second late, the oldest first."),
+    _R("S4.30", "The metrics of spec 4, §11, for what exists, under its names; no label holds an id but the tenant's."),
+    _R("S4.31", "Each process shows what it counted; suspended sessions are counted for every tenant at the scrape."),
     # The design
     _R("D.1", "A connection without an org sees nothing; a login that could bypass row-level security is refused."),
     _R("D.2", "Another org's id looks exactly like no id, on every route."),
@@ -112,6 +144,71 @@ REQUIREMENTS = [
     _R("D.42", "A message that arrives while a job runs is read at the next boundary; none stays unanswered."),
     _R("D.43", "Results over the limit are stored by reference."),
     _R("D.44", "Workers publish tool versions with digests; a job waits for a worker that loaded its app."),
+    _R("D.70", "A login link works once, for one person, for 15 minutes; fetching it uses nothing up; wrong and used ones are"
+       " answered alike, and of two who use one at once one gets in."),
+    _R("D.71", "A browser session acts as its member with the roles and clearance of the moment; it ends after 12 idle hours, 7"
+       " days, a logout, or with its member."),
+    _R("D.72", "The cookie is out of reach of scripts and other sites; of it and of links only digests are kept."),
+    _R("D.73", "A form is taken only from the site itself and with the token of its own session."),
+    _R("D.74", "The inbox shows first what its visitor may decide; arrivals are announced, and nothing moves under a finger."),
+    _R("D.75", "Agent text is inert wherever it is shown; characters that are not seen are shown as code points; arguments are"
+       " shown to the end."),
+    _R("D.76", "A card is decided as it was rendered: an older version, a later decision and a second thought are told apart;"
+       " an edit is shown as a difference before it decides."),
+    _R("D.77", "Deciding works on a phone, with keys alone and without scripts; text has the contrast that WCAG asks for."),
+    _R("D.78", "The page of a job shows its steps, requests and history as they happen, and waiting for a person in a colour of"
+       " its own; whoever may steers it there."),
+    _R("D.79", "Pages load nothing from elsewhere and run under a strict policy; vendored scripts are pinned by digest."),
+    _R("D.50", "Levels are walked from the most specific to the platform, the first match of each counts; without a match"
+       " reading is allowed and the session's owner decides the rest."),
+    _R("D.51", "A request only tightens, a final row is not loosened by what is more specific, the platform's match is a"
+       " ceiling for effect, clearance and time."),
+    _R("D.52", "Templates have spec 4's times; a null inherits from the template, the platform's match, the default."),
+    _R("D.53", "Conditions are CEL, checked at apply and bounded; one that fails counts on the safe side."),
+    _R("D.54", "Explain tells the walk for a call: rows considered, limits, and where each term came from."),
+    _R("D.55", "A verdict asks the database nothing, and its cost does not grow with the number of rows."),
+    _R("D.56", "Policies are applied from YAML with a dry run and a difference; what is wrong, unknown or not built yet is"
+       " refused with its line, and nothing is changed."),
+    _R("D.57", "Approvers who could never decide are refused at apply; a row that never matches is a warning."),
+    _R("D.58", "Every applied version is kept and never changes; applies that race are ordered or told; each is audited."),
+    _R("D.59", "A job may bring policies of its own, which only tighten; they are kept with it and with its resubmission."),
+    _R("D.80", "An export holds every chain of one org, or of one session, as of one moment; it streams in flat memory."),
+    _R("D.81", "An export is bounded, frees its connection as soon as nobody reads it, and is visibly cut if it fails."),
+    _R("D.82", "An export verifies without the plane: what was changed, moved, removed or cut off is found and named."),
+    _R("D.60", "Events are streamed as server-sent events: their number, their type, one line of JSON; every type is"
+       " documented."),
+    _R("D.61", "A stream replays exactly what was missed after Last-Event-ID and goes live, without gaps or duplicates,"
+       " whatever is appended meanwhile."),
+    _R("D.62", "The stream of a job ends with the job, and says so."),
+    _R("D.63", "A stream is for those who see its session; what makes no sense as a position is refused."),
+    _R("D.64", "A quiet stream is kept alive, and ends soon after its reader's access does."),
+    _R("D.65", "A reader that is too slow, or whose server stops, is told where to go on; a server with open streams stops"
+       " at once."),
+    _R("D.66", "Hints make events come at once; without any they are at most a second late."),
+    _R("D.67", "However many streams are open, a process reads each org's events once."),
+    _R("D.68", "A stream is measured when it is answered, not when it ends."),
+    _R("D.69", "Text chunks are fenced, harm nobody when they cannot be written, and disappear once their step is durable;"
+       " a step that is asked again says so."),
+    _R("D.90", "Calls of one response are asked for together and decided one by one; they run in the order they were sent."),
+    _R("D.91", "A second job of a session joins an open request for the same call; one decision resumes both."),
+    _R("D.92", "An approval for another version of the tool is asked for again."),
+    _R("D.93", "A deny that was applied after an approval wins."),
+    _R("D.94", "A policy that changes between verdict and intent is obeyed."),
+    _R("D.95", "A request that nobody could ever decide fails at once, and says who is missing."),
+    _R("D.96", "An uncertain effect is a card of its own kind: answered once through either door, never by time."),
+    _R("D.97", "As a newcomer: a release stops before it deploys; approved, denied, edited or expired, all four are found in a"
+       " verified export."),
+    _R("D.100", "Approve, deny, expire, cancel and hold race on the same requests: one outcome each, the job follows it, at"
+       " most one effect, everybody else is told; nobody waits for somebody who waits for them."),
+    _R("D.101", "The last two approvals of a job, decided at the same instant, resume it, and once."),
+    _R("D.102", "Killed at any statement of asking or deciding, a request is asked once and never lost, and a decision is"
+       " never consumed without the resume; between the decision and the effect nothing is repeated."),
+    _R("D.103", "Deadlines are kept once, the oldest first and at most a second late, by any number of schedulers, also"
+       " across a death of the database."),
+    _R("D.104", "A conversation in which nobody speaks is paused once, wakes with the next message, and not while a job is"
+       " open."),
+    _R("D.105", "Deciding, asking and the scheduler find their rows by index: what is merely pending costs nothing."),
+    _R("D.106", "The approval lifecycle in the database follows a model of it under random play."),
 ]  # fmt: skip
 
 

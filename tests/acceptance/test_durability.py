@@ -51,6 +51,7 @@ def test_a_killed_worker_is_replaced_and_its_job_finishes_untouched(folder: Path
     plane.wait_until_ready()
     first = worker_pid(plane)
     job = plane.json("job", "submit", "release-demo", "--payload", '{"text": "1.0"}')
+    plane.approve(job["id"])
     deadline = time.monotonic() + 60
     while "deploy" not in acts(folder, job["id"]):
         assert time.monotonic() < deadline
@@ -91,6 +92,7 @@ def test_a_paused_job_survives_a_restart_of_everything_and_resumes_where_it_was(
     assert (still["status"], still["step_index"]) == ("PAUSED", paused["step_index"])
     assert acts(folder, job_id) == before
     again.cortex("job", "resume", job_id)
+    again.approve(job_id)
     ended = again.until(job_id, "COMPLETED", "FAILED")
     assert ended["status"] == "COMPLETED", ended
     assert acts(folder, job_id) == ["tag", "deploy"]
@@ -105,9 +107,6 @@ def test_the_crash_demo_kills_its_worker_and_repeats_nothing(folder: Path) -> No
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert "happened 1 time" in shown.stdout
     assert "settled by probe" in shown.stdout
-    ran = plane.run("demo", "run", "3.1.4")
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "3.1.4 is in production." in ran.stdout
     assert plane.end(signal.SIGINT) == 0
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor
 from cortex_plane.domain.agents import DEFAULT_APP, Agent
+from cortex_plane.domain.authorization import PolicyVerdict
 from cortex_plane.domain.jobs import JobDraft, JobStatus
-from cortex_plane.operations import jobs, steering
+from cortex_plane.domain.policy_files import RequestPolicy
+from cortex_plane.operations import approvals, jobs, steering
 from cortex_plane.runtime.tools.app import App
 from tests.people import World
 from tests.runtime.planes import FAST, call, make_agent, turn, until, working
 
 LARGE = "x" * 20_000
+SHIP_HASH = hashlib.sha256(b'{"version":"1"}').hexdigest()
+"""The digest of the arguments of the first call that asks."""
 PATIENT = replace(FAST, adoption_seconds=60, dispatch_seconds=20)
 """For workers that must not lose a job while a slow machine is busy elsewhere."""
 
@@ -31,6 +36,11 @@ def staging(name: str = "staging") -> App:
     async def pay(amount: int) -> str:
         """Pays."""
         raise RuntimeError(f"connection reset while paying {amount}")
+
+    @app.tool(risk="high")
+    async def ship(version: str) -> str:
+        """Ships a version."""
+        return f"{version} is out"
 
     return app
 
@@ -61,3 +71,37 @@ async def held_job(world: World, acting: Actor | None = None, agent: Agent | Non
     result = steps[0].calls[0].result_id
     assert result is not None
     return Held(job.id, job.session_id, steps[1].calls[0].id, result)
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A job whose two calls wait for a person each."""
+
+    approval: UUID
+    call: UUID
+    """The one that the other approval is about."""
+
+
+async def asking_agent(world: World) -> Agent:
+    script = [turn(call("ship", version="1"), call("ship", version="2"))]
+    return await make_agent(world, script, app="staging", slug="shipper")
+
+
+async def asking_job(world: World, agent: Agent, acting: Actor | None = None) -> Asking:
+    """Its submitter wants it to ask, whatever the org's policies allow."""
+    asks = RequestPolicy(name="ask", target="ship", effect=PolicyVerdict.REQUIRES_APPROVAL)
+    draft = JobDraft(agent=agent.slug, policies=[asks])
+    job = await jobs.submit(world.db, acting or world.admin.actor, draft)
+    async with working(world.db, staging(), settings=PATIENT) as worker:
+        del worker.apps[DEFAULT_APP]
+        await until(world, job.id, JobStatus.WAITING_FOR_APPROVAL)
+    page = await approvals.list_page(world.db, world.admin.actor, None, 10, job_id=job.id)
+    first = next(each for each in page.items if each.arguments == {"version": "1"})
+    (step,) = await steering.list_steps(world.db, world.admin.actor, job.id, -1, 10)
+    assert first.input_hash == SHIP_HASH
+    return Asking(first.id, step.calls[1].id)
+
+
+async def card_of(world: World, call_id: UUID) -> UUID:
+    """The card that asks whether a call happened."""
+    return (await approvals.for_call(world.db, world.admin.actor, call_id)).id

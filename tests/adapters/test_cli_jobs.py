@@ -31,14 +31,15 @@ from cortex_plane.adapters.cli import tools, workers
 from cortex_plane.adapters.cli.watching import watch
 from cortex_plane.adapters.http.app import create_app, framed
 from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.domain.approvals import Channel, Choice, Decision
 from cortex_plane.domain.effects import Answer, Verdict
 from cortex_plane.domain.jobs import Cancellation, JobStatus
-from cortex_plane.operations import steering
+from cortex_plane.operations import approvals, steering
 from cortex_plane.storage.database import Database
 from tests.adapters.stages import PATIENT, staging
 from tests.adapters.test_cli import Shell
 from tests.conftest import Urls
-from tests.people import World
+from tests.people import World, apply_policies
 from tests.runtime.planes import call, job_of, make_agent, submit, turn, until, working
 
 T = TypeVar("T")
@@ -236,16 +237,20 @@ def test_a_program_watches_in_json_lines(live: Live) -> None:
     id = live.asked(*PAYING)
     out = io.StringIO()
     cancelled = live.begin(_cancel_when_asked(live.world, id, out))
-    live.shell.run("job", "watch", str(id), "--json", "--interval", "0.02", out=out, expect=1)
+    live.shell.run("job", "watch", str(id), "--json", out=out, expect=1)
     cancelled()
     told = [json.loads(line) for line in out.getvalue().splitlines()]
-    assert [next(iter(each)) for each in told] == ["step", "step", "job", "question", "job"]
-    assert told[-1]["job"]["status"] == "CANCELLED"
+    assert [event["seq"] for event in told] == sorted({event["seq"] for event in told})
+    assert {event["job_id"] for event in told} == {str(id)}
+    kinds = [event["type"] for event in told]
+    for kind in ("status", "message", "tool_call", "tool_result", "session_paused"):
+        assert kind in kinds
+    assert told[-1]["data"]["status"] == "CANCELLED"
     assert [step["step_index"] for step in live.shell.many("job", "steps", str(id))] == [0, 1]
 
 
 async def _cancel_when_asked(world: World, id: UUID, out: io.StringIO) -> None:
-    await _seen(out, '"question"')
+    await _seen(out, '"session_paused"')
     await steering.cancel(world.db, world.admin.actor, id, Cancellation())
 
 
@@ -270,15 +275,29 @@ def test_a_plane_that_is_away_for_a_while_is_waited_for(
 ) -> None:
     id = live.submit(turn(call("nothing")), app="nobody-has-it")
     job = live.shell.one("job", "show", str(id))
-    looks = iter([job, None, None, job | {"status": "COMPLETED", "result": {"text": "done"}}])
+    pending = {"seq": 1, "type": "status", "job_id": str(id), "data": {"status": "PENDING"}}
+    pending |= {"created_at": job["created_at"]}
+    completed = pending | {"seq": 2, "data": {"status": "COMPLETED"}}
+    ended = job | {"status": "COMPLETED", "result": {"text": "done"}}
+    # The first stream breaks off; then nobody answers twice; then it goes on where it was.
+    streams = iter([[pending], None, None, [completed]])
+    asked: list[str] = []
+    current = [job]
 
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/steps"):
             return httpx.Response(200, json={"items": [], "next_cursor": None})
-        look = next(looks)
-        if look is None:
+        if not request.url.path.endswith("/events"):
+            return httpx.Response(200, json=current[0])
+        asked.append(request.headers["Last-Event-ID"])
+        told = next(streams)
+        if told is None:
             raise httpx.ConnectError("refused")
-        return httpx.Response(200, json=look)
+        body = "".join(f"id: {e['seq']}\nevent: status\ndata: {json.dumps(e)}\n\n" for e in told)
+        if told == [completed]:
+            current[0] = ended
+            body += 'event: end\ndata: {"reason": "job_ended"}\n\n'
+        return httpx.Response(200, text=body, headers={"Content-Type": "text/event-stream"})
 
     async def watching() -> None:
         async with Client("http://plane", "cortex_key_x", transport=httpx.MockTransport(answer)) as plane:
@@ -286,7 +305,9 @@ def test_a_plane_that_is_away_for_a_while_is_waited_for(
 
     asyncio.run(watching())
     said = capsys.readouterr()
+    assert asked == ["0", "1", "1", "1"], "each time from where it was"
     assert said.err.count("Waiting for it.") == 1
+    assert said.out.splitlines()[0].startswith("PENDING  ")
     assert said.out.splitlines()[-1] == 'COMPLETED  {"text":"done"}'
 
 
@@ -307,3 +328,36 @@ def test_workers_and_tools_are_shown(live: Live, monkeypatch: pytest.MonkeyPatch
     (worker,) = json.loads(CliRunner().invoke(root, ["workers", "list", "--json"]).stdout)
     assert (worker["alive"], worker["apps"]) == (True, ["plane", "staging"])
     assert worker["id"] in CliRunner().invoke(root, ["workers", "list"]).stdout
+
+
+def test_an_approval_is_shown_with_the_commands_that_decide_it(live: Live) -> None:
+    """A job that waits for a person says which approval, and what to type."""
+    id = live.begin(_waiting_job(live))()
+    out = io.StringIO()
+    decided = live.begin(_approve_when_told(live.world, id, out))
+    live.shell.run("job", "watch", str(id), out=out)
+    approval = decided()
+    lines = out.getvalue().splitlines()
+    for verb in ("show", "approve", "deny"):
+        assert lines.count(f"  cortex approval {verb} {approval}") == 1
+    assert any(line.startswith("WAITING_FOR_APPROVAL") for line in lines)
+    assert any("approved by Ada" in line and str(approval) in line for line in lines)
+    assert lines[-1].startswith("COMPLETED  ")
+
+
+async def _waiting_job(live: Live) -> UUID:
+    careful = 'policies: [{name: careful, target: "linger", effect: requires_approval}]'
+    await apply_policies(live.world.db, live.world.admin.actor, careful)
+    live.opened.set()
+    id = await submit(live.world, await make_agent(live.world, [turn(call("linger"))], app="staging"))
+    await until(live.world, id, JobStatus.WAITING_FOR_APPROVAL)
+    return id
+
+
+async def _approve_when_told(world: World, id: UUID, out: io.StringIO) -> UUID:
+    await _seen(out, "cortex approval deny")
+    page = await approvals.list_page(world.db, world.admin.actor, None, 5, job_id=id)
+    (asked,) = page.items
+    yes = Decision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
+    await approvals.decide(world.db, world.admin.actor, asked.id, yes, Channel.API)
+    return asked.id

@@ -19,7 +19,7 @@ DRAFT: dict[str, Any] = {
     "resource_limits": {
         "max_concurrent_jobs": 2, "max_memory_mb": 64, "timeout_seconds": 60, "step_timeout_seconds": 50,
         "call_timeout_seconds": 40, "chunk_timeout_seconds": 30, "max_iterations": 20, "token_budget": 10_000,
-        "retry_base_seconds": 0.5, "retry_cap_seconds": 60.5,
+        "retry_base_seconds": 0.5, "retry_cap_seconds": 60.5, "idle_timeout_seconds": 600,
     },
     "channel_permissions": ["slack"],
 }  # fmt: skip
@@ -58,7 +58,7 @@ async def test_an_agent_has_all_that_the_spec_gives_it(http: httpx.AsyncClient, 
     assert defaults["resource_limits"] == {
         "max_concurrent_jobs": 5, "max_memory_mb": 512, "timeout_seconds": 3600, "step_timeout_seconds": 600,
         "call_timeout_seconds": 300, "chunk_timeout_seconds": 60, "max_iterations": 100, "token_budget": None,
-        "retry_base_seconds": 1.0, "retry_cap_seconds": 300.0,
+        "retry_base_seconds": 1.0, "retry_cap_seconds": 300.0, "idle_timeout_seconds": 86_400,
     }  # fmt: skip
     assert (defaults["skill_config"], defaults["channel_permissions"]) == ({}, [])
     assert defaults["description"] is None

@@ -27,7 +27,7 @@ async def test_the_org_has_a_chain_and_every_session_has_one(http: httpx.AsyncCl
     await http.post(f"/v1/jobs/{delivery.job_id}/cancel", json={}, headers=world.admin.headers)
     own = await _trail(http, world)
     assert [entry["action"] for entry in own] == [
-        "org_created", "agent_created", "connection_created", "key_created",
+        "org_created", "agent_created", "connection_created", "key_created", "policy_applied",
     ]  # fmt: skip
     assert [entry["seq"] for entry in own] == [1, 2, 3, 4]
     session = await _trail(http, world, session_id=str(delivery.session_id))

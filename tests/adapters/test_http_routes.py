@@ -11,6 +11,7 @@ import httpx
 import uuid_utils.compat
 from fastapi.routing import APIRoute, iter_route_contexts
 
+from cortex_plane.adapters.dashboard.routes import PAGES
 from cortex_plane.adapters.http.app import create_app
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.domain.access import Permission
@@ -22,10 +23,10 @@ from cortex_plane.domain.sessions import SessionDraft
 from cortex_plane.domain.teams import TeamDraft
 from cortex_plane.operations import agents, jobs, keys, members, sessions, steering, teams
 from cortex_plane.storage.database import Database
-from tests.adapters.stages import held_job
+from tests.adapters.stages import SHIP_HASH, asking_agent, asking_job, card_of, held_job
 from tests.people import World
 
-FREE_FORM = frozenset({"payload", "context", "metadata", "skill_config"})
+FREE_FORM = frozenset({"payload", "context", "metadata", "skill_config", "arguments"})
 """The fields that take any JSON object."""
 ANY_JSON = frozenset({"result"})
 """The fields that take any JSON."""
@@ -52,6 +53,12 @@ class Stage:
     """It ran two steps, and waits for an answer about `call`."""
     call: str
     result: str
+    approval: str
+    """It waits for a decision; the digest of its arguments is `SHIP_HASH`."""
+    asking_call: str
+    """It waits for another decision."""
+    card: str
+    """It asks whether a call happened."""
 
     @classmethod
     async def build(cls, world: World, owner: UUID | None = None, opened_by: UUID | None = None) -> Stage:
@@ -81,6 +88,13 @@ class Stage:
         cancelled = await jobs.submit(db, acting, JobDraft(agent="deployer", session_id=session.id))
         await steering.cancel(db, acting, cancelled.id, Cancellation())
         held = await held_job(world, acting)
+        doubtful = await held_job(world, acting, await agents.get(db, admin, "payer"))
+        # Nobody could decide what a guest's job asks for, so theirs would not wait.
+        person = await members.get(db, admin, owner) if owner else None
+        guest = person is not None and person.roles == [Role.GUEST]
+        shipper = await asking_agent(world)
+        asking = await asking_job(world, shipper, admin if guest else acting)
+        other = await asking_job(world, shipper, admin if guest else acting)
         return cls(
             team=str(team.id),
             spare_team=str(spare_team.id),
@@ -96,6 +110,9 @@ class Stage:
             held_job=str(held.job),
             call=str(held.call),
             result=str(held.result),
+            approval=str(asking.approval),
+            asking_call=str(other.call),
+            card=str(await card_of(world, doubtful.call)),
         )
 
     def with_id(self, name: str, id: str) -> Stage:
@@ -155,11 +172,17 @@ def examples(s: Stage) -> list[Example]:
     limits = {
         "max_concurrent_jobs": 2, "max_memory_mb": 64, "timeout_seconds": 60, "step_timeout_seconds": 50,
         "call_timeout_seconds": 40, "chunk_timeout_seconds": 30, "max_iterations": 20, "token_budget": 10_000,
-        "retry_base_seconds": 0.5, "retry_cap_seconds": 60.5,
+        "retry_base_seconds": 0.5, "retry_cap_seconds": 60.5, "idle_timeout_seconds": 600,
+    }  # fmt: skip
+    demanded = {
+        "name": "careful", "target": "deploy*", "effect": "requires_approval", "when": "args.force", "clearance": 1,
+        "template": "dev_review", "timeout_seconds": 600, "remind_before_seconds": 60, "on_deny": "continue",
+        "self_approval": False,
     }  # fmt: skip
     skills = {"checkpoint_granularity": "per_step", "side_effect_tools": ["deploy"], "own": {"a": [1]}}
     return [
         Example("GET /v1/me"),
+        Example("POST /v1/me/login-links"),
         Example("POST /v1/orgs", body={"slug": "third", "name": "Third", "admin_name": "Tia"}),
         Example("GET /v1/orgs", query=limit),
         Example("GET /v1/org"),
@@ -184,6 +207,7 @@ def examples(s: Stage) -> list[Example]:
             },
         ),
         Example("GET /v1/members/{member_id}/mappings", member, limit),
+        Example("POST /v1/members/{member_id}/login-links", member),
         Example(
             "POST /v1/keys",
             body={"name": "bot", "roles": ["member"], "member_id": None, "expires_in_days": 30},
@@ -238,6 +262,7 @@ def examples(s: Stage) -> list[Example]:
         ),
         Example("POST /v1/sessions/{session_id}/messages", session, body={"text": "And then?"}),
         Example("GET /v1/sessions/{session_id}/messages", session, limit),
+        Example("GET /v1/sessions/{session_id}/events", session, {**limit, "after": "1"}),
         Example("POST /v1/sessions/{session_id}/pause", session, body={"reason": "lunch"}),
         Example("POST /v1/sessions/{session_id}/resume", session, body={"note": "back"}),
         Example(
@@ -249,6 +274,7 @@ def examples(s: Stage) -> list[Example]:
             "POST /v1/jobs",
             body={
                 "agent": s.agent, "payload": {"task": "deploy"}, "session_id": s.session, "max_retries": 2,
+                "policies": [demanded],
             },
         ),
         Example(
@@ -257,6 +283,7 @@ def examples(s: Stage) -> list[Example]:
         ),
         Example("GET /v1/jobs/{job_id}", job),
         Example("GET /v1/jobs/{job_id}/history", job),
+        Example("GET /v1/jobs/{job_id}/events", held, {**limit, "after": "1", "follow": "session"}),
         Example("GET /v1/jobs/{job_id}/steps", held, {**limit, "above": "-1"}),
         Example("GET /v1/jobs/{job_id}/checkpoint", held),
         Example("GET /v1/jobs/{job_id}/results/{result_id}", {**held, "result_id": s.result}),
@@ -266,6 +293,30 @@ def examples(s: Stage) -> list[Example]:
             {**held, "call_id": s.call},
             body={"verdict": "happened", "result": {"receipt": 7}, "note": "I called the bank"},
         ),
+        Example("POST /v1/agent-requests/{request_id}/execute", {"request_id": s.job}),
+        Example(
+            "GET /v1/approvals",
+            query={**limit, "status": "pending", "job_id": s.held_job, "session_id": s.session},
+        ),
+        Example("GET /v1/approvals/{approval_id}", {"approval_id": s.card}),
+        Example(
+            "POST /v1/approvals/{approval_id}/decide",
+            {"approval_id": s.approval},
+            body={
+                "decision": "approved", "version": 1, "input_hash": SHIP_HASH, "reason": "fine",
+                "arguments": {"version": "1.1"},
+            },
+        ),
+        Example(
+            "POST /v1/approve-tool/{tool_call_id}",
+            {"tool_call_id": s.asking_call},
+            body={"approved": True, "reason": "fine"},
+        ),
+        Example(
+            "POST /v1/approvals/{approval_id}/answer",
+            {"approval_id": s.card},
+            body={"verdict": "happened", "result": {"receipt": 8}, "note": "I called the bank"},
+        ),
         Example("POST /v1/jobs/{job_id}/pause", job, body={"reason": "let me look"}),
         Example("POST /v1/jobs/{job_id}/resume", job, body={"note": "it is fine"}),
         Example("POST /v1/jobs/{job_id}/cancel", job, body={"reason": "no longer needed"}),
@@ -273,6 +324,24 @@ def examples(s: Stage) -> list[Example]:
         Example("GET /v1/audit", query={**limit, "session_id": s.session}),
         Example("GET /v1/audit", query=limit),
         Example("GET /v1/audit/verification"),
+        Example("GET /v1/audit/export", query={"session_id": s.session}),
+        Example(
+            "POST /v1/policies",
+            body={
+                "text": "policies: [{name: everything-goes, target: '*', effect: allow}]", "dry_run": True,
+                "note": "again", "expected_version": 1,
+            },
+        ),
+        Example("GET /v1/policies"),
+        Example("GET /v1/policies/versions", query=limit),
+        Example("GET /v1/policies/versions/{version}", {"version": "1"}),
+        Example(
+            "POST /v1/policies/explain",
+            body={
+                "agent": s.agent, "tool": "deploy", "arguments": {"a": 1}, "read_only": False, "risk": "high",
+                "session_kind": "conversation", "policies": [demanded],
+            },
+        ),
         Example("GET /v1/tools"),
         Example("GET /v1/workers"),
         Example("GET /schemas/checkpoint/v1.json"),
@@ -378,4 +447,17 @@ def test_what_is_not_in_the_document_is_an_alias_of_what_is(db: Database) -> Non
             continue
         for method in context.methods or ():
             (shown if context.include_in_schema else hidden).add((method, context.path or ""))
-    assert hidden == {(method, path.removeprefix("/v1")) for method, path in shown if "/agents" in path}
+    aliases = {(method, path.removeprefix("/v1")) for method, path in shown if "/agents" in path}
+    aliases |= {
+        (method, path.replace("/v1", "/api"))
+        for method, path in shown
+        if path.startswith(("/v1/agent-requests", "/v1/approve-tool"))
+    }
+    pages = {
+        (method, route.path)
+        for each in PAGES
+        for route in each.router.routes
+        if isinstance(route, APIRoute)
+        for method in route.methods or ()
+    }
+    assert hidden == aliases | pages

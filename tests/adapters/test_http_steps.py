@@ -104,7 +104,7 @@ async def test_workers_and_tools_are_listed(http: httpx.AsyncClient, world: Worl
     assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
     listed = (await http.get("/v1/tools", headers=person.headers)).json()
     assert listed["next_cursor"] is None
-    fetch, pay = listed["items"]
+    fetch, pay, _ = listed["items"]
     assert (fetch["app"], fetch["name"], fetch["read_only"], fetch["on_uncertain"]) == (
         "staging", "fetch", True, None,
     )  # fmt: skip
@@ -145,7 +145,7 @@ async def test_the_client_speaks_every_verb(world: World) -> None:
         assert (await plane.sessions.pause(held.session, "stop")).session.hold_reason == "stop"
         assert (await plane.sessions.resume(held.session)).jobs[0].holds == []
         assert (await plane.jobs.cancel(held.job, "enough")).job.status is JobStatus.CANCELLED
-        assert [tool.name for tool in await plane.tools.list()] == ["fetch", "pay"]
+        assert [tool.name for tool in await plane.tools.list()] == ["fetch", "pay", "ship"]
         assert [worker.alive for worker in await plane.workers.list()] == [False]
         fresh = await plane.jobs.submit(JobDraft(agent="deployer"))
         with refused_with(NotFound, "checkpoint_not_found"):

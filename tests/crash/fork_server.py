@@ -1,4 +1,4 @@
-"""A process that has imported everything and forks workers on demand: an import takes far longer than a worker's life.
+"""A process that has imported everything and forks workers and deciders on demand: an import takes far longer than a worker's life.
 
     python -m tests.crash.fork_server SOCKET WORLD
 
@@ -29,6 +29,7 @@ from cortex_plane.runtime.worker import Worker
 from cortex_plane.storage import crash_points
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.hints import listening
+from tests.crash import deciders
 from tests.crash.tools import SHORT, TOOL_SECONDS, crash_app, renamed
 from tests.runtime.planes import KEY
 
@@ -54,11 +55,18 @@ class Order:
     pool: int = 2
     listens: bool = False
     settings: dict[str, Any] | None = None
+    verb: str | None = None
+    """Not a worker: a process that does this to an approval, once, and ends."""
+    arguments: dict[str, Any] | None = None
 
 
 async def _work(order: Order, app: App) -> None:
     crash_points.arm(order.at, order.points, signal.Signals(order.how))
     db = await Database.open(_named(order.url, order.name), max_size=order.pool)
+    if order.verb is not None:
+        await getattr(deciders, order.verb)(db, order.arguments)
+        await db.close()
+        return
     worker = Worker(
         db, [renamed(app, order.app)], KEY, replace(SHORT, **order.settings or {}), name=order.name
     )

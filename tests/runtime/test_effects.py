@@ -11,16 +11,15 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.authorization import SideEffects
 from cortex_plane.domain.effects import Answer, Question, Verdict
 from cortex_plane.domain.errors import Conflict, Forbidden
 from cortex_plane.domain.jobs import Cancellation, Hold, Job, JobStatus, Pause, Receipt, Resumption
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.tools import DidNotHappen, Happened, UncertainOutcome
-from cortex_plane.operations import steering
+from cortex_plane.operations import events, steering
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.runtime.tools.context import ToolContext
-from tests.people import World
+from tests.people import World, apply_policies
 from tests.runtime.planes import (
     FAST,
     Died,
@@ -268,6 +267,9 @@ async def test_giving_up_fails_the_job(world: World) -> None:
     receipt = await settle(world, id, question, Verdict.FAIL, note="too risky")
     assert (receipt.job.status, receipt.job.holds) == (JobStatus.FAILED, [])
     assert receipt.job.error_message == "`act` of step 0 was given up by Ada: too risky"
+    *_, error, status = (await events.of_job(world.db, world.admin.actor, id, 0)).events
+    assert (error.type, error.data) == ("error", {"message": receipt.job.error_message})
+    assert status.data == {"status": "FAILED", "error": receipt.job.error_message}
     assert await whole(world)
 
 
@@ -537,7 +539,7 @@ async def test_a_read_only_tool_can_be_treated_as_an_effect(world: World) -> Non
     assert made.read_only is False
 
 
-async def test_effects_can_be_denied_by_a_setting(world: World, admin: asyncpg.Connection) -> None:
+async def test_effects_can_be_denied_by_a_policy(world: World, admin: asyncpg.Connection) -> None:
     outside = Outside("never")
     app = outside.app()
 
@@ -545,12 +547,15 @@ async def test_effects_can_be_denied_by_a_setting(world: World, admin: asyncpg.C
     async def look() -> str:
         return "seen"
 
+    await apply_policies(
+        world.db, world.admin.actor, "policies: [{name: no-acts, target: act, effect: deny}]"
+    )
     agent = await make_agent(world, [turn(call("look"), call("act")), TOLD])
     id = await submit(world, agent)
-    async with working(world.db, app, settings=FAST, side_effects=SideEffects.DENY):
+    async with working(world.db, app, settings=FAST):
         job = await ended(world, id)
     assert (job.status, outside.sent) == (JobStatus.COMPLETED, [])
-    assert "denied (setting:side_effects=deny)" in str(job.result)
+    assert "denied (org:no-acts" in str(job.result)
     looked, acted = (await steps_of(world, id))[0].calls
     assert (looked.status, acted.status) == ("completed", "rejected")
     rows = await admin.fetch(
@@ -558,9 +563,9 @@ async def test_effects_can_be_denied_by_a_setting(world: World, admin: asyncpg.C
         id,
     )
     # Reading needs no intent: what allowed it is on the trail alone.
-    assert [tuple(row) for row in rows] == [("act", "deny", "setting:side_effects=deny")]
+    assert [tuple(row) for row in rows] == [("act", "deny", "org:no-acts@2.1")]
     bodies = await admin.fetch("select body from audit_entry where action = 'step_responded'")
-    assert [b'"rule":"read_only"' in row["body"] for row in bodies] == [True]
+    assert [b'"rule":"default:read_only"' in row["body"] for row in bodies] == [True]
 
 
 INTENT = """

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from cortex_plane.domain.checkpoint_recovery import CorruptionType
 from cortex_plane.domain.checkpoints import mac_of, schema
 from cortex_plane.domain.jobs import Hold, Job, JobStatus, Pause, Resumption
-from cortex_plane.operations import jobs, steering
+from cortex_plane.operations import events, jobs, steering
 from cortex_plane.runtime.models.backends import Backends
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.runtime.tools.context import ToolContext
@@ -145,6 +145,9 @@ async def test_an_edit_by_hand_fails_the_job_and_is_never_repaired(
                     job.error_message
                 )
                 assert "checkpoint_corrupt" in await actions(world, job)
+                *_, error, status = (await events.of_job(world.db, world.admin.actor, id, 0)).events
+                assert (error.type, error.data) == ("error", {"message": (job.error_message or "")[:500]})
+                assert status.data["status"] == "FAILED"
                 assert len(await steps_of(world, id)) == 1, "nothing was done after it"
     assert await admin.fetch("select id, checkpoint, checkpoint_mac from job order by id") == found
     assert await whole(world)

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from cortex_plane.domain.attempts import Assignment, Write
 from cortex_plane.domain.errors import Conflict, SetupError, Unavailable
 from cortex_plane.domain.jobs import Cancellation, JobStatus, Pause, Resumption
-from cortex_plane.operations import attempts, steering, workers
+from cortex_plane.operations import attempts, events, steering, workers
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.models.backends import Backends
 from cortex_plane.runtime.tools.app import App
@@ -223,6 +223,10 @@ async def test_a_job_that_kills_its_workers_is_poison(world: World) -> None:
         " Look for a tool that exhausts memory or ends its process, then `cortex job resubmit` it."
     )
     assert await moves(world, id) == ["PENDING", "RUNNING", "FAILED"]
+    *_, lost, error, status = (await events.of_job(world.db, world.admin.actor, id, 0)).events
+    assert [lost.type, error.type, status.type] == ["worker_lost", "error", "status"]
+    assert error.data == {"message": job.error_message}
+    assert status.data == {"status": "FAILED", "error": job.error_message}
     assert await whole(world)
 
 
@@ -421,7 +425,8 @@ async def test_a_worker_without_a_lease_may_not_send(world: World) -> None:
     worker, given = await leased(world.db, App("tests"))
     await expire(world.db, worker)
     with pytest.raises(Conflict) as refused:
-        await attempts.advance(world.db, given, worker.id, 1, Write(dispatches=True), 1)
+        write = Write(dispatches=True, policies=given.policies)
+        await attempts.advance(world.db, given, worker.id, 1, write, 1)
     assert refused.value.code == "lease_expired"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -13,9 +13,13 @@ import orjson
 
 from cortex_plane.domain.access import worker_actor
 from cortex_plane.domain.agents import Agent, AgentDraft, ModelConfig, ResourceLimits
+from cortex_plane.domain.approvals import ApprovalKind, NewRequest
 from cortex_plane.domain.attempts import Assignment, NewStep, Write, Written
 from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.jobs import JobStatus
+from cortex_plane.domain.policies import OWNER_DECIDES, Terms
 from cortex_plane.operations import agents
+from cortex_plane.operations import attempts as attempt_operations
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage import attempts, workers
 from cortex_plane.storage.database import NOBODY, Database
@@ -103,13 +107,32 @@ class Held:
     async def write(self, write: Write | None = None, **changes: Any) -> Written | None:
         """The next write; whoever changes worker, epoch or number says so."""
         sent = {"worker": self.worker, "epoch": self.given.epoch, "number": self.number + 1, **changes}
+        write = write or Write()
+        write = replace(write, policies=write.policies or self.given.policies)
         written = await attempts.advance_job(
             self.db, self.given.org_id, self.given.job_id, sent["worker"], sent["epoch"], sent["number"],
-            write or Write(), self.dispatch_seconds,
+            write, self.dispatch_seconds,
         )  # fmt: skip
         if written is not None and sent["number"] == self.number + 1:
             self.number += 1
         return written
+
+    async def ask(self, *calls: dict[str, Any], terms: Terms = OWNER_DECIDES, **more: Any) -> list[UUID]:
+        """Let go of the job and ask for these calls; the requests, in the calls' order."""
+        requests = tuple(request_for(each, terms) for each in calls)
+        awaiting = [
+            {**each, "status": "awaiting", "verdict": "requires_approval", "on_uncertain": None}
+            for each in calls
+        ]
+        write = Write(
+            step=step(), **ledger(*awaiting), status=JobStatus.WAITING_FOR_APPROVAL, requests=requests,
+            policies=self.given.policies, asked_by=worker_actor(self.given.org_id, self.worker, "w"), **more,
+        )  # fmt: skip
+        written = await attempt_operations.advance(
+            self.db, self.given, self.worker, self.number + 1, write, self.dispatch_seconds
+        )
+        assert written is not None
+        return [request.id for request in requests]
 
     @property
     def fact(self) -> Fact:
@@ -133,6 +156,15 @@ def call(**changes: Any) -> dict[str, Any]:
         "status": "intended",
     }  # fmt: skip
     return {**fields, **changes}
+
+
+def request_for(call: dict[str, Any], terms: Terms = OWNER_DECIDES) -> NewRequest:
+    return NewRequest(
+        id=new_id(), kind=ApprovalKind.CALL, call_id=UUID(call["id"]), step_index=call["step"],
+        tool_name=call["tool"], tool_digest=call["digest"], arguments=orjson.dumps(call["arguments"]),
+        input_hash=call["input_hash"], risk="high", summary=f"somebody wants to call {call['tool']}",
+        agent_says=None, asked_for=None, question=None, rule="default", policy_version="0.1", terms=terms,
+    )  # fmt: skip
 
 
 def ledger(*given: dict[str, Any]) -> dict[str, Any]:

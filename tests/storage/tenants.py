@@ -8,11 +8,13 @@ from uuid import UUID
 
 import asyncpg
 
+from cortex_plane.domain.approvals import Channel, Choice, Decision
 from cortex_plane.domain.attempts import Write
 from cortex_plane.domain.idempotency import Once
-from cortex_plane.domain.jobs import JobDraft, JobStatus
-from cortex_plane.operations import jobs
+from cortex_plane.domain.jobs import Cancellation, JobDraft, JobStatus
+from cortex_plane.operations import approvals, browser_sessions, jobs, steering
 from cortex_plane.operations.verbs import new_id
+from cortex_plane.storage import events
 from tests.people import World
 from tests.storage.leases import Held, call, ledger, make_worker, step
 
@@ -22,6 +24,8 @@ NOT_A_TENANTS = {
     "worker": "processes of the platform, which run jobs of every org",
     "tool_version": "the code that workers loaded",
     "plane_key": "the fingerprint of the key that the whole plane signs with",
+    "platform_policy": "rows that limit every org, written by whoever migrates",
+    "platform_policy_version": "how often those rows have changed",
 }
 
 
@@ -33,8 +37,30 @@ async def populate(world: World) -> None:
     held = await Held.claim_of(world.db, await make_worker(world.db), world.org_id)
     large = (new_id(), b"large")
     refused = call(position=1, status="rejected", verdict=None, authorization_id=None)
+    await world.db.call(
+        "append_chunks", world.org_id, held.given.job_id, held.worker, held.given.epoch, 0, ["hm"]
+    )
     await held.write(Write(step=step(), **ledger(call(), refused), dispatches=True, stored=(large,)))
+    assert await events.append_chunks(
+        world.db, world.org_id, held.given.job_id, held.worker, held.given.epoch, 1, ["I "]
+    )
     await held.write(Write(status=JobStatus.RUNNING))
+    await _approve_one(world)
+    for _ in range(2):
+        link = await browser_sessions.issue_own_login_link(world.db, world.admin.actor)
+        await browser_sessions.log_in(world.db, link.url_path.rpartition("/")[2])
+
+
+async def _approve_one(world: World) -> None:
+    """A request with its vote and its grant. Its job is over afterwards."""
+    job = await jobs.submit(world.db, world.admin.actor, JobDraft(agent=world.agent.slug))
+    worker = await make_worker(world.db)
+    while (held := await Held.claim_of(world.db, worker, world.org_id)).given.job_id != job.id:
+        await held.write(Write(status=JobStatus.PAUSED, hold="code_changed"))
+    (id,) = await held.ask(call())
+    decision = Decision(decision=Choice.APPROVED, version=1, input_hash=call()["input_hash"])
+    await approvals.decide(world.db, world.admin.actor, id, decision, Channel.API)
+    await steering.cancel(world.db, world.admin.actor, job.id, Cancellation())
 
 
 async def tables(admin: asyncpg.Connection, *, partitions: bool = False) -> list[str]:

@@ -199,11 +199,11 @@ async def test_tampering_with_the_orgs_own_chain_is_found_and_named(trail: Trail
         ("update audit_entry set body = '{}' where chain_id = :org and seq = 2", 2, CHANGED),
         (
             "update org_head set audit_hash = " + ZEROS + " where org_id = :org",
-            4,
+            5,
             "the head holds another hash",
         ),
         ("delete from org_head where org_id = :org", 0, "its head is gone"),
-        ("delete from audit_entry where chain_id = :org", 1, "the chain ends at 0, its head says 4"),
+        ("delete from audit_entry where chain_id = :org", 1, "the chain ends at 0, its head says 5"),
     ):
         await trail.tamper(statements)
         assert await trail.faults() == [(org, seq, reason)]
@@ -218,10 +218,10 @@ async def test_moving_an_entry_is_found_in_both_chains(trail: Trail) -> None:
         (trail.second, 5, HASH),
     }
     await trail.restore()
-    await trail.tamper("update audit_entry set org_id = :other, seq = 5 where chain_id = :org and seq = 2")
+    await trail.tamper("update audit_entry set org_id = :other, seq = 6 where chain_id = :org and seq = 2")
     missing = (trail.world.org_id, 2, "entry 2 is missing; the next one is 3")
     assert await trail.faults() == [missing]
-    assert await trail.faults(trail.other) == [(trail.other.org_id, 5, HASH)]
+    assert await trail.faults(trail.other) == [(trail.other.org_id, 6, HASH)]
     everything = await verify_all(trail.world.db)
     assert {slug: len(result.faults) for slug, result in everything.items()} == {"acme": 1, "rival": 1}
 
@@ -298,6 +298,6 @@ async def test_verifying_while_messages_come_in_raises_no_alarm(db: Database, wo
     seen = await watching
     assert all(faults == [] for _, faults in seen)
     assert len({entries for entries, _ in seen}) > 1, "it must have looked while the chains grew"
-    # Each person: an account, a session, a job and twelve messages; the org: itself, an agent, a connection, a key.
+    # Each person: an account, a session, a job and twelve messages; the org: itself, an agent, a connection, a key, policies.
     final = await verify_org(db, world.org_id)
-    assert (final.chains, final.entries, final.faults) == (4, 3 * 15 + 4, [])
+    assert (final.chains, final.entries, final.faults) == (4, 3 * 15 + 5, [])

@@ -358,7 +358,8 @@ POWERS = {
     "a superuser": ("superuser", "cortex_app"),
     "allowed to bypass row-level security": ("bypassrls", "cortex_app"),
     "a member of cortex_resolver": ("", "cortex_app, cortex_resolver"),
-    "a member of cortex_resolver or cortex_claimer": ("", "cortex_app, cortex_claimer"),
+    "a member of cortex_resolver, cortex_claimer": ("", "cortex_app, cortex_claimer"),
+    "a member of cortex_resolver, cortex_claimer or cortex_scheduler": ("", "cortex_app, cortex_scheduler"),
 }
 
 
@@ -367,13 +368,15 @@ async def test_a_login_that_could_see_past_row_level_security_is_refused(
     server: TestServer, admin: asyncpg.Connection, world: World
 ) -> None:
     database = await admin.fetchval("select current_database()")
+    await world.say()
     for power, (options, roles) in POWERS.items():
         name, password = f"{server.template}_{secrets.token_hex(4)}", secrets.token_hex(8)
         await admin.execute(f"create role {name} login password '{password}' {options} in role {roles}")
         try:
             url = with_database(server.admin_url, database, name, password)
             danger = await asyncpg.connect(url)
-            table = "agent" if "claimer" in roles else "org"
+            seen = {"cortex_claimer": "agent", "cortex_scheduler": "session"}
+            table = seen.get(roles.rpartition(" ")[2], "org")
             assert await danger.fetchval(f"select count(*) from {table}") == 1, (
                 "it sees an org's row without being in one"
             )

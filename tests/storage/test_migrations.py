@@ -126,12 +126,21 @@ OF_0001 = {
 }
 
 
+LATER_THAN_0001 = {
+    "advance_job", "approvals", "browser_sessions", "claiming", "count_suspended_sessions", "deliver_message", "events",
+    "policies", "resolvers", "session_guard", "workers",
+}  # fmt: skip
+
+
 @pytest.fixture
 def at_0001(folder: Path) -> Path:
-    """The files of the release before: its migration, and none of the functions that need the next one."""
-    (folder / "migrations" / "0002_durable_core.sql").unlink()
-    for name in ("claiming", "workers", "advance_job", "deliver_message"):
-        (folder / "functions" / f"{name}.sql").unlink()
+    """The files of the first release: its migration, and none of the functions that need a later one."""
+    for path in (folder / "migrations").glob("*.sql"):
+        if path.stem != "0001_spine":
+            path.unlink()
+    for path in (folder / "functions").glob("*.sql"):
+        if path.stem in LATER_THAN_0001:
+            path.unlink()
     for path in (folder / "functions").glob("*.sql"):
         append(path, "\n-- another text than this release's, so that each is applied again\n")
     return folder
@@ -159,6 +168,18 @@ async def fill_0001(admin: asyncpg.Connection) -> UUID:
         org, session, agent,
     )  # fmt: skip
     await admin.execute("insert into session_head (org_id, session_id) values ($1, $2)", org, session)
+    for status in ("ACTIVE", "PAUSED"):
+        talker = new_id()
+        await admin.execute(
+            "insert into user_account (org_id, id, display_name, roles) values ($1, $2, 'U', '{guest}')",
+            org,
+            talker,
+        )
+        await admin.execute(
+            "insert into session (org_id, id, kind, user_account_id, agent_id, status, opened_by)"
+            " values ($1, $2, 'conversation', $2, $3, $4, $1)",
+            org, talker, agent, status,
+        )  # fmt: skip
     for status in OF_0001:
         await admin.execute(
             """
@@ -184,7 +205,10 @@ async def check_upgraded(admin: asyncpg.Connection) -> None:
     assert await admin.fetchval("select count(*) from job_history") == len(OF_0001), (
         "nothing changed its state"
     )
-    assert await admin.fetchval("select relforcerowsecurity from pg_class where relname = 'job'")
+    for table in ("job", "session"):
+        assert await admin.fetchval("select relforcerowsecurity from pg_class where relname = $1", table)
+    looked_at = "select kind, status from session where idle_check_at is not null"
+    assert [tuple(row) for row in await admin.fetch(looked_at)] == [("conversation", "ACTIVE")]
     assert not await admin.fetchval("select bool_or(not convalidated) from pg_constraint")
     old = "select count(*) from pg_class where relname in ('idx_job_pending', 'idx_job_retry')"
     assert await admin.fetchval(old) == 0
@@ -213,7 +237,7 @@ async def test_0002_reaches_a_populated_0001_of_an_owner_who_is_no_superuser(
 ) -> None:
     """Forced row-level security hides every row from the owner too: an update of them all would find none."""
     async with login(server, "") as (admin, name, password):
-        await admin.execute(f"grant cortex_resolver, cortex_claimer to {name}")
+        await admin.execute(f"grant cortex_resolver, cortex_claimer, cortex_scheduler to {name}")
         await admin.execute(f"alter database {empty} owner to {name}")
         url = with_database(server.admin_url, empty, name, password)
         behind = await asyncpg.connect(server.admin(empty))
@@ -335,7 +359,14 @@ async def test_a_login_without_rights_is_told_what_it_needs(server: TestServer, 
         with pytest.raises(SetupError) as raised:
             await migrate(with_database(server.admin_url, empty, name, password))
         assert raised.value.code == "missing_right"
-        for word in ("database", "CREATEROLE", "cortex_app", "cortex_resolver", "cortex_claimer"):
+        for word in (
+            "database",
+            "CREATEROLE",
+            "cortex_app",
+            "cortex_resolver",
+            "cortex_claimer",
+            "cortex_scheduler",
+        ):
             assert word in raised.value.hint
 
 
@@ -343,7 +374,9 @@ async def test_a_login_that_may_use_the_roles_but_owns_nothing_is_told_so(
     server: TestServer, empty: str
 ) -> None:
     async with login(server, "createrole") as (admin, name, password):
-        await admin.execute(f"grant cortex_app, cortex_resolver, cortex_claimer to {name} with admin option")
+        await admin.execute(
+            f"grant cortex_app, cortex_resolver, cortex_claimer, cortex_scheduler to {name} with admin option"
+        )
         with pytest.raises(SetupError, match="schema public") as raised:
             await migrate(with_database(server.admin_url, empty, name, password))
         assert raised.value.code == "missing_right"
@@ -352,7 +385,7 @@ async def test_a_login_that_may_use_the_roles_but_owns_nothing_is_told_so(
 async def test_an_owner_who_is_no_superuser_can_migrate(server: TestServer, empty: str, folder: Path) -> None:
     """The roles exist already, made by somebody else."""
     async with login(server, "") as (admin, name, password):
-        await admin.execute(f"grant cortex_resolver, cortex_claimer to {name}")
+        await admin.execute(f"grant cortex_resolver, cortex_claimer, cortex_scheduler to {name}")
         await admin.execute(f"alter database {empty} owner to {name}")
         url = with_database(server.admin_url, empty, name, password)
         assert await migrate(url) == EVERYTHING
@@ -396,7 +429,9 @@ async def test_several_databases_of_a_new_server_at_once(bare_server: str) -> No
             await use(bare_server.replace("postgres@/postgres", f"app@/{names[0]}"))
             for name in names:
                 await admin.execute(f"drop database {name} with (force)")
-            await admin.execute("drop role app, cortex_app, cortex_resolver, cortex_claimer")
+            await admin.execute(
+                "drop role app, cortex_app, cortex_resolver, cortex_claimer, cortex_scheduler"
+            )
     finally:
         await admin.close()
 

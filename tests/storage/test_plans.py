@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from uuid import UUID
 
 import asyncpg
 import pytest
 
 from cortex_plane.operations.verbs import new_id
 from tests.people import World
+from tests.storage.leases import queue
 
 ROWS = 3000
 
@@ -63,7 +65,137 @@ async def test_hot_lookups_use_their_index(world: World, admin: asyncpg.Connecti
         assert used & indexes, f"{name}:\n{plan}"
 
 
-async def _plan(connection: asyncpg.Connection, statement: str) -> str:
+async def _plan(connection: asyncpg.Connection, statement: str, *known: UUID) -> str:
     prepared = await connection.prepare(f"explain {statement}")
-    rows = await prepared.fetch(new_id(), new_id(), new_id())
+    places = len(prepared.get_parameters())
+    rows = await prepared.fetch(*[*known, *(new_id() for _ in range(places))][:places])
     return "\n".join(row[0] for row in rows)
+
+
+# Approvals ---------------------------------------------------------------------------------------------------
+
+PENDING = """
+insert into approval_request (org_id, id, kind, session_id, job_id, agent_id, step_index, action_type, tool_name,
+  target, arguments, input_hash, risk, action_summary, rule, policy_version, template, required_clearance,
+  timeout_seconds, approvers, on_deny, self_approval, terms_hash, requested_at, deadline, next_action_at)
+select org_id, gen_random_uuid(), 'call', session_id, id, agent_id, 0, 'tool_call', 'ship', 'ship', '{}',
+  sha256(id::text::bytea), 'high', 'x', 'x', '0.1', 'dev_only', 0, 60, '{}', 'fail', true, sha256('terms'),
+  plane_now() - make_interval(secs => row_number() over ()), plane_now() + interval '1 hour',
+  plane_now() + interval '1 hour'
+from job
+"""
+INVOCATIONS = """
+insert into approval_invocation (org_id, approval_id, call_id, job_id)
+select org_id, id, gen_random_uuid(), job_id from approval_request
+"""
+CALLS = """
+insert into tool_call (org_id, id, job_id, step_index, position, tool_name, arguments, input_hash, read_only, status,
+  authorization_id)
+select org_id, call_id, job_id, 0, 0, 'ship', '{}', sha256(''), false, 'awaiting', gen_random_uuid()
+from approval_invocation
+"""
+_CONCERNED = (
+    "select i.approval_id from approval_invocation i where i.org_id = $1 and i.job_id = any (array[$2::uuid])"
+)
+
+# The statements of sql/functions/approvals.sql and the queries of approvals, and the indexes that must serve each.
+OF_APPROVALS = {
+    "what is due": (
+        (
+            "select r.org_id, r.id, r.next_action_at from approval_request r"
+            " where r.next_action_at <= (select plane_now()) order by r.next_action_at limit 200"
+        ),
+        {"idx_approval_request_due"},
+    ),
+    "the next deadline": (
+        "select min(r.next_action_at) from approval_request r where r.next_action_at is not null",
+        {"idx_approval_request_due"},
+    ),
+    "idle sessions": (
+        (
+            "select s.org_id, s.id, s.idle_check_at from session s where s.idle_check_at <= (select plane_now())"
+            " order by s.idle_check_at limit 200"
+        ),
+        {"idx_session_idle"},
+    ),
+    "the jobs of an approval": (
+        (
+            "select coalesce(array_agg(distinct i.job_id), '{}') from approval_invocation i"
+            " where i.org_id = $1 and i.approval_id = $2 and $3::uuid is not null"
+        ),
+        {"approval_invocation_pkey"},
+    ),
+    "the approval itself": (
+        (
+            "select r.* from approval_request r where r.org_id = $1 and r.id = $2 and $3::uuid is not null"
+            " for no key update"
+        ),
+        {"approval_request_pkey"},
+    ),
+    "its calls": (
+        (
+            "select c.id, c.status from approval_invocation i join tool_call c on c.org_id = i.org_id and c.id = i.call_id"
+            " where i.org_id = $1 and i.approval_id = $2 and $3::uuid is not null"
+        ),
+        {"approval_invocation_pkey", "tool_call_pkey"},
+    ),
+    "the open approvals of its jobs": (
+        (
+            "select from approval_request r where r.org_id = $1 and (r.status = 'pending' or r.id = $3) and r.id in"
+            f" ({_CONCERNED} union all select $3::uuid where $3::uuid is not null)"
+            ' order by r.tool_name collate "C", r.input_hash, r.id for no key update'
+        ),
+        {"idx_approval_invocation_job", "approval_request_pkey"},
+    ),
+    "the same call that is asked for already": (
+        (
+            "select id from approval_request where org_id = $1 and session_id = $2 and tool_name = 'ship'"
+            " and input_hash = sha256($3::uuid::text::bytea) and terms_hash = sha256('terms') and status = 'pending'"
+            " and kind = 'call' and deadline > plane_now() for no key update"
+        ),
+        {"uq_approval_request_pending", "idx_approval_request_session"},
+    ),
+    "what is pending, newest first": (
+        (
+            "select * from approval_shown a where a.org_id = $1"
+            " and a.status = 'pending' and $2::uuid is not null and $3::uuid is not null order by a.created_at desc, a.id desc limit 51"
+        ),
+        {"idx_approval_request_status", "idx_approval_request_list"},
+    ),
+    "the request that a call belongs to": (
+        (
+            "select i.approval_id from approval_invocation i where i.org_id = $1 and i.call_id = $2 and $3::uuid is not null"
+            " order by i.created_at desc limit 1"
+        ),
+        {"idx_approval_invocation_call"},
+    ),
+}
+
+
+# Without statistics PostgreSQL reads through a table of this size, because a third of it might be due.
+FOR_A_RANGE = {"what is due", "idle sessions"}
+
+
+@pytest.mark.parametrize("analyzed", [False, True], ids=["without statistics", "with statistics"])
+@pytest.mark.proves("D.105")
+async def test_deciding_does_not_look_at_what_is_merely_pending(
+    world: World, admin: asyncpg.Connection, analyzed: bool
+) -> None:
+    for table in ("session", "job", "approval_request", "approval_invocation", "tool_call"):
+        await admin.execute(f"alter table {table} disable trigger all")
+    await queue(admin, world, ROWS)
+    for statement in (PENDING, INVOCATIONS, CALLS):
+        await admin.execute(statement)
+    await admin.execute("update session set idle_check_at = plane_now() + interval '1 day'")
+    if analyzed:
+        await admin.execute("analyze")
+    await admin.execute("set plan_cache_mode = force_generic_plan")
+    for name, (statement, indexes) in OF_APPROVALS.items():
+        if not analyzed and name in FOR_A_RANGE:
+            continue
+        plan = await _plan(admin, statement, world.org_id)
+        used = set(re.findall(r"using (\w+)", plan)) | set(re.findall(r"Index Scan on (\w+)", plan))
+        # Of agents and of policies there are few, whatever is pending.
+        for table in re.findall(r"Seq Scan on (\w+)", plan):
+            assert table in ("agent", "team"), f"{name}:\n{plan}"
+        assert used & indexes, f"{name}:\n{plan}"

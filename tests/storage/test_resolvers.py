@@ -23,6 +23,8 @@ from tests.people import World
 
 CALLS = {
     "resolve_api_key": "select * from resolve_api_key('\\x00')",
+    "resolve_login_link": "select * from resolve_login_link('\\x00')",
+    "resolve_browser_session": "select * from resolve_browser_session('\\x00')",
     "resolve_org": "select * from resolve_org('acme')",
     "resolve_orgs": "select * from resolve_orgs(null, null, 10)",
     "prepare_event_partitions": "select prepare_event_partitions(1)",
@@ -30,10 +32,13 @@ CALLS = {
     "find_orphans": "select * from find_orphans(10)",
     "find_leased": "select * from find_leased(null)",
     "find_cancelled": "select * from find_cancelled(null)",
+    "forget_chunks": "select forget_chunks(10)",
 }
 RESOLVER_READS = {
     ("org", "id"), ("org", "slug"), ("org", "created_at"),
     ("api_key", "org_id"), ("api_key", "id"), ("api_key", "secret_hash"),
+    ("login_link", "org_id"), ("login_link", "id"), ("login_link", "secret_hash"),
+    ("browser_session", "org_id"), ("browser_session", "id"), ("browser_session", "secret_hash"),
 }  # fmt: skip
 
 
@@ -102,7 +107,7 @@ async def test_only_the_app_may_call_a_definers_function(admin: asyncpg.Connecti
                 await attempt.rollback()
 
 
-async def test_the_resolver_reads_six_columns_and_writes_nothing(
+async def test_the_resolver_reads_few_columns_and_writes_nothing(
     admin: asyncpg.Connection, world: World
 ) -> None:
     rows = await admin.fetch(

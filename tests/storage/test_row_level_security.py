@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -23,6 +23,8 @@ POLICY = "({column} = (NULLIF(current_setting('app.org_id'::text, true), ''::tex
 # A function that runs with its owner's rights is a hole by design: each is listed here, with its owner.
 DEFINERS = {
     "resolve_api_key": "cortex_resolver",
+    "resolve_login_link": "cortex_resolver",
+    "resolve_browser_session": "cortex_resolver",
     "resolve_org": "cortex_resolver",
     "resolve_orgs": "cortex_resolver",
     "prepare_event_partitions": "the owner of event",
@@ -30,8 +32,12 @@ DEFINERS = {
     "find_orphans": "cortex_claimer",
     "find_leased": "cortex_claimer",
     "find_cancelled": "cortex_claimer",
+    "find_due_approvals": "cortex_scheduler",
+    "find_idle_sessions": "cortex_scheduler",
+    "next_deadline": "cortex_scheduler",
+    "forget_chunks": "cortex_scheduler",
 }
-ROLES = ("cortex_app", "cortex_resolver", "cortex_claimer")
+ROLES = ("cortex_app", "cortex_resolver", "cortex_claimer", "cortex_scheduler")
 
 # What the app may do with the tables that belong to no org.
 RIGHTS_WITHOUT_AN_ORG = {
@@ -39,6 +45,8 @@ RIGHTS_WITHOUT_AN_ORG = {
     "worker": {"select", "insert", "delete", "update expires_at", "update stopped_at"},
     "tool_version": {"select", "insert"},
     "plane_key": {"select", "insert"},
+    "platform_policy": {"select"},
+    "platform_policy_version": {"select"},
 }
 
 MARK = "only-in-acme"
@@ -76,14 +84,21 @@ async def test_nothing_opens_another_way_to_the_rows(admin: asyncpg.Connection) 
     assert {tuple(map(str, row)) for row in others} == {
         ("org", "resolver", "SELECT", "['cortex_resolver']"),
         ("api_key", "resolver", "SELECT", "['cortex_resolver']"),
+        ("login_link", "resolver", "SELECT", "['cortex_resolver']"),
+        ("browser_session", "resolver", "SELECT", "['cortex_resolver']"),
         ("job", "claimer", "ALL", "['cortex_claimer']"),
         ("job", "claimer_writes_nothing", "UPDATE", "['cortex_claimer']"),
         ("agent", "claimer", "SELECT", "['cortex_claimer']"),
         ("agent_version", "claimer", "SELECT", "['cortex_claimer']"),
+        ("approval_request", "scheduler", "SELECT", "['cortex_scheduler']"),
+        ("session", "scheduler", "SELECT", "['cortex_scheduler']"),
+        ("text_chunk", "scheduler", "SELECT", "['cortex_scheduler']"),
+        ("text_chunk", "scheduler_deletes", "DELETE", "['cortex_scheduler']"),
     }
-    # A view or a foreign table would show its owner's rows.
+    # A foreign table or a view would show its owner's rows, unless the view runs with the rights of whoever asks.
     views = await admin.fetch(
         "select relname from pg_class where relnamespace = 'public'::regnamespace and relkind in ('v', 'm', 'f')"
+        " and not coalesce(relkind = 'v' and 'security_invoker=true' = any (reloptions), false)"
     )
     assert views == []
     # A null would match no policy and hide a row from everybody.
@@ -425,6 +440,7 @@ def _argument(kind: str, id: UUID, word: str | None, number: int | None) -> Any:
         "int2": number,
         "int4": number,
         "int8": number,
+        "int8[]": [0],
         "float8": number,
         "bool": True,
         "bytea": bytes(32),
@@ -432,6 +448,7 @@ def _argument(kind: str, id: UUID, word: str | None, number: int | None) -> Any:
         "jsonb": "{}",
         "jsonb[]": ["{}"],
         "timestamptz": datetime(2100, 1, 1, tzinfo=UTC),
+        "interval": timedelta(days=1),
     }[kind]
 
 
@@ -460,6 +477,8 @@ async def _ids_by_kind(admin: asyncpg.Connection, org: UUID) -> list[UUID]:
         ("team_member", "user_account_id"),
         ("channel_mapping", "user_account_id"),
         ("api_key", "id"),
+        ("login_link", "id"),
+        ("browser_session", "id"),
         ("channel_mapping", "connection_id"),
         ("channel_mapping", "id"),
         ("message", "session_id"),
@@ -468,6 +487,9 @@ async def _ids_by_kind(admin: asyncpg.Connection, org: UUID) -> list[UUID]:
         ("tool_call", "job_id"),
         ("call_authorization", "id"),
         ("stored_result", "id"),
+        ("approval_request", "id"),
+        ("approval_invocation", "call_id"),
+        ("text_chunk", "job_id"),
     ]
     return [
         await admin.fetchval(f"select {column} from {table} where {org_column(table)} = $1 limit 1", org)

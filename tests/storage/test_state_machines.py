@@ -12,7 +12,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain import jobs, sessions
+from cortex_plane.domain import approvals, jobs, sessions
 from cortex_plane.domain.errors import AlreadyExists, Conflict
 from cortex_plane.domain.jobs import TERMINAL, JobStatus
 from cortex_plane.domain.sessions import SessionStatus
@@ -29,12 +29,18 @@ JOB_COLUMNS_OF_THE_APP = {
 }  # fmt: skip
 CALL_COLUMNS_OF_THE_APP = {
     "status", "attempt", "dispatch_before", "settle_after", "result", "result_id", "error", "settled_by",
-    "finished_at",
+    "finished_at", "edited", "arguments", "input_hash", "authorization_id", "tool_digest", "on_uncertain",
+}  # fmt: skip
+APPROVAL_COLUMNS_OF_THE_APP = {
+    "status", "version", "arguments", "input_hash", "original_arguments", "original_hash", "invocations",
+    "reminded_at", "next_action_at", "resolved_at", "resolved_by", "resolved_by_name", "resolution_reason",
+    "resolved_via",
 }  # fmt: skip
 LEASED = {"status": "RUNNING", "worker_id": UUID(int=1)}
 APPEND_ONLY = (
     "agent_version", "message", "audit_entry", "event", "job_history", "channel_mapping", "step",
-    "call_authorization", "stored_result",
+    "call_authorization", "stored_result", "policy_version", "approval_invocation", "approval_vote",
+    "approval_event",
 )  # fmt: skip
 
 # Every value that some state asks for, so that only the trigger decides.
@@ -147,6 +153,7 @@ async def test_the_functions_equal_the_tables(app: asyncpg.Connection) -> None:
     machines: dict[str, Mapping[Any, Iterable[str]]] = {
         "job_may_move": jobs.TRANSITIONS,
         "session_may_move": sessions.TRANSITIONS,
+        "approval_may_move": approvals.TRANSITIONS,
     }
     for function, table in machines.items():
         states = [*(str(state) for state in table), "", "pending", "NONSENSE"]
@@ -312,6 +319,8 @@ async def test_the_app_may_change_only_the_moving_parts_of_a_job(
     async with inside(app, world.org_id):
         assert await _changeable(app, "job") == JOB_COLUMNS_OF_THE_APP
         assert await _changeable(app, "tool_call") == CALL_COLUMNS_OF_THE_APP
+        assert await _changeable(app, "approval_request") == APPROVAL_COLUMNS_OF_THE_APP
+        assert await _changeable(app, "approval_grant") == {"consumed_at"}
 
 
 async def _changeable(app: asyncpg.Connection, table: str) -> set[str]:
@@ -357,4 +366,6 @@ async def test_the_app_may_delete_little_and_truncate_nothing(
                 erasable.add(table)
             else:
                 assert isinstance(error, asyncpg.InsufficientPrivilegeError), table
-    assert erasable == {"team", "team_member", "agent"}
+    # What is over: links and sessions of browsers, and text that a message stands for by now.
+    over = {"login_link", "browser_session", "text_chunk"}
+    assert erasable == {"team", "team_member", "agent"} | over

@@ -8,6 +8,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from cortex_plane.domain.browser_sessions import LINK_LIFE, WHOLE_LIFE
 from cortex_plane.domain.errors import Unauthenticated
 from cortex_plane.domain.keys import KeyDraft
 from cortex_plane.domain.members import Role
@@ -20,10 +21,15 @@ from tests.storage.tenants import inside, populate, tables
 
 START = datetime(2026, 3, 15, 12, tzinfo=UTC)
 
-# Times that lie ahead: until when a call may be sent, and when it is over for sure.
+# Times that lie ahead: until when a call may be sent or decided, and when something is over for sure.
 AHEAD = {
     ("tool_call", "dispatch_before"): START + timedelta(seconds=2),
     ("tool_call", "settle_after"): START + timedelta(seconds=12),
+    ("approval_request", "deadline"): START + timedelta(days=1),
+    ("approval_grant", "expires_at"): START + timedelta(days=1),
+    ("session", "idle_check_at"): START + timedelta(days=1),
+    ("login_link", "expires_at"): START + LINK_LIFE,
+    ("browser_session", "expires_at"): START + WHOLE_LIFE,
 }
 
 

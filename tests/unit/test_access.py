@@ -47,8 +47,10 @@ def test_an_admin_may_do_everything_that_a_role_may() -> None:
 
 def test_a_guest_changes_nothing_but_the_end_of_its_own_sessions() -> None:
     may = {permission for permission, roles in GRANTS.items() if Role.GUEST in roles}
+    # It may try to decide: whoever is refused is refused by the approval itself, on its trail.
     assert may == {
-        Permission.ORG_READ, Permission.SESSION_READ, Permission.SESSION_TERMINATE, Permission.JOB_READ,
+        Permission.LOGIN, Permission.ORG_READ, Permission.SESSION_READ, Permission.SESSION_TERMINATE,
+        Permission.JOB_READ, Permission.APPROVAL_READ, Permission.APPROVAL_DECIDE,
     }  # fmt: skip
 
 

@@ -8,7 +8,16 @@ from uuid import UUID
 import pytest
 
 from cortex_plane.domain.access import Actor, ActorKind
-from cortex_plane.domain.audit import GENESIS, AuditEntry, ChainVerifier, Fact, Fault, chain_hash, shown
+from cortex_plane.domain.audit import (
+    GENESIS,
+    AuditEntry,
+    ChainHead,
+    ChainVerifier,
+    Fact,
+    Fault,
+    chain_hash,
+    shown,
+)
 from cortex_plane.domain.canonical import canonical
 
 CHAIN = UUID(int=9)
@@ -38,7 +47,8 @@ def first_fault(entries: list[AuditEntry], head: tuple[int, bytes]) -> Fault | N
         fault = verifier.follow(entry)
         if fault:
             return fault
-    return verifier.finish(*head)
+    seq, digest = head
+    return verifier.finish(ChainHead(chain_id=verifier.chain_id, seq=seq, hash=digest))
 
 
 def test_a_whole_chain_verifies_and_so_does_an_empty_one() -> None:

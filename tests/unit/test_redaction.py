@@ -10,6 +10,8 @@ from cortex_plane.adapters.telemetry.redaction import HIDDEN, redact
 
 KEY = "cortex_key_" + "a-_9" * 10 + "xyz"
 TOKEN = "cortex_apr_1_" + "b_-8" * 10 + "xyz"
+LINK = "cortex_login_" + "c_-7" * 10 + "xyz"
+COOKIE = "cortex_session_" + "d-_6" * 10 + "xyz"
 
 
 @pytest.mark.parametrize(
@@ -17,6 +19,8 @@ TOKEN = "cortex_apr_1_" + "b_-8" * 10 + "xyz"
     [
         (f"key {KEY} used", ["key ", " used"], [KEY, "a-_9"]),
         (f"{KEY},{TOKEN}", [","], [KEY, TOKEN]),
+        (f"GET /login/{LINK} 200", ["GET /login/", " 200"], [LINK, "c_-7"]),
+        (f"x={COOKIE}; Path=/", ["; Path=/"], [COOKIE, "d-_6"]),
         (f"https://x.example/decide?t={TOKEN}&a=1", ["https://x.example/decide", "a=1"], [TOKEN]),
         ("Authorization: Bearer abcdef.ghi-jkl", ["Authorization"], ["abcdef"]),
         ("bearer   ABCDEFGH12", [], ["ABCDEFGH12"]),

@@ -1,10 +1,11 @@
-"""The demo: an agent that needs no key. It reads what changed, tags a release and deploys it, and every one of its side
-effects can be looked at afterwards in the folder `demo` of the plane's directory.
+"""The demo: an agent that needs no key. It reads what changed, tags a release, and stops before it deploys: that needs a
+person. Every one of its side effects can be looked at afterwards in the folder `demo` of the plane's directory.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -13,10 +14,12 @@ from typing import Any
 
 from cortex_plane.domain.access import Actor
 from cortex_plane.domain.agents import AgentDraft, ModelConfig
+from cortex_plane.domain.authorization import PolicyVerdict
 from cortex_plane.domain.errors import CortexError
+from cortex_plane.domain.policy_files import PolicyFile, RequestPolicy
 from cortex_plane.domain.tools import DidNotHappen, Happened, ToolError
 from cortex_plane.domain.values import adapter
-from cortex_plane.operations import agents
+from cortex_plane.operations import agents, policies
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.runtime.tools.context import ToolContext
 from cortex_plane.settings import load
@@ -123,6 +126,40 @@ crash_app = _app("demo-crash")
 """The same under another name: `cortex demo crash` wants its job for its own workers alone."""
 
 
+# The policy ----------------------------------------------------------------------------------------------------------
+
+POLICIES = f"""\
+# Applied by `cortex up` because the org had no policies of its own. It speaks of the demo's agents alone.
+# Change it, then: cortex policy apply FILE
+policies:
+  - name: tagging-is-cheap
+    target: tag_release
+    when: agent in ["{AGENT}", "{CRASH_AGENT}"]
+    effect: allow
+  - name: the-crash-demo-does-not-wait
+    target: deploy
+    when: agent == "{CRASH_AGENT}"
+    effect: allow
+  - name: deployments-need-a-person
+    target: deploy
+    when: agent == "{AGENT}"
+    effect: requires_approval
+    template: dev_only
+"""
+
+
+def sooner(seconds: int) -> list[RequestPolicy]:
+    """What a single run may ask for beyond that: less time to decide."""
+    return [
+        RequestPolicy(
+            name="sooner",
+            target="deploy",
+            effect=PolicyVerdict.REQUIRES_APPROVAL,
+            timeout_seconds=seconds,
+        )
+    ]
+
+
 # The agent -----------------------------------------------------------------------------------------------------------
 
 _SCRIPT: list[dict[str, Any]] = [
@@ -140,7 +177,7 @@ _SCRIPT: list[dict[str, Any]] = [
         "calls": [{"tool": "tag_release", "arguments": {"version": "{message}"}}],
     },
     {
-        "text": "Now I deploy it.",
+        "text": "Now I deploy it to production.",
         "delay_ms": 400,
         "calls": [
             {"tool": "deploy", "arguments": {"version": "{message}", "environment": "production"}},
@@ -163,11 +200,12 @@ def draft(*, crash: bool = False) -> AgentDraft:
 
 
 async def prepare(db: Database, actor: Actor) -> None:
-    """The demo agent, unless it is there. An org that is set up differently does without it."""
+    """The demo agent and its policy, unless they are there. An org that is set up differently does without them."""
+    with contextlib.suppress(CortexError):
+        file = PolicyFile(text=POLICIES, note="the demo's", expected_version=0)
+        await policies.apply(db, actor, file)
     try:
         await agents.get(db, actor, AGENT)
     except CortexError:
-        try:
+        with contextlib.suppress(CortexError):
             await agents.create(db, actor, draft())
-        except CortexError:
-            return

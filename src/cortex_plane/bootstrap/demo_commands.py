@@ -33,12 +33,22 @@ INTERVAL = 0.3
 
 
 @app.command("run")
-def run_demo(version: Version = "2.4.0") -> None:
-    """An agent plans a release, reads, tags and deploys it; its steps are shown as they happen."""
+def run_demo(
+    version: Version = "2.4.0",
+    within: Annotated[
+        int | None,
+        typer.Option(min=1, max=86400, help="Seconds in which somebody must approve; a day if left out."),
+    ] = None,
+) -> None:
+    """An agent reads and tags a release, and stops before it deploys, until you approve that."""
     from cortex_plane.bootstrap import demo
 
-    job = run(lambda plane: plane.jobs.submit(JobDraft(agent=demo.AGENT, payload={"text": version})))
+    draft = JobDraft(
+        agent=demo.AGENT, payload={"text": version}, policies=demo.sooner(within) if within else []
+    )
+    job = run(lambda plane: plane.jobs.submit(draft))
     said(f"job {job.id}")
+    said(f"decide in the browser (`cortex member login-link`), or: cortex approval list --job {job.id}")
     ended = run(lambda plane: watch(plane, job.id, INTERVAL, as_json=False))
     _show_acts(job.id)
     raise typer.Exit(0 if ended.status is JobStatus.COMPLETED else 1)

@@ -16,12 +16,14 @@ from rich.table import Table
 from cortex_plane import __version__
 from cortex_plane.adapters.cli import (
     agents,
+    approvals,
     audit,
     connections,
     jobs,
     keys,
     members,
     orgs,
+    policies,
     sessions,
     teams,
     tools,
@@ -44,7 +46,7 @@ app = typer.Typer(
 db = typer.Typer(no_args_is_help=True, help="The database: migrate it, look at it, make a login for it.")
 for noun, commands in {
     "org": orgs, "team": teams, "member": members, "key": keys, "connection": connections, "agent": agents,
-    "session": sessions, "job": jobs, "tool": tools, "workers": workers, "audit": audit,
+    "session": sessions, "job": jobs, "approval": approvals, "policy": policies, "tool": tools, "workers": workers, "audit": audit,
 }.items():  # fmt: skip
     app.add_typer(commands.app, name=noun)
 app.add_typer(db, name="db")
@@ -91,7 +93,13 @@ def api() -> None:
 
     async def main() -> None:
         async with serving.opened(settings, url) as database:
-            await serving.serve(database, listener, lambda: said(f"serving on {serving.address(listener)}"))
+            await serving.serve(
+                database,
+                listener,
+                lambda: said(f"serving on {serving.address(listener)}"),
+                serving.hints_url(settings, url),
+                settings.trusted_proxies,
+            )
 
     with listener:
         asyncio.run(main())

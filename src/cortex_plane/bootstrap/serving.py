@@ -8,14 +8,19 @@ import errno
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
+from types import FrameType
 
 import uvicorn
 
 from cortex_plane.adapters.http.app import create_app, framed
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.domain.errors import SetupError
+from cortex_plane.operations.feeds import EventFeed
+from cortex_plane.operations.meters import metered
+from cortex_plane.runtime.scheduler import Scheduler, scheduling
 from cortex_plane.settings import Settings
 from cortex_plane.storage.database import Database
+from cortex_plane.storage.hints import EVENTS, listening
 from cortex_plane.storage.migrate import require_current
 
 GRACE_SECONDS = 5
@@ -63,30 +68,53 @@ async def opened(settings: Settings, url: str) -> AsyncIterator[Database]:
             await asyncio.wait_for(db.close(), GRACE_SECONDS)
 
 
-async def serve(db: Database, listener: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Until SIGINT or SIGTERM; requests under way get a moment to finish."""
+def hints_url(settings: Settings, url: str) -> str | None:
+    """Where hints are heard; None where they are turned off."""
+    return (settings.listen_url or url) if settings.notifications else None
+
+
+async def serve(
+    db: Database,
+    listener: socket.socket,
+    on_ready: Callable[[], None],
+    hear_at: str | None = None,
+    trusted_proxies: str = "127.0.0.1",
+) -> None:
+    """Until SIGINT or SIGTERM; requests under way get a moment to finish. ``hear_at`` is where hints are heard."""
     metrics = Metrics()
+    feed = EventFeed(db)
     config = uvicorn.Config(
-        framed(create_app(db, metrics)),
+        framed(create_app(db, metrics, feed)),
         log_config=None,
         access_log=False,
         lifespan="off",
         http="httptools",
         timeout_graceful_shutdown=GRACE_SECONDS,
         server_header=False,
+        forwarded_allow_ips=trusted_proxies,
     )
-    try:
-        await _Server(config, on_ready).serve(sockets=[listener])
-    finally:
-        metrics.close()
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(metrics.close)
+        stack.enter_context(metered(metrics.meters))
+        if hear_at is not None:
+            await stack.enter_async_context(listening(hear_at, feed.heard, EVENTS))
+        await stack.enter_async_context(scheduling(Scheduler(db)))
+        await _Server(config, on_ready, feed.close).serve(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
-    """Tells when it accepts requests."""
+    """Tells when it accepts requests, and ends open streams before it waits for requests to end."""
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, on_ready: Callable[[], None], end_streams: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._on_ready = on_ready
+        self._end_streams = end_streams
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._end_streams()
+        super().handle_exit(sig, frame)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -18,7 +18,7 @@ from cortex_plane.bootstrap import databases, demo, serving, supervisor
 from cortex_plane.client.access import ACCESS_FILE, read_access, write_private
 from cortex_plane.domain.errors import AlreadyExists
 from cortex_plane.domain.orgs import OrgDraft
-from cortex_plane.operations import keys, orgs
+from cortex_plane.operations import browser_sessions, keys, orgs
 from cortex_plane.settings import Settings
 from cortex_plane.storage.database import Database
 
@@ -44,7 +44,11 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
                 write_private(settings.home / ACCESS_FILE, {"url": url, "key": secret})
                 running = {"pid": os.getpid(), "database_url": app_url}
                 write_private(settings.home / databases.RUNNING_FILE, running)
-                await demo.prepare(db, await keys.authenticate(db, secret))
+                admin = await keys.authenticate(db, secret)
+                if settings.database_url is None:
+                    # Somebody's own database is theirs to set up.
+                    await demo.prepare(db, admin)
+                link = (await browser_sessions.issue_own_login_link(db, admin)).url_path
                 environment = {
                     "DATABASE_URL": app_url,
                     "CORTEX_HOME": str(settings.home.resolve()),
@@ -56,7 +60,9 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
                     await serving.serve(
                         db,
                         listener,
-                        lambda: _welcome(settings.home, url, secret if is_new else None, seconds),
+                        lambda: _welcome(settings.home, url, link, secret if is_new else None, seconds),
+                        serving.hints_url(settings, app_url),
+                        settings.trusted_proxies,
                     )
                     console.print("stopping …", style="dim")
 
@@ -94,15 +100,18 @@ def _step(phrase: str) -> None:
     console.print(f"  {phrase} …", style="dim")
 
 
-def _welcome(home: Path, url: str, secret: str | None, seconds: float) -> None:
+def _welcome(home: Path, url: str, link: str, secret: str | None, seconds: float) -> None:
     key = secret or f"kept in {home / ACCESS_FILE}"
     cortex = _program()
+    # Outside of the frame, which would break a long line.
+    console.print(f"\nyour inbox, once, within 15 minutes:  [bold]{url}{link}[/]", soft_wrap=True)
+    console.print(f"[dim]`{cortex} member login-link` makes another link[/]\n", soft_wrap=True)
     console.print(
         Panel.fit(
             f"[bold]{url}[/]\n"
             f"key   {key}\n\n"
             "[dim]Try in another terminal:[/]\n"
-            f"  {cortex} demo run     [dim]an agent plans and ships a release; watch its steps[/]\n"
+            f"  {cortex} demo run     [dim]an agent ships a release, and stops before it deploys: approve it in the inbox[/]\n"
             f"  {cortex} demo crash   [dim]its worker is killed in the middle of a side effect[/]\n"
             f"  {cortex} job list\n"
             f"  {cortex} audit verify\n\n"

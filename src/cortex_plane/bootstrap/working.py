@@ -8,13 +8,19 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 
+import structlog
+
+from cortex_plane.bootstrap.exposition import exposed
 from cortex_plane.bootstrap.master_key import master_key
 from cortex_plane.bootstrap.serving import opened
+from cortex_plane.runtime.scheduler import Scheduler, scheduling
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.runtime.tools.loading import load_app
 from cortex_plane.runtime.worker import Worker, WorkerSettings
 from cortex_plane.settings import Settings
 from cortex_plane.storage.hints import listening
+
+log = structlog.get_logger()
 
 PARENT_LOOK_SECONDS = 0.5
 
@@ -27,7 +33,6 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         grace_seconds=settings.grace_seconds,
         poison_deaths=settings.poison_deaths,
         dispatch_seconds=settings.dispatch_seconds,
-        side_effects=settings.side_effects,
         inline_result_bytes=settings.inline_result_bytes,
         max_result_bytes=settings.max_result_bytes,
     )
@@ -64,8 +69,12 @@ async def _run(
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, worker.stop)
             stack.callback(loop.remove_signal_handler, number)
+        if settings.metrics_port is not None:
+            log.info("metrics", address=stack.enter_context(exposed(settings.metrics_port)))
         if settings.notifications:
             await stack.enter_async_context(listening(settings.listen_url or url, worker.work))
+        # Any number of schedulers may look: each deadline is kept once, and none depends on one process.
+        await stack.enter_async_context(scheduling(Scheduler(db, name=worker.name)))
         if parent is not None:
             watch = asyncio.create_task(_stop_without(parent, worker))
             stack.callback(watch.cancel)

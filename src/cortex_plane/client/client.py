@@ -10,6 +10,7 @@ from typing import Self
 import httpx
 
 from cortex_plane.client.access import ACCESS_FILE, HOME, read_access
+from cortex_plane.client.approvals import Approvals
 from cortex_plane.client.nouns import (
     Agents,
     Audit,
@@ -23,6 +24,7 @@ from cortex_plane.client.nouns import (
     Tools,
     Workers,
 )
+from cortex_plane.client.policies import Policies
 from cortex_plane.client.transport import Transport
 from cortex_plane.domain.access import Me
 from cortex_plane.domain.errors import Unavailable
@@ -58,6 +60,8 @@ class Client:
         self.agents = Agents(self._transport)
         self.sessions = Sessions(self._transport)
         self.jobs = Jobs(self._transport)
+        self.approvals = Approvals(self._transport)
+        self.policies = Policies(self._transport)
         self.audit = Audit(self._transport)
         self.workers = Workers(self._transport)
         self.tools = Tools(self._transport)

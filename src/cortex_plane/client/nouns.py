@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
+from cortex_plane.client.events import Lost
 from cortex_plane.client.transport import Transport
 from cortex_plane.domain.agents import Agent, AgentChange, AgentDraft, AgentStatus, AgentVersion
 from cortex_plane.domain.audit import AuditRecord, Verification
+from cortex_plane.domain.browser_sessions import LoginLink
 from cortex_plane.domain.connections import Connection, ConnectionChange, ConnectionDraft, Mapping
 from cortex_plane.domain.effects import Answer, Question
+from cortex_plane.domain.events import Event
 from cortex_plane.domain.jobs import (
     Cancellation,
     Job,
@@ -97,6 +100,11 @@ class Members(_Noun):
 
     def mappings(self, id: UUID, limit: int | None = None) -> AsyncIterator[Mapping]:
         return self._transport.pages(Mapping, f"/v1/members/{id}/mappings", limit=limit)
+
+    async def login_link(self, id: UUID | None = None) -> LoginLink:
+        """Logs a member in to the dashboard once; without an id, whoever holds the key."""
+        path = "/v1/me/login-links" if id is None else f"/v1/members/{id}/login-links"
+        return await self._transport.one(LoginLink, "POST", path)
 
 
 class Keys(_Noun):
@@ -222,6 +230,10 @@ class Sessions(_Noun):
     def messages(self, id: UUID, limit: int | None = None) -> AsyncIterator[Message]:
         return self._transport.pages(Message, f"/v1/sessions/{id}/messages", limit=limit)
 
+    def events(self, id: UUID, *, after: int = 0, on_lost: Lost | None = None) -> AsyncIterator[Event]:
+        """What happens in it after number ``after``, without end; a lost connection is made again."""
+        return self._transport.events(f"/v1/sessions/{id}/events", after, on_lost)
+
 
 class Jobs(_Noun):
     async def submit(self, draft: JobDraft, *, idempotency_key: str | None = None) -> Job:
@@ -248,6 +260,15 @@ class Jobs(_Noun):
     def steps(self, id: UUID, limit: int | None = None, *, above: int | None = None) -> AsyncIterator[Step]:
         """In order; with ``above`` only those after that one. The last may still be under way."""
         return self._transport.pages(Step, f"/v1/jobs/{id}/steps", limit=limit, above=above)
+
+    def events(
+        self, id: UUID, *, after: int = 0, follow: str | None = None, on_lost: Lost | None = None
+    ) -> AsyncIterator[Event]:
+        """What it does after number ``after``, until it ends; a lost connection is made again.
+
+        ``follow="session"`` gives everything in its session, without end. ``on_lost`` is told of a plane that is away.
+        """
+        return self._transport.events(f"/v1/jobs/{id}/events", after, on_lost, follow=follow)
 
     async def checkpoint(self, id: UUID) -> dict[str, Any]:
         """The durable state, as the job would be resumed from it."""
@@ -287,6 +308,10 @@ class Jobs(_Noun):
 class Audit(_Noun):
     def list(self, session_id: UUID | None = None, limit: int | None = None) -> AsyncIterator[AuditRecord]:
         return self._transport.pages(AuditRecord, "/v1/audit", limit=limit, session_id=session_id)
+
+    def export(self, session_id: UUID | None = None) -> AsyncGenerator[bytes, None]:
+        """The whole trail, or a session's chain, as it comes: nothing is kept. docs/audit.md describes the lines."""
+        return self._transport.download("/v1/audit/export", session_id=session_id)
 
     async def verify(self) -> Verification:
         return await self._transport.one(Verification, "GET", "/v1/audit/verification")

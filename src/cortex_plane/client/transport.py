@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any, TypeVar
 
 import httpx
 import orjson
 
+from cortex_plane.client.events import Lost, follow
 from cortex_plane.domain.errors import (
     AlreadyExists,
     Conflict,
@@ -18,9 +19,11 @@ from cortex_plane.domain.errors import (
     NotFound,
     Stale,
     TooLarge,
+    TooMany,
     Unauthenticated,
     Unavailable,
 )
+from cortex_plane.domain.events import Event
 from cortex_plane.domain.values import adapter, parse
 
 T = TypeVar("T")
@@ -33,7 +36,10 @@ _BY_STATUS: dict[int, type[CortexError]] = {
     412: Stale,
     413: TooLarge,
     422: InvalidInput,
+    429: TooMany,
+    502: Unavailable,
     503: Unavailable,
+    504: Unavailable,
 }
 _BY_CODE: dict[str, type[CortexError]] = {AlreadyExists.code: AlreadyExists, InUse.code: InUse}
 
@@ -62,14 +68,12 @@ class Transport:
         if body is not None:
             headers["Content-Type"] = "application/json"
             content = adapter(type(body)).dump_json(body, exclude_none=True)
-        given = {name: str(value) for name, value in (query or {}).items() if value is not None}
         try:
-            answer = await self._http.request(method, path, content=content, params=given, headers=headers)
+            answer = await self._http.request(
+                method, path, content=content, params=_given(query), headers=headers
+            )
         except httpx.HTTPError as error:
-            raise Unavailable(
-                f"The plane at {self._http.base_url} does not answer: {error or type(error).__name__}.",
-                hint="Start it with `make up`, or set CORTEX_URL.",
-            ) from error
+            raise self._silent(error) from error
         if answer.status_code >= 400:
             raise problem(answer)
         return orjson.loads(answer.content) if answer.content else None
@@ -97,12 +101,54 @@ class Transport:
             if cursor is None:
                 return
 
+    async def download(self, path: str, **query: Any) -> AsyncGenerator[bytes, None]:
+        """An answer of any size, piece by piece. Raises at its end if it was cut off."""
+        begun = False
+        try:
+            async with self._http.stream("GET", path, params=_given(query)) as answer:
+                if answer.status_code >= 400:
+                    await answer.aread()
+                    raise problem(answer)
+                begun = True
+                async for piece in answer.aiter_bytes():
+                    yield piece
+        except httpx.HTTPError as error:
+            if not begun:
+                raise self._silent(error) from error
+            raise Unavailable(
+                f"The answer of the plane at {self._http.base_url} was cut off: {error or type(error).__name__}.",
+                code="cut_off",
+                hint="What has come is not whole: throw it away and ask again.",
+            ) from error
+
+    def events(
+        self, path: str, after: int, on_lost: Lost | None = None, **query: Any
+    ) -> AsyncIterator[Event]:
+        """Events after a number, for as long as they come."""
+        return follow(self._http, path, _given(query), after, problem, on_lost)
+
+    def _silent(self, error: httpx.HTTPError) -> Unavailable:
+        return Unavailable(
+            f"The plane at {self._http.base_url} does not answer: {error or type(error).__name__}.",
+            hint="Start it with `make up`, or set CORTEX_URL.",
+        )
+
+
+def _given(query: dict[str, Any] | None) -> dict[str, str]:
+    return {name: str(value) for name, value in (query or {}).items() if value is not None}
+
 
 def problem(answer: httpx.Response) -> CortexError:
     try:
         said: dict[str, Any] = orjson.loads(answer.content)
         code, message, hint = said["code"], said["detail"], said["hint"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
+        by_status = _BY_STATUS.get(answer.status_code, CortexError)
+        if issubclass(by_status, Unavailable):
+            # A proxy that does not reach the plane, or lets nobody through now, answers in its own words.
+            return by_status(
+                f"HTTP {answer.status_code} from {answer.url}: the plane cannot be reached through it."
+            )
         return CortexError(
             f"HTTP {answer.status_code} from {answer.url}.",
             code="unexpected_answer",

@@ -12,6 +12,7 @@ from cortex_plane.domain.members import Role
 
 
 class Permission(StrEnum):
+    LOGIN = "login"
     ORG_CREATE = "org.create"
     ORG_READ = "org.read"
     ORG_WRITE = "org.write"
@@ -34,6 +35,10 @@ class Permission(StrEnum):
     JOB_SUBMIT = "job.submit"
     JOB_STEER = "job.steer"
     JOB_SETTLE = "job.settle"
+    APPROVAL_READ = "approval.read"
+    APPROVAL_DECIDE = "approval.decide"
+    POLICY_READ = "policy.read"
+    POLICY_WRITE = "policy.write"
     TOOL_READ = "tool.read"
     WORKER_READ = "worker.read"
     AUDIT_READ = "audit.read"
@@ -47,6 +52,7 @@ _WORKING = frozenset({_R.ADMIN, _R.STEWARD, _R.OPERATOR, _R.MEMBER})
 _ADMIN = frozenset({_R.ADMIN})
 
 GRANTS: dict[Permission, frozenset[Role]] = {
+    Permission.LOGIN: _EVERYONE,
     Permission.ORG_CREATE: frozenset(),  # platform keys only
     Permission.METRICS_READ: frozenset(),
     Permission.WORKER_READ: frozenset(),
@@ -71,12 +77,20 @@ GRANTS: dict[Permission, frozenset[Role]] = {
     Permission.JOB_SUBMIT: _WORKING,
     Permission.JOB_STEER: frozenset({_R.ADMIN, _R.OPERATOR, _R.MEMBER}),
     Permission.JOB_SETTLE: frozenset({_R.ADMIN, _R.OPERATOR, _R.APPROVER}),
+    Permission.APPROVAL_READ: _EVERYONE,
+    Permission.APPROVAL_DECIDE: _EVERYONE,  # who may decide what is asked of each request, and refusals are recorded
+    Permission.POLICY_READ: _STAFF,
+    Permission.POLICY_WRITE: frozenset({_R.ADMIN, _R.STEWARD}),
     Permission.TOOL_READ: _STAFF | {_R.MEMBER},
     Permission.AUDIT_READ: frozenset({_R.ADMIN, _R.STEWARD, _R.OPERATOR}),
 }
 
 SERVICES_ONLY = frozenset({Permission.MESSAGE_INGEST})
 """Speaking for other people is for channel programs, never for a person's own key."""
+
+PERSONS_ONLY = frozenset({Permission.LOGIN, Permission.JOB_SETTLE})
+"""A browser is a person's, and so is an answer after which a call may be sent again: programs use their key, and a platform
+admin elsewhere is nobody there."""
 
 PLATFORM_ONLY = frozenset({Permission.ORG_CREATE, Permission.METRICS_READ, Permission.WORKER_READ})
 
@@ -88,6 +102,8 @@ class ActorKind(StrEnum):
     """A platform admin acting inside an org that is not theirs: visible as such on the audit trail."""
     WORKER = "worker"
     """The plane itself, running a job."""
+    SCHEDULER = "scheduler"
+    """The plane itself, keeping a deadline."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,6 +124,8 @@ class Actor:
             return self.platform
         if permission in SERVICES_ONLY and self.kind is not ActorKind.SERVICE:
             return False
+        if permission in PERSONS_ONLY and self.kind is not ActorKind.PERSON:
+            return False
         return not self.roles.isdisjoint(GRANTS[permission])
 
     def require(self, permission: Permission) -> None:
@@ -119,6 +137,11 @@ class Actor:
             raise Forbidden(
                 "Only a service key may speak for other people.",
                 hint="Create one: `cortex key create NAME --service --role member`.",
+            )
+        if permission in PERSONS_ONLY and self.kind is not ActorKind.PERSON:
+            raise Forbidden(
+                "Only a person of the org may do this.",
+                hint="Use the key of one of its members, at home in it.",
             )
         needed = ", ".join(sorted(GRANTS[permission]))
         raise Forbidden(f"This needs one of the roles: {needed}.")
@@ -164,6 +187,11 @@ def database_owner(org_id: UUID) -> Actor:
 def worker_actor(org_id: UUID, worker_id: UUID, name: str) -> Actor:
     """A worker, as the audit trail of the jobs that it runs names it. It asks for no permission and has none."""
     return Actor(org_id=org_id, key_id=worker_id, kind=ActorKind.WORKER, name=name, roles=frozenset())
+
+
+def scheduler_actor(org_id: UUID, scheduler_id: UUID, name: str) -> Actor:
+    """A scheduler, as the audit trail names it. It has no permission either."""
+    return Actor(org_id=org_id, key_id=scheduler_id, kind=ActorKind.SCHEDULER, name=name, roles=frozenset())
 
 
 def actor_kind(key: KeyKind, *, acts_elsewhere: bool) -> ActorKind:

@@ -71,6 +71,8 @@ class ResourceLimits:
     token_budget: Annotated[int, Field(strict=True, ge=1, le=10**12)] | None = None
     retry_base_seconds: Annotated[float, Field(strict=True, ge=0.001, le=3600)] = 1.0
     retry_cap_seconds: Annotated[float, Field(strict=True, ge=0.001, le=24 * 3600)] = 300.0
+    idle_timeout_seconds: Annotated[int, Field(strict=True, ge=1, le=365 * 24 * 3600)] = 86_400
+    """A conversation in which nothing happens for so long is paused, until its person's next message."""
 
 
 class PromptChange(StrEnum):
@@ -79,6 +81,20 @@ class PromptChange(StrEnum):
     CONTINUE = "continue"
     HOLD = "hold"
     FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalTimes:
+    """How long people may take to decide about an agent's calls."""
+
+    token_ttl_seconds: int = 86_400
+    """Where no policy names a time."""
+    max_ttl_seconds: int = 604_800
+    """Whatever a policy names."""
+
+    @classmethod
+    def of(cls, given: dict[str, Any] | None) -> ApprovalTimes:
+        return cls(**(given or {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +108,7 @@ class SkillSettings:
     """Treated as having side effects, whatever they declare."""
     checkpoint_granularity: CheckpointGranularity
     on_prompt_change: PromptChange
+    approval: ApprovalTimes
 
     @classmethod
     def of(cls, config: dict[str, Any]) -> SkillSettings:
@@ -102,9 +119,11 @@ class SkillSettings:
             side_effect_tools=frozenset(config.get("side_effect_tools") or ()),
             checkpoint_granularity=CheckpointGranularity(config.get("checkpoint_granularity") or "per_step"),
             on_prompt_change=PromptChange(config.get("on_prompt_change") or "continue"),
+            approval=ApprovalTimes.of(config.get("approval")),
         )
 
 
+MAX_TTL_SECONDS = 604_800
 DEFAULT_APP = "plane"
 """The app without tools that every worker has."""
 
@@ -125,6 +144,17 @@ def _settings_known(config: dict[str, Any]) -> dict[str, Any]:
         given = config.get(name)
         if given is not None and not (isinstance(given, list) and all(isinstance(t, str) for t in given)):
             raise PydanticCustomError(name, "{name} must be a list of tool names", {"name": name})
+    times = config.get("approval") or {}
+    if not isinstance(times, dict) or any(
+        name not in ("token_ttl_seconds", "max_ttl_seconds")
+        or isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_TTL_SECONDS
+        for name, given in times.items()
+    ):  # fmt: skip
+        raise PydanticCustomError(
+            "approval",
+            "approval may have token_ttl_seconds and max_ttl_seconds, each from 1 to {most}",
+            {"most": MAX_TTL_SECONDS},
+        )
     app = config.get("app", DEFAULT_APP)
     if not (isinstance(app, str) and 2 <= len(app) <= 100 and re.fullmatch(SLUG_PATTERN, app)):
         raise PydanticCustomError(

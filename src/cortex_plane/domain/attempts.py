@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from cortex_plane.domain.access import Actor
+from cortex_plane.domain.approvals import NewRequest
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.jobs import JobKind, JobStatus
 
@@ -36,6 +38,16 @@ class Assignment:
     resource_limits: dict[str, Any]
     message_seq: int
     now: datetime
+    agent: str
+    """Its slug."""
+    teams: list[UUID]
+    session_kind: str
+    policies: str
+    """The version of the policies that hold for its org."""
+    request_policies: list[dict[str, Any]] | None
+    """What its submitter asked for beyond them."""
+    waited_seconds: float | None
+    """How long it was ready to go on; None where it is new."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +85,12 @@ class Write:
     delay_seconds: float = 0
     hold: str | None = None
     result: bytes | None = None
+    granted: bytes | None = None
+    """JSON: calls that a person approved and that may be sent once this is durable."""
+    policies: str | None = None
+    """The version of the policies by which the calls were allowed."""
+    requests: tuple[NewRequest, ...] = ()
+    asked_by: Actor | None = None
     events: Sequence[tuple[str, dict[str, Any]]] = field(default_factory=tuple)
     facts: Sequence[Fact] = field(default_factory=tuple)
 
@@ -89,6 +107,9 @@ class Written:
     dispatch_before: datetime | None
     now: datetime
     applied_before: bool
+    policies: str
+    held_seconds: float | None
+    """How long ago somebody held it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

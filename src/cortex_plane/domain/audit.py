@@ -22,6 +22,7 @@ from cortex_plane.domain.canonical import canonical
 
 GENESIS = bytes(32)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,11 +77,23 @@ def shown(entry: AuditEntry) -> AuditRecord:
     )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChainHead:
+    """Where a chain must end; without a seq and a hash where the head is gone."""
+
+    chain_id: UUID
+    seq: int | None = None
+    hash: bytes | None = None
+
+
+def microseconds(at: datetime) -> int:
+    """Since 1970, as the chain counts them."""
+    return (at - _EPOCH) // _MICROSECOND
+
+
 def chain_hash(previous: bytes, seq: int, created_at: datetime, body_hash: bytes) -> bytes:
-    microseconds = (created_at - _EPOCH) // timedelta(microseconds=1)
-    return hashlib.sha256(
-        previous + seq.to_bytes(8, "big") + microseconds.to_bytes(8, "big", signed=True) + body_hash
-    ).digest()
+    at = microseconds(created_at).to_bytes(8, "big", signed=True)
+    return hashlib.sha256(previous + seq.to_bytes(8, "big") + at + body_hash).digest()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,11 +127,13 @@ class ChainVerifier:
         self.seq, self.hash = entry.seq, entry.hash
         return None
 
-    def finish(self, head_seq: int, head_hash: bytes) -> Fault | None:
+    def finish(self, head: ChainHead) -> Fault | None:
         """Compare with the head, which tells how long the chain must be."""
-        if self.seq != head_seq:
-            return self._fault(self.seq + 1, f"the chain ends at {self.seq}, its head says {head_seq}")
-        if self.hash != head_hash:
+        if head.seq is None:
+            return self._fault(0, "its head is gone")
+        if self.seq != head.seq:
+            return self._fault(self.seq + 1, f"the chain ends at {self.seq}, its head says {head.seq}")
+        if self.hash != head.hash:
             return self._fault(self.seq, "the head holds another hash")
         return None
 

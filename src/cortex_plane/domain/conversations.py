@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -51,6 +51,14 @@ def requests_of(response: Mapping[str, Any]) -> tuple[CallRequest, ...]:
     return tuple(CallRequest(**call) for call in response["calls"])
 
 
+def as_sent(requests: Sequence[CallRequest], rows: Mapping[int, ToolCall]) -> tuple[CallRequest, ...]:
+    """The calls as they were really made: where a person edited one, the model sees the edited call as its own."""
+    return tuple(
+        replace(request, arguments=rows[index].arguments) if index in rows and rows[index].edited else request
+        for index, request in enumerate(requests)
+    )
+
+
 def result_of(request: CallRequest, call: ToolCall) -> CallResult:
     if call.error is not None:
         return CallResult(
@@ -79,10 +87,10 @@ def rebuilt(
             break
         turns += spoken([m for m in said if position < m.seq <= step.message_seq], job_id)
         position = step.message_seq
-        requests = requests_of(step.response)
+        done = {call.position: call for call in calls.get(step.step_index, ())}
+        requests = as_sent(requests_of(step.response), done)
         turns.append(AssistantTurn(text=step.response["text"], calls=requests))
         if requests:
-            done = {call.position: call for call in calls.get(step.step_index, ())}
             turns.append(
                 ToolTurn(tuple(result_of(request, done[index]) for index, request in enumerate(requests)))
             )

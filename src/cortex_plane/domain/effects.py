@@ -20,6 +20,10 @@ from cortex_plane.domain.tools import OnUncertain
 
 
 class CallStatus(StrEnum):
+    AWAITING = "awaiting"
+    """Written, not sent: a person must approve it first."""
+    APPROVED = "approved"
+    """A person said yes. It is sent with the grant that this gave it, once."""
     INTENDED = "intended"
     """Authorised and written; may have been sent."""
     UNCERTAIN = "uncertain"
@@ -75,6 +79,12 @@ class ToolCall:
     arguments: Any
     read_only: bool
     on_uncertain: OnUncertain | None
+    input_hash: str = ""
+    edited: bool = False
+    """A person changed the arguments before they approved it."""
+    grant_expires_at: datetime | None = None
+    granted: bool = False
+    """A person approved it, and it was sent with that."""
     status: CallStatus
     attempt: int
     dispatch_before: datetime | None
@@ -123,8 +133,15 @@ class Question:
     """When the call was written down, just before it was sent."""
 
 
+def doubt(tool_name: str, error: str | None) -> str:
+    what = "went wrong" if error else "was under way when its worker stopped"
+    return (
+        f"`{tool_name}` {what}, so the plane cannot tell whether it happened."
+        " Look at the outside world, then answer: happened, did_not_happen or fail."
+    )
+
+
 def question(call: ToolCall) -> Question:
-    what = "went wrong" if call.error else "was under way when its worker stopped"
     return Question(
         call_id=call.id,
         job_id=call.job_id,
@@ -133,9 +150,6 @@ def question(call: ToolCall) -> Question:
         arguments=call.arguments,
         attempt=call.attempt,
         error=call.error,
-        text=(
-            f"`{call.tool_name}` {what}, so the plane cannot tell whether it happened."
-            " Look at the outside world, then answer: happened, did_not_happen or fail."
-        ),
+        text=doubt(call.tool_name, call.error),
         created_at=call.created_at,
     )

@@ -17,6 +17,7 @@
     ├── UncertainOutcome        a tool cannot tell whether it happened
     ├── InvalidArguments        the model called a tool with arguments that it does not take
     ├── Unavailable             the database cannot be reached: try again
+    │   └── TooMany             the caller has as many open as it may: close some, or wait
     └── SetupError              this machine or server needs attention before anything can run
         └── InvalidApp          an app or a tool is declared in a way that cannot work
 
@@ -99,6 +100,11 @@ class Stale(Conflict):
 class Unavailable(CortexError):
     code = "unavailable"
     default_hint = "Try again in a moment; `cortex doctor` tells what is wrong."
+
+
+class TooMany(Unavailable):
+    code = "too_many"
+    default_hint = "Close some of them, or wait until others end."
 
 
 class SetupError(CortexError):

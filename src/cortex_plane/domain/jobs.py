@@ -17,6 +17,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as draft
 
 from cortex_plane.domain.fields import DRAFT, JsonObject, Note, Ref
+from cortex_plane.domain.policies import PolicyRow
+from cortex_plane.domain.policy_files import RequestPolicies
 
 
 class JobStatus(StrEnum):
@@ -129,6 +131,10 @@ class Job:
     open_approvals: int
     error_message: str | None
     resubmitted_from: UUID | None
+    caused_by: UUID | None
+    """The person whose message or task it answers."""
+    policies: list[PolicyRow] | None
+    """What its request demands beyond what holds anyway."""
     created_at: datetime
     updated_at: datetime
     finished_at: datetime | None
@@ -152,6 +158,8 @@ class JobDraft:
     payload: JsonObject = Field(default_factory=dict)
     session_id: UUID | None = None
     max_retries: Annotated[int, Field(strict=True, ge=0, le=100)] = 3
+    policies: RequestPolicies = Field(default_factory=list)
+    """Rows that hold for this job alone. They only tighten."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor, Permission
-from cortex_plane.domain.audit import AuditEntry, AuditRecord, ChainVerifier, Fault, Verification, shown
+from cortex_plane.domain.audit import (
+    AuditEntry,
+    AuditRecord,
+    ChainHead,
+    ChainVerifier,
+    Fault,
+    Verification,
+    shown,
+)
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import audit, orgs, sessions
-from cortex_plane.storage.database import Database, Row
+from cortex_plane.storage.database import Database, Transaction
 
 _one_at_a_time = asyncio.Semaphore(1)
 
@@ -37,56 +44,48 @@ async def verify(db: Database, actor: Actor) -> Verification:
 
 async def verify_org(db: Database, org_id: UUID) -> Verification:
     """Follow every chain of an org in one snapshot and in flat memory; names the first bad entry of each."""
-    result = _Result()
-    async with db.transaction(org_id, snapshot=True) as tx:
-        entries = audit.everything(tx)
-        entry = await anext(entries, None)
-        async for head in audit.heads(tx):
-            while entry is not None and entry.chain_id < head["chain_id"]:
-                entry = await _follow(result, entries, entry, None)
-            if entry is not None and entry.chain_id == head["chain_id"]:
-                entry = await _follow(result, entries, entry, head)
-            else:
-                result.finish(ChainVerifier(head["chain_id"]), head)
-        while entry is not None:
-            entry = await _follow(result, entries, entry, None)
-    return Verification(chains=result.chains, entries=result.entries, faults=result.faults)
-
-
-@dataclass
-class _Result:
-    chains: int = 0
-    entries: int = 0
-    faults: list[Fault] = field(default_factory=list)
-
-    def finish(self, verifier: ChainVerifier, head: Row | None) -> None:
-        self.chains += 1
-        if head is None or head["seq"] is None:
-            self.faults.append(Fault(chain_id=verifier.chain_id, seq=0, reason="its head is gone"))
-        else:
-            fault = verifier.finish(head["seq"], head["hash"])
-            self.faults += [fault] if fault else []
-
-
-async def _follow(
-    result: _Result, entries: AsyncIterator[AuditEntry], first: AuditEntry, head: Row | None
-) -> AuditEntry | None:
-    """Follow the chain that begins with ``first`` to its end; returns the first entry of the next one."""
-    verifier = ChainVerifier(first.chain_id)
-    entry: AuditEntry | None = first
+    chains = entries = 0
+    faults: list[Fault] = []
+    verifier: ChainVerifier | None = None
     broken = False
-    while entry is not None and entry.chain_id == first.chain_id:
-        result.entries += 1
-        fault = None if broken else verifier.follow(entry)
-        if fault:
-            result.faults.append(fault)
-            broken = True
-        entry = await anext(entries, None)
-    if broken:
-        result.chains += 1
-    else:
-        result.finish(verifier, head)
-    return entry
+    async with db.transaction(org_id, snapshot=True) as tx:
+        async for item in chain_by_chain(tx):
+            verifier = verifier or ChainVerifier(item.chain_id)
+            if isinstance(item, AuditEntry):
+                entries += 1
+                fault = None if broken else verifier.follow(item)
+            else:
+                chains += 1
+                fault = None if broken else verifier.finish(item)
+            if fault:
+                faults.append(fault)
+                broken = True
+            if isinstance(item, ChainHead):
+                verifier, broken = None, False
+    return Verification(chains=chains, entries=entries, faults=faults)
+
+
+async def chain_by_chain(
+    tx: Transaction, session_id: UUID | None = None
+) -> AsyncIterator[AuditEntry | ChainHead]:
+    """The entries of each chain, and after them its head; one without a hash where there is none."""
+    entries = audit.everything(tx, session_id)
+    entry = await anext(entries, None)
+    async for head in audit.heads(tx, session_id):
+        while entry is not None and entry.chain_id <= head.chain_id:
+            chain = entry.chain_id
+            while entry is not None and entry.chain_id == chain:
+                yield entry
+                entry = await anext(entries, None)
+            if chain != head.chain_id:
+                yield ChainHead(chain_id=chain)
+        yield head
+    while entry is not None:
+        chain = entry.chain_id
+        while entry is not None and entry.chain_id == chain:
+            yield entry
+            entry = await anext(entries, None)
+        yield ChainHead(chain_id=chain)
 
 
 async def verify_all(db: Database) -> dict[str, Verification]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from cortex_plane.domain.jobs import (
     JobStatus,
 )
 from cortex_plane.domain.pages import Page, Position
+from cortex_plane.domain.policies import PolicyRow
 from cortex_plane.domain.sessions import SessionKind, SessionStatus
 from cortex_plane.operations.sessions import agent_for_new_session
 from cortex_plane.operations.verbs import found, new_id, once_only, verb
@@ -37,7 +39,16 @@ async def submit(db: Database, actor: Actor, draft: JobDraft, once: Once | None 
                 session_id = draft.session_id
                 await _require_open_session(tx, actor, session_id, agent_id)
             return await _create(
-                tx, actor, session_id, agent_id, draft.payload, draft.max_retries, None, JobKind.TASK
+                tx,
+                actor,
+                session_id,
+                agent_id,
+                draft.payload,
+                draft.max_retries,
+                None,
+                JobKind.TASK,
+                actor.user_account_id,
+                [policy.as_row() for policy in draft.policies],
             )
 
         id, _ = await once_only(tx, actor, "jobs.submit", once, make)
@@ -89,9 +100,13 @@ async def _create(
     max_retries: int,
     resubmitted_from: UUID | None,
     kind: JobKind,
+    caused_by: UUID | None,
+    policies: Sequence[PolicyRow],
 ) -> UUID:
     id = new_id()
-    await jobs.insert(tx, id, session_id, agent_id, payload, max_retries, resubmitted_from, kind)
+    await jobs.insert(
+        tx, id, session_id, agent_id, payload, max_retries, resubmitted_from, kind, caused_by, policies
+    )
     origin = str(resubmitted_from) if resubmitted_from else None
     await audit.append_to_session(
         tx,
@@ -152,7 +167,16 @@ async def resubmit(db: Database, actor: Actor, id: UUID, once: Once | None = Non
                     hint="Wait for it to end, or cancel it first.",
                 )
             return await _create(
-                tx, actor, old.session_id, old.agent_id, old.payload, old.max_retries, old.id, old.kind
+                tx,
+                actor,
+                old.session_id,
+                old.agent_id,
+                old.payload,
+                old.max_retries,
+                old.id,
+                old.kind,
+                old.caused_by or actor.user_account_id,
+                old.policies or (),
             )
 
         new, _ = await once_only(tx, actor, "jobs.resubmit", once, make)

@@ -13,7 +13,7 @@ from cortex_plane.domain.members import Member, MemberChange, MemberDraft, Role
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.operations.teams import resolve_teams
 from cortex_plane.operations.verbs import found, new_id, once_only, require_revision, verb
-from cortex_plane.storage import audit, connections, members
+from cortex_plane.storage import audit, browser_sessions, connections, members
 from cortex_plane.storage.database import Database
 
 
@@ -81,6 +81,8 @@ async def update(db: Database, actor: Actor, id: UUID, change: MemberChange, rev
             )
         roles = None if change.roles is None else [*change.roles]
         await members.update(tx, id, change.display_name, change.clearance, roles, change.active)
+        if change.active is False:
+            await browser_sessions.end_all(tx, id)
         if change.teams is not None:
             await members.set_teams(tx, id, await resolve_teams(tx, change.teams))
         await audit.append_to_org(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import Literal, Protocol
+from uuid import UUID
 
 from cortex_plane.domain.models import Request, Response, TextChunk
+
+PauseSource = Literal["operator", "approval", "policy"]
+"""Who stops a session, and who lets it go on, in the words of spec 4."""
 
 
 class ModelBackend(Protocol):
@@ -13,4 +17,47 @@ class ModelBackend(Protocol):
 
     def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
         """Any number of chunks, then exactly one response, last. Raises `ModelError`."""
+        ...
+
+
+class Meters(Protocol):
+    """Counts what happened, in the process in which it happened. Called after the commit; never waits, never fails.
+
+    ``org_id`` is the only id that it takes: a figure for every session or approval would be one for nobody.
+    """
+
+    def paused(self, org_id: UUID, source: PauseSource) -> None:
+        """A session was asked to pause, or its job began to wait for a person."""
+        ...
+
+    def suspended(self, org_id: UUID, seconds: float) -> None:
+        """It stopped, so long after it was asked to."""
+        ...
+
+    def resumed(self, org_id: UUID, by: PauseSource) -> None:
+        """What held it was lifted."""
+        ...
+
+    def woken(self, org_id: UUID, seconds: float) -> None:
+        """It runs again, so long after it was resumed."""
+        ...
+
+    def requested(self, org_id: UUID, template: str) -> None:
+        """A person is asked for an approval."""
+        ...
+
+    def joined(self, org_id: UUID) -> None:
+        """An identical call joined a request that was there."""
+        ...
+
+    def decided(self, org_id: UUID, template: str, decision: str, channel: str, seconds: float) -> None:
+        """An approval was approved or denied, so long after it was requested."""
+        ...
+
+    def expired(self, org_id: UUID, template: str) -> None:
+        """Nobody decided in time."""
+        ...
+
+    def ticked(self, seconds: float) -> None:
+        """A scheduler looked for what is due, and did it."""
         ...

@@ -18,6 +18,7 @@ from cortex_plane.domain.sessions import (
     SessionStatus,
     Termination,
 )
+from cortex_plane.operations.steering import end_approvals
 from cortex_plane.operations.verbs import found, new_id, once_only, require_revision, verb
 from cortex_plane.storage import agents, audit, jobs, sessions
 from cortex_plane.storage.database import Database, Transaction
@@ -102,6 +103,7 @@ async def terminate(db: Database, actor: Actor, id: UUID, termination: Terminati
         if locked["status"] != SessionStatus.TERMINATED:
             await sessions.set_status(tx, id, SessionStatus.TERMINATED)
             cancelled = await jobs.cancel_open(tx, id, reason)
+            await end_approvals(tx, id, cancelled, actor, reason)
             await audit.append_to_session(
                 tx,
                 id,

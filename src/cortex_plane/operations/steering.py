@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor, Permission
+from cortex_plane.domain.approvals import ApprovalStatus, Channel
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.effects import IN_DOUBT, Answer, CallStatus, Question, Verdict, question
 from cortex_plane.domain.errors import Conflict
@@ -25,8 +26,9 @@ from cortex_plane.domain.jobs import (
     Step,
 )
 from cortex_plane.domain.sessions import SessionReceipt, SessionStatus
+from cortex_plane.operations.meters import meters
 from cortex_plane.operations.verbs import found, verb
-from cortex_plane.storage import audit, jobs, sessions, steps
+from cortex_plane.storage import approvals, audit, jobs, sessions, steps
 from cortex_plane.storage.database import Database, Row, Transaction
 
 LIFTED = (Hold.OPERATOR, Hold.OWNER, Hold.CODE_CHANGED, Hold.PROMPT_CHANGED)
@@ -49,6 +51,7 @@ async def cancel(db: Database, actor: Actor, id: UUID, cancellation: Cancellatio
         changed = False
         if await jobs.cancel(tx, id, why):
             changed = True
+            await end_approvals(tx, locked["session_id"], [id], actor, why)
             await _say(tx, locked, id, actor, "job_cancelled", {"reason": why}, JobStatus.CANCELLED)
         elif await jobs.request_cancel(tx, id, why):
             changed = True
@@ -67,7 +70,9 @@ async def pause(db: Database, actor: Actor, id: UUID, pause: Pause) -> Receipt:
         _require_open(locked)
         hold = Hold.OPERATOR if actor.sees is None else Hold.OWNER
         changed = await _hold(tx, id, locked, hold, actor, pause.reason)
-        return await _receipt(tx, id, changed)
+        receipt = await _receipt(tx, id, changed)
+    _count_pause(actor, changed, receipt.pending)
+    return receipt
 
 
 @verb(Permission.JOB_STEER)
@@ -80,6 +85,7 @@ async def resume(db: Database, actor: Actor, id: UUID, resumption: Resumption) -
         receipt = await _receipt(tx, id, changed)
     if changed:
         db.hints.work()
+        meters().resumed(actor.org_id, "operator")
     left = [hold for hold in receipt.job.holds if hold not in _may_lift(actor)]
     if left and not changed:
         raise Conflict(
@@ -106,7 +112,16 @@ async def pause_session(db: Database, actor: Actor, id: UUID, pause: Pause) -> S
                 tx, id, [Fact.of(actor, "session_held", reason=pause.reason)],
                 [("session_paused", None, {"reason": pause.reason, "by": actor.name})],
             )  # fmt: skip
-        return await _session_receipt(tx, id, changed)
+        receipt = await _session_receipt(tx, id, changed)
+    _count_pause(actor, changed, receipt.pending)
+    return receipt
+
+
+def _count_pause(actor: Actor, changed: bool, pending: bool) -> None:
+    if changed:
+        meters().paused(actor.org_id, "operator")
+        if not pending:
+            meters().suspended(actor.org_id, 0.0)
 
 
 @verb(Permission.SESSION_HOLD)
@@ -125,6 +140,7 @@ async def resume_session(db: Database, actor: Actor, id: UUID, resumption: Resum
         receipt = await _session_receipt(tx, id, changed)
     if changed:
         db.hints.work()
+        meters().resumed(actor.org_id, "operator")
     return receipt
 
 
@@ -167,32 +183,62 @@ async def questions(db: Database, actor: Actor, id: UUID) -> list[Question]:
 async def settle(db: Database, actor: Actor, id: UUID, call_id: UUID, answer: Answer) -> Receipt:
     """A person's answer about an uncertain call. With the last one the job goes on, unless something else holds it."""
     async with db.transaction(actor.org_id) as tx:
-        locked = found(await jobs.lock(tx, id, actor.sees), "job")
-        call = found(await steps.get_call(tx, id, call_id), "call")
-        if call.status is not CallStatus.UNCERTAIN:
-            raise Conflict(
-                f"This call is {call.status}; there is nothing to settle.",
-                code="call_settled",
-                hint="Read its step with `cortex job steps`.",
-            )
-        _require_open(locked)
-        status = {
-            Verdict.HAPPENED: CallStatus.COMPLETED,
-            Verdict.DID_NOT_HAPPEN: CallStatus.CLEARED,
-            Verdict.FAIL: CallStatus.FAILED,
-        }[answer.verdict]
-        await steps.answer(tx, call_id, status, answer, actor.name)
-        said = {"call": str(call_id), "tool": call.tool_name, "verdict": answer.verdict, "note": answer.note}
-        await _append(tx, locked, id, actor, "effect_settled", said, [("effect_settled", id, said)])
-        if answer.verdict is Verdict.FAIL:
-            error = f"`{call.tool_name}` of step {call.step_index} was given up by {actor.name}: {answer.note or 'no reason'}"
-            await jobs.fail(tx, id, error)
-            await _say(tx, locked, id, actor, "job_failed", {"error": error}, JobStatus.FAILED)
-        elif not [c for c in await steps.open_calls(tx, id) if c.status is CallStatus.UNCERTAIN]:
-            await _lift(tx, id, locked, (Hold.UNCERTAIN_EFFECT,), actor, answer.note)
+        await settled(tx, actor, id, call_id, answer, Channel.API)
         receipt = await _receipt(tx, id, True)
     db.hints.work()
     return receipt
+
+
+async def settled(
+    tx: Transaction, actor: Actor, id: UUID, call_id: UUID, answer: Answer, channel: Channel
+) -> None:
+    """The answer and what follows from it, through whatever door it came; its card ends with it."""
+    locked = found(await jobs.lock(tx, id, actor.sees), "job")
+    call = found(await steps.get_call(tx, id, call_id), "call")
+    if call.status is not CallStatus.UNCERTAIN:
+        raise Conflict(
+            f"This call is {call.status}; there is nothing to settle.",
+            code="call_settled",
+            hint="Read its step with `cortex job steps`.",
+        )
+    _require_open(locked)
+    card = await approvals.of_uncertain(tx, id, call_id)
+    if card is not None:
+        ends_as = ApprovalStatus.DENIED if answer.verdict is Verdict.FAIL else ApprovalStatus.APPROVED
+        await approvals.answer(tx, card, ends_as, actor, answer.note, channel, answer.verdict)
+    status = {
+        Verdict.HAPPENED: CallStatus.COMPLETED,
+        Verdict.DID_NOT_HAPPEN: CallStatus.CLEARED,
+        Verdict.FAIL: CallStatus.FAILED,
+    }[answer.verdict]
+    await steps.answer(tx, call_id, status, answer, actor.name)
+    said = {"call": str(call_id), "tool": call.tool_name, "verdict": answer.verdict, "note": answer.note}
+    await _append(tx, locked, id, actor, "effect_settled", said, [("effect_settled", id, said)])
+    if answer.verdict is Verdict.FAIL:
+        error = f"`{call.tool_name}` of step {call.step_index} was given up by {actor.name}: {answer.note or 'no reason'}"
+        await jobs.fail(tx, id, error)
+        await end_approvals(tx, locked["session_id"], [id], actor, error)
+        told = [
+            ("error", id, {"message": error[:500]}),
+            ("status", id, {"status": JobStatus.FAILED, "error": error[:500]}),
+        ]
+        await _append(tx, locked, id, actor, "job_failed", {"error": error}, told)
+    elif not [c for c in await steps.open_calls(tx, id) if c.status is CallStatus.UNCERTAIN]:
+        await _lift(tx, id, locked, (Hold.UNCERTAIN_EFFECT,), actor, answer.note)
+
+
+async def end_approvals(
+    tx: Transaction, session_id: UUID, job_ids: Sequence[UUID], actor: Actor, reason: str
+) -> None:
+    """Nobody is asked any more about jobs that ended."""
+    ended = await approvals.cancel(tx, job_ids, reason)
+    if ended:
+        await audit.append_to_session(
+            tx,
+            session_id,
+            [Fact.of(actor, "approval_cancelled", approval=str(e["id"]), reason=reason) for e in ended],
+            [("approval_cancelled", e["job_id"], {"approval_id": str(e["id"])}) for e in ended],
+        )
 
 
 # Shared ----------------------------------------------------------------------------------------------------------

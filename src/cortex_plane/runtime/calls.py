@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -23,6 +23,7 @@ from cortex_plane.domain.checkpoints import ActiveTool, ToolStatus
 from cortex_plane.domain.effects import SETTLED, CallStatus, ToolCall
 from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.models import CallRequest, CallResult, Response, ToolSpec
+from cortex_plane.domain.policies import Terms
 from cortex_plane.domain.tools import InvalidArguments, OnUncertain
 from cortex_plane.operations.authorize import Authorization
 from cortex_plane.runtime.tools.tool import Tool
@@ -80,8 +81,23 @@ class Call:
     result_id: UUID | None = None
     error: str | None = None
     settled_by: str | None = None
+    granted: bool = False
+    """A person approved exactly this, and it was sent with that."""
+    sent_digest: str | None = None
+    """The version of the tool that it was sent to, where that was before."""
     declared: OnUncertain | None = None
     """How the tool wanted to be settled when it was sent; today's code may say otherwise."""
+
+    @property
+    def rule(self) -> str:
+        return self.authorization.decision.rule if self.authorization else ""
+
+    @property
+    def terms(self) -> Terms:
+        terms = self.authorization.decision.terms if self.authorization else None
+        if terms is None:
+            raise RuntimeError(f"The call {self.id} needs no approval.")
+        return terms
 
     @property
     def code(self) -> Tool:
@@ -102,6 +118,16 @@ class Call:
 
     def fail(self, error: str) -> None:
         self.status, self.error, self.result = CallStatus.FAILED, error[:MAX_ERROR], None
+
+    def grant(self) -> dict[str, Any]:
+        """What the grant of an approved call must fit, and how its intent is written."""
+        return {
+            "id": str(self.id),
+            "digest": self.digest,
+            "input_hash": self.input_hash,
+            "on_uncertain": self.on_uncertain,
+            "timeout_seconds": self.code.timeout_seconds,
+        }
 
     def row(self, step: int, apart: Apart) -> dict[str, Any]:
         """As the ledger keeps it. Reading needs no intent, so what allowed it stands on the audit trail alone."""
@@ -239,13 +265,18 @@ def _storable(arguments: dict[str, Any] | str) -> bytes:
 
 
 def authorized(call: Call, answer: Authorization) -> None:
-    """A call that may not be sent is refused; the model is told why."""
+    """A call that is denied is refused, and the model is told why; one that needs a person waits for them."""
     call.authorization = answer
-    if answer.allowed or call.kind is CallKind.REFUSED:
+    if call.kind is CallKind.REFUSED or answer.verdict is PolicyVerdict.ALLOW:
+        return
+    if answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
+        call.status = CallStatus.AWAITING
+        if call.kind is CallKind.READ:
+            # What people are asked about leaves a row before it is sent. Reading twice harms nobody.
+            call.kind, call.declared = CallKind.EFFECT, OnUncertain.RETRY_WITH_KEY
         return
     call.status = CallStatus.REJECTED
-    word = "denied" if answer.decision.verdict is PolicyVerdict.DENY else "not approved"
-    call.error = f"`{call.name}` is {word} ({answer.decision.rule}). Do not call it again; go another way."
+    call.error = f"`{call.name}` is denied ({call.rule}). Do not call it again; go another way."
 
 
 def restored(call: Call, row: ToolCall) -> None:
@@ -253,10 +284,11 @@ def restored(call: Call, row: ToolCall) -> None:
     call.written = True
     call.status, call.attempt, call.settle_after = row.status, row.attempt, row.settle_after
     call.error, call.result_id, call.settled_by = row.error, row.result_id, row.settled_by
+    call.sent_digest, call.granted = row.tool_digest, row.granted and row.tool_digest == call.digest
     call.result = canonical(row.result) if row.status is CallStatus.COMPLETED else None
     if call.settled or call.kind is CallKind.REFUSED:
         return
-    # It was sent as an effect, whatever the tool is called today.
+    # It was sent, or is to be sent, as an effect, whatever the tool is called today.
     call.kind, call.declared = CallKind.EFFECT, row.on_uncertain
 
 
@@ -291,6 +323,23 @@ def outcome_of(call: Call) -> Write:
     return Write(outcomes=outcomes, results=tuple(apart.results))
 
 
+def without_intents(write: Write) -> Write:
+    """Everything that a write holds, except for what it would send or ask for."""
+    gone = (CallStatus.INTENDED, CallStatus.AWAITING)
+    rows = [row for row in orjson.loads(write.calls or b"[]") if row["status"] not in gone]
+    return replace(
+        write,
+        calls=orjson.dumps(rows) if rows else None,
+        granted=None,
+        again=(),
+        dispatches=False,
+        requests=(),
+        status=None,
+        events=[event for event in write.events if event[0] not in ("status", "session_paused")],
+        facts=[fact for fact in write.facts if fact.action not in ("session_suspended", "call_sent_again")],
+    )
+
+
 def summary(call: Call) -> dict[str, Any]:
     decision = call.authorization.decision if call.authorization else None
     return {
@@ -310,6 +359,7 @@ class Pending:
         self.due = due
         self.step = step
         self.unwritten: list[Call] = []
+        self.granted: list[Call] = []
         self.settled: list[Call] = []
         self.stored: list[tuple[UUID, bytes]] = []
 
@@ -325,7 +375,8 @@ class Pending:
         write.outcomes = orjson.dumps(outcomes) if outcomes else None
         write.arguments, write.results = tuple(apart.arguments), tuple(apart.results)
         write.stored = tuple(self.stored)
+        write.granted = orjson.dumps([call.grant() for call in self.granted]) if self.granted else None
         for call in self.unwritten:
             call.written = True
-        self.due, self.unwritten, self.settled, self.stored = Write(), [], [], []
+        self.due, self.unwritten, self.granted, self.settled, self.stored = Write(), [], [], [], []
         return write

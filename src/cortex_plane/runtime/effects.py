@@ -21,6 +21,7 @@ from cortex_plane.domain.effects import CallStatus, Settlement, settlement
 from cortex_plane.domain.errors import CortexError
 from cortex_plane.domain.jobs import Hold
 from cortex_plane.domain.tools import DidNotHappen, Happened, OnUncertain, ToolError
+from cortex_plane.runtime.asking import uncertain
 from cortex_plane.runtime.calls import Call, outcome_of, storable
 from cortex_plane.runtime.clock import ticks
 from cortex_plane.runtime.tools.context import ToolContext
@@ -159,13 +160,14 @@ async def _settle(attempt: Attempt, call: Call, calls: Sequence[Call], *, ended:
                 return
             known = isinstance(found, DidNotHappen)
             chosen = Settlement.SEND_AGAIN if known else Settlement.ASK_HUMAN
+        if chosen is Settlement.SEND_AGAIN and not await attempt.may_be_sent_again(call):
+            # What allowed it does not any more. Whoever answers says whether there is anything left to allow.
+            chosen = Settlement.ASK_HUMAN
         if chosen is Settlement.ASK_HUMAN:
             call.status, call.error = CallStatus.UNCERTAIN, trouble
-            await attempt.hold(
-                Hold.UNCERTAIN_EFFECT,
-                {"call": str(call.id), "tool": call.name},
-                outcome_of(call),
-            )
+            write = outcome_of(call)
+            write.requests = (uncertain(attempt, call),)
+            await attempt.hold(Hold.UNCERTAIN_EFFECT, {"call": str(call.id), "tool": call.name}, write)
         if chosen is Settlement.FAIL:
             call.fail(trouble or "the worker stopped while it was under way")
             await attempt.fail(

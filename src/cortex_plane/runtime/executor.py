@@ -12,69 +12,62 @@ Decide first (pure), write after (one call); nothing is sent that was not writte
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, NoReturn
 
 import structlog
 
-from cortex_plane.domain.agents import PromptChange, SkillSettings
 from cortex_plane.domain.attempts import Assignment, NewStep, Write, Written
 from cortex_plane.domain.canonical import canonical
-from cortex_plane.domain.checkpoint_recovery import CheckpointCorrupt, open_sealed
 from cortex_plane.domain.checkpoints import (
     CheckpointStatus,
     LogEntry,
     Phase,
 )
-from cortex_plane.domain.conversations import rebuilt, requests_of, spoken
-from cortex_plane.domain.effects import CallStatus, ToolCall
-from cortex_plane.domain.errors import CortexError, Unavailable
-from cortex_plane.domain.jobs import Hold, JobKind, JobStatus
+from cortex_plane.domain.conversations import as_sent, requests_of, spoken
+from cortex_plane.domain.effects import CallStatus
+from cortex_plane.domain.errors import Conflict, CortexError, Unavailable
+from cortex_plane.domain.jobs import JobKind, JobStatus
 from cortex_plane.domain.models import (
     AssistantTurn,
     ModelError,
     Request,
     Response,
     ToolTurn,
-    Turn,
 )
 from cortex_plane.domain.retry import ErrorClass, classify
 from cortex_plane.operations import attempts
-from cortex_plane.operations.authorize import authorize
+from cortex_plane.operations.meters import meters
 from cortex_plane.operations.verbs import new_id
+from cortex_plane.runtime import telling
+from cortex_plane.runtime.asking import ask
 from cortex_plane.runtime.calls import (
     Call,
     CallKind,
     Pending,
-    Toolbox,
-    authorized,
     groups,
     planned,
     recorded_form,
-    restored,
     summary,
+    without_intents,
 )
+from cortex_plane.runtime.chunks import Chunks, heard
 from cortex_plane.runtime.clock import ticks
 from cortex_plane.runtime.effects import perform, read
-from cortex_plane.runtime.lease import PREVIEW, Abandoned, Ended, Host, Lease, Lost
-from cortex_plane.runtime.progress import Progress
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.runtime.lease import Abandoned, Ended, Host, Lost
+from cortex_plane.runtime.opening import Opening
 from cortex_plane.storage.crash_points import reached
 
 log = structlog.get_logger()
 
 
-class Attempt(Lease):
+class Attempt(Opening):
     """One lease of one job, from the claim to its end."""
 
     def __init__(self, host: Host, given: Assignment) -> None:
         super().__init__(host, given)
         self.step_started = self.started
         self.cancel_requested = False
-        self.turns: list[Turn] = []
-        self.toolbox = _toolbox(host.apps[given.app], self.limits.skills)
         self._interruptible: asyncio.Task[Response] | None = None
 
     # The loop --------------------------------------------------------------------------------------------------
@@ -100,14 +93,15 @@ class Attempt(Lease):
             await self.quietly(self.retry(ErrorClass.INFRASTRUCTURE, message, keep_checkpoint=True))
 
     async def _run(self) -> None:
-        past = await self._open()
+        past = await self.open()
         steps = {step.step_index: step for step in past.steps}
         if self.at.phase is Phase.TOOLS:
             recorded = steps[self.at.step].response
             mine = [call for call in past.calls if call.step_index == self.at.step]
-            calls = self._restore(recorded, mine)
-            await self._check_code(calls)
-            self.turns.append(AssistantTurn(text=recorded["text"], calls=requests_of(recorded)))
+            calls = await self.restore(recorded, mine)
+            await self.check_code(calls)
+            sent = as_sent(requests_of(recorded), {call.position: call for call in mine})
+            self.turns.append(AssistantTurn(text=recorded["text"], calls=sent))
             await self._resolve(calls, Write())
         while True:
             await self._boundary()
@@ -163,20 +157,13 @@ class Attempt(Lease):
             planned(position, request, new_id(), self.toolbox)
             for position, request in enumerate(response.calls)
         ]
-        for call in calls:
-            if call.kind is not CallKind.REFUSED:
-                authorized(
-                    call,
-                    authorize(read_only=call.kind is CallKind.READ, side_effects=self.host.side_effects),
-                )
+        await self.authorize(calls)
         self.at.phase = Phase.TOOLS
         # What only reads is told once, when it is done; what acts is on the trail before it does.
         acts = any(call.kind is CallKind.EFFECT for call in calls)
         said = [summary(call) for call in calls]
         facts = [self.fact("step_responded", step=step.index, calls=said)] if acts else []
-        # What was said stands in the step: an event only points at it.
-        told = [{"id": str(call.id), "tool": call.name} for call in calls]
-        events = [("step", {"step": step.index, "calls": told})]
+        events = telling.called(step.index, response.text, calls)
         await self._resolve(calls, Write(step=step, facts=facts, events=events))
 
     # The model -------------------------------------------------------------------------------------------------
@@ -197,31 +184,10 @@ class Attempt(Lease):
         limits = self.limits.resources
         seconds = min(limits.call_timeout_seconds, limits.step_timeout_seconds, self.job_seconds_left())
 
-        async def listen() -> Response:
-            response = None
-            pieces = aiter(backend.stream(request))
-            try:
-                while True:
-                    async with asyncio.timeout(limits.chunk_timeout_seconds) as silence:
-                        piece = await anext(pieces, None)
-                    if piece is None:
-                        break
-                    if isinstance(piece, Response):
-                        response = piece
-            except TimeoutError:
-                if not silence.expired():
-                    raise
-                said = f"The model was silent for {limits.chunk_timeout_seconds} s."
-                raise ModelError(said, status=408) from None
-            finally:
-                if isinstance(pieces, AsyncGenerator):
-                    await pieces.aclose()
-            if response is None:
-                raise ModelError("The model's answer ended before it was complete.")
-            return response
-
+        chunks = Chunks(self.host, self.given, self.at.step)
         reached("model:before")
-        self._interruptible = asyncio.ensure_future(listen())
+        speaking = aiter(backend.stream(request))
+        self._interruptible = asyncio.ensure_future(heard(speaking, limits.chunk_timeout_seconds, chunks))
         try:
             async with asyncio.timeout(seconds):
                 response = await self._interruptible
@@ -248,8 +214,6 @@ class Attempt(Lease):
         conversation = self.given.kind is JobKind.CONVERSATION
         reply = text if conversation else None
         fact = self.fact("step_completed", step=step.index, calls=[])
-        event = ("step", {"step": step.index, "calls": []})
-        spoke = [("message", {"role": "assistant"})] if conversation else []
         self._log_step(step.index, "answer", text, 0)
         self.at.status, self.at.phase = CheckpointStatus.COMPLETED, Phase.DONE
         written = await self.write(
@@ -259,7 +223,7 @@ class Attempt(Lease):
                 reply=reply,
                 status=JobStatus.COMPLETED,
                 result=canonical({"text": text}),
-                events=[("status", {"status": JobStatus.COMPLETED}), event, *spoke],
+                events=telling.completed(step.index, text),
                 facts=[self.fact("job_completed"), fact],
             )
         )
@@ -273,7 +237,13 @@ class Attempt(Lease):
         )
         await self._done(
             await self.write(
-                Write(step=step, done_step=step.index, reply=reply, events=[event, *spoke], facts=[fact])
+                Write(
+                    step=step,
+                    done_step=step.index,
+                    reply=reply,
+                    events=telling.said(step.index, text),
+                    facts=[fact],
+                )
             )
         )
 
@@ -282,15 +252,21 @@ class Attempt(Lease):
     async def _resolve(self, calls: list[Call], due: Write) -> None:
         """Run what is not settled. ``due`` is what must be durable before anything is sent."""
         index = self.at.step
+        if any(call.status is CallStatus.AWAITING for call in calls):
+            await ask(self, calls, due)
         pending = Pending(due, index)
         pending.new(*(call for call in calls if call.settled and not call.written))
         for group in groups(calls):
             if group[0].kind is CallKind.EFFECT:
                 call = group[0]
-                is_new = call.status is None
+                is_new = call.status in (None, CallStatus.APPROVED)
+                if call.status is CallStatus.APPROVED:
+                    call.granted = True
+                    pending.granted.append(call)
+                elif is_new:
+                    pending.new(call)
                 if is_new:
                     call.status = CallStatus.INTENDED
-                    pending.new(call)
                 await perform(self, call, calls, pending.take(), new=is_new)
                 pending.settled.append(call)
             else:
@@ -306,7 +282,17 @@ class Attempt(Lease):
 
     async def write_calls(self, calls: Sequence[Call], write: Write) -> Written:
         self.at.active_tools = tuple(call.shown() for call in calls)
-        return await self.write(write)
+        try:
+            return await self.write(write)
+        except Conflict as error:
+            if error.code not in ("policy_changed", "grant_refused"):
+                raise
+            why = error.message
+        # What no longer holds is neither sent nor asked for. The rest is kept, and the next attempt looks again.
+        self.notes, self.at.status = [], CheckpointStatus.IN_PROGRESS
+        await self.write(without_intents(write))
+        await self.hand_back(why)
+        raise Ended
 
     async def _end_step(self, calls: Sequence[Call], write: Write, index: int) -> None:
         names = ", ".join(dict.fromkeys(call.name for call in calls))
@@ -319,8 +305,7 @@ class Attempt(Lease):
         proof = said if acts else [{**summary(call), "status": str(call.status)} for call in calls]
         self.turns.append(ToolTurn(tuple(call.told() for call in calls)))
         write.done_step = index
-        ended = [{"id": str(call.id), "status": str(call.status)} for call in calls]
-        write.events = [*write.events, ("step_completed", {"step": index, "calls": ended})]
+        write.events = [*write.events, *telling.settled(index, calls)]
         write.facts = [*write.facts, self.fact("step_completed", step=index, calls=proof)]
         await self._done(await self.write(write))
 
@@ -329,6 +314,7 @@ class Attempt(Lease):
         if written.cancelled:
             await self.end_cancelled()
         if written.held:
+            meters().suspended(self.given.org_id, written.held_seconds or 0.0)
             await self.write(
                 Write(
                     status=JobStatus.PAUSED,
@@ -338,90 +324,7 @@ class Attempt(Lease):
             )
             raise Ended
 
-    # State -----------------------------------------------------------------------------------------------------
-
-    async def _open(self) -> attempts.Past:
-        """Where the job stopped; whatever does not fit ends it, and nothing is repaired."""
-        given = self.given
-        action = "job_started" if given.checkpoint is None else "job_resumed"
-        self.notes.append(self.fact(action, epoch=given.epoch, worker=self.host.worker_name))
-        if given.checkpoint is not None:
-            try:
-                opened = open_sealed(
-                    given.checkpoint, mac=given.checkpoint_mac, job_id=given.job_id, agent_id=given.agent_id,
-                    key=self.key,
-                )  # fmt: skip
-            except CheckpointCorrupt as error:
-                log.error(
-                    "checkpoint corrupt", jobId=str(given.job_id), agentId=str(given.agent_id),
-                    corruptionType=error.corruption_type, error=error.message,
-                )  # fmt: skip
-                await self._fail_unopened(error)
-            self.at = Progress.of(opened)
-        past = await attempts.past(self.host.db, given, self.at.message_seq)
-        by_step: dict[int, list[ToolCall]] = {}
-        for call in past.calls:
-            by_step.setdefault(call.step_index, []).append(call)
-        self.turns = rebuilt(
-            given.kind, given.job_id, given.payload, past.said, past.steps, by_step, self.at.step
-        )
-        await self._check_prompt()
-        return past
-
-    async def _fail_unopened(self, error: CheckpointCorrupt) -> NoReturn:
-        """The checkpoint stays as it was found: the next write leaves it alone."""
-        message = f"Checkpoint corruption detected: {error.message} (job {self.given.job_id}, not resumed) {error.hint}"
-        facts = [self.fact("checkpoint_corrupt", type=error.corruption_type, error=error.message)]
-        await self.write(
-            Write(
-                status=JobStatus.FAILED,
-                error=message,
-                events=[("status", {"status": JobStatus.FAILED, "error": message[:PREVIEW]})],
-                facts=facts,
-            ),
-            keep_checkpoint=True,
-        )
-        raise Ended
-
-    async def _check_prompt(self) -> None:
-        if self.at.prompt_hash == self.prompt_hash:
-            return
-        change = self.limits.on_prompt_change
-        self.notes.append(self.fact("prompt_changed", decision=change))
-        if change is PromptChange.FAIL:
-            await self.fail(
-                "The agent's prompt changed since the job began.",
-                "`cortex job resubmit` starts it again with the new prompt.",
-            )
-        self.at.prompt_hash = self.prompt_hash
-        if change is PromptChange.HOLD:
-            # Whoever resumes it says that the new prompt is fine: it is the one that is kept.
-            await self.hold(Hold.PROMPT_CHANGED, {"prompt": "changed"})
-
-    def _restore(self, recorded: dict[str, Any], rows: Sequence[ToolCall]) -> list[Call]:
-        """The calls of a step that an earlier attempt began."""
-        ids = [tool.invocation_id for tool in self.at.active_tools]
-        known = {row.position: row for row in rows}
-        calls = []
-        for position, request in enumerate(requests_of(recorded)):
-            row = known.get(position)
-            call = planned(position, request, row.id if row else ids[position], self.toolbox)
-            if row is not None:
-                restored(call, row)
-            elif call.kind is CallKind.REFUSED:
-                # What was refused then has its row. This one was fine, so it is the code that changed.
-                call.status = None
-            else:
-                read_only = call.kind is CallKind.READ
-                authorized(call, authorize(read_only=read_only, side_effects=self.host.side_effects))
-            calls.append(call)
-        return calls
-
-    async def _check_code(self, calls: Sequence[Call]) -> None:
-        """A deploy must not fail parked work: a call whose tool is gone waits for an operator."""
-        gone = [call.name for call in calls if call.tool is None and not call.settled]
-        if gone:
-            await self.hold(Hold.CODE_CHANGED, {"tools": gone})
+    # The log -----------------------------------------------------------------------------------------------------
 
     def _log_step(self, index: int, step_id: str, summary: str, calls: int) -> None:
         now = self.time.now()
@@ -434,15 +337,3 @@ class Attempt(Lease):
             tool_calls=calls,
         )
         self.at.finished(entry)
-
-
-@functools.lru_cache(maxsize=256)
-def _toolbox(app: App, skills: SkillSettings) -> Toolbox:
-    """The same for every job of an agent version, and not cheap: schemas and digests of all its tools."""
-    tools = {t.provider_name: t for t in app.tools.values() if skills.tools is None or t.name in skills.tools}
-    return Toolbox(
-        tools=tools,
-        specs=[tool.spec for tool in tools.values()],
-        digests={version.name: version.digest for version in app.versions},
-        side_effect_tools=skills.side_effect_tools,
-    )

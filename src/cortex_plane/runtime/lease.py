@@ -17,7 +17,6 @@ import structlog
 from cortex_plane.domain.access import worker_actor
 from cortex_plane.domain.attempts import Assignment, Write, Written
 from cortex_plane.domain.audit import Fact
-from cortex_plane.domain.authorization import SideEffects
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.checkpoints import (
     WARN_BYTES,
@@ -30,6 +29,7 @@ from cortex_plane.domain.jobs import Hold, JobStatus
 from cortex_plane.domain.retry import RETRIED, ErrorClass
 from cortex_plane.operations import attempts
 from cortex_plane.operations.verbs import new_id
+from cortex_plane.runtime import telling
 from cortex_plane.runtime.calls import Call, storable
 from cortex_plane.runtime.clock import DatabaseTime, ticks
 from cortex_plane.runtime.limits import Limits
@@ -54,7 +54,6 @@ class Host:
     apps: dict[str, App]
     backends: Backends
     master_key: bytes
-    side_effects: SideEffects
     dispatch_seconds: float
     inline_result_bytes: int
     max_result_bytes: int
@@ -88,7 +87,7 @@ async def refuse(host: Host, given: Assignment, error: Exception) -> None:
     write = Write(
         status=JobStatus.FAILED,
         error=message[:8000],
-        events=[("status", {"status": JobStatus.FAILED, "error": message[:PREVIEW]})],
+        events=telling.failed(message),
         facts=[Fact.of(actor, "job_failed", job=str(given.job_id), error=message[:2000])],
     )
     await attempts.advance(host.db, given, host.worker_id, given.write_seq + 1, write, host.dispatch_seconds)
@@ -108,6 +107,10 @@ class Lease:
         self.number = given.write_seq
         self.unread_to = given.message_seq
         """How far the session's messages go, as far as we were told."""
+        self.policies_version = given.policies
+        """Of the policies by which this attempt authorises its calls."""
+        self.policies_heard = given.policies
+        """Of those that hold now, as far as we were told."""
         self.notes: list[Fact] = []
         """What goes on the trail with the next write."""
         app = host.apps[given.app]
@@ -145,7 +148,7 @@ class Lease:
                 write,
                 status=JobStatus.FAILED,
                 error=error[:8000],
-                events=[("status", {"status": JobStatus.FAILED, "error": error[:PREVIEW]}), *write.events],
+                events=[*write.events, *telling.failed(error)],
                 facts=[self.fact("job_failed", error=error[:2000]), *write.facts],
             ),
             keep_checkpoint=keep_checkpoint,
@@ -167,7 +170,7 @@ class Lease:
                 status=JobStatus.RETRY,
                 error=f"Job {self.given.job_id}, step {self.at.step}: {message}"[:8000],
                 delay_seconds=delay,
-                events=[("status", {"status": JobStatus.RETRY, "error": message[:PREVIEW]})],
+                events=telling.tried_again(message),
                 facts=[self.fact("job_retried", error=message[:2000], error_class=str(kind))],
             ),
             keep_checkpoint=keep_checkpoint,
@@ -184,7 +187,7 @@ class Lease:
                 hold=hold,
                 events=[
                     ("status", {"status": JobStatus.PAUSED, "reason": hold}),
-                    ("session_paused", {"reason": hold, **event}),
+                    ("session_paused", {"reason": hold, "pause_source": "policy", **event}),
                     *write.events,
                 ],
                 facts=[self.fact("job_paused", reason=hold, **event), *write.facts],
@@ -274,6 +277,7 @@ class Lease:
         """Durable, or the attempt is over: nothing goes on without its write."""
         write.facts = [*self.notes, *write.facts]
         write.message_seq = self.at.message_seq
+        write.policies, write.asked_by = self.policies_version, self.actor
         if not keep_checkpoint:
             try:
                 sealed = self._sealed()
@@ -297,6 +301,7 @@ class Lease:
         else:
             self.notes = []
         self.unread_to = max(self.unread_to, written.message_seq)
+        self.policies_heard = written.policies
         return written
 
     async def _send(self, write: Write) -> Written:

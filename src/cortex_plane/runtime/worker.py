@@ -17,9 +17,9 @@ import structlog
 
 from cortex_plane.domain.agents import DEFAULT_APP
 from cortex_plane.domain.attempts import Assignment
-from cortex_plane.domain.authorization import SideEffects
 from cortex_plane.domain.errors import CortexError
 from cortex_plane.operations import attempts, workers
+from cortex_plane.operations.meters import meters
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.clock import ticks
 from cortex_plane.runtime.executor import Attempt
@@ -44,7 +44,6 @@ class WorkerSettings:
     poison_deaths: int = 3
     dispatch_seconds: float = 2.0
     """How long after its intent a call may still be sent."""
-    side_effects: SideEffects = SideEffects.ALLOW
     inline_result_bytes: int = 16 * 1024
     max_result_bytes: int = 8 * 1024 * 1024
 
@@ -98,7 +97,6 @@ class Worker:
             apps=self.apps,
             backends=backends or Backends(),
             master_key=master_key,
-            side_effects=self.settings.side_effects,
             dispatch_seconds=self.settings.dispatch_seconds,
             inline_result_bytes=self.settings.inline_result_bytes,
             max_result_bytes=self.settings.max_result_bytes,
@@ -175,6 +173,8 @@ class Worker:
             self._refusing.add(task := asyncio.create_task(refuse(self._host, given, error)))
             task.add_done_callback(self._refused)
             return
+        if given.waited_seconds is not None:
+            meters().woken(given.org_id, given.waited_seconds)
         task = asyncio.create_task(self._attempt(attempt), name=f"job {given.job_id}")
         self._running[task] = attempt
         task.add_done_callback(self._ended)

@@ -9,7 +9,7 @@ from cortex_plane.domain.attempts import Adoption, Assignment, Leased, Orphan, W
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.jobs import JobKind, JobStatus
 from cortex_plane.domain.values import parse
-from cortex_plane.storage.database import Database
+from cortex_plane.storage.database import Database, Transaction
 
 
 async def claim_jobs(
@@ -24,7 +24,7 @@ async def claim_jobs(
 
 
 async def advance_job(
-    db: Database,
+    db: Database | Transaction,
     org_id: UUID,
     job_id: UUID,
     worker_id: UUID,
@@ -32,6 +32,7 @@ async def advance_job(
     number: int,
     write: Write,
     dispatch_seconds: float,
+    open_approvals: int = 0,
 ) -> Written | None:
     """None: the job is not this worker's any more."""
     step = write.step
@@ -47,6 +48,7 @@ async def advance_job(
         [id for id, _ in write.stored] or None, [content for _, content in write.stored] or None,
         write.reply, write.status, write.error, write.delay_seconds, write.hold,
         write.result.decode() if write.result else None,
+        write.granted.decode() if write.granted else None, write.policies, open_approvals,
         [kind for kind, _ in write.events], [data for _, data in write.events],
         [fact.action for fact in write.facts], [fact.body for fact in write.facts],
     )  # fmt: skip

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.domain.audit import AuditEntry, Fact
+from cortex_plane.domain.audit import AuditEntry, ChainHead, Fact
 from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Row, Transaction
 from cortex_plane.storage.queries import Queries
@@ -21,6 +22,7 @@ async def append_to_session(
     events: Sequence[tuple[str, UUID | None, dict[str, Any]]] = (),
 ) -> None:
     """The last statement of a verb on a session: its events and its audit entries."""
+    tx.told = tx.told or bool(events)
     await tx.rows(
         queries.append_to_session,
         tx.org,
@@ -44,12 +46,26 @@ async def entries(tx: Transaction, chain_id: UUID, above: int, limit: int) -> li
     return [parse(AuditEntry, row) for row in await tx.rows(queries.entries, chain_id, above, limit)]
 
 
-async def everything(tx: Transaction) -> AsyncIterator[AuditEntry]:
-    """Each entry, chain after chain."""
-    async for row in tx.stream(queries.everything):
+async def everything(tx: Transaction, session_id: UUID | None = None) -> AsyncIterator[AuditEntry]:
+    """Each entry, chain after chain; with ``session_id`` those of its chain."""
+    async for row in tx.stream(queries.everything) if session_id is None else of_session(tx, session_id):
         yield AuditEntry(**row)
 
 
-def heads(tx: Transaction) -> AsyncIterator[Row]:
+def of_session(tx: Transaction, session_id: UUID) -> AsyncIterator[Row]:
+    return tx.stream(queries.of_session, session_id)
+
+
+async def heads(tx: Transaction, session_id: UUID | None = None) -> AsyncIterator[ChainHead]:
     """Where each chain must end, in the same order."""
-    return tx.stream(queries.heads)
+    async for row in tx.stream(queries.heads) if session_id is None else head_of_session(tx, session_id):
+        yield ChainHead(**row)
+
+
+def head_of_session(tx: Transaction, session_id: UUID) -> AsyncIterator[Row]:
+    return tx.stream(queries.head_of_session, session_id)
+
+
+async def now(tx: Transaction) -> datetime:
+    at: datetime = await tx.value(queries.now)
+    return at

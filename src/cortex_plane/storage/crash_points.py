@@ -1,4 +1,4 @@
-"""Places where a test may kill this process: before and after every statement, model call and tool call.
+"""Places where a test may kill this process: before and after every statement, commit, model call and tool call.
 
 A point is a name and how often it was passed: `advance_job:before#3`. Off unless CORTEX_CRASH_AT or CORTEX_CRASH_LOG
 is set (or `arm` was called), and then nothing but one comparison per statement is left of it. The crash harness first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -24,6 +24,14 @@ NOBODY: Final = UUID(int=0)
 ACQUIRE_SECONDS = 5
 """How long a request waits for a free connection before the plane says that it is busy."""
 
+TELLING: Final = frozenset(
+    {
+        "adopt_job", "advance_job", "append_chunks", "claim_jobs", "ingest_message", "post_message", "release_job",
+        "void_chunks",
+    }
+)  # fmt: skip
+"""The hot verbs that append events: whoever waits for events is given a hint after their commit."""
+
 _VERBS: dict[str, str] = {}
 
 
@@ -41,20 +49,34 @@ class Transaction:
     def __init__(self, connection: Any, org: UUID) -> None:
         self._connection = connection
         self.org = org
+        self.told = False
+        """Events were appended: readers get a hint after the commit."""
 
     async def rows(self, query: str, *args: Any) -> Sequence[Row]:
-        with border():
-            rows: Sequence[Row] = await self._connection.fetch(query, *args)
+        rows: Sequence[Row] = await self._run(self._connection.fetch, query, args)
         return rows
 
     async def row(self, query: str, *args: Any) -> Row | None:
-        with border():
-            row: Row | None = await self._connection.fetchrow(query, *args)
+        row: Row | None = await self._run(self._connection.fetchrow, query, args)
         return row
 
     async def value(self, query: str, *args: Any) -> Any:
+        return await self._run(self._connection.fetchval, query, args)
+
+    async def _run(self, fetch: Callable[..., Awaitable[Any]], query: str, args: Sequence[Any]) -> Any:
+        if crash_points.armed:
+            crash_points.reached("statement:before")
         with border():
-            return await self._connection.fetchval(query, *args)
+            found = await fetch(query, *args)
+        if crash_points.armed:
+            crash_points.reached("statement:after")
+        return found
+
+    async def call(self, name: str, org: UUID | None, *args: Any) -> Sequence[Row]:
+        """A hot verb as a part of this transaction."""
+        self.told = self.told or name in TELLING
+        given = args if org is None else (org, *args)
+        return await self.rows(verb(name, len(given)), *given)
 
     async def stream(self, query: str, *args: Any, batch: int = 500) -> AsyncIterator[Row]:
         """Rows one after the other in flat memory, for results of any size."""
@@ -108,7 +130,8 @@ class Database:
                 # One round trip: an org is a UUID, so its text needs no quoting.
                 mode = "isolation level repeatable read, read only" if snapshot else ""
                 await connection.execute(f"begin {mode}; set local app.org_id = '{UUID(str(org))}'")
-            yield Transaction(connection, org)
+            opened = Transaction(connection, org)
+            yield opened
             if crash_points.armed:
                 crash_points.reached("commit:before")
             with border():
@@ -123,6 +146,8 @@ class Database:
             raise
         finally:
             await self._release(connection)
+        if opened.told:
+            self.hints.events()
 
     async def call(self, name: str, org: UUID | None, *args: Any) -> Sequence[Row]:
         """Run a hot verb: one function, one round trip, one commit. It sets the org itself."""
@@ -137,6 +162,8 @@ class Database:
                     crash_points.reached(f"{name}:after")
             finally:
                 await self._release(connection)
+        if rows and name in TELLING:
+            self.hints.events()
         return rows
 
     async def _acquire(self) -> Any:
@@ -178,7 +205,7 @@ class Database:
         powers = {
             "superuser": "a superuser",
             "bypass": "allowed to bypass row-level security",
-            "resolver": "a member of cortex_resolver or cortex_claimer",
+            "resolver": "a member of cortex_resolver, cortex_claimer or cortex_scheduler",
             "owner": "the owner of tenant tables",
             "create_role": "allowed to create roles",
         }

@@ -8,6 +8,8 @@ from uuid import UUID
 
 from cortex_plane.domain.jobs import Hold, Job, JobChange, JobKind, JobStatus
 from cortex_plane.domain.pages import Page, Position
+from cortex_plane.domain.policies import PolicyRow
+from cortex_plane.domain.policy_files import row_as_json
 from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Row, Transaction
 from cortex_plane.storage.queries import Queries
@@ -25,9 +27,21 @@ async def insert(
     max_retries: int,
     resubmitted_from: UUID | None,
     kind: JobKind,
+    caused_by: UUID | None,
+    policies: Sequence[PolicyRow] = (),
 ) -> None:
     await tx.rows(
-        queries.insert, tx.org, id, session_id, agent_id, payload, max_retries, resubmitted_from, kind
+        queries.insert,
+        tx.org,
+        id,
+        session_id,
+        agent_id,
+        payload,
+        max_retries,
+        resubmitted_from,
+        kind,
+        caused_by,
+        [row_as_json(row) for row in policies] or None,
     )
 
 

@@ -69,8 +69,8 @@ async def migrate(
         raise SetupError(
             f"The migrating login lacks a right: {error}",
             code="missing_right",
-            hint="It must own the database and have CREATEROLE; where the roles cortex_app, cortex_resolver"
-            " and cortex_claimer exist already, the last two must be granted to it.",
+            hint="It must own the database and have CREATEROLE; where the roles cortex_app, cortex_resolver,"
+            " cortex_claimer and cortex_scheduler exist already, the last three must be granted to it.",
         ) from error
     finally:
         await connection.close()

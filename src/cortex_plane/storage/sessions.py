@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.sessions import Session, SessionKind, SessionStatus
-from cortex_plane.storage.database import Row, Transaction
+from cortex_plane.storage.database import Database, Row, Transaction
 from cortex_plane.storage.queries import Queries
 from cortex_plane.storage.rows import after, one, page
 
@@ -62,3 +63,17 @@ async def hold(tx: Transaction, id: UUID, reason: str) -> bool:
 
 async def release(tx: Transaction, id: UUID) -> bool:
     return await tx.value(queries.release, id) is not None
+
+
+async def idle(db: Database, limit: int) -> list[tuple[UUID, UUID, datetime]]:
+    """Sessions that somebody should look at because they may have gone idle, across orgs."""
+    return [(r["org_id"], r["id"], r["due"]) for r in await db.call("find_idle_sessions", None, limit)]
+
+
+async def went_idle(tx: Transaction, id: UUID) -> bool:
+    return bool(await tx.value(queries.went_idle, id))
+
+
+async def count_suspended(db: Database) -> dict[UUID, int]:
+    """Across orgs: how many sessions of each have a job that waits for a person; those without any are left out."""
+    return {row["org_id"]: row["sessions"] for row in await db.call("count_suspended_sessions", None)}

@@ -8,7 +8,7 @@ from cortex_plane.domain.conversations import Said, StepRow
 from cortex_plane.domain.effects import Answer, CallStatus, ToolCall
 from cortex_plane.domain.jobs import Step
 from cortex_plane.domain.values import parse
-from cortex_plane.storage.database import Transaction
+from cortex_plane.storage.database import Database, Transaction
 from cortex_plane.storage.queries import Queries
 from cortex_plane.storage.rows import one
 
@@ -19,12 +19,16 @@ async def said(tx: Transaction, session_id: UUID, above: int, up_to: int) -> lis
     return [parse(Said, row) for row in await tx.rows(queries.said, session_id, above, up_to)]
 
 
-async def responses(tx: Transaction, job_id: UUID) -> list[StepRow]:
-    return [parse(StepRow, row) for row in await tx.rows(queries.responses, job_id)]
-
-
-async def calls(tx: Transaction, job_id: UUID) -> list[ToolCall]:
-    return [parse(ToolCall, row) for row in await tx.rows(queries.calls, job_id)]
+async def past(
+    db: Database, org_id: UUID, job_id: UUID, session_id: UUID, read_to: int | None, fresh: bool
+) -> tuple[list[Said], list[StepRow], list[ToolCall]]:
+    """What a job heard, said and did so far."""
+    (row,) = await db.call("job_past", org_id, job_id, session_id, read_to, fresh)
+    return (
+        [parse(Said, each) for each in row["said"]],
+        [parse(StepRow, each) for each in row["steps"]],
+        [parse(ToolCall, each) for each in row["calls"]],
+    )
 
 
 async def open_calls(tx: Transaction, job_id: UUID) -> list[ToolCall]:

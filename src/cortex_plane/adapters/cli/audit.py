@@ -1,12 +1,20 @@
 from __future__ import annotations
 
-from typing import Annotated
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
 from uuid import UUID
 
+import orjson
 import typer
 
 from cortex_plane.adapters.cli.output import AsJson, Limit, show_many
 from cortex_plane.adapters.cli.plane import collect, run
+from cortex_plane.client import Client
+from cortex_plane.domain.errors import AlreadyExists, InvalidInput, Unavailable
 
 app = typer.Typer(no_args_is_help=True, help="The audit trail.")
 
@@ -22,3 +30,57 @@ def list_audit(
     """The entries of a chain, oldest first."""
     found = run(lambda plane: collect(plane.audit.list(session, limit)))
     show_many(found, ["seq", "created_at", "action", "body", "hash"], as_json)
+
+
+@app.command()
+def export(
+    file: Annotated[str, typer.Argument(help="Where to; - is standard output.")] = "-",
+    session: Annotated[
+        UUID | None, typer.Option(help="Only the chain of a session; the whole org's trail if left out.")
+    ] = None,
+) -> None:
+    """The trail as a file that can be verified without the plane: examples/verify_export.py."""
+
+    async def copy(plane: Client, output: BinaryIO) -> bytes:
+        last = b""
+        async for piece in plane.audit.export(session):
+            output.write(piece)
+            # A trailer is short: this much holds it, wherever the network cut the pieces.
+            last = (last + piece)[-1000:]
+        output.flush()
+        return last
+
+    with _opened(file) as output:
+        trailer = _trailer(run(lambda plane: copy(plane, output)))
+    typer.echo(f"{trailer['chains']} chains, {trailer['entries']} entries", err=True)
+
+
+@contextlib.contextmanager
+def _opened(file: str) -> Iterator[BinaryIO]:
+    """A new file for its owner alone, gone again if it does not get whole. An old one is evidence, and stays."""
+    if file == "-":
+        yield sys.stdout.buffer
+        return
+    path = Path(file)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except FileExistsError as error:
+        raise AlreadyExists(f"{file} is there already.", hint="Choose another name, or remove it.") from error
+    except OSError as error:
+        raise InvalidInput(
+            f"{file} cannot be written: {error.strerror}.", hint="Choose another place."
+        ) from error
+    try:
+        with os.fdopen(descriptor, "wb") as output:
+            yield output
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _trailer(last: bytes) -> dict[str, Any]:
+    with contextlib.suppress(orjson.JSONDecodeError):
+        found: dict[str, Any] = orjson.loads(last.splitlines()[-1] if last else b"")
+        if last.endswith(b"\n") and found.get("type") == "trailer":
+            return found
+    raise Unavailable("The export was cut off.", code="cut_off", hint="Ask again.")

@@ -136,7 +136,9 @@ def cancel(
 @app.command()
 def watch(
     job_id: UUID,
-    interval: Annotated[float, typer.Option(min=0.01, max=60, help="Seconds between two looks.")] = 0.5,
+    interval: Annotated[
+        float, typer.Option(min=0.01, max=60, help="Seconds between two tries to reach a plane that is away.")
+    ] = 0.5,
     as_json: AsJson = False,
 ) -> None:
     """Show each step as it happens, until the job ends. Exit code 0 if it completed; Ctrl-C stops watching only."""

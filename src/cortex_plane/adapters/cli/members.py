@@ -5,8 +5,10 @@ from uuid import UUID
 
 import typer
 
-from cortex_plane.adapters.cli.output import AsJson, Limit, show_many, show_one
+from cortex_plane.adapters.cli.output import AsJson, Limit, said, show_many, show_one, tell
 from cortex_plane.adapters.cli.plane import collect, run
+from cortex_plane.client import Client
+from cortex_plane.domain.browser_sessions import LoginLink
 from cortex_plane.domain.members import MemberChange, MemberDraft, Role
 
 app = typer.Typer(no_args_is_help=True, help="Members: the people of the org.")
@@ -64,3 +66,21 @@ def channels(member_id: UUID, limit: Limit = 50, as_json: AsJson = False) -> Non
     """Where a member can be reached."""
     found = run(lambda plane: collect(plane.members.mappings(member_id, limit)))
     show_many(found, ["id", "channel_type", "channel_user_id", "verified_at"], as_json)
+
+
+@app.command("login-link")
+def login_link(
+    member_id: Annotated[UUID | None, typer.Argument(help="Whom it logs in; without it, you.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """A link to the dashboard: it works once, for 15 minutes. Give it to nobody else."""
+
+    async def issue(plane: Client) -> tuple[str, LoginLink]:
+        return plane.url, await plane.members.login_link(member_id)
+
+    url, link = run(issue)
+    if as_json:
+        show_one(link, as_json)
+        return
+    tell(url.rstrip("/") + link.url_path)
+    said(f"works once, until {link.expires_at.astimezone():%H:%M:%S}")

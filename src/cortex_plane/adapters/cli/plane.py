@@ -13,6 +13,7 @@ import click
 import pydantic
 from rich.console import Console
 
+from cortex_plane.adapters.cli.output import harmless
 from cortex_plane.client import Client
 from cortex_plane.domain.errors import (
     Conflict,
@@ -57,9 +58,10 @@ async def collect(items: AsyncIterator[T]) -> list[T]:
 def fail(error: CortexError) -> NoReturn:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"[bold red]error[/] [dim]{error.code}[/]: ", end="")
-    console.print(error.message, markup=False)
+    # What others wrote, such as a reason, may be quoted in it: its further lines cannot pass for ours.
+    console.print(harmless(error.message).replace("\n", "\n  "), markup=False)
     if error.hint:
-        console.print(error.hint, markup=False, style="dim")
+        console.print(harmless(error.hint), markup=False, style="dim")
     sys.exit(next(EXIT_CODES[kind] for kind in type(error).__mro__ if kind in EXIT_CODES))
 
 

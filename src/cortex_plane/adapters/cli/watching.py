@@ -1,15 +1,14 @@
-"""Watching a job from outside: asking again and again, and telling what is new."""
+"""Watching a job from outside: hearing that something is new, and telling what."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
-import orjson
 from rich.console import Console
 from rich.text import Text
 
@@ -18,9 +17,12 @@ from cortex_plane.adapters.cli.plane import collect
 from cortex_plane.adapters.cli.receipts import standing
 from cortex_plane.client import Client
 from cortex_plane.domain.effects import Question, Verdict
-from cortex_plane.domain.errors import Unavailable
-from cortex_plane.domain.jobs import TERMINAL, Hold, Job, JobStatus, Step, StepCall
+from cortex_plane.domain.errors import CortexError, Unavailable
+from cortex_plane.domain.events import Event, EventType
+from cortex_plane.domain.jobs import Hold, Job, JobStatus, Step, StepCall
 from cortex_plane.domain.values import to_json
+
+T = TypeVar("T")
 
 ARGUMENTS, RESULT, SAID = 80, 100, 200
 """How much of each is shown on a line."""
@@ -35,14 +37,46 @@ class Look:
 
 async def watch(plane: Client, job_id: UUID, interval: float, as_json: bool) -> Job:
     """Until the job ends. A plane that is away for a while is waited for; one that was never there is not."""
-    told = _Told(as_json)
-    look = await _look(plane, job_id, -1)
-    while True:
-        told.tell(look)
-        if look.job.status in TERMINAL:
-            return look.job
-        await asyncio.sleep(interval)
-        look = await _look_patiently(plane, job_id, told.whole, interval)
+    events = plane.jobs.events(job_id, on_lost=_away)
+    if as_json:
+        async for event in events:
+            _write(event)
+        return await _patiently(lambda: plane.jobs.get(job_id), interval)
+    told = _Told()
+    async for batch in _batches(events):
+        # The events say that something is new; the steps say what, in full.
+        look = await _patiently(lambda: _look(plane, job_id, told.whole), interval)
+        told.tell(look, batch)
+    look = await _patiently(lambda: _look(plane, job_id, told.whole), interval)
+    told.tell(look, [])
+    return look.job
+
+
+async def _batches(events: AsyncIterator[Event]) -> AsyncIterator[list[Event]]:
+    """Whatever came while the last batch was told: a fast job costs few looks."""
+    waiting: asyncio.Queue[Event | None] = asyncio.Queue()
+
+    async def read() -> None:
+        try:
+            async for event in events:
+                waiting.put_nowait(event)
+        finally:
+            waiting.put_nowait(None)
+
+    reading = asyncio.create_task(read())
+    try:
+        over = False
+        while not over:
+            batch = [await waiting.get()]
+            while not waiting.empty():
+                batch.append(waiting.get_nowait())
+            over = None in batch
+            new = [event for event in batch if event is not None]
+            if any(event.type != EventType.TEXT_CHUNK for event in new):
+                yield new
+        await reading
+    finally:
+        reading.cancel()
 
 
 async def _look(plane: Client, job_id: UUID, above: int) -> Look:
@@ -53,39 +87,49 @@ async def _look(plane: Client, job_id: UUID, above: int) -> Look:
     return Look(job, steps, await plane.jobs.questions(job_id) if asks else [])
 
 
-async def _look_patiently(plane: Client, job_id: UUID, above: int, interval: float) -> Look:
+async def _patiently(look: Callable[[], Awaitable[T]], interval: float) -> T:
     warned = False
     while True:
         try:
-            return await _look(plane, job_id, above)
+            return await look()
         except Unavailable as error:
             if not warned:
-                Console(stderr=True, highlight=False, soft_wrap=True).print(
-                    f"{error.message} Waiting for it.", markup=False, style="dim"
-                )
+                _away(error)
             warned = True
             await asyncio.sleep(max(interval, 0.1))
+
+
+def _away(error: CortexError) -> None:
+    Console(stderr=True, highlight=False, soft_wrap=True).print(
+        f"{error.message} Waiting for it.", markup=False, style="dim"
+    )
 
 
 class _Told:
     """What was told already, so that everything is told once."""
 
-    def __init__(self, as_json: bool) -> None:
+    def __init__(self) -> None:
         self.whole = -1
         """The last step that cannot change any more, because there is one after it."""
-        self._as_json = as_json
         self._lines: set[Any] = set()
         self._standing: Any = None
 
-    def tell(self, look: Look) -> None:
+    def tell(self, look: Look, events: Sequence[Event]) -> None:
         for step in look.steps:
             self._tell_step(step)
         if look.steps:
             self.whole = look.steps[-1].step_index - 1
+        for line in filter(None, map(event_line, events)):
+            tell(line)
         self._tell_job(look.job)
+        if look.job.status is JobStatus.WAITING_FOR_APPROVAL:
+            for event in _undecided(events):
+                for command in approval_lines(event):
+                    tell(command)
         for question in look.questions:
             if self._is_new(("question", question.call_id, question.attempt)):
-                self._tell_question(question)
+                for answer in question_lines(question):
+                    tell(answer)
 
     def _is_new(self, line: Any) -> bool:
         known = line in self._lines
@@ -93,10 +137,6 @@ class _Told:
         return not known
 
     def _tell_step(self, step: Step) -> None:
-        if self._as_json:
-            if self._is_new(to_json(step)):
-                _write("step", step)
-            return
         if self._is_new((step.step_index, "said")) and step.text:
             tell(step_line(step))
         for call in step.calls:
@@ -105,24 +145,24 @@ class _Told:
 
     def _tell_job(self, job: Job) -> None:
         now = (job.status, tuple(job.holds), job.pending_pause, job.pending_cancel, job.retry_count)
-        if now == self._standing:
-            return
-        self._standing = now
-        if self._as_json:
-            _write("job", job)
-        else:
+        if now != self._standing:
+            self._standing = now
             tell(job_line(job))
 
-    def _tell_question(self, question: Question) -> None:
-        if self._as_json:
-            _write("question", question)
-        else:
-            for line in question_lines(question):
-                tell(line)
+
+def _undecided(events: Sequence[Event]) -> list[Event]:
+    """Requests that nothing among these events has decided."""
+    over = {EventType.APPROVAL_DECIDED, EventType.APPROVAL_EXPIRED, EventType.APPROVAL_CANCELLED}
+    decided = {event.data.get("approval_id") for event in events if event.type in over}
+    return [
+        event
+        for event in events
+        if event.type == EventType.APPROVAL_REQUESTED and event.data.get("approval_id") not in decided
+    ]
 
 
-def _write(kind: str, value: Any) -> None:
-    sys.stdout.write(orjson.dumps({kind: orjson.Fragment(to_json(value))}).decode() + "\n")
+def _write(event: Event) -> None:
+    sys.stdout.write(to_json(event).decode() + "\n")
     sys.stdout.flush()
 
 
@@ -170,6 +210,37 @@ def _about(job: Job) -> list[str]:
         case JobStatus.FAILED | JobStatus.CANCELLED:
             return [short(job.error_message or "", 1000)]
     return []
+
+
+def event_line(event: Event) -> str | None:
+    """What neither the job nor its steps tell."""
+    data = event.data
+    match event.type:
+        case EventType.WORKER_LOST:
+            return f"      its worker {short(data.get('worker', ''), 80)} is gone; another one takes it over"
+        case EventType.APPROVAL_DECIDED:
+            by = f" by {short(data['by'], 80)}" if data.get("by") else ""
+            return f"      {short(data.get('decision', 'decided'), 40)}{by}: {_about_approval(event)}"
+        case EventType.APPROVAL_EXPIRED:
+            return f"      nobody decided in time: {_about_approval(event)}"
+        case EventType.APPROVAL_REMINDED:
+            return f"      still waits for a decision: {_about_approval(event)}"
+    return None
+
+
+def _about_approval(event: Event) -> str:
+    tool = f"{short(event.data['tool'], 80)}, " if event.data.get("tool") else ""
+    return f"{tool}approval {event.data.get('approval_id')}"
+
+
+def approval_lines(event: Event) -> list[str | Text]:
+    """What is asked, and the exact commands that decide it."""
+    id = event.data.get("approval_id")
+    tool = short(event.data.get("tool", "a call"), 80)
+    return [
+        Text(f"{tool} waits for a person's decision (approval {id}):", style="bold"),
+        *(f"  cortex approval {verb} {id}" for verb in ("show", "approve", "deny")),
+    ]
 
 
 def question_lines(question: Question) -> list[str | Text]:

@@ -9,32 +9,56 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.types import ASGIApp
 
+from cortex_plane.adapters import dashboard
 from cortex_plane.adapters.http import problems
 from cortex_plane.adapters.http.frame import Frame
 from cortex_plane.adapters.http.routes import (
     agents,
+    approvals,
     audit,
     connections,
+    events,
     health,
     jobs,
     keys,
     me,
     members,
     orgs,
+    policies,
+    requests,
     schemas,
     sessions,
     teams,
     tools,
     workers,
 )
+from cortex_plane.adapters.http.streaming import OpenStreams
 from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.operations.feeds import EventFeed
 from cortex_plane.storage.database import Database
 
 # Routes are tried in this order: the ones that programs call all day come first.
-NOUNS = (connections, sessions, jobs, agents, me, orgs, teams, members, keys, audit, tools, workers)
+NOUNS = (
+    connections,
+    sessions,
+    jobs,
+    approvals,
+    events,
+    agents,
+    me,
+    orgs,
+    teams,
+    members,
+    keys,
+    audit,
+    policies,
+    tools,
+    workers,
+    requests,
+)
 
 
-def create_app(db: Database, metrics: Metrics) -> FastAPI:
+def create_app(db: Database, metrics: Metrics, feed: EventFeed | None = None) -> FastAPI:
     app = FastAPI(
         title="Cortex Plane",
         version=version("cortex-plane"),
@@ -44,7 +68,10 @@ def create_app(db: Database, metrics: Metrics) -> FastAPI:
     )
     app.state.db = db
     app.state.metrics = metrics
+    app.state.feed = feed or EventFeed(db)
+    app.state.streams = OpenStreams()
     _mount(app)
+    dashboard.mount(app)
     return app
 
 
@@ -59,6 +86,7 @@ def _mount(app: FastAPI) -> None:
     for noun in NOUNS:
         app.include_router(noun.router, prefix="/v1")
     app.include_router(agents.router, include_in_schema=False)  # spec 2's path: /agents/{slug}
+    app.include_router(requests.router, prefix="/api", include_in_schema=False)  # spec 3's paths
     app.include_router(schemas.router)
     app.include_router(health.router)
     problems.install(app)

@@ -21,6 +21,8 @@ from cortex_plane.domain.errors import TooLarge
 log = structlog.get_logger()
 
 MAX_BODY_BYTES = 1024 * 1024
+LARGER_BODIES = {"/v1/policies": 32 * 1024 * 1024}  # a whole file in a string of JSON
+"""For callers that are known and may send one. Until then the ordinary limit holds."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _SAFE_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -56,36 +58,46 @@ class Frame:
         structlog.contextvars.bind_contextvars(request_id=request_id)
         started = time.perf_counter()
         status = 500
-        taken = 0
+        taken, declared = 0, _declared(request)
+        state["max_body_bytes"] = self._max
         began = False
+        streams = False
 
         async def limited() -> Message:
             nonlocal taken
+            _require_within(state["max_body_bytes"], declared)
             message = await receive()
             taken += len(message.get("body", b""))
-            if taken > self._max:
-                raise BodyTooLarge(self._max)
+            _require_within(state["max_body_bytes"], taken)
             return message
 
         async def framed(message: Message) -> None:
-            nonlocal status, began
+            nonlocal status, began, streams
             if message["type"] == "http.response.start":
                 began = True
                 status = message["status"]
                 message.setdefault("headers", [])
-                message["headers"] += [*_SAFE_HEADERS, (b"x-request-id", request_id.encode())]
+                message["headers"] += [*_missing(message), (b"x-request-id", request_id.encode())]
+                streams = _streams(message)
+                if streams:
+                    # It is answered now. How long somebody goes on listening says nothing about the plane.
+                    self._record(scope, request.method, status, time.perf_counter() - started)
             await send(message)
 
         try:
-            if _declared(request) > self._max:
-                raise BodyTooLarge(self._max)
+            if scope["path"] not in LARGER_BODIES:
+                _require_within(self._max, declared)
             await self._app(scope, limited, framed)
         except BodyTooLarge as error:
             if not began:
                 refusal = problem(request, 413, TooLarge.code, error.detail, TooLarge.default_hint)
                 await refusal(scope, receive, framed)
         finally:
-            self._record(scope, request.method, status, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            if streams:
+                log.info("stream ended", route=_route(scope), seconds=round(seconds, 1))
+            else:
+                self._record(scope, request.method, status, seconds)
 
     def _record(self, scope: Scope, method: str, status: int, seconds: float) -> None:
         path = _route(scope)
@@ -104,6 +116,22 @@ class Frame:
         )
 
 
+def allow_larger_body(scope: Scope) -> None:
+    """Whoever sends it is known, and may: from here on the larger limit of the route holds."""
+    scope["state"]["max_body_bytes"] = LARGER_BODIES[scope["path"]]
+
+
+def _require_within(limit: int, size: int) -> None:
+    if size > limit:
+        raise BodyTooLarge(limit)
+
+
+def _missing(message: Message) -> list[tuple[bytes, bytes]]:
+    """The safe headers, except those that the response has set itself: a page needs a policy of its own."""
+    given = {name.lower() for name, _ in message["headers"]}
+    return [header for header in _SAFE_HEADERS if header[0] not in given]
+
+
 def _route(scope: Scope) -> str:
     """The path as the document has it. The framework's route lacks the prefix that it was included with."""
     template = getattr(scope.get("route"), "path", None)
@@ -111,6 +139,12 @@ def _route(scope: Scope) -> str:
         return "unmatched"
     given, known = scope["path"].split("/"), template.split("/")
     return "/".join(given[: 1 - len(known)] + known[1:])
+
+
+def _streams(start: Message) -> bool:
+    return any(
+        name == b"content-type" and value.startswith(b"text/event-stream") for name, value in start["headers"]
+    )
 
 
 def _declared(request: Request) -> int:

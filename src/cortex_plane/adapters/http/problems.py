@@ -21,6 +21,7 @@ from cortex_plane.domain.errors import (
     NotFound,
     Stale,
     TooLarge,
+    TooMany,
     Unauthenticated,
     Unavailable,
 )
@@ -47,6 +48,7 @@ STATUS: dict[type[CortexError], int] = {
     UncertainOutcome: 409,
     InvalidArguments: 422,
     Unavailable: 503,
+    TooMany: 429,
     CortexError: 500,
 }
 
@@ -61,6 +63,7 @@ _TITLES = {
     413: "Too large",
     422: "Invalid input",
     424: "Something that it needs has failed",
+    429: "Too many at once",
     500: "Internal error",
     503: "Not available now",
 }
@@ -128,8 +131,9 @@ async def _ours(request: Request, error: Exception) -> Response:
         raise error
     status = status_of(error)
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-    if status == 503:
+    if status in (429, 503):
         headers["Retry-After"] = "1"
+    if status == 503:
         log.warning("unavailable", error=str(error), cause=repr(error.__cause__))
     field = error.details.get("field")
     return problem(

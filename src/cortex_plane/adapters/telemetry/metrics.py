@@ -7,13 +7,15 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry, generate_latest
 
+from cortex_plane.adapters.telemetry.meters import MOMENTS, SpecMeters
+
 
 class Metrics:
     """The instruments of one process."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        reader = PrometheusMetricReader(registry=self._registry, scope_info_enabled=False)
+        self.registry = CollectorRegistry()
+        reader = PrometheusMetricReader(registry=self.registry, scope_info_enabled=False)
         self._provider = MeterProvider(
             metric_readers=[reader],
             resource=Resource({"service.name": "cortex-plane"}),
@@ -22,7 +24,10 @@ class Metrics:
         meter = self._provider.get_meter("cortex_plane")
         self.requests = meter.create_counter("http_requests", description="Requests by route and status.")
         self.request_seconds = meter.create_histogram(
-            "http_request_duration", unit="s", description="Time to answer, by route."
+            "http_request_duration",
+            unit="s",
+            description="Time to answer, by route.",
+            explicit_bucket_boundaries_advisory=MOMENTS,
         )
         self.messages = meter.create_counter("messages_ingested", description="Messages taken in, by tenant.")
         self.jobs = meter.create_counter(
@@ -31,9 +36,15 @@ class Metrics:
         self.rejected_keys = meter.create_counter(
             "authentication_failures", description="Requests refused for their key, by reason."
         )
+        self.rejected_logins = meter.create_counter(
+            "login_failures",
+            description="Login links and forms of the dashboard that were refused, by reason.",
+        )
+
+        self.meters = SpecMeters(meter)
 
     def exposition(self) -> bytes:
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
     def close(self) -> None:
         self._provider.shutdown()

@@ -8,7 +8,7 @@ from typing import Any
 HIDDEN = "[redacted]"
 
 _PATTERNS = (
-    re.compile(r"cortex_(?:key|apr_\d+)_[A-Za-z0-9_-]{8,}"),
+    re.compile(r"cortex_(?:key|login|session|apr_\d+)_[A-Za-z0-9_-]{8,}"),
     re.compile(r"whsec_[A-Za-z0-9+/=]{8,}"),
     re.compile(r"(?i)\bbearer\s+[A-Za-z0-9._~+/=-]{8,}"),
     re.compile(r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"),

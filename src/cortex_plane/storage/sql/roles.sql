@@ -3,7 +3,7 @@ do $$
 declare
   wanted text;
 begin
-  foreach wanted in array array['cortex_app', 'cortex_resolver', 'cortex_claimer'] loop
+  foreach wanted in array array['cortex_app', 'cortex_resolver', 'cortex_claimer', 'cortex_scheduler'] loop
     if not exists (select from pg_roles where rolname = wanted) then
       begin
         execute format('create role %I nologin', wanted);
@@ -14,7 +14,7 @@ begin
   end loop;
   -- Handing a function to its own role must be granted to a migrating login that is not a superuser. Asked for is
   -- usage and not membership: since PostgreSQL 16 whoever created a role is its member, but without the use of it.
-  foreach wanted in array array['cortex_resolver', 'cortex_claimer'] loop
+  foreach wanted in array array['cortex_resolver', 'cortex_claimer', 'cortex_scheduler'] loop
     if not pg_has_role(current_user, wanted, 'usage') then
       begin
         execute format('grant %I to %I', wanted, current_user);

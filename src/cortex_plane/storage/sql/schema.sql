@@ -9,6 +9,8 @@ declare
   the_job record;
   lost worker%rowtype;
   at timestamptz;
+  kinds text[] := array['worker_lost', 'status'];
+  told jsonb[];
 begin
   perform set_config('app.org_id', p_org::text, true);
   select j.session_id, j.leased_at, j.status into the_job from job j
@@ -42,14 +44,20 @@ begin
     -- Nobody will settle them any more. They may have happened, and that is what they say.
     update tool_call set status = 'uncertain' where org_id = p_org and job_id = p_job and status = 'intended';
   end if;
-  perform session_append(p_org, the_job.session_id, 0, array['worker_lost', 'status'], array[p_job, p_job],
-    array[jsonb_build_object('worker', lost.name, 'epoch', p_epoch), jsonb_build_object('status', p_status)],
+  perform void_chunks(p_org, p_job, p_epoch);
+  told := array[jsonb_build_object('worker', lost.name, 'epoch', p_epoch), jsonb_build_object('status', p_status)];
+  if p_status = 'FAILED' then
+    kinds := array['worker_lost', 'error', 'status'];
+    told := array[told[1], jsonb_build_object('message', left(p_error, 500)),
+      told[2] || jsonb_build_object('error', left(p_error, 500))];
+  end if;
+  perform session_append(p_org, the_job.session_id, 0, kinds, array_fill(p_job, array[cardinality(kinds)]), told,
     array[p_action], array[p_body]);
   return true;
 end
 $$;
 
-CREATE FUNCTION public.advance_job(p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_write bigint, p_checkpoint text, p_mac bytea, p_step integer, p_message_seq bigint, p_response text, p_prompt_tokens integer, p_completion_tokens integer, p_step_seconds double precision, p_done_step integer, p_calls text, p_arguments text[], p_outcomes text, p_results text[], p_again uuid[], p_dispatch_seconds double precision, p_stored_ids uuid[], p_stored bytea[], p_reply text, p_status text, p_error text, p_delay_seconds double precision, p_hold text, p_result text, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[]) RETURNS TABLE(status text, session_id uuid, message_seq bigint, held boolean, cancelled boolean, dispatch_before timestamp with time zone, now timestamp with time zone, applied_before boolean)
+CREATE FUNCTION public.advance_job(p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_write bigint, p_checkpoint text, p_mac bytea, p_step integer, p_message_seq bigint, p_response text, p_prompt_tokens integer, p_completion_tokens integer, p_step_seconds double precision, p_done_step integer, p_calls text, p_arguments text[], p_outcomes text, p_results text[], p_again uuid[], p_dispatch_seconds double precision, p_stored_ids uuid[], p_stored bytea[], p_reply text, p_status text, p_error text, p_delay_seconds double precision, p_hold text, p_result text, p_granted text, p_policies text, p_open_approvals integer, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[]) RETURNS TABLE(status text, session_id uuid, message_seq bigint, held boolean, cancelled boolean, dispatch_before timestamp with time zone, now timestamp with time zone, applied_before boolean, policies text, held_seconds double precision)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -72,11 +80,12 @@ begin
       deaths = case when p_done_step is null then j.deaths else 0 end, updated_at = plane_now()
     where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
       and j.write_seq = p_write - 1
-    returning j.session_id, j.kind, j.holds, j.cancel_requested_at is not null as cancelled, j.updated_at as at
+    returning j.session_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled, j.updated_at as at
     into the_job;
     now := the_job.at;
   else
-    select j.session_id, j.kind, j.holds, j.cancel_requested_at is not null as cancelled, j.cancel_reason, j.leased_at
+    select j.session_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled, j.cancel_reason,
+      j.leased_at
     into the_job
     from job j
     where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
@@ -90,15 +99,23 @@ begin
     return query
       select j.status, j.session_id, h.message_seq, j.holds <> '{}', j.cancel_requested_at is not null,
         (select max(c.dispatch_before) from tool_call c
-         where c.org_id = p_org and c.job_id = p_job and c.status = 'intended'), plane_now(), true
+         where c.org_id = p_org and c.job_id = p_job and c.status = 'intended'), plane_now(), true,
+        policies_version(p_org), extract(epoch from plane_now() - j.held_at)::double precision
       from job j join session_head h on h.org_id = j.org_id and h.session_id = j.session_id
       where j.org_id = p_org and j.id = p_job and j.epoch = p_epoch and j.write_seq = p_write
         and (j.worker_id = p_worker or (j.worker_id is null and p_status is not null));
     return;
   end if;
 
+  policies := policies_version(p_org);
+  if (p_dispatch_seconds is not null or p_open_approvals > 0) and policies is distinct from p_policies then
+    raise exception using errcode = 'CX409', detail = 'policy_changed',
+      message = 'The policies changed since this call was authorised.', hint = 'It is authorised again.';
+  end if;
+
   session_id := the_job.session_id;
   held := the_job.holds <> '{}';
+  held_seconds := extract(epoch from now - the_job.held_at);
   cancelled := the_job.cancelled;
 
   if p_reply is not null or (p_status = 'COMPLETED' and the_job.kind = 'conversation') then
@@ -147,6 +164,7 @@ begin
         next_retry_at = case when ends_as = 'RETRY' then ends end,
         wake_at = case when ends_as = 'SLEEPING' then ends end,
         retry_count = j.retry_count + (ends_as = 'RETRY')::integer,
+        open_approvals = case when ends_as = 'WAITING_FOR_APPROVAL' then p_open_approvals else 0 end,
         holds = new_holds, held_at = case when new_holds <> '{}' then coalesce(j.held_at, now) end,
         error_message = case when ends_as = 'CANCELLED' then coalesce(the_job.cancel_reason, p_error, 'cancelled')
           when ends_as = 'COMPLETED' then null
@@ -159,6 +177,10 @@ begin
   end if;
   status := coalesce(ends_as, 'RUNNING');
 
+  if ends_as in ('FAILED', 'CANCELLED') then
+    update tool_call c set status = 'rejected', error = 'its job ended', settled_by = 'cancelled', finished_at = now
+    where c.org_id = p_org and c.job_id = p_job and c.status in ('awaiting', 'approved');
+  end if;
   if p_step is not null then
     insert into step (org_id, job_id, step_index, message_seq, response, prompt_tokens, completion_tokens, started_at,
       created_at)
@@ -194,7 +216,34 @@ begin
     update tool_call c
     set status = 'intended', attempt = c.attempt + 1, dispatch_before = advance_job.dispatch_before,
       settle_after = advance_job.dispatch_before + (c.settle_after - c.dispatch_before), finished_at = null
-    where c.org_id = p_org and c.id = any (p_again);
+    where c.org_id = p_org and c.id = any (p_again) and c.job_id = p_job
+      and c.status in ('intended', 'uncertain', 'cleared');
+    if (select count(*) from tool_call c where c.org_id = p_org and c.id = any (p_again) and c.job_id = p_job
+        and c.status = 'intended') <> cardinality(p_again) then
+      raise exception using errcode = 'CX409', detail = 'not_authorised',
+        message = 'A call that is over cannot be sent again.', hint = 'This is a defect: report it.';
+    end if;
+  end if;
+  if p_granted is not null then
+    for given in
+      select * from jsonb_to_recordset(p_granted::jsonb) g (
+        id uuid, digest text, input_hash text, on_uncertain text, timeout_seconds double precision)
+    loop
+      update approval_grant g set consumed_at = now
+      from tool_call c
+      where g.org_id = p_org and g.call_id = given.id and g.consumed_at is null and g.expires_at > now
+        and g.tool_digest = given.digest and g.input_hash = decode(given.input_hash, 'hex')
+        and c.org_id = p_org and c.id = given.id and c.job_id = p_job and c.status = 'approved'
+        and c.input_hash = g.input_hash;
+      if not found then
+        raise exception using errcode = 'CX409', detail = 'grant_refused',
+          message = 'There is no grant for exactly this call.', hint = 'It needs a new approval.';
+      end if;
+      update tool_call c
+      set status = 'intended', on_uncertain = given.on_uncertain, dispatch_before = advance_job.dispatch_before,
+        settle_after = advance_job.dispatch_before + make_interval(secs => given.timeout_seconds)
+      where c.org_id = p_org and c.id = given.id;
+    end loop;
   end if;
   if p_calls is not null then
     for given in
@@ -208,6 +257,10 @@ begin
         values (p_org, given.authorization_id, p_job, given.tool, decode(given.input_hash, 'hex'), given.verdict,
           given.rule, now);
       end if;
+      if given.status = 'intended' and given.verdict is distinct from 'allow' then
+        raise exception using errcode = 'CX409', detail = 'not_authorised',
+          message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
+      end if;
       insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash,
         read_only, on_uncertain, authorization_id, status, dispatch_before, settle_after, result, result_id, error,
         created_at, finished_at)
@@ -217,7 +270,18 @@ begin
         case when given.status = 'intended'
           then dispatch_before + make_interval(secs => given.timeout_seconds) end,
         p_results[given.result]::jsonb, given.result_id, given.error, now,
-        case when given.status in ('completed', 'failed', 'rejected') then now end);
+        case when given.status in ('completed', 'failed', 'rejected') then now end)
+      -- An approval that no longer fits is asked for again, with the same row.
+      on conflict on constraint tool_call_pkey do update
+      set status = excluded.status, tool_digest = excluded.tool_digest, authorization_id = excluded.authorization_id,
+        error = excluded.error, finished_at = excluded.finished_at, on_uncertain = excluded.on_uncertain,
+        dispatch_before = coalesce(excluded.dispatch_before, tool_call.dispatch_before),
+        settle_after = coalesce(excluded.settle_after, tool_call.settle_after)
+      where tool_call.status in ('approved', 'cleared') and tool_call.job_id = p_job;
+      if not found then
+        raise exception using errcode = 'CX409', detail = 'not_authorised',
+          message = 'A call that is over cannot be asked for again.', hint = 'This is a defect: report it.';
+      end if;
     end loop;
   end if;
   if p_reply is not null then
@@ -236,6 +300,67 @@ begin
   return next;
 end
 $$;
+
+CREATE FUNCTION public.append_chunks(p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_step integer, p_texts text[]) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  head session_head%rowtype;
+  at timestamptz;
+  void_epoch bigint;
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  select h.* into head
+  from session_head h join job j on j.org_id = h.org_id and j.session_id = h.session_id
+  where j.org_id = p_org and j.id = p_job
+  for update of h;
+  if not found
+    or not exists (
+      select from job j where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch)
+    or exists (select from step s where s.org_id = p_org and s.job_id = p_job and s.step_index = p_step) then
+    return false;
+  end if;
+  at := plane_now();
+  with gone as (
+    delete from text_chunk c
+    where c.org_id = p_org and c.job_id = p_job and c.step_index = p_step and c.epoch <> p_epoch
+    returning c.epoch)
+  select max(g.epoch) into void_epoch from gone g;
+  if void_epoch is not null then
+    head.event_seq := head.event_seq + 1;
+    insert into event (org_id, session_id, seq, type, job_id, data, created_at)
+    values (p_org, head.session_id, head.event_seq, 'step_restarted', p_job,
+      jsonb_build_object('step', p_step, 'epoch', void_epoch), at);
+  end if;
+  insert into text_chunk (org_id, session_id, seq, job_id, step_index, epoch, text, created_at)
+  select p_org, head.session_id, head.event_seq + t.number, p_job, p_step, p_epoch, t.text, at
+  from unnest(p_texts) with ordinality t (text, number);
+  update session_head h
+  set event_seq = head.event_seq + coalesce(cardinality(p_texts), 0), last_activity_at = at
+  where h.org_id = p_org and h.session_id = head.session_id;
+  return true;
+end
+$$;
+
+CREATE FUNCTION public.approval_guard() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  -- What was decided stays as it was decided.
+  if old.status <> 'pending' or (old.status <> new.status and not approval_may_move(old.status, new.status)) then
+    raise exception using errcode = 'CX409', detail = 'illegal_transition',
+      message = format('An approval cannot go from %s to %s.', old.status, new.status),
+      hint = 'Read the approval again; somebody may have decided it.';
+  end if;
+  return new;
+end
+$$;
+
+CREATE FUNCTION public.approval_may_move(old_status text, new_status text) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ((old_status = 'pending'::text) AND (new_status = ANY (ARRAY['approved'::text, 'denied'::text, 'expired'::text, 'cancelled'::text])));
 
 CREATE FUNCTION public.authenticate(p_secret_hash bytea, p_org_slug text) RETURNS TABLE(org_id uuid, key_id uuid, kind text, name text, roles text[], user_account_id uuid, clearance integer, platform boolean, acts_elsewhere boolean)
     LANGUAGE plpgsql
@@ -298,6 +423,38 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.authenticate_browser(p_secret_hash bytea, p_idle interval) RETURNS TABLE(org_id uuid, session_id uuid, user_account_id uuid, name text, roles text[], clearance integer)
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+  home uuid;
+  found_id uuid;
+  kept browser_session%rowtype;
+  person user_account%rowtype;
+begin
+  select r.org_id, r.id into home, found_id from resolve_browser_session(p_secret_hash) r;
+  if home is null then
+    return;
+  end if;
+  perform set_config('app.org_id', home::text, true);
+  select * into kept from browser_session s where s.org_id = home and s.id = found_id;
+  if kept.id is null or kept.expires_at <= plane_now() or kept.last_seen_at + p_idle <= plane_now() then
+    return;
+  end if;
+  select * into person from user_account u where u.org_id = home and u.id = kept.user_account_id;
+  if person.deactivated_at is not null then
+    return;
+  end if;
+  if kept.last_seen_at < plane_now() - interval '1 minute' then
+    update browser_session s set last_seen_at = plane_now()
+    where s.org_id = home and s.id = found_id and s.last_seen_at < plane_now() - interval '1 minute';
+  end if;
+  return query select home, found_id, person.id, person.display_name, person.roles, person.clearance;
+end
+$$;
+
 CREATE FUNCTION public.beat(p_worker uuid, p_lease interval) RETURNS TABLE(expires_at timestamp with time zone, cancelled uuid[])
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -313,11 +470,40 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.cancel_approvals(p_org uuid, p_jobs uuid[], p_reason text) RETURNS TABLE(id uuid, tool_name text, job_id uuid)
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+  at timestamptz;
+begin
+  perform lock_approvals(p_org, p_jobs, null);
+  at := plane_now();
+  update tool_call c set status = 'rejected', error = p_reason, settled_by = 'cancelled', finished_at = at
+  where c.org_id = p_org and c.job_id = any (p_jobs) and c.status in ('awaiting', 'approved');
+  return query
+    with ended as (
+      update approval_request r
+      set status = 'cancelled', next_action_at = null, resolved_at = at, resolution_reason = p_reason
+      where r.org_id = p_org and r.status = 'pending' and r.id in (
+          select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (p_jobs))
+        and not exists (
+          select from approval_invocation i join tool_call c on c.org_id = i.org_id and c.id = i.call_id
+          where i.org_id = p_org and i.approval_id = r.id and i.job_id <> all (p_jobs) and c.status = 'awaiting')
+      returning r.id, r.tool_name, r.job_id),
+    told as (
+      insert into approval_event (org_id, approval_id, event_type, payload, created_at)
+      select p_org, e.id, 'cancelled', jsonb_build_object('reason', p_reason), at from ended e)
+    select e.id, e.tool_name, e.job_id from ended e order by e.id;
+end
+$$;
+
 CREATE FUNCTION public.chain_hash(previous bytea, seq bigint, at timestamp with time zone, body_hash bytea) RETURNS bytea
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN sha256((((previous || int8send(seq)) || int8send(((EXTRACT(epoch FROM at) * (1000000)::numeric))::bigint)) || body_hash));
 
-CREATE FUNCTION public.claim_jobs(p_worker uuid, p_apps text[], p_wanted integer, p_after uuid) RETURNS TABLE(org_id uuid, job_id uuid, session_id uuid, agent_id uuid, agent_version integer, kind text, app text, payload jsonb, checkpoint text, checkpoint_mac bytea, epoch bigint, write_seq bigint, retry_count integer, max_retries integer, running_seconds double precision, model_config jsonb, skill_config jsonb, resource_limits jsonb, message_seq bigint, now timestamp with time zone)
+CREATE FUNCTION public.claim_jobs(p_worker uuid, p_apps text[], p_wanted integer, p_after uuid) RETURNS TABLE(org_id uuid, job_id uuid, session_id uuid, agent_id uuid, agent_version integer, kind text, app text, payload jsonb, checkpoint text, checkpoint_mac bytea, epoch bigint, write_seq bigint, retry_count integer, max_retries integer, running_seconds double precision, model_config jsonb, skill_config jsonb, resource_limits jsonb, message_seq bigint, now timestamp with time zone, agent text, teams uuid[], session_kind text, policies text, request_policies jsonb, waited_seconds double precision)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -341,13 +527,16 @@ begin
     if found_job.id is null then
       return query select null::uuid, null::uuid, null::uuid, null::uuid, null::integer, null::text, null::text,
         null::jsonb, null::text, null::bytea, null::bigint, null::bigint, null::integer, null::integer,
-        null::double precision, null::jsonb, null::jsonb, null::jsonb, null::bigint, plane_now();
+        null::double precision, null::jsonb, null::jsonb, null::jsonb, null::bigint, plane_now(),
+        null::text, null::uuid[], null::text, null::text, null::jsonb, null::double precision;
       exit;
     end if;
     at_org := found_job.org_id;
     perform set_config('app.org_id', at_org::text, true);
     now := plane_now();
-    select j.session_id, j.status into moved from job j where j.org_id = at_org and j.id = found_job.id;
+    select j.session_id, j.status,
+      case when j.epoch > 0 then extract(epoch from now - j.runnable_at)::double precision end as waited
+    into moved from job j where j.org_id = at_org and j.id = found_job.id;
     if moved.status = 'RUNNING' then
       update job j
       set worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now, runnable_at = null
@@ -362,8 +551,12 @@ begin
     return query
       select j.org_id, j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.app, j.payload,
         j.checkpoint::text, j.checkpoint_mac, j.epoch, j.write_seq, j.retry_count, j.max_retries, j.running_seconds,
-        v.model_config, v.skill_config, v.resource_limits, h.message_seq, now
+        v.model_config, v.skill_config, v.resource_limits, h.message_seq, now,
+        a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, policies_version(j.org_id), j.policies, moved.waited
       from job j
+      join agent a on a.org_id = j.org_id and a.id = j.agent_id
+      join team t on t.org_id = a.org_id and t.id = a.team_id
+      join session s on s.org_id = j.org_id and s.id = j.session_id
       join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
       join session_head h on h.org_id = j.org_id and h.session_id = j.session_id
       where j.org_id = at_org and j.id = found_job.id;
@@ -407,6 +600,94 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.close_approval(p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_status text, p_arguments text, p_input_hash bytea, p_member uuid, p_name text, p_reason text, p_channel text, p_vote text, p_key text, p_calls jsonb, p_grant_seconds double precision, p_jobs jsonb, p_cancelled uuid[], p_events jsonb, p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  at timestamptz := plane_now();
+  the_approval approval_request%rowtype;
+  given record;
+begin
+  update approval_request r
+  set status = p_status, version = p_version,
+    original_arguments = case when p_arguments is null then r.original_arguments
+      else coalesce(r.original_arguments, r.arguments) end,
+    original_hash = case when p_arguments is null then r.original_hash else coalesce(r.original_hash, r.input_hash) end,
+    arguments = coalesce(p_arguments::jsonb, r.arguments), input_hash = coalesce(p_input_hash, r.input_hash),
+    next_action_at = null, resolved_at = at, resolved_by = p_member, resolved_by_name = p_name,
+    resolution_reason = p_reason, resolved_via = p_channel
+  where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.version = p_seen
+  returning * into the_approval;
+  if not found then
+    raise serialization_failure using message = 'the approval changed meanwhile';
+  end if;
+  if p_vote is not null then
+    insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at)
+    values (p_org, p_approval, p_version, p_member, p_name, p_vote, p_reason, p_channel, at);
+  end if;
+  for given in select * from jsonb_to_recordset(p_calls) c (id uuid, status text, error text) loop
+    update tool_call c
+    set status = given.status, error = given.error, edited = c.edited or p_arguments is not null,
+      arguments = coalesce(p_arguments::jsonb, c.arguments), input_hash = coalesce(p_input_hash, c.input_hash),
+      settled_by = case when given.status = 'rejected' then p_status end,
+      finished_at = case when given.status = 'rejected' then at end
+    where c.org_id = p_org and c.id = given.id and c.status = 'awaiting';
+    if given.status = 'approved' then
+      insert into approval_grant (org_id, call_id, approval_id, tool_digest, input_hash, created_at, expires_at)
+      values (p_org, given.id, p_approval, the_approval.tool_digest, the_approval.input_hash, at,
+        at + make_interval(secs => p_grant_seconds));
+    end if;
+  end loop;
+  for given in select * from jsonb_to_recordset(p_jobs) j (id uuid, open integer, status text, error text) loop
+    if given.status is null then
+      update job j set open_approvals = given.open where j.org_id = p_org and j.id = given.id;
+    else
+      update job j
+      set status = given.status, open_approvals = given.open, error_message = coalesce(given.error, j.error_message),
+        runnable_at = case when given.status = 'RUNNING' then at end,
+        holds = case when given.status = 'FAILED' then '{}' else j.holds end,
+        held_at = case when given.status = 'FAILED' then null else j.held_at end
+      where j.org_id = p_org and j.id = given.id;
+    end if;
+  end loop;
+  if cardinality(p_cancelled) > 0 then
+    update approval_request r
+    set status = 'cancelled', next_action_at = null, resolved_at = at, resolution_reason = 'another call of its job ended it'
+    where r.org_id = p_org and r.id = any (p_cancelled) and r.status = 'pending';
+  end if;
+  for given in select * from jsonb_to_recordset(p_jobs) j (id uuid, open integer, status text, error text)
+    where j.status = 'FAILED'
+  loop
+    update tool_call c set status = 'rejected', error = given.error, settled_by = 'cancelled', finished_at = at
+    where c.org_id = p_org and c.job_id = given.id and c.status in ('awaiting', 'approved');
+  end loop;
+  insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, idempotency_key, payload,
+    created_at)
+  select p_org, e.approval, e.type, case when e.approval = p_approval then p_channel end, p_member, p_name,
+    case when e.approval = p_approval and e.keyed then p_key end, coalesce(e.payload, '{}'), at
+  from jsonb_to_recordset(p_events) e (approval uuid, type text, keyed boolean, payload jsonb);
+  perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies);
+end
+$$;
+
+CREATE FUNCTION public.count_suspended_sessions() RETURNS TABLE(org_id uuid, sessions bigint)
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+begin
+  for org_id in select r.org_id from resolve_orgs(null, null, null) r loop
+    perform set_config('app.org_id', org_id::text, true);
+    select count(distinct j.session_id) into sessions from job j
+    where j.org_id = count_suspended_sessions.org_id and j.status in ('WAITING_FOR_APPROVAL', 'PAUSED');
+    if sessions > 0 then
+      return next;
+    end if;
+  end loop;
+end
+$$;
+
 CREATE FUNCTION public.plane_now() RETURNS timestamp with time zone
     LANGUAGE sql PARALLEL SAFE
     RETURN clock_timestamp();
@@ -427,6 +708,7 @@ CREATE TABLE public.session (
     updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     held_at timestamp with time zone,
     hold_reason text,
+    idle_check_at timestamp with time zone,
     CONSTRAINT chk_session_conversation_has_person CHECK (((kind <> 'conversation'::text) OR (user_account_id IS NOT NULL))),
     CONSTRAINT chk_session_kind CHECK ((kind = ANY (ARRAY['conversation'::text, 'programmatic'::text, 'external'::text]))),
     CONSTRAINT chk_session_status CHECK ((status = ANY (ARRAY['CREATED'::text, 'ACTIVE'::text, 'PAUSED'::text, 'TERMINATED'::text])))
@@ -457,11 +739,12 @@ begin
   created_job := job_id is null;
   if created_job then
     job_id := p_job;
-    insert into job (org_id, id, session_id, agent_id, agent_version, kind, payload, app, holds, held_at, runnable_at)
+    insert into job (org_id, id, session_id, agent_id, agent_version, kind, payload, app, holds, held_at, runnable_at,
+      caused_by)
     select p_org, p_job, p_session.id, a.id, a.config_version, 'conversation',
       jsonb_build_object('message_seq', message_seq), coalesce(v.skill_config ->> 'app', 'plane'),
       case when p_session.held_at is null then '{}' else array['session'] end, p_session.held_at,
-      case when p_session.held_at is null then plane_now() end
+      case when p_session.held_at is null then plane_now() end, coalesce(p_author, p_session.user_account_id)
     from agent a
     join agent_version v on v.org_id = a.org_id and v.agent_id = a.id and v.version = a.config_version
     where a.org_id = p_org and a.id = p_session.agent_id;
@@ -478,11 +761,85 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.drop_chunks(p_org uuid, p_job uuid, p_step integer) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  delete from text_chunk c using job j
+  where j.org_id = p_org and j.id = p_job and c.org_id = p_org and c.session_id = j.session_id
+    and exists (
+      select from step s where s.org_id = p_org and s.job_id = c.job_id and s.step_index = c.step_index);
+  return not exists (
+    select from text_chunk c where c.org_id = p_org and c.job_id = p_job and c.step_index = p_step);
+end
+$$;
+
+CREATE FUNCTION public.events_after(p_session uuid, p_job uuid, p_after bigint, p_limit integer) RETURNS TABLE(seq bigint, type text, job_id uuid, data jsonb, created_at timestamp with time zone)
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+begin
+  return query
+    with happened as (
+      (select e.seq, e.type, e.job_id, e.data, e.created_at from event e
+       where e.session_id = p_session and e.seq > p_after and (p_job is null or e.job_id = p_job)
+       order by e.seq limit p_limit)
+      union all
+      (select c.seq, 'text_chunk', c.job_id,
+         jsonb_build_object('step', c.step_index, 'epoch', c.epoch, 'text', c.text), c.created_at
+       from text_chunk c
+       where c.session_id = p_session and c.seq > p_after and (p_job is null or c.job_id = p_job)
+         and not exists (
+           select from step s where s.org_id = c.org_id and s.job_id = c.job_id and s.step_index = c.step_index)
+         and not exists (
+           select from job j where j.org_id = c.org_id and j.id = c.job_id
+             and j.status in ('COMPLETED', 'FAILED', 'CANCELLED'))
+       order by c.seq limit p_limit)
+      order by seq limit p_limit)
+    select h.seq, h.type, h.job_id,
+      case when said.text is null then h.data
+        when length(said.text) <= 8000 then h.data || jsonb_build_object('text', said.text)
+        else h.data || jsonb_build_object('text', left(said.text, 8000), 'truncated', true) end,
+      h.created_at
+    from happened h
+    left join lateral (
+      select m.text from message m
+      where h.type = 'message' and h.data ? 'seq' and m.session_id = p_session and m.seq = (h.data ->> 'seq')::bigint
+      union all
+      select s.response ->> 'text' from step s
+      where h.type in ('message', 'completion') and h.data ? 'step' and not h.data ? 'seq'
+        and s.job_id = h.job_id and s.step_index = (h.data ->> 'step')::integer
+      limit 1) said on true
+    order by h.seq;
+end
+$$;
+
 CREATE FUNCTION public.find_cancelled(p_worker uuid) RETURNS TABLE(org_id uuid, id uuid)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     AS $$
   select j.org_id, j.id from job j where j.worker_id = p_worker and j.cancel_requested_at is not null
+$$;
+
+CREATE FUNCTION public.find_due_approvals(p_limit integer) RETURNS TABLE(org_id uuid, id uuid, due timestamp with time zone)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select r.org_id, r.id, r.next_action_at from approval_request r
+  where r.next_action_at <= (select plane_now())
+  order by r.next_action_at limit p_limit
+$$;
+
+CREATE FUNCTION public.find_idle_sessions(p_limit integer) RETURNS TABLE(org_id uuid, id uuid, due timestamp with time zone)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select s.org_id, s.id, s.idle_check_at from session s
+  where s.idle_check_at <= (select plane_now())
+  order by s.idle_check_at limit p_limit
 $$;
 
 CREATE FUNCTION public.find_leased(p_worker uuid) RETURNS TABLE(org_id uuid, id uuid, epoch bigint)
@@ -594,6 +951,23 @@ CREATE FUNCTION public.find_orphans(p_limit integer) RETURNS TABLE(org_id uuid, 
   from worker w join job j on j.worker_id = w.id
   where w.expires_at < (select plane_now())
   limit p_limit
+$$;
+
+CREATE FUNCTION public.forget_chunks(p_limit integer) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  gone integer;
+begin
+  delete from text_chunk c
+  where (c.org_id, c.session_id, c.seq) in (
+    select o.org_id, o.session_id, o.seq from text_chunk o
+    where o.created_at < (select plane_now()) - interval '1 hour'
+    order by o.created_at limit p_limit);
+  get diagnostics gone = row_count;
+  return gone;
+end
 $$;
 
 CREATE FUNCTION public.forget_workers() RETURNS void
@@ -771,6 +1145,43 @@ CREATE FUNCTION public.job_may_move(old_status text, new_status text) RETURNS bo
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE old_status WHEN 'PENDING'::text THEN (new_status = ANY (ARRAY['RUNNING'::text, 'FAILED'::text, 'CANCELLED'::text])) WHEN 'RUNNING'::text THEN (new_status = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'RETRY'::text, 'WAITING_FOR_APPROVAL'::text, 'SLEEPING'::text, 'PAUSED'::text, 'CANCELLED'::text])) WHEN 'RETRY'::text THEN (new_status = ANY (ARRAY['RUNNING'::text, 'FAILED'::text, 'CANCELLED'::text])) WHEN 'WAITING_FOR_APPROVAL'::text THEN (new_status = ANY (ARRAY['RUNNING'::text, 'PAUSED'::text, 'FAILED'::text, 'CANCELLED'::text])) WHEN 'SLEEPING'::text THEN (new_status = ANY (ARRAY['RUNNING'::text, 'PAUSED'::text, 'FAILED'::text, 'CANCELLED'::text])) WHEN 'PAUSED'::text THEN (new_status = ANY (ARRAY['RUNNING'::text, 'FAILED'::text, 'CANCELLED'::text])) ELSE false END;
 
+CREATE FUNCTION public.job_past(p_org uuid, p_job uuid, p_session uuid, p_read_to bigint, p_fresh boolean) RETURNS TABLE(said jsonb, steps jsonb, calls jsonb)
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  select coalesce(jsonb_agg(jsonb_build_object('seq', m.seq, 'role', m.role, 'text', m.text, 'job_id', m.job_id)
+    order by m.seq), '[]')
+  into said from message m
+  where m.org_id = p_org and m.session_id = p_session and m.seq <= p_read_to;
+  steps := '[]';
+  calls := '[]';
+  if not p_fresh then
+    select coalesce(jsonb_agg(jsonb_build_object(
+      'step_index', s.step_index, 'message_seq', s.message_seq, 'response', s.response) order by s.step_index), '[]')
+    into steps from step s where s.org_id = p_org and s.job_id = p_job;
+    select coalesce(jsonb_agg(jsonb_build_object(
+      'id', c.id, 'job_id', c.job_id, 'step_index', c.step_index, 'position', c.position, 'tool_name', c.tool_name,
+      'tool_digest', c.tool_digest, 'arguments', c.arguments, 'read_only', c.read_only, 'on_uncertain', c.on_uncertain,
+      'input_hash', encode(c.input_hash, 'hex'), 'edited', c.edited, 'status', c.status, 'attempt', c.attempt,
+      'dispatch_before', c.dispatch_before, 'settle_after', c.settle_after, 'result', c.result, 'result_id', c.result_id,
+      'error', c.error, 'settled_by', c.settled_by, 'created_at', c.created_at, 'finished_at', c.finished_at,
+      'granted', c.finished_at is null and exists (
+        select from approval_grant g
+        where g.org_id = c.org_id and g.call_id = c.id and g.consumed_at is not null and g.tool_digest = c.tool_digest
+          and g.input_hash = c.input_hash),
+      'grant_expires_at', case when c.status = 'approved' then (
+        select max(g.expires_at) from approval_grant g
+        where g.org_id = c.org_id and g.call_id = c.id and g.consumed_at is null) end)
+      order by c.step_index, c.position), '[]')
+    into calls from tool_call c where c.org_id = p_org and c.job_id = p_job;
+  end if;
+  return next;
+end
+$$;
+
 CREATE FUNCTION public.job_record() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -810,6 +1221,76 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.lock_approvals(p_org uuid, p_jobs uuid[], p_approval uuid) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  perform from approval_request r
+  where r.org_id = p_org and (r.status = 'pending' or r.id = p_approval) and r.id in (
+    select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (p_jobs)
+    union all select p_approval where p_approval is not null)
+  order by r.tool_name collate "C", r.input_hash, r.id for no key update;
+end
+$$;
+
+CREATE FUNCTION public.next_deadline() RETURNS double precision
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select extract(epoch from least(
+    (select min(r.next_action_at) from approval_request r where r.next_action_at is not null),
+    (select min(s.idle_check_at) from session s where s.idle_check_at is not null)) - plane_now())::double precision
+$$;
+
+CREATE FUNCTION public.open_approval(p_org uuid, p_approval uuid) RETURNS TABLE(approval jsonb, jobs jsonb, calls jsonb, siblings jsonb, policies text, now timestamp with time zone)
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+  locked uuid[];
+  concerned uuid[];
+begin
+  select coalesce(array_agg(distinct i.job_id), '{}') into locked
+  from approval_invocation i where i.org_id = p_org and i.approval_id = p_approval;
+  perform from job j where j.org_id = p_org and j.id = any (locked) order by j.id for no key update;
+  perform lock_approvals(p_org, locked, p_approval);
+  select to_jsonb(r) || jsonb_build_object(
+      'input_hash', encode(r.input_hash, 'hex'), 'terms_hash', encode(r.terms_hash, 'hex'))
+  into approval
+  from approval_request r where r.org_id = p_org and r.id = p_approval;
+  if approval is null then
+    return;
+  end if;
+  select coalesce(array_agg(distinct i.job_id), '{}') into concerned
+  from approval_invocation i where i.org_id = p_org and i.approval_id = p_approval;
+  if not concerned <@ locked then
+    raise serialization_failure using message = 'another job joined this approval meanwhile';
+  end if;
+  select coalesce(jsonb_agg(jsonb_build_object(
+      'id', j.id, 'status', j.status, 'holds', j.holds, 'open_approvals', j.open_approvals) order by j.id), '[]')
+  into jobs from job j where j.org_id = p_org and j.id = any (concerned);
+  select coalesce(jsonb_agg(jsonb_build_object(
+      'id', c.id, 'job_id', c.job_id, 'status', c.status, 'step_index', c.step_index) order by c.id), '[]')
+  into calls
+  from approval_invocation i join tool_call c on c.org_id = i.org_id and c.id = i.call_id
+  where i.org_id = p_org and i.approval_id = p_approval;
+  select coalesce(jsonb_agg(jsonb_build_object(
+      'id', r.id, 'tool_name', r.tool_name,
+      'jobs', (select jsonb_agg(distinct i.job_id) from approval_invocation i
+               join tool_call c on c.org_id = i.org_id and c.id = i.call_id and c.status = 'awaiting'
+               where i.org_id = p_org and i.approval_id = r.id)) order by r.id), '[]')
+  into siblings
+  from approval_request r
+  where r.org_id = p_org and r.status = 'pending' and r.kind = 'call' and r.id <> p_approval and r.id in (
+    select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (concerned));
+  policies := policies_version(p_org);
+  now := plane_now();
+  return next;
+end
+$$;
+
 CREATE FUNCTION public.org_append(p_org uuid, actions text[], bodies bytea[]) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -829,6 +1310,26 @@ begin
     values (p_org, null, head.audit_seq, actions[i], bodies[i], body_hash, head.audit_hash, at);
   end loop;
   update org_head set audit_seq = head.audit_seq, audit_hash = head.audit_hash where org_id = p_org;
+end
+$$;
+
+CREATE FUNCTION public.platform_policy_changed() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  update platform_policy_version set version = version + 1;
+  return null;
+end
+$$;
+
+CREATE FUNCTION public.policies_version(p_org uuid) RETURNS text
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  return (select o.policy_version from org o where o.id = p_org)::text
+    || '.' || (select p.version from platform_policy_version p)::text;
 end
 $$;
 
@@ -970,6 +1471,20 @@ CREATE FUNCTION public.resolve_api_key(p_secret_hash bytea) RETURNS TABLE(org_id
   select k.org_id, k.id from api_key k where k.secret_hash = p_secret_hash
 $$;
 
+CREATE FUNCTION public.resolve_browser_session(p_secret_hash bytea) RETURNS TABLE(org_id uuid, id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select s.org_id, s.id from browser_session s where s.secret_hash = p_secret_hash
+$$;
+
+CREATE FUNCTION public.resolve_login_link(p_secret_hash bytea) RETURNS TABLE(org_id uuid, id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select l.org_id, l.id from login_link l where l.secret_hash = p_secret_hash
+$$;
+
 CREATE FUNCTION public.resolve_org(p_slug text) RETURNS TABLE(org_id uuid, id uuid)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
@@ -1028,15 +1543,23 @@ CREATE FUNCTION public.session_guard() RETURNS trigger
     SET search_path TO 'public', 'pg_temp'
     AS $$
 begin
-  if old.status = new.status then
-    return new;
+  if tg_op = 'UPDATE' then
+    if old.status = new.status then
+      return new;
+    end if;
+    if not session_may_move(old.status, new.status) then
+      raise exception using errcode = 'CX409', detail = 'illegal_transition',
+        message = format('A session cannot go from %s to %s.', old.status, new.status),
+        hint = 'Read the session again; its status may have changed.';
+    end if;
+    new.updated_at := plane_now();
   end if;
-  if not session_may_move(old.status, new.status) then
-    raise exception using errcode = 'CX409', detail = 'illegal_transition',
-      message = format('A session cannot go from %s to %s.', old.status, new.status),
-      hint = 'Read the session again; its status may have changed.';
-  end if;
-  new.updated_at := plane_now();
+  -- A conversation may go idle while it is active. Activity is not written here: a scheduler looks, and looks again.
+  new.idle_check_at := case when new.status = 'ACTIVE' and new.kind = 'conversation' then (
+    select new.updated_at + make_interval(secs => coalesce(
+      (v.resource_limits ->> 'idle_timeout_seconds')::double precision, 86400))
+    from agent a join agent_version v on v.org_id = a.org_id and v.agent_id = a.id and v.version = a.config_version
+    where a.org_id = new.org_id and a.id = new.agent_id) end;
   return new;
 end
 $$;
@@ -1062,6 +1585,54 @@ CREATE FUNCTION public.stop_worker(p_worker uuid) RETURNS void
     SET search_path TO 'public', 'pg_temp'
     AS $$
   update worker set stopped_at = plane_now(), expires_at = plane_now() where id = p_worker
+$$;
+
+CREATE FUNCTION public.tool_call_guard() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  if old.status not in ('awaiting', 'approved', 'cleared') and (old.arguments, old.input_hash, old.tool_digest)
+      is distinct from (new.arguments, new.input_hash, new.tool_digest) then
+    raise exception using errcode = 'CX409', detail = 'illegal_transition',
+      message = 'A call that was sent cannot be changed any more.', hint = 'Read the call again.';
+  end if;
+  return new;
+end
+$$;
+
+CREATE FUNCTION public.void_chunks(p_org uuid, p_job uuid, p_epoch bigint) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  head session_head%rowtype;
+  void_step integer;
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  if not exists (select from text_chunk c where c.org_id = p_org and c.job_id = p_job) then
+    return false;
+  end if;
+  select h.* into head
+  from session_head h join job j on j.org_id = h.org_id and j.session_id = h.session_id
+  where j.org_id = p_org and j.id = p_job
+  for update of h;
+  with gone as (
+    delete from text_chunk c
+    where c.org_id = p_org and c.job_id = p_job and c.epoch <= p_epoch and not exists (
+      select from step s where s.org_id = p_org and s.job_id = p_job and s.step_index = c.step_index)
+    returning c.step_index)
+  select max(g.step_index) into void_step from gone g;
+  if void_step is null then
+    return false;
+  end if;
+  insert into event (org_id, session_id, seq, type, job_id, data, created_at)
+  values (p_org, head.session_id, head.event_seq + 1, 'step_restarted', p_job,
+    jsonb_build_object('step', void_step, 'epoch', p_epoch), plane_now());
+  update session_head h set event_seq = head.event_seq + 1
+  where h.org_id = p_org and h.session_id = head.session_id;
+  return true;
+end
 $$;
 
 CREATE TABLE public.agent (
@@ -1120,6 +1691,184 @@ CREATE TABLE public.api_key (
 
 ALTER TABLE ONLY public.api_key FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE public.approval_event (
+    org_id uuid NOT NULL,
+    id bigint NOT NULL,
+    approval_id uuid NOT NULL,
+    event_type text NOT NULL,
+    channel text,
+    actor_member_id uuid,
+    actor text,
+    idempotency_key text,
+    payload jsonb DEFAULT '{}'::jsonb NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    CONSTRAINT chk_approval_event_type CHECK ((event_type = ANY (ARRAY['requested'::text, 'joined'::text, 'dispatched'::text, 'delegated'::text, 'edited'::text, 'approved'::text, 'denied'::text, 'expired'::text, 'cancelled'::text, 'reminded'::text, 'escalated'::text, 'answered'::text, 'refused'::text, 'channel_duplicate'::text, 'channel_conflict'::text])))
+);
+
+ALTER TABLE ONLY public.approval_event FORCE ROW LEVEL SECURITY;
+
+ALTER TABLE public.approval_event ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME public.approval_event_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE public.approval_grant (
+    org_id uuid NOT NULL,
+    call_id uuid NOT NULL,
+    approval_id uuid NOT NULL,
+    tool_digest text NOT NULL,
+    input_hash bytea NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    consumed_at timestamp with time zone
+);
+
+ALTER TABLE ONLY public.approval_grant FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.approval_invocation (
+    org_id uuid NOT NULL,
+    approval_id uuid NOT NULL,
+    call_id uuid NOT NULL,
+    job_id uuid NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL
+);
+
+ALTER TABLE ONLY public.approval_invocation FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.approval_request (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    kind text NOT NULL,
+    status text DEFAULT 'pending'::text NOT NULL,
+    version integer DEFAULT 1 NOT NULL,
+    session_id uuid NOT NULL,
+    job_id uuid NOT NULL,
+    agent_id uuid NOT NULL,
+    step_index integer NOT NULL,
+    action_type text NOT NULL,
+    tool_name text NOT NULL,
+    tool_digest text,
+    target text NOT NULL,
+    arguments jsonb NOT NULL,
+    input_hash bytea NOT NULL,
+    original_arguments jsonb,
+    original_hash bytea,
+    invocations integer DEFAULT 1 NOT NULL,
+    risk text NOT NULL,
+    action_summary text NOT NULL,
+    agent_says text,
+    asked_for text,
+    question text,
+    rule text NOT NULL,
+    policy_version text NOT NULL,
+    template text NOT NULL,
+    required_clearance integer NOT NULL,
+    timeout_seconds integer NOT NULL,
+    approvers jsonb NOT NULL,
+    on_deny text NOT NULL,
+    self_approval boolean NOT NULL,
+    owner_id uuid,
+    caused_by uuid,
+    causes uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    terms_hash bytea NOT NULL,
+    escalation_level integer DEFAULT 0 NOT NULL,
+    channels_dispatched text[] DEFAULT '{dashboard}'::text[] NOT NULL,
+    requested_at timestamp with time zone NOT NULL,
+    deadline timestamp with time zone,
+    remind_at timestamp with time zone,
+    reminded_at timestamp with time zone,
+    next_action_at timestamp with time zone,
+    resolved_at timestamp with time zone,
+    resolved_by uuid,
+    resolved_by_name text,
+    resolution_reason text,
+    resolved_via text,
+    CONSTRAINT chk_approval_request_deadline CHECK (((kind <> 'call'::text) OR ((deadline IS NOT NULL) AND ((status = 'pending'::text) = (next_action_at IS NOT NULL))))),
+    CONSTRAINT chk_approval_request_decider CHECK (((status <> ALL (ARRAY['approved'::text, 'denied'::text])) OR (resolved_by_name IS NOT NULL))),
+    CONSTRAINT chk_approval_request_end CHECK (((status = 'pending'::text) = (resolved_at IS NULL))),
+    CONSTRAINT chk_approval_request_hashes CHECK (((length(input_hash) = 32) AND (length(terms_hash) = 32))),
+    CONSTRAINT chk_approval_request_kind CHECK ((kind = ANY (ARRAY['call'::text, 'uncertain_effect'::text]))),
+    CONSTRAINT chk_approval_request_on_deny CHECK ((on_deny = ANY (ARRAY['fail'::text, 'continue'::text]))),
+    CONSTRAINT chk_approval_request_status CHECK ((status = ANY (ARRAY['pending'::text, 'approved'::text, 'denied'::text, 'expired'::text, 'cancelled'::text]))),
+    CONSTRAINT chk_approval_request_summary CHECK ((length(TRIM(BOTH FROM action_summary)) > 0)),
+    CONSTRAINT chk_approval_request_template CHECK ((template = ANY (ARRAY['dev_only'::text, 'dev_review'::text, 'full_pipeline'::text, 'critical_path'::text])))
+)
+WITH (fillfactor='85');
+
+ALTER TABLE ONLY public.approval_request FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW public.approval_shown WITH (security_invoker='true') AS
+ SELECT r.org_id,
+    r.id,
+    r.kind,
+    r.status,
+    r.version,
+    r.session_id,
+    r.job_id,
+    r.agent_id,
+    a.slug AS agent,
+    a.name AS agent_name,
+    r.step_index,
+    r.action_type,
+    r.tool_name,
+    r.tool_digest,
+    r.target,
+    r.arguments,
+    r.original_arguments,
+    encode(r.input_hash, 'hex'::text) AS input_hash,
+    r.invocations,
+    r.risk,
+    r.action_summary,
+    r.agent_says,
+    r.asked_for,
+    r.question,
+    r.rule,
+    r.policy_version,
+    r.template,
+    r.required_clearance,
+    r.timeout_seconds,
+    r.approvers,
+    r.on_deny,
+    r.self_approval,
+    r.owner_id,
+    r.caused_by,
+    r.causes,
+    r.escalation_level,
+    r.channels_dispatched,
+    r.requested_at,
+    r.deadline,
+    r.reminded_at,
+    r.resolved_at,
+    r.resolved_by,
+    r.resolved_by_name,
+    r.resolution_reason,
+    r.resolved_via,
+    r.requested_at AS created_at,
+    s.user_account_id,
+    s.opened_by
+   FROM ((public.approval_request r
+     JOIN public.agent a ON (((a.org_id = r.org_id) AND (a.id = r.agent_id))))
+     JOIN public.session s ON (((s.org_id = r.org_id) AND (s.id = r.session_id))));
+
+CREATE TABLE public.approval_vote (
+    org_id uuid NOT NULL,
+    approval_id uuid NOT NULL,
+    version integer NOT NULL,
+    user_account_id uuid NOT NULL,
+    member text NOT NULL,
+    decision text NOT NULL,
+    reason text,
+    channel text NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    CONSTRAINT chk_approval_vote_decision CHECK ((decision = ANY (ARRAY['approved'::text, 'denied'::text])))
+);
+
+ALTER TABLE ONLY public.approval_vote FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE public.audit_entry (
     org_id uuid NOT NULL,
     chain_id uuid GENERATED ALWAYS AS (COALESCE(session_id, org_id)) STORED NOT NULL,
@@ -1134,6 +1883,19 @@ CREATE TABLE public.audit_entry (
 );
 
 ALTER TABLE ONLY public.audit_entry FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.browser_session (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    user_account_id uuid NOT NULL,
+    secret_hash bytea NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    last_seen_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    CONSTRAINT chk_browser_session_hash CHECK ((length(secret_hash) = 32))
+);
+
+ALTER TABLE ONLY public.browser_session FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.call_authorization (
     org_id uuid NOT NULL,
@@ -1256,6 +2018,8 @@ END) STORED NOT NULL,
     running_seconds double precision DEFAULT 0 NOT NULL,
     step_index integer,
     result jsonb,
+    policies jsonb,
+    caused_by uuid,
     CONSTRAINT chk_job_checkpoint_is_signed CHECK (((checkpoint IS NULL) = (checkpoint_mac IS NULL))),
     CONSTRAINT chk_job_failed_has_error CHECK (((status <> 'FAILED'::text) OR (error_message IS NOT NULL))),
     CONSTRAINT chk_job_held_since CHECK (((holds = '{}'::text[]) = (held_at IS NULL))),
@@ -1296,6 +2060,19 @@ ALTER TABLE public.job_history ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY 
     CACHE 1
 );
 
+CREATE TABLE public.login_link (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    user_account_id uuid NOT NULL,
+    secret_hash bytea NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    used_at timestamp with time zone,
+    CONSTRAINT chk_login_link_hash CHECK ((length(secret_hash) = 32))
+);
+
+ALTER TABLE ONLY public.login_link FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE public.message (
     org_id uuid NOT NULL,
     session_id uuid NOT NULL,
@@ -1319,6 +2096,7 @@ CREATE TABLE public.org (
     revision integer DEFAULT 1 NOT NULL,
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    policy_version bigint DEFAULT 0 NOT NULL,
     CONSTRAINT chk_org_name_not_empty CHECK ((length(TRIM(BOTH FROM name)) > 0)),
     CONSTRAINT chk_org_slug_format CHECK ((slug ~ '^[a-z0-9][a-z0-9-]*[a-z0-9]$'::text))
 );
@@ -1338,6 +2116,81 @@ CREATE TABLE public.plane_key (
     fingerprint bytea NOT NULL,
     CONSTRAINT chk_plane_key_singleton CHECK (singleton)
 );
+
+CREATE TABLE public.platform_policy (
+    "position" integer NOT NULL,
+    name text NOT NULL,
+    action_type text DEFAULT 'tool_call'::text NOT NULL,
+    target text NOT NULL,
+    effect text NOT NULL,
+    condition text,
+    required_clearance integer,
+    template text,
+    timeout_seconds integer,
+    reminder_seconds integer,
+    approvers jsonb,
+    on_deny text,
+    self_approval boolean,
+    final boolean DEFAULT false NOT NULL,
+    CONSTRAINT chk_platform_policy_clearance CHECK (((required_clearance >= 0) AND (required_clearance <= 1000))),
+    CONSTRAINT chk_platform_policy_effect CHECK ((effect = ANY (ARRAY['allow'::text, 'deny'::text, 'requires_approval'::text]))),
+    CONSTRAINT chk_platform_policy_on_deny CHECK ((on_deny = ANY (ARRAY['fail'::text, 'continue'::text]))),
+    CONSTRAINT chk_platform_policy_template CHECK ((template = ANY (ARRAY['dev_only'::text, 'dev_review'::text, 'full_pipeline'::text, 'critical_path'::text]))),
+    CONSTRAINT chk_platform_policy_times CHECK ((((timeout_seconds >= 1) AND (timeout_seconds <= 604800)) AND ((reminder_seconds >= 0) AND (reminder_seconds <= 604800))))
+);
+
+CREATE TABLE public.platform_policy_version (
+    singleton boolean DEFAULT true NOT NULL,
+    version bigint NOT NULL,
+    CONSTRAINT chk_platform_policy_version_singleton CHECK (singleton)
+);
+
+CREATE TABLE public.policy (
+    org_id uuid NOT NULL,
+    version bigint NOT NULL,
+    "position" integer NOT NULL,
+    level text NOT NULL,
+    team_id uuid,
+    team text,
+    name text NOT NULL,
+    action_type text NOT NULL,
+    target text NOT NULL,
+    effect text NOT NULL,
+    condition text,
+    required_clearance integer,
+    template text,
+    timeout_seconds integer,
+    reminder_seconds integer,
+    approvers jsonb,
+    on_deny text,
+    self_approval boolean,
+    final boolean NOT NULL,
+    channels text[],
+    CONSTRAINT chk_policy_clearance CHECK (((required_clearance >= 0) AND (required_clearance <= 1000))),
+    CONSTRAINT chk_policy_effect CHECK ((effect = ANY (ARRAY['allow'::text, 'deny'::text, 'requires_approval'::text]))),
+    CONSTRAINT chk_policy_level CHECK ((((level = 'org'::text) AND (team_id IS NULL) AND (team IS NULL)) OR ((level = 'team'::text) AND (team_id IS NOT NULL) AND (team IS NOT NULL)))),
+    CONSTRAINT chk_policy_on_deny CHECK ((on_deny = ANY (ARRAY['fail'::text, 'continue'::text]))),
+    CONSTRAINT chk_policy_template CHECK ((template = ANY (ARRAY['dev_only'::text, 'dev_review'::text, 'full_pipeline'::text, 'critical_path'::text]))),
+    CONSTRAINT chk_policy_times CHECK ((((timeout_seconds >= 1) AND (timeout_seconds <= 604800)) AND ((reminder_seconds >= 0) AND (reminder_seconds <= 604800))))
+);
+
+ALTER TABLE ONLY public.policy FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.policy_version (
+    org_id uuid NOT NULL,
+    version bigint NOT NULL,
+    source text NOT NULL,
+    digest text NOT NULL,
+    rows integer NOT NULL,
+    note text,
+    applied_by text NOT NULL,
+    applied_by_id uuid,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    CONSTRAINT chk_policy_version_counts CHECK (((version > 0) AND (rows >= 0))),
+    CONSTRAINT chk_policy_version_digest CHECK ((digest ~ '^[a-f0-9]{64}$'::text))
+);
+
+ALTER TABLE ONLY public.policy_version FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.schema_migration (
     name text NOT NULL,
@@ -1419,6 +2272,20 @@ CREATE TABLE public.team_member (
 
 ALTER TABLE ONLY public.team_member FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE public.text_chunk (
+    org_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    seq bigint NOT NULL,
+    job_id uuid NOT NULL,
+    step_index integer NOT NULL,
+    epoch bigint NOT NULL,
+    text text NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0.05');
+
+ALTER TABLE ONLY public.text_chunk FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE public.tool_call (
     org_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -1442,11 +2309,12 @@ CREATE TABLE public.tool_call (
     settled_by text,
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     finished_at timestamp with time zone,
+    edited boolean DEFAULT false NOT NULL,
     CONSTRAINT chk_tool_call_end CHECK (((status = ANY (ARRAY['completed'::text, 'failed'::text, 'rejected'::text])) = (finished_at IS NOT NULL))),
     CONSTRAINT chk_tool_call_hash CHECK ((length(input_hash) = 32)),
-    CONSTRAINT chk_tool_call_intent CHECK ((read_only OR (status = 'rejected'::text) OR ((authorization_id IS NOT NULL) AND (dispatch_before IS NOT NULL) AND (settle_after IS NOT NULL) AND (on_uncertain IS NOT NULL)))),
+    CONSTRAINT chk_tool_call_intent CHECK ((read_only OR (status = 'rejected'::text) OR ((status = ANY (ARRAY['awaiting'::text, 'approved'::text])) AND (authorization_id IS NOT NULL)) OR ((authorization_id IS NOT NULL) AND (dispatch_before IS NOT NULL) AND (settle_after IS NOT NULL) AND (on_uncertain IS NOT NULL)))),
     CONSTRAINT chk_tool_call_on_uncertain CHECK ((on_uncertain = ANY (ARRAY['retry_with_key'::text, 'probe'::text, 'ask_human'::text, 'fail'::text]))),
-    CONSTRAINT chk_tool_call_status CHECK ((status = ANY (ARRAY['intended'::text, 'uncertain'::text, 'cleared'::text, 'completed'::text, 'failed'::text, 'rejected'::text])))
+    CONSTRAINT chk_tool_call_status CHECK ((status = ANY (ARRAY['awaiting'::text, 'approved'::text, 'intended'::text, 'uncertain'::text, 'cleared'::text, 'completed'::text, 'failed'::text, 'rejected'::text])))
 )
 WITH (fillfactor='80');
 
@@ -1507,8 +2375,26 @@ ALTER TABLE ONLY public.agent_version
 ALTER TABLE ONLY public.api_key
     ADD CONSTRAINT api_key_pkey PRIMARY KEY (org_id, id);
 
+ALTER TABLE ONLY public.approval_event
+    ADD CONSTRAINT approval_event_pkey PRIMARY KEY (org_id, approval_id, id);
+
+ALTER TABLE ONLY public.approval_grant
+    ADD CONSTRAINT approval_grant_pkey PRIMARY KEY (org_id, call_id, approval_id);
+
+ALTER TABLE ONLY public.approval_invocation
+    ADD CONSTRAINT approval_invocation_pkey PRIMARY KEY (org_id, approval_id, call_id);
+
+ALTER TABLE ONLY public.approval_request
+    ADD CONSTRAINT approval_request_pkey PRIMARY KEY (org_id, id);
+
+ALTER TABLE ONLY public.approval_vote
+    ADD CONSTRAINT approval_vote_pkey PRIMARY KEY (org_id, approval_id, version, user_account_id);
+
 ALTER TABLE ONLY public.audit_entry
     ADD CONSTRAINT audit_entry_pkey PRIMARY KEY (org_id, chain_id, seq);
+
+ALTER TABLE ONLY public.browser_session
+    ADD CONSTRAINT browser_session_pkey PRIMARY KEY (org_id, id);
 
 ALTER TABLE ONLY public.call_authorization
     ADD CONSTRAINT call_authorization_pkey PRIMARY KEY (org_id, id);
@@ -1534,6 +2420,9 @@ ALTER TABLE ONLY public.job_history
 ALTER TABLE ONLY public.job
     ADD CONSTRAINT job_pkey PRIMARY KEY (org_id, id);
 
+ALTER TABLE ONLY public.login_link
+    ADD CONSTRAINT login_link_pkey PRIMARY KEY (org_id, id);
+
 ALTER TABLE ONLY public.message
     ADD CONSTRAINT message_pkey PRIMARY KEY (org_id, session_id, seq);
 
@@ -1545,6 +2434,18 @@ ALTER TABLE ONLY public.org
 
 ALTER TABLE ONLY public.plane_key
     ADD CONSTRAINT plane_key_pkey PRIMARY KEY (singleton);
+
+ALTER TABLE ONLY public.platform_policy
+    ADD CONSTRAINT platform_policy_pkey PRIMARY KEY ("position");
+
+ALTER TABLE ONLY public.platform_policy_version
+    ADD CONSTRAINT platform_policy_version_pkey PRIMARY KEY (singleton);
+
+ALTER TABLE ONLY public.policy
+    ADD CONSTRAINT policy_pkey PRIMARY KEY (org_id, version, "position");
+
+ALTER TABLE ONLY public.policy_version
+    ADD CONSTRAINT policy_version_pkey PRIMARY KEY (org_id, version);
 
 ALTER TABLE ONLY public.schema_migration
     ADD CONSTRAINT schema_migration_pkey PRIMARY KEY (name);
@@ -1567,6 +2468,9 @@ ALTER TABLE ONLY public.team_member
 ALTER TABLE ONLY public.team
     ADD CONSTRAINT team_pkey PRIMARY KEY (org_id, id);
 
+ALTER TABLE ONLY public.text_chunk
+    ADD CONSTRAINT text_chunk_pkey PRIMARY KEY (org_id, session_id, seq);
+
 ALTER TABLE ONLY public.tool_call
     ADD CONSTRAINT tool_call_pkey PRIMARY KEY (org_id, id);
 
@@ -1582,6 +2486,9 @@ ALTER TABLE ONLY public.agent
 ALTER TABLE ONLY public.api_key
     ADD CONSTRAINT uq_api_key_secret UNIQUE (secret_hash);
 
+ALTER TABLE ONLY public.browser_session
+    ADD CONSTRAINT uq_browser_session_secret UNIQUE (secret_hash);
+
 ALTER TABLE ONLY public.channel_connection
     ADD CONSTRAINT uq_channel_connection_name UNIQUE (org_id, channel_type, name);
 
@@ -1591,8 +2498,14 @@ ALTER TABLE ONLY public.channel_connection
 ALTER TABLE ONLY public.channel_mapping
     ADD CONSTRAINT uq_channel_identity UNIQUE (org_id, connection_id, channel_user_id);
 
+ALTER TABLE ONLY public.login_link
+    ADD CONSTRAINT uq_login_link_secret UNIQUE (secret_hash);
+
 ALTER TABLE ONLY public.org
     ADD CONSTRAINT uq_org_slug UNIQUE (slug);
+
+ALTER TABLE ONLY public.platform_policy
+    ADD CONSTRAINT uq_platform_policy UNIQUE (action_type, target, name);
 
 ALTER TABLE ONLY public.team
     ADD CONSTRAINT uq_team_depth UNIQUE (org_id, id, depth);
@@ -1609,6 +2522,10 @@ ALTER TABLE ONLY public.user_account
 ALTER TABLE ONLY public.worker
     ADD CONSTRAINT worker_pkey PRIMARY KEY (id);
 
+CREATE INDEX idx_event_approvals ON ONLY public.event USING btree (org_id, created_at) WHERE (type = ANY (ARRAY['approval_requested'::text, 'approval_joined'::text, 'approval_edited'::text, 'approval_decided'::text, 'approval_expired'::text, 'approval_cancelled'::text, 'approval_reminded'::text, 'approval_escalated'::text, 'effect_settled'::text]));
+
+CREATE INDEX event_default_org_id_created_at_idx ON public.event_default USING btree (org_id, created_at) WHERE (type = ANY (ARRAY['approval_requested'::text, 'approval_joined'::text, 'approval_edited'::text, 'approval_decided'::text, 'approval_expired'::text, 'approval_cancelled'::text, 'approval_reminded'::text, 'approval_escalated'::text, 'effect_settled'::text]));
+
 CREATE INDEX idx_agent_list ON public.agent USING btree (org_id, created_at DESC, id DESC);
 
 CREATE INDEX idx_agent_team ON public.agent USING btree (org_id, team_id);
@@ -1616,6 +2533,30 @@ CREATE INDEX idx_agent_team ON public.agent USING btree (org_id, team_id);
 CREATE INDEX idx_api_key_account ON public.api_key USING btree (org_id, user_account_id) WHERE (user_account_id IS NOT NULL);
 
 CREATE INDEX idx_api_key_list ON public.api_key USING btree (org_id, created_at DESC, id DESC);
+
+CREATE INDEX idx_approval_grant_approval ON public.approval_grant USING btree (org_id, approval_id);
+
+CREATE INDEX idx_approval_invocation_call ON public.approval_invocation USING btree (org_id, call_id, created_at DESC);
+
+CREATE INDEX idx_approval_invocation_job ON public.approval_invocation USING btree (org_id, job_id);
+
+CREATE INDEX idx_approval_request_due ON public.approval_request USING btree (next_action_at) WHERE (next_action_at IS NOT NULL);
+
+CREATE INDEX idx_approval_request_job ON public.approval_request USING btree (org_id, job_id);
+
+CREATE INDEX idx_approval_request_list ON public.approval_request USING btree (org_id, requested_at DESC, id DESC);
+
+CREATE INDEX idx_approval_request_resolved_by ON public.approval_request USING btree (org_id, resolved_by) WHERE (resolved_by IS NOT NULL);
+
+CREATE INDEX idx_approval_request_session ON public.approval_request USING btree (org_id, session_id, requested_at DESC, id DESC);
+
+CREATE INDEX idx_approval_request_status ON public.approval_request USING btree (org_id, status, requested_at DESC, id DESC);
+
+CREATE INDEX idx_approval_request_tool ON public.approval_request USING btree (org_id, tool_name, resolved_at DESC) WHERE (status = ANY (ARRAY['approved'::text, 'denied'::text]));
+
+CREATE INDEX idx_approval_vote_account ON public.approval_vote USING btree (org_id, user_account_id);
+
+CREATE INDEX idx_browser_session_account ON public.browser_session USING btree (org_id, user_account_id);
 
 CREATE INDEX idx_channel_connection_list ON public.channel_connection USING btree (org_id, created_at DESC, id DESC);
 
@@ -1637,7 +2578,11 @@ CREATE INDEX idx_job_status ON public.job USING btree (org_id, status, created_a
 
 CREATE INDEX idx_job_worker ON public.job USING btree (worker_id) WHERE (worker_id IS NOT NULL);
 
+CREATE INDEX idx_login_link_account ON public.login_link USING btree (org_id, user_account_id);
+
 CREATE INDEX idx_session_agent ON public.session USING btree (org_id, agent_id, created_at DESC, id DESC);
+
+CREATE INDEX idx_session_idle ON public.session USING btree (idle_check_at) WHERE (idle_check_at IS NOT NULL);
 
 CREATE INDEX idx_session_list ON public.session USING btree (org_id, created_at DESC, id DESC);
 
@@ -1655,21 +2600,35 @@ CREATE INDEX idx_team_member_account ON public.team_member USING btree (org_id, 
 
 CREATE INDEX idx_team_parent ON public.team USING btree (org_id, parent_id, parent_depth) WHERE (parent_id IS NOT NULL);
 
+CREATE INDEX idx_text_chunk_step ON public.text_chunk USING btree (org_id, job_id, step_index);
+
 CREATE INDEX idx_user_account_list ON public.user_account USING btree (org_id, created_at DESC, id DESC);
 
 CREATE INDEX idx_user_account_staff ON public.user_account USING btree (org_id) WHERE (roles <> '{guest}'::text[]);
+
+CREATE UNIQUE INDEX uq_approval_event_key ON public.approval_event USING btree (org_id, approval_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
+
+CREATE UNIQUE INDEX uq_approval_request_pending ON public.approval_request USING btree (org_id, session_id, tool_name, input_hash, terms_hash) WHERE ((status = 'pending'::text) AND (kind = 'call'::text));
 
 CREATE UNIQUE INDEX uq_job_open_conversation ON public.job USING btree (org_id, session_id) WHERE ((kind = 'conversation'::text) AND (status <> ALL (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text])));
 
 CREATE UNIQUE INDEX uq_session_open_conversation ON public.session USING btree (org_id, user_account_id, agent_id) WHERE ((kind = 'conversation'::text) AND (status <> 'TERMINATED'::text));
 
+ALTER INDEX public.idx_event_approvals ATTACH PARTITION public.event_default_org_id_created_at_idx;
+
 ALTER INDEX public.event_pkey ATTACH PARTITION public.event_default_pkey;
+
+CREATE TRIGGER approval_guard BEFORE UPDATE ON public.approval_request FOR EACH ROW EXECUTE FUNCTION public.approval_guard();
 
 CREATE TRIGGER job_guard BEFORE UPDATE OF status ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_guard();
 
 CREATE TRIGGER job_record AFTER INSERT OR UPDATE OF status ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_record();
 
-CREATE TRIGGER session_guard BEFORE UPDATE OF status ON public.session FOR EACH ROW EXECUTE FUNCTION public.session_guard();
+CREATE TRIGGER platform_policy_changed AFTER INSERT OR DELETE OR UPDATE OR TRUNCATE ON public.platform_policy FOR EACH STATEMENT EXECUTE FUNCTION public.platform_policy_changed();
+
+CREATE TRIGGER session_guard BEFORE INSERT OR UPDATE OF status ON public.session FOR EACH ROW EXECUTE FUNCTION public.session_guard();
+
+CREATE TRIGGER tool_call_guard BEFORE UPDATE OF arguments, input_hash, tool_digest ON public.tool_call FOR EACH ROW EXECUTE FUNCTION public.tool_call_guard();
 
 ALTER TABLE ONLY public.agent
     ADD CONSTRAINT agent_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
@@ -1692,6 +2651,33 @@ ALTER TABLE ONLY public.agent_version
 ALTER TABLE ONLY public.api_key
     ADD CONSTRAINT fk_api_key_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
 
+ALTER TABLE ONLY public.approval_event
+    ADD CONSTRAINT fk_approval_event_approval FOREIGN KEY (org_id, approval_id) REFERENCES public.approval_request(org_id, id);
+
+ALTER TABLE ONLY public.approval_grant
+    ADD CONSTRAINT fk_approval_grant_approval FOREIGN KEY (org_id, approval_id) REFERENCES public.approval_request(org_id, id);
+
+ALTER TABLE ONLY public.approval_invocation
+    ADD CONSTRAINT fk_approval_invocation_approval FOREIGN KEY (org_id, approval_id) REFERENCES public.approval_request(org_id, id);
+
+ALTER TABLE ONLY public.approval_request
+    ADD CONSTRAINT fk_approval_request_job FOREIGN KEY (org_id, job_id) REFERENCES public.job(org_id, id);
+
+ALTER TABLE ONLY public.approval_request
+    ADD CONSTRAINT fk_approval_request_resolved_by FOREIGN KEY (org_id, resolved_by) REFERENCES public.user_account(org_id, id);
+
+ALTER TABLE ONLY public.approval_request
+    ADD CONSTRAINT fk_approval_request_session FOREIGN KEY (org_id, session_id) REFERENCES public.session(org_id, id);
+
+ALTER TABLE ONLY public.approval_vote
+    ADD CONSTRAINT fk_approval_vote_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
+
+ALTER TABLE ONLY public.approval_vote
+    ADD CONSTRAINT fk_approval_vote_approval FOREIGN KEY (org_id, approval_id) REFERENCES public.approval_request(org_id, id);
+
+ALTER TABLE ONLY public.browser_session
+    ADD CONSTRAINT fk_browser_session_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
+
 ALTER TABLE ONLY public.channel_mapping
     ADD CONSTRAINT fk_channel_mapping_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
 
@@ -1707,11 +2693,17 @@ ALTER TABLE ONLY public.job
 ALTER TABLE ONLY public.job
     ADD CONSTRAINT fk_job_session FOREIGN KEY (org_id, session_id) REFERENCES public.session(org_id, id);
 
+ALTER TABLE ONLY public.login_link
+    ADD CONSTRAINT fk_login_link_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
+
 ALTER TABLE ONLY public.message
     ADD CONSTRAINT fk_message_job FOREIGN KEY (org_id, job_id) REFERENCES public.job(org_id, id);
 
 ALTER TABLE ONLY public.message
     ADD CONSTRAINT fk_message_session FOREIGN KEY (org_id, session_id) REFERENCES public.session(org_id, id);
+
+ALTER TABLE ONLY public.policy
+    ADD CONSTRAINT fk_policy_version FOREIGN KEY (org_id, version) REFERENCES public.policy_version(org_id, version);
 
 ALTER TABLE ONLY public.session
     ADD CONSTRAINT fk_session_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
@@ -1737,6 +2729,9 @@ ALTER TABLE ONLY public.tool_call
 ALTER TABLE ONLY public.org_head
     ADD CONSTRAINT org_head_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
 
+ALTER TABLE ONLY public.policy_version
+    ADD CONSTRAINT policy_version_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
+
 ALTER TABLE ONLY public.team
     ADD CONSTRAINT team_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
 
@@ -1746,7 +2741,19 @@ ALTER TABLE public.agent_version ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.api_key ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE public.approval_event ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.approval_grant ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.approval_invocation ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.approval_request ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.approval_vote ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE public.audit_entry ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.browser_session ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.call_authorization ENABLE ROW LEVEL SECURITY;
 
@@ -1772,15 +2779,33 @@ ALTER TABLE public.job ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.job_history ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE public.login_link ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE public.message ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.org ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.org_head ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE public.policy ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.policy_version ENABLE ROW LEVEL SECURITY;
+
 CREATE POLICY resolver ON public.api_key FOR SELECT TO cortex_resolver USING (true);
 
+CREATE POLICY resolver ON public.browser_session FOR SELECT TO cortex_resolver USING (true);
+
+CREATE POLICY resolver ON public.login_link FOR SELECT TO cortex_resolver USING (true);
+
 CREATE POLICY resolver ON public.org FOR SELECT TO cortex_resolver USING (true);
+
+CREATE POLICY scheduler ON public.approval_request FOR SELECT TO cortex_scheduler USING (true);
+
+CREATE POLICY scheduler ON public.session FOR SELECT TO cortex_scheduler USING (true);
+
+CREATE POLICY scheduler ON public.text_chunk FOR SELECT TO cortex_scheduler USING (true);
+
+CREATE POLICY scheduler_deletes ON public.text_chunk FOR DELETE TO cortex_scheduler USING (true);
 
 ALTER TABLE public.session ENABLE ROW LEVEL SECURITY;
 
@@ -1800,7 +2825,19 @@ CREATE POLICY tenant ON public.agent_version USING ((org_id = (NULLIF(current_se
 
 CREATE POLICY tenant ON public.api_key USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
+CREATE POLICY tenant ON public.approval_event USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.approval_grant USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.approval_invocation USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.approval_request USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.approval_vote USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
 CREATE POLICY tenant ON public.audit_entry USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.browser_session USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.call_authorization USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
@@ -1818,11 +2855,17 @@ CREATE POLICY tenant ON public.job USING ((org_id = (NULLIF(current_setting('app
 
 CREATE POLICY tenant ON public.job_history USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
+CREATE POLICY tenant ON public.login_link USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
 CREATE POLICY tenant ON public.message USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.org USING ((id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.org_head USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.policy USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.policy_version USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.session USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
@@ -1836,9 +2879,13 @@ CREATE POLICY tenant ON public.team USING ((org_id = (NULLIF(current_setting('ap
 
 CREATE POLICY tenant ON public.team_member USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
+CREATE POLICY tenant ON public.text_chunk USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
 CREATE POLICY tenant ON public.tool_call USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.user_account USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+ALTER TABLE public.text_chunk ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.tool_call ENABLE ROW LEVEL SECURITY;
 
@@ -1847,11 +2894,24 @@ ALTER TABLE public.user_account ENABLE ROW LEVEL SECURITY;
 GRANT USAGE ON SCHEMA public TO cortex_app;
 GRANT USAGE ON SCHEMA public TO cortex_resolver;
 GRANT USAGE ON SCHEMA public TO cortex_claimer;
+GRANT USAGE ON SCHEMA public TO cortex_scheduler;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.session TO cortex_app;
 
+GRANT SELECT(org_id) ON TABLE public.session TO cortex_scheduler;
+
+GRANT SELECT(id) ON TABLE public.session TO cortex_scheduler;
+
+GRANT SELECT(idle_check_at) ON TABLE public.session TO cortex_scheduler;
+
 REVOKE ALL ON FUNCTION public.find_cancelled(p_worker uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_cancelled(p_worker uuid) TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.find_due_approvals(p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.find_due_approvals(p_limit integer) TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.find_idle_sessions(p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.find_idle_sessions(p_limit integer) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.find_leased(p_worker uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_leased(p_worker uuid) TO cortex_app;
@@ -1862,11 +2922,23 @@ GRANT ALL ON FUNCTION public.find_next_job(p_apps text[], p_after uuid) TO corte
 REVOKE ALL ON FUNCTION public.find_orphans(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_orphans(p_limit integer) TO cortex_app;
 
+REVOKE ALL ON FUNCTION public.forget_chunks(p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.forget_chunks(p_limit integer) TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.next_deadline() FROM PUBLIC;
+GRANT ALL ON FUNCTION public.next_deadline() TO cortex_app;
+
 REVOKE ALL ON FUNCTION public.prepare_event_partitions(months_ahead integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.prepare_event_partitions(months_ahead integer) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.resolve_api_key(p_secret_hash bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.resolve_api_key(p_secret_hash bytea) TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.resolve_browser_session(p_secret_hash bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.resolve_browser_session(p_secret_hash bytea) TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.resolve_login_link(p_secret_hash bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.resolve_login_link(p_secret_hash bytea) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.resolve_org(p_slug text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.resolve_org(p_slug text) TO cortex_app;
@@ -1904,7 +2976,64 @@ GRANT UPDATE(revoked_at) ON TABLE public.api_key TO cortex_app;
 
 GRANT UPDATE(last_used_at) ON TABLE public.api_key TO cortex_app;
 
+GRANT SELECT,INSERT ON TABLE public.approval_event TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.approval_grant TO cortex_app;
+
+GRANT UPDATE(consumed_at) ON TABLE public.approval_grant TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.approval_invocation TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.approval_request TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.approval_request TO cortex_scheduler;
+
+GRANT SELECT(id) ON TABLE public.approval_request TO cortex_scheduler;
+
+GRANT UPDATE(status) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(version) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(arguments) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(input_hash) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(original_arguments) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(original_hash) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(invocations) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(reminded_at) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(next_action_at) ON TABLE public.approval_request TO cortex_app;
+GRANT SELECT(next_action_at) ON TABLE public.approval_request TO cortex_scheduler;
+
+GRANT UPDATE(resolved_at) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(resolved_by) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(resolved_by_name) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(resolution_reason) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(resolved_via) ON TABLE public.approval_request TO cortex_app;
+
+GRANT SELECT ON TABLE public.approval_shown TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.approval_vote TO cortex_app;
+
 GRANT SELECT,INSERT ON TABLE public.audit_entry TO cortex_app;
+
+GRANT SELECT,INSERT,DELETE ON TABLE public.browser_session TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.browser_session TO cortex_resolver;
+
+GRANT SELECT(id) ON TABLE public.browser_session TO cortex_resolver;
+
+GRANT SELECT(secret_hash) ON TABLE public.browser_session TO cortex_resolver;
+
+GRANT UPDATE(last_seen_at) ON TABLE public.browser_session TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.call_authorization TO cortex_app;
 
@@ -1982,6 +3111,16 @@ GRANT UPDATE(result) ON TABLE public.job TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.job_history TO cortex_app;
 
+GRANT SELECT,INSERT,DELETE ON TABLE public.login_link TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.login_link TO cortex_resolver;
+
+GRANT SELECT(id) ON TABLE public.login_link TO cortex_resolver;
+
+GRANT SELECT(secret_hash) ON TABLE public.login_link TO cortex_resolver;
+
+GRANT UPDATE(used_at) ON TABLE public.login_link TO cortex_app;
+
 GRANT SELECT,INSERT ON TABLE public.message TO cortex_app;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.org TO cortex_app;
@@ -1996,6 +3135,14 @@ GRANT SELECT,INSERT,UPDATE ON TABLE public.org_head TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.plane_key TO cortex_app;
 
+GRANT SELECT ON TABLE public.platform_policy TO cortex_app;
+
+GRANT SELECT ON TABLE public.platform_policy_version TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.policy TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.policy_version TO cortex_app;
+
 GRANT SELECT ON TABLE public.schema_migration TO cortex_app;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.session_head TO cortex_app;
@@ -2008,7 +3155,28 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.team TO cortex_app;
 
 GRANT SELECT,INSERT,DELETE ON TABLE public.team_member TO cortex_app;
 
+GRANT SELECT,INSERT,DELETE ON TABLE public.text_chunk TO cortex_app;
+GRANT DELETE ON TABLE public.text_chunk TO cortex_scheduler;
+
+GRANT SELECT(org_id) ON TABLE public.text_chunk TO cortex_scheduler;
+
+GRANT SELECT(session_id) ON TABLE public.text_chunk TO cortex_scheduler;
+
+GRANT SELECT(seq) ON TABLE public.text_chunk TO cortex_scheduler;
+
+GRANT SELECT(created_at) ON TABLE public.text_chunk TO cortex_scheduler;
+
 GRANT SELECT,INSERT ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(tool_digest) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(arguments) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(input_hash) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(on_uncertain) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(authorization_id) ON TABLE public.tool_call TO cortex_app;
 
 GRANT UPDATE(status) ON TABLE public.tool_call TO cortex_app;
 
@@ -2027,6 +3195,8 @@ GRANT UPDATE(error) ON TABLE public.tool_call TO cortex_app;
 GRANT UPDATE(settled_by) ON TABLE public.tool_call TO cortex_app;
 
 GRANT UPDATE(finished_at) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(edited) ON TABLE public.tool_call TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.tool_version TO cortex_app;
 

@@ -18,9 +18,10 @@ from cortex_plane.adapters.http.exchange import (
     reply_page,
     route,
 )
+from cortex_plane.domain.browser_sessions import LoginLink
 from cortex_plane.domain.connections import Mapping
 from cortex_plane.domain.members import Member, MemberChange, MemberDraft, Role
-from cortex_plane.operations import members
+from cortex_plane.operations import browser_sessions, members
 
 router = APIRouter(tags=["members"])
 
@@ -60,3 +61,14 @@ async def list_mappings(
     """Where this person can be reached."""
     position = decode_position("mappings", query.cursor)
     return reply_page("mappings", await members.mappings(db, actor, member_id, position, query.limit))
+
+
+@router.post(
+    "/members/{member_id}/login-links",
+    response_model=LoginLink,
+    status_code=201,
+    **route(browser_sessions.issue_login_link),
+)
+async def create_login_link(db: Db, actor: Caller, member_id: UUID) -> Response:
+    """A link that logs this member in to the dashboard, once and within 15 minutes."""
+    return reply(await browser_sessions.issue_login_link(db, actor, member_id), 201)

@@ -7,6 +7,9 @@
 -- p_status null leaves the job with its worker; anything else, 'RUNNING' included, ends the lease. What was asked for
 -- since the worker last looked still counts then: a cancel ends a job that would only wait or be handed back, a hold
 -- pauses one that is handed back, and one that nothing holds any more goes on. The answer says what became of it.
+-- A call that a person approved has its row already: p_granted says which of them become intents now. Each consumes its
+-- grant, which fits one tool version and one digest of arguments; without a grant nothing that needed approval is sent.
+-- p_policies names the policies by which calls were allowed: where they changed since, no intent is written.
 -- A conversation is completed only if its job has read every message; otherwise nothing is written, and the answer
 -- says RUNNING.
 create or replace function advance_job(
@@ -18,10 +21,12 @@ create or replace function advance_job(
   p_dispatch_seconds double precision,
   p_stored_ids uuid[], p_stored bytea[],
   p_reply text, p_status text, p_error text, p_delay_seconds double precision, p_hold text, p_result text,
+  p_granted text, p_policies text, p_open_approvals integer,
   p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[])
   returns table (
     status text, session_id uuid, message_seq bigint, held boolean, cancelled boolean, dispatch_before timestamptz,
-    now timestamptz, applied_before boolean)
+    now timestamptz, applied_before boolean, policies text,
+    held_seconds double precision)
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -42,11 +47,12 @@ begin
       deaths = case when p_done_step is null then j.deaths else 0 end, updated_at = plane_now()
     where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
       and j.write_seq = p_write - 1
-    returning j.session_id, j.kind, j.holds, j.cancel_requested_at is not null as cancelled, j.updated_at as at
+    returning j.session_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled, j.updated_at as at
     into the_job;
     now := the_job.at;
   else
-    select j.session_id, j.kind, j.holds, j.cancel_requested_at is not null as cancelled, j.cancel_reason, j.leased_at
+    select j.session_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled, j.cancel_reason,
+      j.leased_at
     into the_job
     from job j
     where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
@@ -60,15 +66,23 @@ begin
     return query
       select j.status, j.session_id, h.message_seq, j.holds <> '{}', j.cancel_requested_at is not null,
         (select max(c.dispatch_before) from tool_call c
-         where c.org_id = p_org and c.job_id = p_job and c.status = 'intended'), plane_now(), true
+         where c.org_id = p_org and c.job_id = p_job and c.status = 'intended'), plane_now(), true,
+        policies_version(p_org), extract(epoch from plane_now() - j.held_at)::double precision
       from job j join session_head h on h.org_id = j.org_id and h.session_id = j.session_id
       where j.org_id = p_org and j.id = p_job and j.epoch = p_epoch and j.write_seq = p_write
         and (j.worker_id = p_worker or (j.worker_id is null and p_status is not null));
     return;
   end if;
 
+  policies := policies_version(p_org);
+  if (p_dispatch_seconds is not null or p_open_approvals > 0) and policies is distinct from p_policies then
+    raise exception using errcode = 'CX409', detail = 'policy_changed',
+      message = 'The policies changed since this call was authorised.', hint = 'It is authorised again.';
+  end if;
+
   session_id := the_job.session_id;
   held := the_job.holds <> '{}';
+  held_seconds := extract(epoch from now - the_job.held_at);
   cancelled := the_job.cancelled;
 
   if p_reply is not null or (p_status = 'COMPLETED' and the_job.kind = 'conversation') then
@@ -117,6 +131,7 @@ begin
         next_retry_at = case when ends_as = 'RETRY' then ends end,
         wake_at = case when ends_as = 'SLEEPING' then ends end,
         retry_count = j.retry_count + (ends_as = 'RETRY')::integer,
+        open_approvals = case when ends_as = 'WAITING_FOR_APPROVAL' then p_open_approvals else 0 end,
         holds = new_holds, held_at = case when new_holds <> '{}' then coalesce(j.held_at, now) end,
         error_message = case when ends_as = 'CANCELLED' then coalesce(the_job.cancel_reason, p_error, 'cancelled')
           when ends_as = 'COMPLETED' then null
@@ -129,6 +144,10 @@ begin
   end if;
   status := coalesce(ends_as, 'RUNNING');
 
+  if ends_as in ('FAILED', 'CANCELLED') then
+    update tool_call c set status = 'rejected', error = 'its job ended', settled_by = 'cancelled', finished_at = now
+    where c.org_id = p_org and c.job_id = p_job and c.status in ('awaiting', 'approved');
+  end if;
   if p_step is not null then
     insert into step (org_id, job_id, step_index, message_seq, response, prompt_tokens, completion_tokens, started_at,
       created_at)
@@ -164,7 +183,34 @@ begin
     update tool_call c
     set status = 'intended', attempt = c.attempt + 1, dispatch_before = advance_job.dispatch_before,
       settle_after = advance_job.dispatch_before + (c.settle_after - c.dispatch_before), finished_at = null
-    where c.org_id = p_org and c.id = any (p_again);
+    where c.org_id = p_org and c.id = any (p_again) and c.job_id = p_job
+      and c.status in ('intended', 'uncertain', 'cleared');
+    if (select count(*) from tool_call c where c.org_id = p_org and c.id = any (p_again) and c.job_id = p_job
+        and c.status = 'intended') <> cardinality(p_again) then
+      raise exception using errcode = 'CX409', detail = 'not_authorised',
+        message = 'A call that is over cannot be sent again.', hint = 'This is a defect: report it.';
+    end if;
+  end if;
+  if p_granted is not null then
+    for given in
+      select * from jsonb_to_recordset(p_granted::jsonb) g (
+        id uuid, digest text, input_hash text, on_uncertain text, timeout_seconds double precision)
+    loop
+      update approval_grant g set consumed_at = now
+      from tool_call c
+      where g.org_id = p_org and g.call_id = given.id and g.consumed_at is null and g.expires_at > now
+        and g.tool_digest = given.digest and g.input_hash = decode(given.input_hash, 'hex')
+        and c.org_id = p_org and c.id = given.id and c.job_id = p_job and c.status = 'approved'
+        and c.input_hash = g.input_hash;
+      if not found then
+        raise exception using errcode = 'CX409', detail = 'grant_refused',
+          message = 'There is no grant for exactly this call.', hint = 'It needs a new approval.';
+      end if;
+      update tool_call c
+      set status = 'intended', on_uncertain = given.on_uncertain, dispatch_before = advance_job.dispatch_before,
+        settle_after = advance_job.dispatch_before + make_interval(secs => given.timeout_seconds)
+      where c.org_id = p_org and c.id = given.id;
+    end loop;
   end if;
   if p_calls is not null then
     for given in
@@ -178,6 +224,10 @@ begin
         values (p_org, given.authorization_id, p_job, given.tool, decode(given.input_hash, 'hex'), given.verdict,
           given.rule, now);
       end if;
+      if given.status = 'intended' and given.verdict is distinct from 'allow' then
+        raise exception using errcode = 'CX409', detail = 'not_authorised',
+          message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
+      end if;
       insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash,
         read_only, on_uncertain, authorization_id, status, dispatch_before, settle_after, result, result_id, error,
         created_at, finished_at)
@@ -187,7 +237,18 @@ begin
         case when given.status = 'intended'
           then dispatch_before + make_interval(secs => given.timeout_seconds) end,
         p_results[given.result]::jsonb, given.result_id, given.error, now,
-        case when given.status in ('completed', 'failed', 'rejected') then now end);
+        case when given.status in ('completed', 'failed', 'rejected') then now end)
+      -- An approval that no longer fits is asked for again, with the same row.
+      on conflict on constraint tool_call_pkey do update
+      set status = excluded.status, tool_digest = excluded.tool_digest, authorization_id = excluded.authorization_id,
+        error = excluded.error, finished_at = excluded.finished_at, on_uncertain = excluded.on_uncertain,
+        dispatch_before = coalesce(excluded.dispatch_before, tool_call.dispatch_before),
+        settle_after = coalesce(excluded.settle_after, tool_call.settle_after)
+      where tool_call.status in ('approved', 'cleared') and tool_call.job_id = p_job;
+      if not found then
+        raise exception using errcode = 'CX409', detail = 'not_authorised',
+          message = 'A call that is over cannot be asked for again.', hint = 'This is a defect: report it.';
+      end if;
     end loop;
   end if;
   if p_reply is not null then

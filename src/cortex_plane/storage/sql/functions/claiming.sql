@@ -144,7 +144,8 @@ create or replace function claim_jobs(p_worker uuid, p_apps text[], p_wanted int
     org_id uuid, job_id uuid, session_id uuid, agent_id uuid, agent_version integer, kind text, app text,
     payload jsonb, checkpoint text, checkpoint_mac bytea, epoch bigint, write_seq bigint, retry_count integer,
     max_retries integer, running_seconds double precision, model_config jsonb, skill_config jsonb,
-    resource_limits jsonb, message_seq bigint, now timestamptz)
+    resource_limits jsonb, message_seq bigint, now timestamptz, agent text, teams uuid[], session_kind text,
+    policies text, request_policies jsonb, waited_seconds double precision)
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -166,13 +167,16 @@ begin
     if found_job.id is null then
       return query select null::uuid, null::uuid, null::uuid, null::uuid, null::integer, null::text, null::text,
         null::jsonb, null::text, null::bytea, null::bigint, null::bigint, null::integer, null::integer,
-        null::double precision, null::jsonb, null::jsonb, null::jsonb, null::bigint, plane_now();
+        null::double precision, null::jsonb, null::jsonb, null::jsonb, null::bigint, plane_now(),
+        null::text, null::uuid[], null::text, null::text, null::jsonb, null::double precision;
       exit;
     end if;
     at_org := found_job.org_id;
     perform set_config('app.org_id', at_org::text, true);
     now := plane_now();
-    select j.session_id, j.status into moved from job j where j.org_id = at_org and j.id = found_job.id;
+    select j.session_id, j.status,
+      case when j.epoch > 0 then extract(epoch from now - j.runnable_at)::double precision end as waited
+    into moved from job j where j.org_id = at_org and j.id = found_job.id;
     if moved.status = 'RUNNING' then
       update job j
       set worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now, runnable_at = null
@@ -187,8 +191,12 @@ begin
     return query
       select j.org_id, j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.app, j.payload,
         j.checkpoint::text, j.checkpoint_mac, j.epoch, j.write_seq, j.retry_count, j.max_retries, j.running_seconds,
-        v.model_config, v.skill_config, v.resource_limits, h.message_seq, now
+        v.model_config, v.skill_config, v.resource_limits, h.message_seq, now,
+        a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, policies_version(j.org_id), j.policies, moved.waited
       from job j
+      join agent a on a.org_id = j.org_id and a.id = j.agent_id
+      join team t on t.org_id = a.org_id and t.id = a.team_id
+      join session s on s.org_id = j.org_id and s.id = j.session_id
       join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
       join session_head h on h.org_id = j.org_id and h.session_id = j.session_id
       where j.org_id = at_org and j.id = found_job.id;

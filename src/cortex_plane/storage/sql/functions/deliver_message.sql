@@ -25,11 +25,12 @@ begin
   created_job := job_id is null;
   if created_job then
     job_id := p_job;
-    insert into job (org_id, id, session_id, agent_id, agent_version, kind, payload, app, holds, held_at, runnable_at)
+    insert into job (org_id, id, session_id, agent_id, agent_version, kind, payload, app, holds, held_at, runnable_at,
+      caused_by)
     select p_org, p_job, p_session.id, a.id, a.config_version, 'conversation',
       jsonb_build_object('message_seq', message_seq), coalesce(v.skill_config ->> 'app', 'plane'),
       case when p_session.held_at is null then '{}' else array['session'] end, p_session.held_at,
-      case when p_session.held_at is null then plane_now() end
+      case when p_session.held_at is null then plane_now() end, coalesce(p_author, p_session.user_account_id)
     from agent a
     join agent_version v on v.org_id = a.org_id and v.agent_id = a.id and v.version = a.config_version
     where a.org_id = p_org and a.id = p_session.agent_id;

@@ -49,6 +49,8 @@ declare
   the_job record;
   lost worker%rowtype;
   at timestamptz;
+  kinds text[] := array['worker_lost', 'status'];
+  told jsonb[];
 begin
   perform set_config('app.org_id', p_org::text, true);
   select j.session_id, j.leased_at, j.status into the_job from job j
@@ -82,8 +84,14 @@ begin
     -- Nobody will settle them any more. They may have happened, and that is what they say.
     update tool_call set status = 'uncertain' where org_id = p_org and job_id = p_job and status = 'intended';
   end if;
-  perform session_append(p_org, the_job.session_id, 0, array['worker_lost', 'status'], array[p_job, p_job],
-    array[jsonb_build_object('worker', lost.name, 'epoch', p_epoch), jsonb_build_object('status', p_status)],
+  perform void_chunks(p_org, p_job, p_epoch);
+  told := array[jsonb_build_object('worker', lost.name, 'epoch', p_epoch), jsonb_build_object('status', p_status)];
+  if p_status = 'FAILED' then
+    kinds := array['worker_lost', 'error', 'status'];
+    told := array[told[1], jsonb_build_object('message', left(p_error, 500)),
+      told[2] || jsonb_build_object('error', left(p_error, 500))];
+  end if;
+  perform session_append(p_org, the_job.session_id, 0, kinds, array_fill(p_job, array[cardinality(kinds)]), told,
     array[p_action], array[p_body]);
   return true;
 end

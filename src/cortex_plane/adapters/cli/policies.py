@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cortex_plane.adapters.cli.output import AsJson, Limit, harmless, said, short, show_many, show_one, tell
+from cortex_plane.adapters.cli.plane import collect, run
+from cortex_plane.domain.errors import InvalidInput
+from cortex_plane.domain.policies import Approvers, PolicyRow, Terms
+from cortex_plane.domain.policy_files import (
+    Applied,
+    Explained,
+    ExplainRequest,
+    PlacedRow,
+    PolicyFile,
+    RowChange,
+)
+from cortex_plane.domain.tools import Risk
+
+app = typer.Typer(no_args_is_help=True, help="Policies: which calls are allowed, denied, or need a person.")
+
+File = Annotated[
+    Path, typer.Argument(exists=True, dir_okay=False, allow_dash=True, help="YAML; - reads stdin.")
+]
+
+
+@app.command()
+def apply(
+    file: File,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+    note: Annotated[str | None, typer.Option(help="For the audit trail.")] = None,
+    expect: Annotated[int | None, typer.Option(min=0, help="Refuse if another version holds by now.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make the org's policies those of a file. What is not in the file is gone; every version is kept."""
+    draft = PolicyFile(text=_text(file), dry_run=dry_run, note=note, expected_version=expect)
+    applied = run(lambda plane: plane.policies.apply(draft))
+    if as_json:
+        show_one(applied, True)
+    else:
+        _tell_applied(applied)
+
+
+@app.command("list")
+def list_versions(limit: Limit = 50, as_json: AsJson = False) -> None:
+    """The versions that were applied, newest first."""
+    found = run(lambda plane: collect(plane.policies.versions(limit)))
+    show_many(found, ["version", "rows", "applied_by", "created_at", "note", "digest"], as_json)
+
+
+@app.command()
+def show(
+    version: Annotated[int | None, typer.Option(min=0, help="The one that holds now if left out.")] = None,
+    source: Annotated[bool, typer.Option("--source", help="Print the file as it was applied.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """The policies of a version, in the order in which they are tried."""
+    found = run(lambda plane: plane.policies.get(version))
+    if as_json:
+        show_one(found, True)
+    elif source:
+        sys.stdout.write(found.source)
+    else:
+        who = f", applied by {harmless(found.applied_by)}" if found.applied_by else ""
+        said(f"version {found.version}: {found.total} policies{who}")
+        lines = [_line(one) for one in found.rows] + [_platform_line(row) for row in found.platform]
+        show_many(lines, ["level", "name", "target", "when", "effect", "terms"], False)
+        if found.total > len(found.rows):
+            said(f"the first {len(found.rows)} of them; --source prints the whole file")
+
+
+@app.command()
+def explain(
+    agent: str,
+    tool: str,
+    args: Annotated[str, typer.Option(help="The call's arguments: a JSON object.")] = "{}",
+    risk: Annotated[Risk | None, typer.Option(help="As published if left out.")] = None,
+    read_only: Annotated[
+        bool | None, typer.Option("--read-only/--side-effects", help="As published.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What would be said about a call, and why: the walk through the levels, row by row."""
+    asked = ExplainRequest(agent=agent, tool=tool, arguments=_object(args), risk=risk, read_only=read_only)
+    explained = run(lambda plane: plane.policies.explain(asked))
+    if as_json:
+        show_one(explained, True)
+    else:
+        _tell_explained(explained)
+
+
+def _tell_applied(applied: Applied) -> None:
+    for warning in applied.warnings:
+        tell(f"warning: {harmless(warning)}")
+    for change in applied.diff.changes:
+        for line in _change_lines(change):
+            tell(line)
+    diff = applied.diff
+    hidden = diff.added + diff.removed + diff.changed - len(diff.changes)
+    if hidden > 0:
+        tell(f"… and {hidden} more changes")
+    counts = f"{diff.added} added, {diff.removed} removed, {diff.changed} changed"
+    if not applied.changed:
+        said(f"nothing changes: version {applied.version} holds")
+    elif applied.dry_run:
+        said(f"dry run: {counts}; it would become version {applied.version}")
+    else:
+        said(f"applied: {counts}; version {applied.version} holds now")
+
+
+def _change_lines(change: RowChange) -> list[str]:
+    mark = {"added": "+", "removed": "-"}.get(change.change, "~")
+    where = f"team {change.team}" if change.team else "org"
+    lines = [f"{mark} {harmless(where)}: {harmless(change.name)}"]
+    lines += [
+        f"    {field.field}: {short(_shown(field.before), 80)} → {short(_shown(field.after), 80)}"
+        for field in change.fields
+    ]
+    return lines
+
+
+def _shown(value: Any) -> Any:
+    return "–" if value is None else value
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    level: str
+    name: str
+    target: str
+    when: str | None
+    effect: str
+    terms: str
+
+
+def _line(placed: PlacedRow) -> _Line:
+    level = f"team {placed.team}" if placed.team else str(placed.level)
+    return _row_line(level, placed.row)
+
+
+def _platform_line(row: PolicyRow) -> _Line:
+    return _row_line("platform", row)
+
+
+def _row_line(level: str, row: PolicyRow) -> _Line:
+    parts = [str(row.template)] if row.template else []
+    if row.required_clearance is not None:
+        parts.append(f"clearance {row.required_clearance}")
+    if row.timeout_seconds is not None:
+        parts.append(f"within {_time(row.timeout_seconds)}")
+    if row.approvers is not None:
+        parts.append(f"by {_people(row.approvers)}")
+    if row.on_deny is not None:
+        parts.append(f"on deny {row.on_deny}")
+    if row.self_approval is not None:
+        parts.append("self approval" if row.self_approval else "no self approval")
+    if row.final:
+        parts.append("final")
+    return _Line(level, row.name, row.target, row.condition, str(row.effect), ", ".join(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Considered:
+    level: str
+    policy: str
+    target: str
+    effect: str
+    matched: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    term: str
+    value: str
+    source: str
+
+
+def _tell_explained(explained: Explained) -> None:
+    walk = explained.explanation
+    kind = "read-only" if explained.read_only else "has side effects"
+    known = "" if explained.published else ", published by no worker"
+    tell(
+        f"{harmless(explained.tool)} of {explained.agent} ({kind}, {explained.risk} risk{known}), policies {walk.version}"
+    )
+    if walk.considered:
+        rows = [
+            _Considered(
+                str(one.level),
+                one.name,
+                one.target,
+                str(one.effect),
+                "yes" if one.matched else "no",
+                one.reason,
+            )
+            for one in walk.considered
+        ]
+        show_many(rows, ["level", "policy", "target", "effect", "matched", "why"], False)
+    else:
+        tell("no policy is about this tool")
+    tell(f"decided by {harmless(walk.decided_by)}")
+    for limit in walk.limits:
+        changes = "; ".join(limit.changes) or "changes nothing"
+        tell(f"limit {limit.level}:{harmless(limit.name)} ({limit.why}): {harmless(changes)}")
+    tell(f"verdict: {walk.decision.verdict} by {harmless(walk.decision.rule)}")
+    if walk.decision.terms is not None:
+        show_many(_terms(walk.decision.terms, walk.origins), ["term", "value", "source"], False)
+
+
+def _terms(terms: Terms, origins: dict[str, str]) -> list[_Term]:
+    shown = asdict(terms) | {
+        "approvers": _people(terms.approvers),
+        "timeout_seconds": _time(terms.timeout_seconds),
+        "reminder_seconds": f"{_time(terms.reminder_seconds)} before" if terms.reminder_seconds else "never",
+        "self_approval": "yes" if terms.self_approval else "no",
+    }
+    return [
+        _Term(name.removesuffix("_seconds").replace("_", " "), str(value), origins.get(name, "default"))
+        for name, value in shown.items()
+    ]
+
+
+def _people(approvers: Approvers) -> str:
+    parts = ["the session's owner"] if approvers.owner else []
+    parts += [f"role {role}" for role in approvers.roles]
+    parts += [f"member {id}" for id in approvers.members]
+    return ", ".join(parts) or "nobody"
+
+
+def _time(seconds: int) -> str:
+    parts = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        amount, seconds = divmod(seconds, size)
+        if amount:
+            parts.append(f"{amount}{unit}")
+    return "".join(parts) or "0s"
+
+
+def _text(path: Path) -> str:
+    try:
+        content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{path} is not UTF-8: {error}.", hint="Save it as UTF-8.") from error
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise InvalidInput(f"--args is not valid JSON: {error}.", hint="Quote it: '{\"a\": 1}'.") from error
+    if not isinstance(given, dict):
+        raise InvalidInput("--args is not a JSON object.", hint="Quote it: '{\"a\": 1}'.")
+    return given

@@ -1,0 +1,30 @@
+"""The files that pages load: read once, named by their content, and cached by browsers for good."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "static"
+_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    content: bytes
+    media_type: str
+    digest: str
+
+
+def _read(path: Path) -> Asset:
+    content = path.read_bytes()
+    return Asset(content, _TYPES[path.suffix], hashlib.sha256(content).hexdigest()[:16])
+
+
+ASSETS = {path.name: _read(path) for path in sorted(FOLDER.rglob("*")) if path.suffix in _TYPES}
+
+
+def address(name: str) -> str:
+    """Where a page finds it. The digest makes a new address of every new content."""
+    return f"/assets/{name}?v={ASSETS[name].digest}"

@@ -1,0 +1,31 @@
+"""The pages, and how they are put into the application."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cortex_plane.adapters.dashboard import pages
+from cortex_plane.adapters.dashboard.routes import approvals, files, inbox, jobs, live, login
+
+PAGES = (inbox, approvals, jobs, login, live, files)
+
+
+def mount(app: FastAPI) -> None:
+    """Add the dashboard. Its routes are for people: the API document does not list them."""
+    for each in PAGES:
+        app.include_router(each.router, include_in_schema=False)
+    answer_programs = app.exception_handlers[HTTPException]
+
+    async def answer(request: Request, error: Exception) -> Response:
+        """An address that does not exist: a page for a browser, a problem for a program."""
+        asks_for_a_page = "text/html" in request.headers.get("accept", "")
+        if not isinstance(error, HTTPException) or not asks_for_a_page or request.url.path.startswith("/v1/"):
+            answered: Response = await answer_programs(request, error)  # type: ignore[misc]
+            return answered
+        said = "This address does not lead anywhere." if error.status_code == 404 else str(error.detail)
+        return pages.message_page(error.status_code, said, "Go back to the inbox.")
+
+    app.add_exception_handler(HTTPException, answer)

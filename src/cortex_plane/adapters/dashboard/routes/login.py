@@ -1,0 +1,59 @@
+"""Logging in by a link, and out."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from cortex_plane.adapters.dashboard import pages
+from cortex_plane.adapters.dashboard.visits import COOKIE, Visit, require_same_origin, set_cookie, signed_in
+from cortex_plane.domain.errors import CortexError, Forbidden, Unauthenticated
+from cortex_plane.operations import browser_sessions
+
+router = APIRouter()
+
+
+@router.get("/login")
+async def how_to_log_in() -> Response:
+    return pages.login_page(200)
+
+
+@router.get("/login/{token}")
+async def show_link(request: Request, token: str) -> Response:
+    """Whoever fetches links ahead of a person, a chat or a mail scanner, must not use it up: this only shows a button."""
+    try:
+        holder = await browser_sessions.link_holder(request.app.state.db, token)
+    except CortexError as error:
+        return pages.error_page(error)
+    if holder is None:
+        return pages.page("link_refused.html", 401)
+    return pages.page("link.html", token=token, holder=holder)
+
+
+@router.post("/login/{token}")
+async def use_link(request: Request, token: str) -> Response:
+    try:
+        require_same_origin(request)
+        secret = await browser_sessions.log_in(request.app.state.db, token)
+        await browser_sessions.end(request.app.state.db, request.cookies.get(COOKIE, ""))
+    except Unauthenticated as error:
+        request.app.state.metrics.rejected_logins.add(1, {"reason": error.code})
+        return pages.page("link_refused.html", 401)
+    except CortexError as error:
+        if isinstance(error, Forbidden):
+            request.app.state.metrics.rejected_logins.add(1, {"reason": error.code})
+        return pages.error_page(error)
+    answer = RedirectResponse("/", 303, pages.HEADERS)
+    set_cookie(answer, request, secret)
+    return answer
+
+
+async def log_out(visit: Visit) -> Response:
+    await browser_sessions.log_out(visit.db, visit.actor)
+    answer = RedirectResponse("/login", 303, pages.HEADERS)
+    answer.delete_cookie(COOKIE, path="/")
+    return answer
+
+
+router.add_api_route("/logout", signed_in(log_out), methods=["POST"])

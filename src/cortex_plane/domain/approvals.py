@@ -1,0 +1,254 @@
+"""Approvals: a person's yes or no to exactly one call, and to nothing else.
+
+The states and their edges are the table below; the database enforces the same one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass as draft
+
+from cortex_plane.domain.effects import Verdict
+from cortex_plane.domain.fields import DRAFT, JsonObject, JsonValue, Note
+from cortex_plane.domain.policies import Approvers, OnDeny, Template, Terms
+from cortex_plane.domain.values import adapter
+
+
+class ApprovalStatus(StrEnum):
+    PENDING = "pending"
+    APPROVED = "approved"
+    DENIED = "denied"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+_S = ApprovalStatus
+TRANSITIONS: dict[ApprovalStatus, dict[ApprovalStatus, str]] = {
+    _S.PENDING: {
+        _S.APPROVED: "somebody who may said yes",
+        _S.DENIED: "somebody who may said no",
+        _S.EXPIRED: "nobody decided in time",
+        _S.CANCELLED: "its job or session ended",
+    },
+    _S.APPROVED: {},
+    _S.DENIED: {},
+    _S.EXPIRED: {},
+    _S.CANCELLED: {},
+}
+
+
+class ApprovalKind(StrEnum):
+    CALL = "call"
+    """A call that was not sent: may it be?"""
+    UNCERTAIN_EFFECT = "uncertain_effect"
+    """A call that may have been sent: did it happen?"""
+
+
+class Choice(StrEnum):
+    """What a person decides about a call."""
+
+    APPROVED = "approved"
+    DENIED = "denied"
+
+
+class Channel(StrEnum):
+    """Through which door a decision came."""
+
+    DASHBOARD = "dashboard"
+    API = "api"
+
+
+class RecordResult(StrEnum):
+    OK = "OK"
+    DUPLICATE = "DUPLICATE"
+    """The same decision was there before: nothing changed. A different one is an error, `approval_conflict`."""
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class Decision:
+    """A person's decision, with the version and the digest of what they saw."""
+
+    decision: Choice
+    version: Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+    input_hash: Annotated[str, Field(pattern="^[a-f0-9]{64}$")]
+    reason: Note | None = None
+    arguments: JsonObject | None = None
+    """Approve the call with these arguments instead of those that the agent sent."""
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class EffectAnswer:
+    """A person's answer to the card of an uncertain effect."""
+
+    verdict: Verdict
+    result: JsonValue = None
+    note: Note | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewRequest:
+    """What a worker asks a person about one of its calls."""
+
+    id: UUID
+    kind: ApprovalKind
+    call_id: UUID
+    step_index: int
+    tool_name: str
+    tool_digest: str | None
+    arguments: bytes
+    """Canonical: exactly what would be sent."""
+    input_hash: str
+    risk: str
+    summary: str
+    agent_says: str | None
+    asked_for: str | None
+    question: str | None
+    rule: str
+    policy_version: str
+    terms: Terms
+
+    def terms_hash(self, causes: Sequence[UUID]) -> bytes:
+        """Calls join one request only where all of this is the same for them, and who asked for them too."""
+        parts = (self.tool_digest or "", *sorted(map(str, causes)))
+        return hashlib.sha256(adapter(Terms).dump_json(self.terms) + "|".join(parts).encode()).digest()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vote:
+    version: int
+    member_id: UUID
+    member: str
+    decision: Choice
+    reason: str | None
+    channel: Channel
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ApprovalEvent:
+    """One line of an approval's life."""
+
+    event_type: str
+    channel: str | None
+    actor_member_id: UUID | None
+    actor: str | None
+    payload: dict[str, Any]
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Approval:
+    """A request as surfaces show it, from the very bytes that would be sent."""
+
+    id: UUID
+    kind: ApprovalKind
+    status: ApprovalStatus
+    version: int
+    """Rises when an identical call joins, and with every edit."""
+    session_id: UUID
+    job_id: UUID
+    agent_id: UUID
+    agent: str
+    """Its slug."""
+    agent_name: str
+    step_index: int
+    action_type: str
+    tool_name: str
+    tool_digest: str | None
+    target: str
+    arguments: Any
+    original_arguments: Any
+    """What the agent sent, where somebody edited it; else null."""
+    input_hash: str
+    """SHA-256 of the canonical arguments, in hex."""
+    invocations: int
+    """How many identical calls this decides."""
+    risk: str
+    action_summary: str
+    agent_says: str | None
+    """The agent's own words with the call. They may mislead: the arguments are what runs."""
+    asked_for: str | None
+    """The message or the task that the job answers."""
+    question: str | None
+    """For an uncertain effect: what is asked."""
+    rule: str
+    policy_version: str
+    template: Template
+    required_clearance: int
+    approvers: Approvers
+    deciders: list[str] = field(default_factory=list)
+    """Names of members who could decide it now; at most twenty."""
+    on_deny: OnDeny
+    self_approval: bool
+    owner_id: UUID | None
+    """Whose session it is."""
+    caused_by: UUID | None
+    """Whose message or task it answers."""
+    causes: list[UUID]
+    """Everybody whose words the job had read when it asked."""
+    escalation_level: int
+    channels_dispatched: list[str]
+    requested_at: datetime
+    deadline: datetime | None
+    """None for an uncertain effect: it waits until somebody knows."""
+    reminded_at: datetime | None
+    resolved_at: datetime | None
+    resolved_by: UUID | None
+    resolved_by_name: str | None
+    resolution_reason: str | None
+    resolved_via: Channel | None
+    may_decide: bool = False
+    """Whether whoever asks could decide it."""
+    why_not: str | None = None
+    """Where they could not: why."""
+    created_at: datetime
+    """The same as ``requested_at``; lists are ordered by it."""
+
+
+class Excerpt(str):
+    """The beginning of arguments that are too large for a list, as JSON text."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """What waits for a decision, the most urgent first. Large arguments are an ``Excerpt``."""
+
+    mine: list[Approval]
+    """What whoever asks could decide."""
+    mine_total: int
+    others: list[Approval]
+    others_total: int
+    arrived: int
+    """How many came after the time that was asked for; they are in no list and in no other count."""
+    latest: datetime | None
+    """When the newest of all was requested."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ApprovalDetails:
+    """The whole card."""
+
+    approval: Approval
+    votes: list[Vote]
+    events: list[ApprovalEvent]
+    """The newest hundred, in order."""
+    similar: list[Approval]
+    """Earlier decisions about the same tool in this org, newest first; at most five."""
+    now: datetime
+    """The database's clock, for countdowns."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecisionReceipt:
+    result: RecordResult
+    approval: Approval

@@ -1,0 +1,89 @@
+"""An audit trail as a file: one JSON object a line, so that whoever has the file needs no plane to verify it.
+
+A header, then chain after chain each entry by its number and the chain's head, then a trailer with the SHA-256 of every
+byte before it: a file that was cut off lacks it. docs/audit.md describes the format for those who read it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from cortex_plane.domain.audit import AuditEntry, ChainHead, microseconds
+
+FORMAT = "cortex-audit-export"
+VERSION = 1
+MEDIA_TYPE = "application/x-ndjson"
+RULE = (
+    "hash = sha256(previous hash, 32 bytes, zeros before the first entry | seq, 8 bytes big-endian"
+    " | at_us, 8 bytes big-endian signed | body_hash); body_hash = sha256(body as UTF-8)"
+)
+
+
+class ExportWriter:
+    """Renders the lines of one export and keeps what its trailer says."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self._chains = 0
+        self._entries = 0
+
+    def header(self, org_id: UUID, slug: str, session_id: UUID | None, at: datetime) -> bytes:
+        return self._line(
+            {
+                "type": "header",
+                "format": FORMAT,
+                "version": VERSION,
+                "org": {"id": str(org_id), "slug": slug},
+                "session": _text(session_id),
+                "exported_at": _iso(at),
+                "rule": RULE,
+            }
+        )
+
+    def entry(self, entry: AuditEntry) -> bytes:
+        self._entries += 1
+        return self._line(
+            {
+                "type": "entry",
+                "chain": str(entry.chain_id),
+                "session": _text(entry.session_id),
+                "seq": entry.seq,
+                "action": entry.action,
+                "at_us": microseconds(entry.created_at),
+                "created_at": _iso(entry.created_at),
+                # Bytes that are no text were never written by the plane: what stands for them breaks the body's hash.
+                "body": None if entry.body is None else entry.body.decode(errors="replace"),
+                "body_hash": entry.body_hash.hex(),
+                "hash": entry.hash.hex(),
+            }
+        )
+
+    def head(self, head: ChainHead) -> bytes:
+        self._chains += 1
+        digest = None if head.hash is None else head.hash.hex()
+        return self._line({"type": "head", "chain": str(head.chain_id), "seq": head.seq, "hash": digest})
+
+    def trailer(self) -> bytes:
+        digest = self._digest.hexdigest()
+        return self._line(
+            {"type": "trailer", "chains": self._chains, "entries": self._entries, "sha256": digest}
+        )
+
+    def _line(self, value: dict[str, Any]) -> bytes:
+        line = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+        self._digest.update(line)
+        return line
+
+
+def _text(id: UUID | None) -> str | None:
+    return None if id is None else str(id)
+
+
+def _iso(at: datetime) -> str:
+    """Always with six digits and a Z, so that it is one string for one moment."""
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

@@ -1,0 +1,319 @@
+"""Who may decide an approval, and what a decision does: pure, from what the database locked and showed.
+
+A decision never reaches further than what was locked: the approval, the jobs that wait for it, and the other open
+approvals of those jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from uuid import UUID
+
+from cortex_plane.domain.access import Actor, ActorKind, Permission
+from cortex_plane.domain.approvals import Approval, ApprovalKind, ApprovalStatus, Choice, Decision
+from cortex_plane.domain.effects import CallStatus
+from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, Stale
+from cortex_plane.domain.jobs import JobStatus
+from cortex_plane.domain.members import Role
+from cortex_plane.domain.policies import Approvers, OnDeny, Template
+
+DECIDE_FOR_NOBODY = frozenset({Role.ADMIN, Role.APPROVER})
+"""Who stands in for an owner where a session has none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """An approval, as far as deciding it needs."""
+
+    id: UUID
+    kind: ApprovalKind
+    status: ApprovalStatus
+    version: int
+    session_id: UUID
+    job_id: UUID
+    step_index: int
+    tool_name: str
+    tool_digest: str | None
+    risk: str
+    input_hash: str
+    template: Template
+    required_clearance: int
+    timeout_seconds: int
+    approvers: Approvers
+    on_deny: OnDeny
+    self_approval: bool
+    owner_id: UUID | None
+    causes: list[UUID]
+    deadline: datetime | None
+    remind_at: datetime | None
+    reminded_at: datetime | None
+    requested_at: datetime
+    resolved_by_name: str | None
+    resolution_reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WaitingJob:
+    id: UUID
+    status: JobStatus
+    holds: list[str]
+    open_approvals: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WaitingCall:
+    id: UUID
+    job_id: UUID
+    status: CallStatus
+    step_index: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sibling:
+    id: UUID
+    tool_name: str
+    jobs: list[UUID] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opened:
+    """An approval with everything that its decision depends on, under its locks."""
+
+    approval: Request
+    jobs: list[WaitingJob]
+    calls: list[WaitingCall]
+    siblings: list[Sibling]
+    policies: str
+    now: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobOutcome:
+    id: UUID
+    open: int
+    status: JobStatus | None
+    """None: it still waits for others."""
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Closing:
+    """What the end of an approval does."""
+
+    status: ApprovalStatus
+    calls: list[tuple[UUID, CallStatus, str | None]]
+    jobs: list[JobOutcome]
+    cancelled: list[Sibling]
+
+
+# Who may ---------------------------------------------------------------------------------------------------------
+
+
+def refusal(
+    *,
+    approvers: Approvers,
+    required_clearance: int,
+    self_approval: bool,
+    owner_id: UUID | None,
+    causes: Sequence[UUID],
+    actor: Actor,
+    choice: Choice,
+) -> CortexError | None:
+    """Why this actor may not decide so; None where they may."""
+    person = actor.user_account_id
+    if actor.kind is not ActorKind.PERSON or person is None:
+        return Forbidden(
+            "Only a person may decide.",
+            code="not_a_person",
+            hint="Use the key of a member, or the dashboard; keys of programs decide nothing.",
+        )
+    if actor.roles <= {Role.GUEST}:
+        return Forbidden(
+            "Guests decide nothing.", code="guest_cannot_decide", hint="Ask an admin to make you a member."
+        )
+    if not is_approver(approvers, owner_id, actor):
+        return Forbidden(
+            "You are not one of those who may decide this.",
+            code="not_an_approver",
+            hint=f"It is for {said(approvers)} to decide; the policy that asks for it says so.",
+        )
+    if actor.clearance < required_clearance:
+        return Forbidden(
+            f"This needs clearance {required_clearance}; yours is {actor.clearance}.",
+            code="clearance_too_low",
+            hint="Ask somebody with that clearance, or an admin to raise yours.",
+        )
+    if choice is Choice.APPROVED and not self_approval and person in causes:
+        return Forbidden(
+            "You asked for this yourself, and its policy wants somebody else to approve it.",
+            code="self_approval",
+            hint="Ask another approver. You may deny it.",
+        )
+    return None
+
+
+def is_somebody(actor: Actor) -> bool:
+    """Whether the actor is one of those who decide anything at all."""
+    return (
+        actor.kind is ActorKind.PERSON
+        and actor.user_account_id is not None
+        and not actor.roles <= {Role.GUEST}
+    )
+
+
+def is_approver(approvers: Approvers, owner_id: UUID | None, actor: Actor) -> bool:
+    if approvers.owner and owner_id is not None and actor.user_account_id == owner_id:
+        return True
+    if approvers.owner and owner_id is None and not actor.roles.isdisjoint(DECIDE_FOR_NOBODY):
+        return True
+    return not actor.roles.isdisjoint(approvers.roles) or actor.user_account_id in approvers.members
+
+
+def said(approvers: Approvers) -> str:
+    words = []
+    if approvers.owner:
+        words.append("the session's owner")
+    words += [f"anybody with the role {role}" for role in approvers.roles]
+    if approvers.members:
+        words.append(f"{len(approvers.members)} named member{'s' if len(approvers.members) > 1 else ''}")
+    return ", ".join(words) or "nobody"
+
+
+def may_decide(request: Request, actor: Actor, choice: Choice) -> CortexError | None:
+    return refusal(
+        approvers=request.approvers,
+        required_clearance=request.required_clearance,
+        self_approval=request.self_approval,
+        owner_id=request.owner_id,
+        causes=request.causes,
+        actor=actor,
+        choice=choice,
+    )
+
+
+# Whether it still can be ------------------------------------------------------------------------------------------
+
+
+def is_same(request: Request, decision: Decision, edited_hash: str | None) -> bool:
+    """Whether a resolved approval says just what this decision says."""
+    if request.status.value != decision.decision.value:
+        return False
+    return decision.decision is Choice.DENIED or (edited_hash or decision.input_hash) == request.input_hash
+
+
+def already(request: Request) -> Conflict:
+    by = f" by {request.resolved_by_name}" if request.resolved_by_name else ""
+    why = f": {request.resolution_reason}" if request.resolution_reason else ""
+    return Conflict(
+        f"It is {request.status} already{by}{why}.",
+        code="approval_conflict",
+        hint="The first decision stands; read it with `cortex approval show`.",
+    )
+
+
+def outdated(request: Request, decision: Decision, now: datetime) -> CortexError | None:
+    """Why an open approval cannot be decided by what the decider saw."""
+    if request.deadline is not None and now >= request.deadline:
+        return Conflict(
+            "Its time is over.",
+            code="approval_expired",
+            hint="Submit the job again with `cortex job resubmit`.",
+        )
+    if decision.version != request.version or decision.input_hash != request.input_hash:
+        return Stale(
+            f"It changed: you saw version {decision.version}, it is now at {request.version}.",
+            code="approval_changed",
+            hint="Look at it again, then decide with the version and digest that it has now.",
+        )
+    return None
+
+
+# What it does -----------------------------------------------------------------------------------------------------
+
+
+def approved(opened: Opened) -> Closing:
+    calls = [(call.id, CallStatus.APPROVED, None) for call in _awaiting(opened)]
+    return Closing(status=ApprovalStatus.APPROVED, calls=list(calls), jobs=_going_on(opened), cancelled=[])
+
+
+def denied(opened: Opened, by: str, reason: str | None) -> Closing:
+    given = (reason or "").strip()
+    end = "" if given.endswith((".", "!", "?")) else "."
+    why = f": {given}{end}" if given else "."
+    return _turned_down(opened, ApprovalStatus.DENIED, f"denied by {by}{why}")
+
+
+def expired(opened: Opened) -> Closing:
+    after = opened.approval.timeout_seconds
+    return _turned_down(opened, ApprovalStatus.EXPIRED, f"timed out after {in_words(after)}.")
+
+
+def _turned_down(opened: Opened, status: ApprovalStatus, what: str) -> Closing:
+    request = opened.approval
+    told = f"Approval of `{request.tool_name}` {what}"
+    answer = f"{told} Do not send the same call again; go another way."
+    calls = [(call.id, CallStatus.REJECTED, answer) for call in _awaiting(opened)]
+    if request.on_deny is OnDeny.CONTINUE:
+        return Closing(status=status, calls=list(calls), jobs=_going_on(opened), cancelled=[])
+    steps = {call.job_id: call.step_index for call in _awaiting(opened)}
+    failed = [
+        JobOutcome(
+            id=job.id,
+            open=0,
+            status=JobStatus.FAILED,
+            error=f"Job {job.id}, step {steps[job.id]}: {told} `cortex job resubmit` asks again.",
+        )
+        for job in opened.jobs
+        if job.id in steps
+    ]
+    # What waits for nobody else any more ends with its job.
+    cancelled = [sibling for sibling in opened.siblings if set(sibling.jobs or ()) <= set(steps)]
+    return Closing(status=status, calls=list(calls), jobs=failed, cancelled=cancelled)
+
+
+def _awaiting(opened: Opened) -> Sequence[WaitingCall]:
+    return [call for call in opened.calls if call.status is CallStatus.AWAITING]
+
+
+def _going_on(opened: Opened) -> list[JobOutcome]:
+    """With its last open approval a job goes on, or pauses where somebody holds it."""
+    waiting = {call.job_id for call in _awaiting(opened)}
+    outcomes = []
+    for job in opened.jobs:
+        if job.id not in waiting:
+            continue
+        left = job.open_approvals - 1
+        status = None if left else JobStatus.PAUSED if job.holds else JobStatus.RUNNING
+        outcomes.append(JobOutcome(id=job.id, open=left, status=status))
+    return outcomes
+
+
+def in_words(seconds: int) -> str:
+    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        # Days only from two on: people say 24 hours.
+        if seconds % size == 0 and seconds >= size * (2 if unit == "day" else 1):
+            count = seconds // size
+            return f"{count} {unit}{'s' if count != 1 else ''}"
+    return f"{seconds} second{'s' if seconds != 1 else ''}"
+
+
+def shown_to(approval: Approval, actor: Actor) -> Approval:
+    """With whether whoever looks could decide it, and if not, why."""
+    if approval.status is not ApprovalStatus.PENDING:
+        return approval
+    if approval.kind is ApprovalKind.UNCERTAIN_EFFECT:
+        able = actor.may(Permission.JOB_SETTLE)
+        why = None if able else "Only admins, operators and approvers may answer this."
+        return replace(approval, may_decide=able, why_not=why)
+    refused = refusal(
+        approvers=approval.approvers,
+        required_clearance=approval.required_clearance,
+        self_approval=approval.self_approval,
+        owner_id=approval.owner_id,
+        causes=approval.causes,
+        actor=actor,
+        choice=Choice.APPROVED,
+    )
+    return replace(approval, may_decide=refused is None, why_not=refused.message if refused else None)

@@ -1,0 +1,129 @@
+"""Events: what happens in a session, in order, for whoever watches it.
+
+The table below is the whole vocabulary; docs/events.md is written from it. Events are facts that were committed: what
+they describe is durable when they are seen. The one exception is a text chunk, which shows what a model is saying and
+disappears once its step is recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.domain.jobs import JobStatus
+
+
+class EventType(StrEnum):
+    MESSAGE = "message"
+    TEXT_CHUNK = "text_chunk"
+    STEP_RESTARTED = "step_restarted"
+    TOOL_CALL = "tool_call"
+    TOOL_RESULT = "tool_result"
+    COMPLETION = "completion"
+    STATUS = "status"
+    ERROR = "error"
+    SESSION_PAUSED = "session_paused"
+    SESSION_RESUMED = "session_resumed"
+    WORKER_LOST = "worker_lost"
+    EFFECT_SETTLED = "effect_settled"
+    APPROVAL_REQUESTED = "approval_requested"
+    APPROVAL_DECIDED = "approval_decided"
+    APPROVAL_EXPIRED = "approval_expired"
+    APPROVAL_CANCELLED = "approval_cancelled"
+    APPROVAL_REMINDED = "approval_reminded"
+
+
+@dataclass(frozen=True, slots=True)
+class Carries:
+    """What an event tells, and which fields its data may have; a field with ``?`` is not always there."""
+
+    meaning: str
+    fields: tuple[str, ...]
+
+
+_T = EventType
+CARRIES: dict[EventType, Carries] = {
+    _T.MESSAGE: Carries(
+        "Somebody said something. Of the agent: what the model said in a step, in the place of its chunks.",
+        ("role", "seq?", "step?", "text?", "truncated?"),
+    ),
+    _T.TEXT_CHUNK: Carries(
+        "The model is saying this. Gone once the step is recorded: its `message` then has the whole text.",
+        ("step", "epoch", "text"),
+    ),
+    _T.STEP_RESTARTED: Carries(
+        "An attempt ended in the middle of its answer: drop the chunks of this step that came before.",
+        ("step", "epoch"),
+    ),
+    _T.TOOL_CALL: Carries(
+        "The model calls a tool. It is recorded; whether it was sent, its `tool_result` tells.",
+        ("step", "id", "tool", "input_hash"),
+    ),
+    _T.TOOL_RESULT: Carries(
+        "The call is settled: `completed`, `failed` or `rejected`. Its result stands in the step.",
+        ("step", "id", "tool", "status", "error?"),
+    ),
+    _T.COMPLETION: Carries(
+        "The job is done, and this is its answer.",
+        ("step", "text?", "truncated?"),
+    ),
+    _T.STATUS: Carries(
+        "The status of the job (or, without a job, of the session) changed, or will at its next boundary.",
+        ("status?", "session?", "reason?", "error?", "hold?", "holds?", "note?", "pending_pause?", "pending_cancel?"),
+    ),
+    _T.ERROR: Carries("Why the job failed, or why it is tried again.", ("message", "retry?")),
+    _T.SESSION_PAUSED: Carries(
+        "Held: nothing goes on until somebody resumes it or answers.",
+        ("reason?", "by?", "tools?", "calls?", "prompt?"),
+    ),
+    _T.SESSION_RESUMED: Carries("It goes on: a hold was lifted, or the last decision came.", ("by?", "approval_id?", "resumed_by_approval?")),
+    _T.WORKER_LOST: Carries("The worker that ran the job died; another one takes it over.", ("worker", "epoch")),
+    _T.EFFECT_SETTLED: Carries(
+        "A person said whether an uncertain call happened.", ("call", "tool", "verdict", "note?")
+    ),
+    _T.APPROVAL_REQUESTED: Carries(
+        "A person is asked; the job waits. `joined`: an identical call was asked before, and one decision is for both.",
+        ("approval_id", "call", "tool", "kind", "joined"),
+    ),
+    _T.APPROVAL_DECIDED: Carries(
+        "Somebody who may said yes or no.",
+        ("approval_id", "by", "decision", "version", "reason?"),
+    ),
+    _T.APPROVAL_EXPIRED: Carries("Nobody decided in time.", ("approval_id",)),
+    _T.APPROVAL_CANCELLED: Carries("Its job or session ended before anybody decided.", ("approval_id",)),
+    _T.APPROVAL_REMINDED: Carries("Nobody has decided yet, and the deadline comes nearer.", ("approval_id",)),
+}  # fmt: skip
+
+INBOX = frozenset({*(kind for kind in EventType if kind.startswith("approval_")), EventType.EFFECT_SETTLED})
+"""What changes the list of those who wait for a person."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    seq: int
+    """Its place in the session; a stream resumes after it."""
+    type: str
+    """An ``EventType``, or one that a newer plane knows."""
+    job_id: UUID | None
+    data: dict[str, Any]
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replay:
+    """Events after a number, and what a stream needs to go on from there."""
+
+    org_id: UUID
+    session_id: UUID
+    job_id: UUID | None
+    """Only what this job did; None for the whole session."""
+    events: list[Event]
+    latest: int
+    """How far the session's events go."""
+    more: bool
+    """There may be more after the last one."""
+    over: JobStatus | None
+    """How the job ended, once it has: nothing of it comes any more."""

@@ -1,0 +1,289 @@
+"""Policy files as they are applied: their versions, what a new one changes, and what callers send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import AfterValidator, Field, StrictBool, StringConstraints
+from pydantic.dataclasses import dataclass as draft
+from pydantic_core import PydanticCustomError
+
+from cortex_plane.domain.authorization import PolicyVerdict
+from cortex_plane.domain.canonical import check_text
+from cortex_plane.domain.conditions import MAX_LENGTH, Condition
+from cortex_plane.domain.errors import InvalidInput
+from cortex_plane.domain.fields import DRAFT, Clearance, JsonObject, Note, Ref
+from cortex_plane.domain.policies import (
+    MAX_TIMEOUT_SECONDS,
+    Approvers,
+    Level,
+    OnDeny,
+    PolicyRow,
+    PolicySet,
+    Template,
+)
+from cortex_plane.domain.policy_engine import Explanation
+from cortex_plane.domain.tools import Risk
+
+MAX_FILE_BYTES = 16 * 1024 * 1024
+MAX_ROWS = 100_000
+MAX_NAME = 100
+MAX_TARGET = 200
+MAX_REQUEST_ROWS = 20
+MAX_SHOWN_CHANGES = 200
+MAX_SHOWN_ROWS = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlacedRow:
+    """A row and where it stands: the org's own or a team's, in the order of the file."""
+
+    level: Level
+    team_id: UUID | None
+    team: str | None
+    """Its slug when the file was applied."""
+    position: int
+    row: PolicyRow
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyVersion:
+    version: int
+    digest: str
+    """SHA-256 of the file, in hex."""
+    rows: int
+    note: str | None
+    applied_by: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyVersionDetails:
+    """One version with its rows and its file. Version 0 is the org before its first file."""
+
+    version: int
+    digest: str | None
+    note: str | None
+    applied_by: str | None
+    created_at: datetime | None
+    source: str
+    """The file, whole."""
+    total: int
+    rows: list[PlacedRow]
+    """The first thousand."""
+    platform: list[PolicyRow]
+    """The platform's rows, as they are now."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FieldChange:
+    field: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowChange:
+    """A row that was added, removed, changed or moved."""
+
+    change: str
+    level: Level
+    team: str | None
+    name: str
+    fields: list[FieldChange]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyDiff:
+    added: int
+    removed: int
+    changed: int
+    changes: list[RowChange]
+    """The first two hundred."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Applied:
+    version: int
+    """The version that holds now; with a dry run, the one that it would have become."""
+    changed: bool
+    dry_run: bool
+    rows: int
+    diff: PolicyDiff
+    warnings: list[str]
+
+
+PolicyText = Annotated[str, StringConstraints(max_length=MAX_FILE_BYTES)]
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class PolicyFile:
+    """What a steward applies: the whole of an org's rows. What is not in it is gone."""
+
+    text: PolicyText
+    dry_run: StrictBool = False
+    note: Note | None = None
+    expected_version: Annotated[int, Field(strict=True, ge=0, le=2**62)] | None = None
+    """Refused where another version holds by now."""
+
+
+def check_condition(text: str) -> str:
+    try:
+        Condition.of(check_text(text, "when"))
+    except InvalidInput as error:
+        raise PydanticCustomError("condition", "{reason}", {"reason": error.message}) from None
+    return text
+
+
+def _no_permission(effect: PolicyVerdict) -> PolicyVerdict:
+    if effect is PolicyVerdict.ALLOW:
+        raise PydanticCustomError(
+            "only_tightens", "must be requires_approval or deny: a request only tightens"
+        )
+    return effect
+
+
+Seconds = Annotated[int, Field(strict=True, ge=1, le=MAX_TIMEOUT_SECONDS)]
+TargetGlob = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_TARGET, pattern=r"^[^\x00-\x20\x7f]+$")
+]
+RowName = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+]
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class RequestPolicy:
+    """A row that one job brings along. It only tightens what holds anyway."""
+
+    name: RowName
+    target: TargetGlob
+    effect: Annotated[PolicyVerdict, AfterValidator(_no_permission)]
+    when: Annotated[str, StringConstraints(max_length=MAX_LENGTH), AfterValidator(check_condition)] | None = (
+        None
+    )
+    clearance: Clearance | None = None
+    template: Template | None = None
+    timeout_seconds: Seconds | None = None
+    remind_before_seconds: Seconds | None = None
+    on_deny: OnDeny | None = None
+    self_approval: StrictBool | None = None
+
+    def as_row(self) -> PolicyRow:
+        return PolicyRow(
+            name=self.name,
+            target=self.target,
+            effect=self.effect,
+            condition=self.when,
+            required_clearance=self.clearance,
+            template=self.template,
+            timeout_seconds=self.timeout_seconds,
+            reminder_seconds=self.remind_before_seconds,
+            on_deny=self.on_deny,
+            self_approval=self.self_approval,
+        )
+
+
+RequestPolicies = Annotated[list[RequestPolicy], Field(max_length=MAX_REQUEST_ROWS)]
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class ExplainRequest:
+    """A call that nobody made: what would be said about it?"""
+
+    agent: Ref
+    tool: Annotated[str, StringConstraints(min_length=1, max_length=MAX_TARGET)]
+    arguments: JsonObject = Field(default_factory=dict)
+    read_only: StrictBool | None = None
+    """Where absent: as the tool was last published."""
+    risk: Risk | None = None
+    session_kind: Annotated[str, StringConstraints(pattern="^(conversation|programmatic|external)$")] = (
+        "programmatic"
+    )
+    policies: RequestPolicies = Field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explained:
+    """The walk, and what it was asked about."""
+
+    agent: str
+    tool: str
+    read_only: bool
+    risk: Risk
+    published: bool
+    """Whether a worker has published this tool; where none has, the strictest is assumed."""
+    explanation: Explanation
+
+
+def row_as_json(row: PolicyRow) -> dict[str, Any]:
+    made = asdict(row)
+    if row.approvers is not None:
+        made["approvers"]["members"] = [str(id) for id in row.approvers.members]
+    return made
+
+
+def policy_set(version: str, placed: Iterable[PlacedRow], platform: Sequence[PolicyRow]) -> PolicySet:
+    org: list[PolicyRow] = []
+    teams: dict[UUID, list[PolicyRow]] = {}
+    for one in placed:
+        (org if one.team_id is None else teams.setdefault(one.team_id, [])).append(one.row)
+    return PolicySet(
+        version=version,
+        platform=tuple(platform),
+        org=tuple(org),
+        teams={id: tuple(rows) for id, rows in teams.items()},
+    )
+
+
+def difference(before: Sequence[PlacedRow], after: Sequence[PlacedRow]) -> PolicyDiff:
+    """Rows are the same where level and name are; their order within a level counts too."""
+    old, new = _by_name(before), _by_name(after)
+    changes = []
+    added = removed = changed = 0
+    for key, (place, row) in new.items():
+        if key not in old:
+            added += 1
+            changes.append(_change("added", row, []))
+            continue
+        was_place, was = old[key]
+        found = _fields(was.row, row.row)
+        if was_place != place:
+            found.append(FieldChange(field="place", before=was_place, after=place))
+        if found:
+            changed += 1
+            changes.append(_change("changed", row, found))
+    for key, (_, row) in old.items():
+        if key not in new:
+            removed += 1
+            changes.append(_change("removed", row, []))
+    return PolicyDiff(added=added, removed=removed, changed=changed, changes=changes[:MAX_SHOWN_CHANGES])
+
+
+def _by_name(placed: Sequence[PlacedRow]) -> dict[tuple[UUID | None, str], tuple[int, PlacedRow]]:
+    places: dict[UUID | None, int] = {}
+    found = {}
+    for one in placed:
+        places[one.team_id] = place = places.get(one.team_id, 0) + 1
+        found[one.team_id, one.row.name] = (place, one)
+    return found
+
+
+def _fields(before: PolicyRow, after: PolicyRow) -> list[FieldChange]:
+    return [
+        FieldChange(field=field.name, before=_shown(old), after=_shown(new))
+        for field in fields(PolicyRow)
+        if (old := getattr(before, field.name)) != (new := getattr(after, field.name))
+    ]
+
+
+def _shown(value: Any) -> Any:
+    return asdict(value) if isinstance(value, Approvers) else value
+
+
+def _change(change: str, placed: PlacedRow, found: list[FieldChange]) -> RowChange:
+    return RowChange(change=change, level=placed.level, team=placed.team, name=placed.row.name, fields=found)

@@ -1,0 +1,75 @@
+"""Exporting the audit trail: a stream that any number of entries pass through in flat memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Iterator
+from uuid import UUID
+
+from cortex_plane.domain.access import Actor, Permission
+from cortex_plane.domain.audit import AuditEntry
+from cortex_plane.domain.audit_exports import ExportWriter
+from cortex_plane.domain.errors import Conflict, Unavailable
+from cortex_plane.operations.audit import chain_by_chain
+from cortex_plane.operations.verbs import found, verb
+from cortex_plane.storage import audit, orgs, sessions
+from cortex_plane.storage.database import Database
+
+AT_A_TIME = 2
+"""Each holds a connection and a snapshot for as long as its reader takes."""
+CHUNK_BYTES = 64 * 1024
+
+_under_way: set[UUID] = set()
+
+
+@verb(Permission.AUDIT_READ)
+async def export(db: Database, actor: Actor, session_id: UUID | None) -> AsyncGenerator[bytes, None]:
+    """Every chain of the org, or that of one session, in one snapshot.
+
+    Whoever reads it closes it, which frees its connection. If the database fails it raises before the trailer.
+    """
+    chunks = _chunks(db, actor.org_id, session_id)
+    # What could refuse it does so now, and from here on closing it runs its cleanup.
+    await anext(chunks)
+    return chunks
+
+
+async def _chunks(db: Database, org_id: UUID, session_id: UUID | None) -> AsyncGenerator[bytes, None]:
+    with _turn(org_id):
+        async with db.transaction(org_id, snapshot=True) as tx:
+            org = found(await orgs.get(tx), "org")
+            if session_id is not None:
+                found(await sessions.get(tx, session_id, None), "session")
+            writer = ExportWriter()
+            buffer = bytearray(writer.header(org.id, org.slug, session_id, await audit.now(tx)))
+            yield b""
+            async for item in chain_by_chain(tx, session_id):
+                buffer += writer.entry(item) if isinstance(item, AuditEntry) else writer.head(item)
+                if len(buffer) >= CHUNK_BYTES:
+                    yield bytes(buffer)
+                    buffer.clear()
+        # After the snapshot has ended as it should: a trailer says that nothing is missing.
+        buffer += writer.trailer()
+        yield bytes(buffer)
+
+
+@contextlib.contextmanager
+def _turn(org_id: UUID) -> Iterator[None]:
+    """One at a time for each org, so that none takes the places of all others, and few in a process."""
+    if org_id in _under_way:
+        raise Conflict(
+            "An export of this org is under way.",
+            code="export_under_way",
+            hint="Wait until it is done, or end it.",
+        )
+    if len(_under_way) >= AT_A_TIME:
+        raise Unavailable(
+            f"{AT_A_TIME} exports of other orgs are under way.",
+            code="export_busy",
+            hint="Try again in a few minutes.",
+        )
+    _under_way.add(org_id)
+    try:
+        yield
+    finally:
+        _under_way.discard(org_id)

@@ -1,0 +1,132 @@
+"""Logging in to the dashboard: a link for one person and one use, and the session that it opens."""
+
+from __future__ import annotations
+
+import contextlib
+from uuid import UUID
+
+from cortex_plane.domain.access import Actor, ActorKind, Permission
+from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.browser_sessions import (
+    IDLE_LIFE,
+    LINK_LIFE,
+    WHOLE_LIFE,
+    LoginLink,
+    digest,
+    is_link_token,
+    is_session_secret,
+    path_of,
+)
+from cortex_plane.domain.errors import Conflict, Forbidden, Unauthenticated
+from cortex_plane.operations.secrets import new_link_token, new_session_secret
+from cortex_plane.operations.verbs import found, new_id, verb
+from cortex_plane.storage import audit, browser_sessions, members
+from cortex_plane.storage.database import Database
+
+HOW_TO_GET_A_LINK = "Get a new link with `cortex member login-link`, or ask an admin for one."
+
+
+@verb(Permission.MEMBER_WRITE)
+async def issue_login_link(db: Database, actor: Actor, member_id: UUID) -> LoginLink:
+    """A link for anybody of the org: for admins, and on the audit trail. Whoever holds it is that person, so no program
+    makes one."""
+    if actor.kind is not ActorKind.PERSON:
+        raise Forbidden(
+            "Only a person may make links for others.", hint="Use the key of an admin, not one of a program."
+        )
+    return await _issue(db, actor, member_id)
+
+
+@verb(Permission.LOGIN)
+async def issue_own_login_link(db: Database, actor: Actor) -> LoginLink:
+    """A link for whoever asks."""
+    if actor.user_account_id is None:
+        raise Forbidden("Only a member can log in.", hint="Use the key of a member.")
+    return await _issue(db, actor, actor.user_account_id)
+
+
+async def _issue(db: Database, actor: Actor, member_id: UUID) -> LoginLink:
+    token, id = new_link_token(), new_id()
+    async with db.transaction(actor.org_id) as tx:
+        member = found(await members.get(tx, member_id), "member")
+        if member.deactivated_at is not None:
+            raise Conflict(
+                f"{member.display_name} is deactivated and cannot log in.",
+                code="member_deactivated",
+                hint="Reactivate them first: `cortex member update --activate`.",
+            )
+        await browser_sessions.forget(tx, member_id, IDLE_LIFE)
+        expires_at = await browser_sessions.insert_link(
+            tx, id, member_id, digest(token), LINK_LIFE, actor.name
+        )
+        await audit.append_to_org(
+            tx, Fact.of(actor, "login_link_created", link=str(id), member=str(member_id))
+        )
+    return LoginLink(member_id=member_id, url_path=path_of(token), expires_at=expires_at)
+
+
+async def link_holder(db: Database, token: str) -> str | None:
+    """Whom a link would log in now, by name; None: nobody. Asking does not use it up."""
+    resolved = await browser_sessions.resolve_link(db, digest(token)) if is_link_token(token) else None
+    if resolved is None:
+        return None
+    org_id, id = resolved
+    async with db.transaction(org_id) as tx:
+        return await browser_sessions.link_holder(tx, id)
+
+
+async def log_in(db: Database, token: str) -> str:
+    """Use a link up; returns the secret of a new session. Unknown, used and old links are answered alike."""
+    resolved = await browser_sessions.resolve_link(db, digest(token)) if is_link_token(token) else None
+    if resolved is None:
+        raise _link_refused()
+    org_id, link_id = resolved
+    secret, id = new_session_secret(), new_id()
+    async with db.transaction(org_id) as tx:
+        used = await browser_sessions.use_link(tx, link_id, id)
+        if used is None or used[0].user_account_id is None:
+            raise _link_refused()
+        actor, issued_by = used
+        await browser_sessions.forget(tx, actor.user_account_id, IDLE_LIFE)
+        await browser_sessions.insert(tx, id, actor.user_account_id, digest(secret), WHOLE_LIFE)
+        await audit.append_to_org(
+            tx, Fact.of(actor, "logged_in", link=str(link_id), session=str(id), issued_by=issued_by)
+        )
+    return secret
+
+
+def _link_refused() -> Unauthenticated:
+    return Unauthenticated(
+        "This link does not work: it was used already, is older than 15 minutes, or was never one.",
+        code="login_link_invalid",
+        hint=HOW_TO_GET_A_LINK,
+    )
+
+
+async def authenticate(db: Database, secret: str, *, touch: bool = True) -> Actor:
+    """The person behind a cookie, with the roles and the clearance of this moment. ``touch``: it is a visit."""
+    actor = (
+        await browser_sessions.authenticate(db, digest(secret), IDLE_LIFE, touch)
+        if is_session_secret(secret)
+        else None
+    )
+    if actor is None:
+        raise Unauthenticated(
+            "You are not logged in, or your session has ended.",
+            code="browser_session_ended",
+            hint=HOW_TO_GET_A_LINK,
+        )
+    return actor
+
+
+async def log_out(db: Database, actor: Actor) -> None:
+    """End the session that the actor came with. Doing it twice changes nothing."""
+    async with db.transaction(actor.org_id) as tx:
+        if await browser_sessions.delete(tx, actor.key_id):
+            await audit.append_to_org(tx, Fact.of(actor, "logged_out", session=str(actor.key_id)))
+
+
+async def end(db: Database, secret: str) -> None:
+    """End the session of a cookie that another takes the place of; one that is over stays over."""
+    with contextlib.suppress(Unauthenticated):
+        await log_out(db, await authenticate(db, secret, touch=False))

@@ -1,0 +1,93 @@
+"""Deadlines: what the clock does to approvals and sessions. Any number of schedulers may look at once.
+
+Each action is a transaction of its own, under the lock of what it acts on, and looks again whether it is still due: who
+comes second finds nothing to do.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import structlog
+
+from cortex_plane.domain.access import Actor, scheduler_actor
+from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.errors import CortexError, Unavailable
+from cortex_plane.domain.sessions import SessionStatus
+from cortex_plane.operations.approvals import act_when_due
+from cortex_plane.storage import approvals, audit, sessions
+from cortex_plane.storage.database import Database
+
+log = structlog.get_logger()
+
+AT_ONCE = 200
+
+
+@dataclass(slots=True)
+class Tick:
+    """What one look at the clock did."""
+
+    done: list[str] = field(default_factory=list)
+    full: bool = False
+    """There may be more that is due already, and something could be done about it."""
+
+
+async def tick(db: Database, id: UUID, name: str) -> Tick:
+    """Act on everything that is due, the oldest deadline first."""
+    looked = Tick()
+    due = await approvals.due(db, AT_ONCE)
+    idle = await sessions.idle(db, AT_ONCE)
+    for org_id, approval_id, _ in due:
+        actor = scheduler_actor(org_id, id, name)
+        await _each(looked, functools.partial(_approval, db, actor, approval_id))
+    for org_id, session_id, _ in idle:
+        actor = scheduler_actor(org_id, id, name)
+        await _each(looked, functools.partial(_idle_session, db, actor, session_id))
+    looked.full = AT_ONCE in (len(due), len(idle)) and bool(looked.done)
+    return looked
+
+
+async def _each(looked: Tick, act: Callable[[], Awaitable[str | None]]) -> None:
+    """One that fails must not keep the others from their time."""
+    try:
+        done = await act()
+    except Unavailable:
+        raise
+    except CortexError as error:
+        log.warning("deadline not kept yet", error=str(error))
+        return
+    except Exception:
+        # A defect of ours, or a row that nobody foresaw: loud, and no harm to what is due after it.
+        log.exception("deadline not kept")
+        return
+    if done is not None:
+        looked.done.append(done)
+
+
+async def _approval(db: Database, actor: Actor, id: UUID) -> str | None:
+    acted = await act_when_due(db, actor, id)
+    return acted.what if acted else None
+
+
+async def _idle_session(db: Database, actor: Actor, id: UUID) -> str | None:
+    """A conversation in which nobody says anything is paused; the next message makes it active again."""
+    async with db.transaction(actor.org_id) as tx:
+        locked = await sessions.lock(tx, id, None)
+        if locked is None or not await sessions.went_idle(tx, id):
+            return None
+        await sessions.set_status(tx, id, SessionStatus.PAUSED)
+        await audit.append_to_session(
+            tx, id, [Fact.of(actor, "session_paused", reason="idle")],
+            [("session_paused", None, {"reason": "idle", "pause_source": "idle"})],
+        )  # fmt: skip
+    return "idle"
+
+
+async def seconds_to_next(db: Database) -> float | None:
+    """Until the next deadline; None where there is none."""
+    rows = await db.call("next_deadline", None)
+    seconds: float | None = rows[0]["next_deadline"]
+    return seconds

@@ -1,0 +1,109 @@
+"""Edited arguments: a person approves a call with other arguments than the agent sent.
+
+They must fit the schema that the tool had when it was asked for, and are authorised again, as a call of the agent's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import jsonschema_rs
+import orjson
+
+from cortex_plane.domain.access import Actor
+from cortex_plane.domain.approvals import Choice, Decision
+from cortex_plane.domain.authorization import PolicyVerdict
+from cortex_plane.domain.canonical import canonical
+from cortex_plane.domain.deciding import Request, refusal
+from cortex_plane.domain.errors import CortexError, Forbidden, InvalidInput
+from cortex_plane.domain.policies import CallFacts, PolicyDecision
+from cortex_plane.domain.tools import Risk
+from cortex_plane.operations.policies import book, request_rows
+from cortex_plane.operations.verbs import found
+from cortex_plane.storage import approvals
+from cortex_plane.storage.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    arguments: bytes
+    input_hash: str
+    policies: str
+    decided: Sequence[PolicyDecision]
+    refused: CortexError | None
+    """Why these arguments cannot be approved by anybody."""
+
+
+async def prepared(db: Database, actor: Actor, id: UUID, decision: Decision) -> Edit | None:
+    """None where nothing is edited: no arguments, or the same that are there."""
+    if decision.arguments is None or decision.decision is Choice.DENIED:
+        return None
+    arguments = canonical(decision.arguments)
+    digest = hashlib.sha256(arguments).hexdigest()
+    if digest == decision.input_hash:
+        return None
+    version, policies = await book.current(db, actor.org_id)
+    async with db.transaction(actor.org_id) as tx:
+        approval, _ = found(await approvals.get(tx, id, actor.sees), "approval")
+        context = found(await approvals.context(tx, id), "approval")
+    sent = orjson.loads(arguments)
+    fault = _schema_fault(context["parameters"], sent)
+    if fault is not None:
+        return Edit(arguments, digest, version, [], fault)
+    facts = CallFacts(
+        target=approval.tool_name,
+        arguments=sent,
+        read_only=context["read_only"],
+        risk=Risk(approval.risk),
+        agent=context["agent"],
+        teams=tuple(context["teams"]),
+        session_kind=context["session_kind"],
+    )
+    # Several jobs may wait for this one decision, each with demands of its own.
+    decided = [policies.decide(facts, request_rows(rows)) for rows in context["request_policies"]]
+    denied = next((each for each in decided if each.verdict is PolicyVerdict.DENY), None)
+    refused = None
+    if denied is not None:
+        refused = Forbidden(
+            f"The call is denied with these arguments, by {denied.rule}.",
+            code="edit_denied",
+            hint="Choose arguments that the policy allows, or deny the call.",
+        )
+    return Edit(arguments, digest, version, decided, refused)
+
+
+def _schema_fault(schema: dict[str, object] | None, arguments: dict[str, object]) -> CortexError | None:
+    if schema is None:
+        return InvalidInput(
+            "The tool's schema is not known any more, so its arguments cannot be edited.",
+            code="schema_unknown",
+            hint="Approve the call as it is, or deny it.",
+        )
+    for error in jsonschema_rs.Draft202012Validator(schema).iter_errors(arguments):
+        place = ".".join(str(part) for part in error.instance_path) or "arguments"
+        return InvalidInput(
+            f"The edited arguments do not fit the tool: {place}: {error.message[:500]}.",
+            code="edit_invalid",
+            hint="Correct them, or approve the call as it is.",
+        )
+    return None
+
+
+def authority(edit: Edit, request: Request, actor: Actor) -> CortexError | None:
+    """An edit must not reach what its approver could not approve: the edited call has terms of its own."""
+    for terms in (each.terms for each in edit.decided if each.terms is not None):
+        refused = refusal(
+            approvers=terms.approvers,
+            required_clearance=terms.required_clearance,
+            self_approval=terms.self_approval,
+            owner_id=request.owner_id,
+            causes=request.causes,
+            actor=actor,
+            choice=Choice.APPROVED,
+        )
+        if refused is not None:
+            return refused
+    return None

@@ -1,0 +1,87 @@
+"""Events: read again from any number on, of a session or of one job; and what a worker adds while a model speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from cortex_plane.domain.access import Actor, Permission
+from cortex_plane.domain.attempts import Assignment
+from cortex_plane.domain.events import Replay
+from cortex_plane.domain.jobs import TERMINAL, JobStatus
+from cortex_plane.operations.verbs import found, verb
+from cortex_plane.storage import events, jobs, sessions
+from cortex_plane.storage.database import Database, Transaction
+
+PAGE = 200
+
+
+@verb(Permission.SESSION_READ)
+async def of_session(db: Database, actor: Actor, session_id: UUID, after: int, limit: int = PAGE) -> Replay:
+    """Everything that happened in a session after number ``after``."""
+    async with db.transaction(actor.org_id) as tx:
+        found(await sessions.get(tx, session_id, actor.sees), "session")
+        return await _replay(tx, session_id, None, after, limit, over=None)
+
+
+@verb(Permission.JOB_READ)
+async def of_job(db: Database, actor: Actor, job_id: UUID, after: int, limit: int = PAGE) -> Replay:
+    """What one job did after number ``after``. Numbers are the session's, so they have gaps."""
+    async with db.transaction(actor.org_id) as tx:
+        # The job first: whatever it says of its end, the events of that are there by then.
+        job = found(await jobs.get(tx, job_id, actor.sees), "job")
+        return await _replay(
+            tx, job.session_id, job_id, after, limit, over=job.status if job.status in TERMINAL else None
+        )
+
+
+@verb(Permission.JOB_READ)
+async def of_jobs_session(db: Database, actor: Actor, job_id: UUID, after: int, limit: int = PAGE) -> Replay:
+    """Everything in the session that a job belongs to, whatever becomes of the job."""
+    async with db.transaction(actor.org_id) as tx:
+        job = found(await jobs.get(tx, job_id, actor.sees), "job")
+        return await _replay(tx, job.session_id, None, after, limit, over=None)
+
+
+async def _replay(
+    tx: Transaction, session_id: UUID, job_id: UUID | None, after: int, limit: int, *, over: JobStatus | None
+) -> Replay:
+    # Before the events: whoever follows from there on misses nothing.
+    latest = await events.latest(tx, session_id)
+    read = await events.list_after(tx, session_id, job_id, after, limit)
+    return Replay(
+        org_id=tx.org,
+        session_id=session_id,
+        job_id=job_id,
+        events=read,
+        latest=latest,
+        more=len(read) >= limit,
+        over=over,
+    )
+
+
+# The plane's own verbs -------------------------------------------------------------------------------------------
+
+
+async def append_chunks(
+    db: Database, given: Assignment, worker_id: UUID, step: int, texts: Sequence[str]
+) -> bool:
+    """What the model of a step is saying; False where nobody may hear it from this worker any more."""
+    return await events.append_chunks(
+        db, given.org_id, given.job_id, worker_id, given.epoch, step, list(texts)
+    )
+
+
+async def void_chunks(db: Database, given: Assignment) -> None:
+    """The attempt ended in the middle of an answer: nobody should go on showing what there is of it."""
+    await events.void_chunks(db, given.org_id, given.job_id, given.epoch)
+
+
+async def forget_chunks(db: Database, limit: int = 10_000) -> int:
+    """Forget what was left behind of answers that nobody will finish, in any org; how much it was."""
+    return await events.forget_chunks(db, limit)
+
+
+async def drop_chunks(db: Database, given: Assignment, step: int) -> bool:
+    """Forget chunks of steps that are durable; whether none of this step are left."""
+    return await events.drop_chunks(db, given.org_id, given.job_id, step)

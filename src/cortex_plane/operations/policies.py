@@ -1,0 +1,200 @@
+"""Policies: applied as files, kept as versions, explained for a call."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from cortex_plane.domain.access import Actor, Permission
+from cortex_plane.domain.agents import SkillSettings
+from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.errors import Stale
+from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.members import Role
+from cortex_plane.domain.policies import CallFacts, PolicyRow
+from cortex_plane.domain.policy_checks import MAX_WARNINGS, Person, faults_of, warnings_of
+from cortex_plane.domain.policy_files import (
+    MAX_SHOWN_ROWS,
+    Applied,
+    Explained,
+    ExplainRequest,
+    PlacedRow,
+    PolicyDiff,
+    PolicyFile,
+    PolicyVersion,
+    PolicyVersionDetails,
+    difference,
+)
+from cortex_plane.domain.tools import Risk, ToolVersion
+from cortex_plane.domain.values import parse, to_json
+from cortex_plane.manifests.policies import Draft, place, policy_faults, read
+from cortex_plane.operations.policy_book import PolicyBook
+from cortex_plane.operations.verbs import found, verb
+from cortex_plane.storage import agents, audit, idempotency, policies, teams, tools
+from cortex_plane.storage.database import Database, Row, Transaction
+
+book = PolicyBook()
+"""What this process has compiled."""
+
+
+def request_rows(stored: Sequence[dict[str, Any]] | None) -> list[PolicyRow]:
+    """The rows that a job brought along, as they are kept with it."""
+    return [parse(PolicyRow, row) for row in stored or ()]
+
+
+@verb(Permission.POLICY_WRITE)
+async def apply(db: Database, actor: Actor, file: PolicyFile, once: Once | None = None) -> Applied:
+    """The org's rows become those of the file, all or none. What is refused changes nothing and leaves no trace."""
+    # A large file takes seconds to read: nobody waits for it with a lock, and nothing else stands still.
+    draft = await asyncio.to_thread(read, file.text)
+    digest = hashlib.sha256(file.text.encode()).hexdigest()
+    async with db.transaction(actor.org_id) as tx:
+        if once is not None and not file.dry_run:
+            earlier = await idempotency.claim(tx, actor.key_id, "policies.apply", once)
+            if earlier is not None:
+                return parse(Applied, earlier)
+        now = found(await policies.lock_version(tx), "org")
+        if file.expected_version is not None and file.expected_version != now:
+            raise Stale(
+                f"Version {now} holds by now; you expected {file.expected_version}.",
+                hint="Look at what changed with `cortex policy show`, then apply your file again.",
+                current_version=now,
+            )
+        applied = await _apply(tx, actor, file, draft, digest, now)
+        if once is not None and not file.dry_run:
+            await idempotency.settle(tx, actor.key_id, "policies.apply", once, _as_json(applied))
+        return applied
+
+
+async def _apply(
+    tx: Transaction, actor: Actor, file: PolicyFile, draft: Draft, digest: str, now: int
+) -> Applied:
+    people = [_person(row) for row in await policies.people(tx)]
+    known = await teams.find(tx, list(draft.team_lines))
+    slugs = {slug: known[slug] for slug in draft.team_lines if slug in known}
+    if len(slugs) < len(draft.team_lines):
+        slugs = {team.slug: team.id for team in (await teams.list_page(tx, None, 1000)).items} | slugs
+    before = await policies.rows(tx, now) if now else []
+    rows, diff, warnings = await asyncio.to_thread(_examined, draft, slugs, people, before)
+    changed = bool(diff.added or diff.removed or diff.changed)
+    version = now + 1 if changed else now
+    if changed and not file.dry_run:
+        await policies.insert(
+            tx, version, rows, file.text, digest, file.note, actor.name, actor.user_account_id
+        )
+        await audit.append_to_org(
+            tx,
+            Fact.of(
+                actor, "policy_applied", version=version, digest=digest, rows=len(rows), added=diff.added,
+                removed=diff.removed, changed=diff.changed, note=file.note,
+            ),
+        )  # fmt: skip
+    return Applied(
+        version=version,
+        changed=changed,
+        dry_run=file.dry_run,
+        rows=len(rows),
+        diff=diff,
+        warnings=warnings,
+    )
+
+
+def _examined(
+    draft: Draft, slugs: dict[str, UUID], people: list[Person], before: list[PlacedRow]
+) -> tuple[list[PlacedRow], PolicyDiff, list[str]]:
+    """The rows of a file whose names were looked up, what they change, and what seems odd about them."""
+    rows, lines = place(draft, slugs, people)
+    faults = policy_faults()
+    for at, message in faults_of(rows, people):
+        faults.add(lines[at], message)
+    faults.raise_any()
+    odd = sorted(itertools.islice(warnings_of(rows, people), MAX_WARNINGS))
+    return rows, difference(before, rows), [f"line {lines[at]}: {message}" for at, message in odd]
+
+
+def _person(row: Row) -> Person:
+    return Person(
+        id=row["id"],
+        name=row["display_name"],
+        clearance=row["clearance"],
+        roles=frozenset(map(Role, row["roles"])),
+    )
+
+
+def _as_json(applied: Applied) -> dict[str, Any]:
+    made: dict[str, Any] = orjson.loads(to_json(applied))
+    return made
+
+
+@verb(Permission.POLICY_READ)
+async def list_versions(db: Database, actor: Actor, below: int | None, limit: int) -> list[PolicyVersion]:
+    """What was applied, newest first."""
+    async with db.transaction(actor.org_id) as tx:
+        return await policies.list_versions(tx, below, limit)
+
+
+@verb(Permission.POLICY_READ)
+async def get(db: Database, actor: Actor, version: int | None = None) -> PolicyVersionDetails:
+    """One version; without a number, the one that holds now."""
+    async with db.transaction(actor.org_id, snapshot=True) as tx:
+        wanted = version
+        if wanted is None:
+            wanted = int(found(await policies.version(tx), "org").partition(".")[0])
+        platform = await policies.platform_rows(tx)
+        if wanted == 0:
+            return PolicyVersionDetails(
+                version=0, digest=None, note=None, applied_by=None, created_at=None, source="", total=0, rows=[],
+                platform=platform,
+            )  # fmt: skip
+        row = found(await policies.get_version(tx, wanted), "policy_version")
+        rows = await policies.rows(tx, wanted, MAX_SHOWN_ROWS)
+        return PolicyVersionDetails(
+            version=wanted, digest=row["digest"], note=row["note"], applied_by=row["applied_by"],
+            created_at=row["created_at"], source=row["source"], total=row["rows"], rows=rows, platform=platform,
+        )  # fmt: skip
+
+
+@verb(Permission.POLICY_READ)
+async def explain(db: Database, actor: Actor, asked: ExplainRequest) -> Explained:
+    """What would be said about a call that nobody made, and why."""
+    async with db.transaction(actor.org_id) as tx:
+        agent = found(await agents.get(tx, asked.agent), "agent")
+        team = found(await teams.get(tx, str(agent.team_id)), "team")
+        app = SkillSettings.of(agent.skill_config).app
+        version = await tools.newest(tx, app, asked.tool)
+    _, compiled = await book.current(db, actor.org_id)
+    read_only, risk = _declared(version, asked)
+    facts = CallFacts(
+        target=asked.tool,
+        arguments=asked.arguments,
+        read_only=read_only,
+        risk=risk,
+        agent=agent.slug,
+        teams=tuple(id for id in (team.id, team.parent_id) if id is not None),
+        session_kind=asked.session_kind,
+    )
+    request = [policy.as_row() for policy in asked.policies]
+    return Explained(
+        agent=agent.slug,
+        tool=asked.tool,
+        read_only=read_only,
+        risk=risk,
+        published=version is not None,
+        explanation=compiled.explain(facts, request),
+    )
+
+
+def _declared(version: ToolVersion | None, asked: ExplainRequest) -> tuple[bool, Risk]:
+    """As the tool was last published, unless the question says otherwise; the cautious answer where it never was."""
+    read_only = version.read_only if version is not None else False
+    risk = version.risk if version is not None else Risk.MEDIUM
+    return (
+        read_only if asked.read_only is None else asked.read_only,
+        risk if asked.risk is None else asked.risk,
+    )

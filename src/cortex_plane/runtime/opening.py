@@ -1,0 +1,204 @@
+"""Opening a job: where it stopped, what its calls became meanwhile, and by which policies it goes on."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import orjson
+import structlog
+
+from cortex_plane.domain.agents import PromptChange, SkillSettings
+from cortex_plane.domain.attempts import Assignment, Write
+from cortex_plane.domain.authorization import PolicyVerdict
+from cortex_plane.domain.checkpoint_recovery import CheckpointCorrupt, open_sealed
+from cortex_plane.domain.checkpoints import CheckpointStatus
+from cortex_plane.domain.conversations import as_sent, rebuilt, requests_of
+from cortex_plane.domain.effects import CallStatus, ToolCall
+from cortex_plane.domain.jobs import Hold, JobStatus
+from cortex_plane.domain.models import Turn
+from cortex_plane.domain.policies import CallFacts
+from cortex_plane.operations import attempts
+from cortex_plane.operations.authorize import Authorization, authorize
+from cortex_plane.operations.policies import book, request_rows
+from cortex_plane.runtime import telling
+from cortex_plane.runtime.calls import Call, CallKind, Toolbox, authorized, planned, restored
+from cortex_plane.runtime.lease import Ended, Host, Lease
+from cortex_plane.runtime.progress import Progress
+from cortex_plane.runtime.tools.app import App
+
+log = structlog.get_logger()
+
+
+class Opening(Lease):
+    """A job that was just leased, from its checkpoint to the point where it goes on."""
+
+    def __init__(self, host: Host, given: Assignment) -> None:
+        super().__init__(host, given)
+        self.turns: list[Turn] = []
+        self.toolbox = _toolbox(host.apps[given.app], self.limits.skills)
+        self.turned_down: set[tuple[str, str]] = set()
+        """Calls that a person said no to: they do not come back unchanged."""
+        self._request_rows = request_rows(given.request_policies)
+
+    # Permission ------------------------------------------------------------------------------------------------
+
+    async def authorize(self, calls: Sequence[Call]) -> None:
+        """Ask the one door about each call, by the policies that hold now as far as we know."""
+        for call in calls:
+            if call.kind is not CallKind.REFUSED:
+                authorized(call, await self.judged(call))
+
+    async def judged(self, call: Call) -> Authorization:
+        policies = await book.at(self.host.db, self.given.org_id, self.policies_heard)
+        self.policies_version = self.policies_heard
+        facts = CallFacts(
+            target=call.name,
+            arguments=orjson.loads(call.arguments),
+            read_only=not self.toolbox.has_side_effects(call.code),
+            risk=call.code.risk,
+            agent=self.given.agent,
+            teams=tuple(self.given.teams),
+            session_kind=self.given.session_kind,
+        )
+        turned_down = (call.name, call.input_hash) in self.turned_down
+        return authorize(policies, facts, self._request_rows, turned_down=turned_down)
+
+    # State -----------------------------------------------------------------------------------------------------
+
+    async def open(self) -> attempts.Past:
+        """Where the job stopped; whatever does not fit ends it, and nothing is repaired."""
+        given = self.given
+        action = "job_started" if given.checkpoint is None else "job_resumed"
+        self.notes.append(self.fact(action, epoch=given.epoch, worker=self.host.worker_name))
+        if given.checkpoint is not None:
+            try:
+                opened = open_sealed(
+                    given.checkpoint, mac=given.checkpoint_mac, job_id=given.job_id, agent_id=given.agent_id,
+                    key=self.key,
+                )  # fmt: skip
+            except CheckpointCorrupt as error:
+                log.error(
+                    "checkpoint corrupt", jobId=str(given.job_id), agentId=str(given.agent_id),
+                    corruptionType=error.corruption_type, error=error.message,
+                )  # fmt: skip
+                await self._fail_unopened(error)
+            self.at = Progress.of(opened)
+            if self.at.status is CheckpointStatus.AWAITING_APPROVAL:
+                self.at.status = CheckpointStatus.IN_PROGRESS
+        past = await attempts.past(self.host.db, given, self.at.message_seq)
+        self.turned_down = {
+            (call.tool_name, call.input_hash)
+            for call in past.calls
+            if call.settled_by in ("denied", "expired")
+        }
+        by_step: dict[int, list[ToolCall]] = {}
+        for call in past.calls:
+            by_step.setdefault(call.step_index, []).append(call)
+        self.turns = rebuilt(
+            given.kind, given.job_id, given.payload, past.said, past.steps, by_step, self.at.step
+        )
+        await self._check_prompt()
+        return past
+
+    async def _fail_unopened(self, error: CheckpointCorrupt) -> NoReturn:
+        """The checkpoint stays as it was found: the next write leaves it alone."""
+        message = f"Checkpoint corruption detected: {error.message} (job {self.given.job_id}, not resumed) {error.hint}"
+        facts = [self.fact("checkpoint_corrupt", type=error.corruption_type, error=error.message)]
+        await self.write(
+            Write(
+                status=JobStatus.FAILED,
+                error=message,
+                events=telling.failed(message),
+                facts=facts,
+            ),
+            keep_checkpoint=True,
+        )
+        raise Ended
+
+    async def _check_prompt(self) -> None:
+        if self.at.prompt_hash == self.prompt_hash:
+            return
+        change = self.limits.on_prompt_change
+        self.notes.append(self.fact("prompt_changed", decision=change))
+        if change is PromptChange.FAIL:
+            await self.fail(
+                "The agent's prompt changed since the job began.",
+                "`cortex job resubmit` starts it again with the new prompt.",
+            )
+        self.at.prompt_hash = self.prompt_hash
+        if change is PromptChange.HOLD:
+            # Whoever resumes it says that the new prompt is fine: it is the one that is kept.
+            await self.hold(Hold.PROMPT_CHANGED, {"prompt": "changed"})
+
+    async def restore(self, recorded: dict[str, Any], rows: Sequence[ToolCall]) -> list[Call]:
+        """The calls of a step that an earlier attempt began."""
+        ids = [tool.invocation_id for tool in self.at.active_tools]
+        known = {row.position: row for row in rows}
+        calls, unknown = [], []
+        for position, request in enumerate(as_sent(requests_of(recorded), known)):
+            row = known.get(position)
+            call = planned(position, request, row.id if row else ids[position], self.toolbox)
+            calls.append(call)
+            if row is None:
+                unknown.append(call)
+            else:
+                said = call.error
+                restored(call, row)
+                if row.status is CallStatus.CLEARED and call.tool is not None:
+                    unknown += [] if await self.may_be_sent_again(call) else [_anew(call)]
+                if row.status is CallStatus.APPROVED and call.tool is not None:
+                    unknown += [call] if await self._outgrown(call, row) else []
+                elif row.status is CallStatus.APPROVED and self._is_the_code_of(row):
+                    # An edit that fits the schema and not the tool: only its code could tell.
+                    call.status, call.error, call.written = CallStatus.REJECTED, said, False
+        await self.authorize(unknown)
+        for call in unknown:
+            if call.kind is CallKind.REFUSED:
+                # What was refused then has its row. This one was fine, so it is the code that changed.
+                call.status = None
+        return calls
+
+    async def may_be_sent_again(self, call: Call) -> bool:
+        """A call that was sent before needs permission of this moment, or the very approval that it was sent with."""
+        verdict = (await self.judged(call)).verdict
+        return verdict is PolicyVerdict.ALLOW or (verdict is PolicyVerdict.REQUIRES_APPROVAL and call.granted)
+
+    async def _outgrown(self, call: Call, row: ToolCall) -> bool:
+        """Whether an approval does not fit any more: other code, another time, or a policy that denies it by now."""
+        late = row.grant_expires_at is None or row.grant_expires_at <= self.time.now()
+        if call.digest != row.tool_digest or late:
+            why = "its grant has expired" if late else "its tool has changed"
+            self.notes.append(self.fact("approval_outgrown", call=str(call.id), tool=call.name, reason=why))
+        elif (await self.judged(call)).verdict is not PolicyVerdict.DENY:
+            return False
+        _anew(call)
+        return True
+
+    def _is_the_code_of(self, row: ToolCall) -> bool:
+        return self.toolbox.digests.get(row.tool_name) == row.tool_digest
+
+    async def check_code(self, calls: Sequence[Call]) -> None:
+        """A deploy must not fail parked work: a call whose tool is gone waits for an operator."""
+        gone = [call.name for call in calls if call.tool is None and not call.settled]
+        if gone:
+            await self.hold(Hold.CODE_CHANGED, {"tools": gone})
+
+
+def _anew(call: Call) -> Call:
+    """As if nobody had been asked about it yet."""
+    call.status, call.written = None, False
+    return call
+
+
+@functools.lru_cache(maxsize=256)
+def _toolbox(app: App, skills: SkillSettings) -> Toolbox:
+    """The same for every job of an agent version, and not cheap: schemas and digests of all its tools."""
+    tools = {t.provider_name: t for t in app.tools.values() if skills.tools is None or t.name in skills.tools}
+    return Toolbox(
+        tools=tools,
+        specs=[tool.spec for tool in tools.values()],
+        digests={version.name: version.digest for version in app.versions},
+        side_effect_tools=skills.side_effect_tools,
+    )

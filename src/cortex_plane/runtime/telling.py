@@ -1,0 +1,64 @@
+"""What the events of a step say. Each only points at what stands in the step; readers get the text with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cortex_plane.domain.events import EventType
+from cortex_plane.domain.jobs import JobStatus
+from cortex_plane.runtime.calls import Call
+
+PREVIEW = 500
+
+Told = list[tuple[str, dict[str, Any]]]
+
+
+def said(step: int, text: str | None) -> Told:
+    return [(EventType.MESSAGE, {"role": "assistant", "step": step})] if (text or "").strip() else []
+
+
+def called(step: int, text: str | None, calls: Sequence[Call]) -> Told:
+    """The response is recorded, and nothing was sent yet."""
+    return [
+        *said(step, text),
+        *(
+            (
+                EventType.TOOL_CALL,
+                {"step": step, "id": str(call.id), "tool": call.name, "input_hash": call.input_hash},
+            )
+            for call in calls
+        ),
+    ]
+
+
+def settled(step: int, calls: Sequence[Call]) -> Told:
+    return [(EventType.TOOL_RESULT, _result(step, call)) for call in calls]
+
+
+def completed(step: int, text: str) -> Told:
+    """The status comes last: whoever watches the job leaves with it."""
+    return [
+        *said(step, text),
+        (EventType.COMPLETION, {"step": step}),
+        (EventType.STATUS, {"status": JobStatus.COMPLETED}),
+    ]
+
+
+def failed(error: str) -> Told:
+    return [
+        (EventType.ERROR, {"message": error[:PREVIEW]}),
+        (EventType.STATUS, {"status": JobStatus.FAILED, "error": error[:PREVIEW]}),
+    ]
+
+
+def tried_again(error: str) -> Told:
+    return [
+        (EventType.ERROR, {"message": error[:PREVIEW], "retry": True}),
+        (EventType.STATUS, {"status": JobStatus.RETRY, "error": error[:PREVIEW]}),
+    ]
+
+
+def _result(step: int, call: Call) -> dict[str, Any]:
+    told = {"step": step, "id": str(call.id), "tool": call.name, "status": str(call.status)}
+    return told if call.error is None else told | {"error": call.error[:PREVIEW]}

@@ -1,0 +1,287 @@
+"""Approvals in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.domain import deciding
+from cortex_plane.domain.access import Actor, Permission
+from cortex_plane.domain.approvals import (
+    Approval,
+    ApprovalEvent,
+    ApprovalKind,
+    ApprovalStatus,
+    Channel,
+    Choice,
+    Excerpt,
+    NewRequest,
+    Vote,
+    Waiting,
+)
+from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.deciding import Closing, Opened
+from cortex_plane.domain.pages import Page, Position
+from cortex_plane.domain.policies import Approvers, Terms
+from cortex_plane.domain.values import adapter, parse
+from cortex_plane.storage.database import Database, Row, Transaction
+from cortex_plane.storage.queries import Queries
+from cortex_plane.storage.rows import after, page
+
+queries = Queries("approvals")
+
+SHORTEST_GRANT_SECONDS = 3600
+"""A grant lives as long as people had to give it, but long enough for a busy worker to use it."""
+
+SessionEvent = tuple[str, UUID | None, dict[str, Any]]
+
+
+# Reading ---------------------------------------------------------------------------------------------------------
+
+
+async def list_page(
+    tx: Transaction,
+    position: Position | None,
+    limit: int,
+    sees: UUID | None,
+    status: ApprovalStatus | None,
+    job_id: UUID | None,
+    session_id: UUID | None,
+) -> Page[Approval]:
+    rows = await tx.rows(queries.list_page, *after(position), limit + 1, sees, status, job_id, session_id)
+    return page(Approval, rows, limit)
+
+
+async def inbox(
+    tx: Transaction, actor: Actor, sees: UUID | None, shown_at: datetime | None, skip: int, limit: int
+) -> Waiting:
+    person = actor.user_account_id if deciding.is_somebody(actor) else None
+    rows = await tx.rows(
+        queries.inbox, person, sorted(actor.roles), actor.clearance, actor.may(Permission.JOB_SETTLE), sees,
+        shown_at, skip, limit,
+    )  # fmt: skip
+    listed = [(row["mine"], _listed(row)) for row in rows if row["id"] is not None]
+    return Waiting(
+        mine=[each for mine, each in listed if mine],
+        others=[each for mine, each in listed if not mine],
+        **{name: rows[0][name] for name in ("mine_total", "others_total", "arrived", "latest")},
+    )
+
+
+async def settled(tx: Transaction, sees: UUID | None, limit: int) -> list[Approval]:
+    return [_listed(row) for row in await tx.rows(queries.settled, sees, limit)]
+
+
+def _listed(row: Row) -> Approval:
+    """As a list shows it: of large arguments only their beginning."""
+    listed = parse(Approval, row)
+    return listed if row["excerpt"] is None else replace(listed, arguments=Excerpt(row["excerpt"]))
+
+
+async def get(tx: Transaction, id: UUID, sees: UUID | None) -> tuple[Approval, datetime] | None:
+    """With the database's time."""
+    row = await tx.row(queries.get, id, sees)
+    return None if row is None else (parse(Approval, row), row["now"])
+
+
+async def of_call(tx: Transaction, call_id: UUID) -> UUID | None:
+    id: UUID | None = await tx.value(queries.of_call, call_id)
+    return id
+
+
+async def votes(tx: Transaction, id: UUID) -> list[Vote]:
+    return [parse(Vote, row) for row in await tx.rows(queries.votes, id)]
+
+
+async def events(tx: Transaction, id: UUID) -> list[ApprovalEvent]:
+    return [parse(ApprovalEvent, row) for row in await tx.rows(queries.events, id)]
+
+
+async def similar(tx: Transaction, id: UUID, tool_name: str) -> list[Approval]:
+    return [parse(Approval, row) for row in await tx.rows(queries.similar, id, tool_name)]
+
+
+async def deciders(
+    tx: Transaction,
+    approvers: Approvers,
+    clearance: int,
+    owner_id: UUID | None,
+    not_these: Sequence[UUID],
+) -> list[str]:
+    """Names of those who could decide now."""
+    rows = await tx.rows(
+        queries.deciders, owner_id, approvers.owner, list(approvers.roles), list(approvers.members),
+        clearance, list(not_these),
+    )  # fmt: skip
+    return [row["display_name"] for row in rows]
+
+
+async def context(tx: Transaction, id: UUID) -> Row | None:
+    """What a policy looks at besides the call itself, and the schema of the call's tool."""
+    return await tx.row(queries.context, id)
+
+
+# Asking ----------------------------------------------------------------------------------------------------------
+
+
+async def lock_attempt(
+    tx: Transaction, job_id: UUID, worker_id: UUID, epoch: int, number: int, read_to: int
+) -> Row | None:
+    return await tx.row(queries.lock_attempt, job_id, worker_id, epoch, number, read_to)
+
+
+async def origin(tx: Transaction, job_id: UUID, read_to: int) -> Row | None:
+    return await tx.row(queries.origin, job_id, read_to)
+
+
+async def joinable(
+    tx: Transaction, session_id: UUID, causes: Sequence[UUID], request: NewRequest
+) -> UUID | None:
+    id: UUID | None = await tx.value(
+        queries.joinable,
+        session_id,
+        request.tool_name,
+        bytes.fromhex(request.input_hash),
+        request.terms_hash(causes),
+    )
+    return id
+
+
+async def join(tx: Transaction, id: UUID, request: NewRequest, job_id: UUID) -> None:
+    await tx.rows(queries.join, tx.org, id, request.call_id, job_id)
+
+
+async def insert(tx: Transaction, request: NewRequest, job_id: UUID, agent_id: UUID, attempt: Row) -> None:
+    terms: Terms = request.terms
+    asks = request.kind is ApprovalKind.CALL
+    now: datetime = attempt["now"]
+    deadline = now + timedelta(seconds=terms.timeout_seconds) if asks else None
+    remind = (
+        deadline - timedelta(seconds=terms.reminder_seconds)
+        if deadline is not None and terms.reminder_seconds and terms.reminder_seconds < terms.timeout_seconds
+        else None
+    )
+    await tx.rows(
+        queries.insert, tx.org, request.id, request.kind, attempt["session_id"], job_id, agent_id,
+        request.step_index, "tool_call", request.tool_name, request.tool_digest, request.tool_name,
+        request.arguments.decode(), bytes.fromhex(request.input_hash), request.risk, request.summary,
+        request.agent_says, request.asked_for, request.question, request.rule, request.policy_version,
+        terms.template, terms.required_clearance, terms.timeout_seconds,
+        adapter(Approvers).dump_python(terms.approvers, mode="json"), terms.on_deny, terms.self_approval,
+        attempt["owner_id"], attempt["caused_by"], attempt["causes"],
+        request.terms_hash(attempt["causes"]), now, deadline, remind,
+        request.call_id,
+    )  # fmt: skip
+
+
+# Deciding --------------------------------------------------------------------------------------------------------
+
+
+async def open_one(tx: Transaction, id: UUID) -> Opened | None:
+    """Locked, with the jobs that wait for it and their other open approvals."""
+    row = await tx.row(queries.open_one, tx.org, id)
+    return None if row is None else parse(Opened, row)
+
+
+async def close_one(
+    tx: Transaction,
+    opened: Opened,
+    closing: Closing,
+    *,
+    version: int,
+    arguments: bytes | None,
+    input_hash: str | None,
+    actor: Actor | None,
+    choice: Choice | None,
+    reason: str | None,
+    channel: Channel | None,
+    key: str | None,
+    happened: Sequence[dict[str, Any]],
+    events: Sequence[SessionEvent],
+    facts: Sequence[Fact],
+) -> None:
+    request = opened.approval
+    tx.told = tx.told or bool(events)
+    await tx.rows(
+        queries.close_one, tx.org, request.id, request.version, version, closing.status,
+        arguments.decode() if arguments is not None else None,
+        bytes.fromhex(input_hash) if input_hash is not None else None,
+        actor.user_account_id if actor else None, actor.name if actor else None, reason, channel, choice, key,
+        [{"id": str(id), "status": status, "error": error} for id, status, error in closing.calls],
+        float(max(request.timeout_seconds, SHORTEST_GRANT_SECONDS)),
+        [{"id": str(j.id), "open": j.open, "status": j.status, "error": j.error} for j in closing.jobs],
+        [sibling.id for sibling in closing.cancelled], list(happened),
+        [kind for kind, _, _ in events], [job for _, job, _ in events], [data for _, _, data in events],
+        [fact.action for fact in facts], [fact.body for fact in facts],
+    )  # fmt: skip
+
+
+async def with_key(tx: Transaction, id: UUID, key: str) -> Row | None:
+    """What was recorded under this idempotency key."""
+    return await tx.row(queries.with_key, id, key)
+
+
+async def record_event(
+    tx: Transaction,
+    id: UUID,
+    event_type: str,
+    channel: Channel | None,
+    actor: Actor,
+    payload: dict[str, Any],
+) -> None:
+    await tx.rows(
+        queries.record_event,
+        tx.org,
+        id,
+        event_type,
+        channel,
+        actor.user_account_id,
+        actor.name,
+        None,
+        payload,
+    )
+
+
+async def cancel(tx: Transaction, job_ids: Sequence[UUID], reason: str) -> Sequence[Row]:
+    """Ends the open approvals of these jobs; those that others wait for stay open."""
+    return await tx.rows(queries.cancel, tx.org, list(job_ids), reason)
+
+
+async def remind(tx: Transaction, id: UUID) -> bool:
+    return await tx.value(queries.remind, id) is not None
+
+
+async def of_uncertain(tx: Transaction, job_id: UUID, call_id: UUID) -> UUID | None:
+    id: UUID | None = await tx.value(queries.of_uncertain, job_id, call_id)
+    return id
+
+
+async def answer(
+    tx: Transaction,
+    id: UUID,
+    status: ApprovalStatus,
+    actor: Actor,
+    note: str | None,
+    channel: Channel,
+    verdict: str,
+) -> bool:
+    return (
+        await tx.value(queries.answer, id, status, actor.user_account_id, actor.name, note, channel, verdict)
+        is not None
+    )
+
+
+# Deadlines -------------------------------------------------------------------------------------------------------
+
+
+async def due(db: Database, limit: int) -> list[tuple[UUID, UUID, datetime]]:
+    """What a scheduler must look at, in the order of its deadlines, across orgs."""
+    return [(r["org_id"], r["id"], r["due"]) for r in await db.call("find_due_approvals", None, limit)]
+
+
+async def take(tx: Transaction, id: UUID) -> bool:
+    """False: another scheduler acts on it at this moment."""
+    return bool(await tx.value(queries.take, id))

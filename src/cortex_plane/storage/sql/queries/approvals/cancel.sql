@@ -1,0 +1,1 @@
+select * from cancel_approvals($1, $2, $3)

@@ -1,0 +1,1 @@
+select * from open_approval($1, $2)

@@ -1,0 +1,1 @@
+update org set policy_version = $2 where id = $1

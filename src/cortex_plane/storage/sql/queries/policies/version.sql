@@ -1,0 +1,1 @@
+select policies_version($1)

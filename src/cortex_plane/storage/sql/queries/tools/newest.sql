@@ -1,0 +1,4 @@
+select app, name, digest, description, parameters, read_only, risk, timeout_seconds, on_uncertain
+from tool_version where app = $1 and name = $2
+order by published_at desc
+limit 1

@@ -1,0 +1,34 @@
+"""The application behind a real socket, in the loop of the test: for what only a network does."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import uvicorn
+
+from cortex_plane.adapters.http.app import create_app, framed
+from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.storage.database import Database
+
+
+@asynccontextmanager
+async def served(db: Database, **more: Any) -> AsyncIterator[tuple[str, uvicorn.Server, asyncio.Task[None]]]:
+    """A server as `cortex api` runs it, on a free port."""
+    metrics = Metrics()
+    app = framed(create_app(db, metrics))
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", http="httptools", **more)
+    )
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        # Not `serve`, which would take the signals of the tests.
+        running = asyncio.create_task(server._serve([listener]))
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", server, running
+        server.should_exit = True
+        await running
+    metrics.close()

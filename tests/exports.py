@@ -1,0 +1,54 @@
+"""Exports to test with: the script that verifies them, and ways to tamper with one and seal it again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cortex_plane.domain.access import Actor
+from cortex_plane.operations import audit_exports
+from cortex_plane.storage.database import Database
+
+SCRIPT = Path(__file__).parent.parent / "examples" / "verify_export.py"
+
+
+async def exported(db: Database, actor: Actor, session_id: Any = None) -> bytes:
+    """A whole export, as one piece."""
+    chunks = await audit_exports.export(db, actor, session_id)
+    return b"".join([chunk async for chunk in chunks])
+
+
+def lines(export: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in export.splitlines()]
+
+
+def spelled(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def sealed(found: list[dict[str, Any]]) -> bytes:
+    """The lines under a trailer that fits them, as a forger would leave them."""
+    before = b"".join(spelled(line) for line in found if line["type"] != "trailer")
+    kinds = [line["type"] for line in found]
+    trailer = {"type": "trailer", "chains": kinds.count("head"), "entries": kinds.count("entry")}
+    return before + spelled(trailer | {"sha256": hashlib.sha256(before).hexdigest()})
+
+
+@dataclass(frozen=True)
+class Verdict:
+    code: int
+    said: str
+    complained: str
+
+
+def verdict(export: bytes, *more: str) -> Verdict:
+    """What the script says in a process of its own, in which nothing of ours can be imported."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(SCRIPT), "-", *more], input=export, capture_output=True, timeout=60
+    )
+    return Verdict(done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -1,0 +1,90 @@
+"""A process of its own that decides, expires, cancels and holds at once; several of them race each other.
+
+It says ``ready`` when it is connected. Then every line is a round: acts, each on one request, which it begins together,
+give or take some milliseconds; it answers with what became of each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from cortex_plane.domain.access import Actor, scheduler_actor
+from cortex_plane.domain.approvals import Channel, Choice, Decision
+from cortex_plane.domain.errors import CortexError
+from cortex_plane.domain.jobs import Cancellation, Pause
+from cortex_plane.operations import approvals, deadlines, keys, steering
+from cortex_plane.operations.verbs import new_id
+from cortex_plane.storage.database import Database
+
+CLIENTS = 16
+MOVE = "update approval_request set deadline = plane_now(), next_action_at = plane_now() where id = $1 and status = 'pending'"
+
+
+class Racer:
+    def __init__(self, db: Database, admin: Any, actors: dict[str, Actor]) -> None:
+        self.db, self.admin, self.actors = db, admin, actors
+        self.id = new_id()
+
+    async def act(self, act: dict[str, Any]) -> str:
+        await asyncio.sleep(act["after"])
+        try:
+            return await getattr(self, act["act"])(act, self.actors[act["by"]])  # type: ignore[no-any-return]
+        except CortexError as error:
+            return error.code
+
+    async def approve(self, act: dict[str, Any], actor: Actor) -> str:
+        return await self._decide(act, actor, Choice.APPROVED)
+
+    async def deny(self, act: dict[str, Any], actor: Actor) -> str:
+        return await self._decide(act, actor, Choice.DENIED)
+
+    async def _decide(self, act: dict[str, Any], actor: Actor, choice: Choice) -> str:
+        decision = Decision(decision=choice, version=act["version"], input_hash=act["input_hash"])
+        receipt = await approvals.decide(self.db, actor, UUID(act["approval"]), decision, Channel.API)
+        return receipt.result.value
+
+    async def expire(self, act: dict[str, Any], actor: Actor) -> str:
+        """Its time is over now, and this scheduler is the first that notices, or one of several."""
+        async with self.admin.acquire() as connection:
+            await connection.execute(MOVE, UUID(act["approval"]))
+        scheduler = scheduler_actor(actor.org_id, self.id, "racer")
+        acted = await approvals.act_when_due(self.db, scheduler, UUID(act["approval"]))
+        return acted.what if acted else "nothing"
+
+    async def tick(self, _: dict[str, Any], __: Actor) -> str:
+        return ", ".join((await deadlines.tick(self.db, self.id, "racer")).done) or "nothing"
+
+    async def cancel(self, act: dict[str, Any], actor: Actor) -> str:
+        receipt = await steering.cancel(self.db, actor, UUID(act["job"]), Cancellation())
+        return "changed" if receipt.changed else "unchanged"
+
+    async def hold(self, act: dict[str, Any], actor: Actor) -> str:
+        receipt = await steering.pause(self.db, actor, UUID(act["job"]), Pause())
+        return "changed" if receipt.changed else "unchanged"
+
+
+async def race(url: str, admin_url: str, secrets: list[str]) -> None:
+    db = await Database.open(url, min_size=CLIENTS, max_size=CLIENTS)
+    admin = await asyncpg.create_pool(admin_url, min_size=1, max_size=2)
+    actors = {secret: await keys.authenticate(db, secret) for secret in secrets}
+    racer = Racer(db, admin, actors)
+    _say("ready")
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        _say(json.dumps(await asyncio.gather(*(racer.act(act) for act in json.loads(line)))))
+    await admin.close()
+    await db.close()
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(race(sys.argv[1], sys.argv[2], sys.argv[3:]))

@@ -1,0 +1,101 @@
+"""Requests that several jobs share: who waits for whom is in one order, and nobody overlooks what another is about to do."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from cortex_plane.domain.approvals import ApprovalStatus, RecordResult
+from cortex_plane.domain.jobs import Cancellation, JobDraft, JobStatus
+from cortex_plane.operations import approvals, jobs, steering
+from cortex_plane.storage import approvals as stored
+from cortex_plane.storage import jobs as stored_jobs
+from tests.approvals import decide
+from tests.people import World
+from tests.runtime.planes import job_of, whole
+from tests.storage.leases import Held, call, make_worker, request_for
+
+BLOCKED = (
+    "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+)
+
+
+async def _blocks(admin: asyncpg.Connection, task: asyncio.Future[Any]) -> bool:
+    """Once it waits for somebody's lock; False where it is done instead."""
+    async with asyncio.timeout(10):
+        while not task.done():
+            if await admin.fetchval(BLOCKED):
+                return True
+            await asyncio.sleep(0.01)
+    return False
+
+
+async def _asks(world: World, worker: UUID, *calls: dict[str, Any], session: UUID | None = None) -> Held:
+    draft = JobDraft(agent=world.agent.slug, session_id=session)
+    job = await jobs.submit(world.db, world.admin.actor, draft)
+    held = await Held.claim(world.db, worker)
+    assert held.given.job_id == job.id
+    if calls:
+        await held.ask(*calls)
+    return held
+
+
+@pytest.mark.proves("D.100")
+async def test_two_jobs_that_share_a_request_are_cancelled_at_once(
+    strict: World, admin: asyncpg.Connection
+) -> None:
+    """Each sees the other still waiting, so that both would leave the request to the other."""
+    worker = await make_worker(strict.db)
+    first = await _asks(strict, worker, call())
+    second = await _asks(strict, worker, call(), session=first.given.session_id)
+    (asked,) = (await approvals.list_page(strict.db, strict.admin.actor, None, 10)).items
+    assert asked.invocations == 2
+    async with strict.db.transaction(strict.org_id) as tx:
+        await stored_jobs.lock(tx, first.given.job_id, None)
+        await stored_jobs.cancel(tx, first.given.job_id, "enough")
+        assert await stored.cancel(tx, [first.given.job_id], "enough") == []
+        cancelling = asyncio.ensure_future(
+            steering.cancel(strict.db, strict.admin.actor, second.given.job_id, Cancellation())
+        )
+        assert await _blocks(admin, cancelling), "it must wait for what the first one does"
+    assert (await cancelling).job.status is JobStatus.CANCELLED
+    details = await approvals.get(strict.db, strict.admin.actor, asked.id)
+    assert details.approval.status is ApprovalStatus.CANCELLED
+    assert await admin.fetchval("select count(*) from tool_call where status = 'awaiting'") == 0
+    assert await whole(strict)
+
+
+@pytest.mark.proves("D.100")
+@pytest.mark.parametrize("decided", [0, 1])
+async def test_whoever_joins_two_requests_and_whoever_decides_one_do_not_block_each_other(
+    strict: World, admin: asyncpg.Connection, decided: int
+) -> None:
+    """Both lock the two requests: in the same order, or each would have one and wait for the other."""
+    worker = await make_worker(strict.db)
+    calls = [call(input_hash=digit * 64, position=n) for n, digit in enumerate("ab")]
+    await _asks(strict, worker, *calls)
+    asked = sorted(
+        (await approvals.list_page(strict.db, strict.admin.actor, None, 10)).items, key=lambda a: a.input_hash
+    )
+    joining = await _asks(strict, worker, session=asked[0].session_id)
+    given = joining.given
+    same = [call(input_hash=digit * 64, position=n) for n, digit in enumerate("ab")]
+    requests = [request_for(each) for each in same]
+    async with strict.db.transaction(strict.org_id) as tx:
+        attempt = await stored.lock_attempt(tx, given.job_id, worker, given.epoch, joining.number, 0)
+        assert attempt is not None
+        assert await stored.joinable(tx, attempt["session_id"], attempt["causes"], requests[0]) == asked[0].id
+        deciding = asyncio.create_task(decide(strict, asked[decided]))
+        assert await _blocks(admin, deciding)
+        # Had the decision the second one already, this would wait for it, and it for us.
+        assert await stored.joinable(tx, attempt["session_id"], attempt["causes"], requests[1]) == asked[1].id
+    assert (await deciding).result is RecordResult.OK
+    await admin.execute("select pg_stat_force_next_flush()")
+    deadlocks = "select deadlocks from pg_stat_database where datname = current_database()"
+    assert await admin.fetchval(deadlocks) == 0
+    job = await job_of(strict, asked[0].job_id)
+    assert (job.status, job.open_approvals) == (JobStatus.WAITING_FOR_APPROVAL, 1)

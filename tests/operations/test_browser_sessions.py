@@ -1,0 +1,202 @@
+"""Login links and browser sessions: used once, by one person, and over when they should be."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+
+from cortex_plane.domain.access import ActorKind
+from cortex_plane.domain.browser_sessions import digest, form_token, is_form_token
+from cortex_plane.domain.errors import Conflict, Forbidden, NotFound, Unauthenticated
+from cortex_plane.domain.members import MemberChange, Role
+from cortex_plane.operations import audit, browser_sessions, members
+from cortex_plane.operations.verbs import new_id
+from cortex_plane.storage.database import Database
+from tests.clock import Clock
+from tests.people import Person, World
+
+START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
+
+
+async def token_for(world: World, person: Person) -> str:
+    link = await browser_sessions.issue_own_login_link(world.db, person.actor)
+    return link.url_path.removeprefix("/login/")
+
+
+async def refused(db: Database, secret: str) -> str:
+    with pytest.raises(Unauthenticated) as raised:
+        await browser_sessions.authenticate(db, secret)
+    assert "cortex member login-link" in raised.value.hint
+    return raised.value.code
+
+
+async def org_actions(world: World) -> list[str]:
+    return [entry.action for entry in await audit.list_page(world.db, world.admin.actor, None, 0, 1000)]
+
+
+@pytest.mark.proves("D.70")
+async def test_a_link_logs_its_member_in_once(world: World, admin: asyncpg.Connection) -> None:
+    person = await world.person(Role.APPROVER, name="Grace", clearance=7)
+    token = await token_for(world, person)
+    assert await browser_sessions.link_works(world.db, token)
+    assert await browser_sessions.link_works(world.db, token), "looking at a link does not use it up"
+    secret = await browser_sessions.log_in(world.db, token)
+    actor = await browser_sessions.authenticate(world.db, secret)
+    assert (actor.kind, actor.name, actor.clearance) == (ActorKind.PERSON, "Grace", 7)
+    assert (actor.org_id, actor.user_account_id) == (world.org_id, person.actor.user_account_id)
+    assert actor.roles == {Role.APPROVER}
+    assert not actor.platform
+    assert not await browser_sessions.link_works(world.db, token)
+    with pytest.raises(Unauthenticated, match="was used already") as raised:
+        await browser_sessions.log_in(world.db, token)
+    assert raised.value.code == "login_link_invalid"
+    kept = await admin.fetchrow("select l.secret_hash, s.secret_hash from login_link l, browser_session s")
+    assert [*kept] == [digest(token), digest(secret)]
+    assert (await org_actions(world))[-2:] == ["login_link_created", "logged_in"]
+
+
+@pytest.mark.proves("D.70")
+async def test_two_who_use_one_link_at_once_get_one_session(world: World, admin: asyncpg.Connection) -> None:
+    for _ in range(10):
+        token = await token_for(world, world.admin)
+        results = await asyncio.gather(
+            *(browser_sessions.log_in(world.db, token) for _ in range(4)), return_exceptions=True
+        )
+        assert len([secret for secret in results if isinstance(secret, str)]) == 1
+        assert len([error for error in results if isinstance(error, Unauthenticated)]) == 3
+    assert await admin.fetchval("select count(*) from browser_session") == 10
+
+
+@pytest.mark.proves("D.70")
+async def test_what_is_no_link_is_answered_as_a_used_one(world: World) -> None:
+    used = await token_for(world, world.admin)
+    await browser_sessions.log_in(world.db, used)
+    said = set()
+    for wrong in (
+        used,
+        used[:-1] + ("A" if used[-1] != "A" else "B"),
+        "",
+        "x",
+        "cortex_login_" + "\x00" * 43,
+    ):
+        with pytest.raises(Unauthenticated) as raised:
+            await browser_sessions.log_in(world.db, wrong)
+        said.add((raised.value.code, raised.value.message, raised.value.hint))
+    assert len(said) == 1
+
+
+@pytest.mark.proves("D.70")
+async def test_links_and_sessions_end_in_time(world: World, admin: asyncpg.Connection) -> None:
+    clock = await Clock.install(admin, START)
+    late = await token_for(world, world.admin)
+    token = await token_for(world, world.admin)
+    await clock.advance(timedelta(minutes=14, seconds=59))
+    secret = await browser_sessions.log_in(world.db, token)
+    await clock.advance(timedelta(seconds=1))
+    with pytest.raises(Unauthenticated):
+        await browser_sessions.log_in(world.db, late)
+    for _ in range(14):  # somebody who visits every eleven hours
+        await clock.advance(timedelta(hours=11))
+        await browser_sessions.authenticate(world.db, secret)
+    await clock.set(START + timedelta(minutes=14, seconds=59, days=7))
+    assert await refused(world.db, secret) == "browser_session_ended"
+
+    other = await browser_sessions.log_in(world.db, await token_for(world, world.admin))
+    await clock.advance(timedelta(hours=12))
+    assert await refused(world.db, other) == "browser_session_ended"
+    await browser_sessions.log_in(world.db, await token_for(world, world.admin))
+    assert await admin.fetchval("select count(*) from browser_session") == 1, "what is over is forgotten"
+
+
+async def test_a_visit_is_written_down_at_most_once_a_minute(world: World, admin: asyncpg.Connection) -> None:
+    clock = await Clock.install(admin, START)
+    secret = await browser_sessions.log_in(world.db, await token_for(world, world.admin))
+    seen = "select xmin::text, last_seen_at from browser_session"
+    first = await admin.fetchrow(seen)
+    await clock.advance(timedelta(seconds=59))
+    await browser_sessions.authenticate(world.db, secret)
+    assert await admin.fetchrow(seen) == first
+    await clock.advance(timedelta(seconds=2))
+    await browser_sessions.authenticate(world.db, secret)
+    assert (await admin.fetchrow(seen))["last_seen_at"] == START + timedelta(seconds=61)
+
+
+@pytest.mark.proves("D.71")
+async def test_roles_and_clearance_are_those_of_the_moment(world: World) -> None:
+    person = await world.person(Role.ADMIN, clearance=9)
+    secret = await browser_sessions.log_in(world.db, await token_for(world, person))
+    id = person.actor.user_account_id
+    assert id is not None
+    await members.update(world.db, world.admin.actor, id, MemberChange(roles=[Role.GUEST], clearance=1), None)
+    actor = await browser_sessions.authenticate(world.db, secret)
+    assert actor.roles == {Role.GUEST}
+    assert actor.clearance == 1
+
+
+@pytest.mark.proves("D.71")
+async def test_a_deactivated_member_is_logged_out_for_good(world: World, admin: asyncpg.Connection) -> None:
+    person = await world.person(Role.MEMBER)
+    id = person.actor.user_account_id
+    assert id is not None
+    secret = await browser_sessions.log_in(world.db, await token_for(world, person))
+    unused = await token_for(world, person)
+    await members.update(world.db, world.admin.actor, id, MemberChange(active=False), None)
+    assert await refused(world.db, secret) == "browser_session_ended"
+    with pytest.raises(Unauthenticated):
+        await browser_sessions.log_in(world.db, unused)
+    with pytest.raises(Conflict, match="deactivated"):
+        await browser_sessions.issue_login_link(world.db, world.admin.actor, id)
+    await members.update(world.db, world.admin.actor, id, MemberChange(active=True), None)
+    assert await refused(world.db, secret) == "browser_session_ended", "a session does not come back"
+    # Also where somebody was deactivated behind the plane's back.
+    again = await browser_sessions.log_in(world.db, await token_for(world, person))
+    await admin.execute("update user_account set deactivated_at = now() where id = $1", id)
+    assert await refused(world.db, again) == "browser_session_ended"
+
+
+@pytest.mark.proves("D.71")
+async def test_logging_out_ends_this_session_and_no_other(world: World) -> None:
+    first = await browser_sessions.log_in(world.db, await token_for(world, world.admin))
+    second = await browser_sessions.log_in(world.db, await token_for(world, world.admin))
+    actor = await browser_sessions.authenticate(world.db, first)
+    await browser_sessions.log_out(world.db, actor)
+    await browser_sessions.log_out(world.db, actor)
+    assert await refused(world.db, first) == "browser_session_ended"
+    await browser_sessions.authenticate(world.db, second)
+    assert (await org_actions(world)).count("logged_out") == 1
+
+
+async def test_admins_make_links_for_others_and_everybody_for_themselves(world: World, other: World) -> None:
+    person = await world.person(Role.MEMBER, name="Mel")
+    id = person.actor.user_account_id
+    assert id is not None
+    link = await browser_sessions.issue_login_link(world.db, world.admin.actor, id)
+    secret = await browser_sessions.log_in(world.db, link.url_path.removeprefix("/login/"))
+    assert (await browser_sessions.authenticate(world.db, secret)).name == "Mel"
+    with pytest.raises(Forbidden):
+        await browser_sessions.issue_login_link(world.db, person.actor, id)
+    with pytest.raises(Forbidden):
+        await browser_sessions.issue_own_login_link(world.db, world.service.actor)
+    for foreign in (other.admin.actor.user_account_id, new_id()):
+        assert foreign is not None
+        with pytest.raises(NotFound):
+            await browser_sessions.issue_login_link(world.db, world.admin.actor, foreign)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "x", "cortex_session_", "cortex_session_" + "a" * 43, "\x00", "é" * 58]
+)
+async def test_a_cookie_of_nobody_is_nobody(world: World, wrong: str) -> None:
+    assert await refused(world.db, wrong) == "browser_session_ended"
+
+
+def test_a_form_token_belongs_to_its_session() -> None:
+    mine, yours = "cortex_session_" + "a" * 43, "cortex_session_" + "b" * 43
+    assert is_form_token(mine, form_token(mine))
+    assert not is_form_token(mine, form_token(yours))
+    assert not is_form_token(mine, "")
+    assert not is_form_token(mine, "é")
+    assert mine not in form_token(mine)

@@ -1,0 +1,342 @@
+"""Who may decide and what a decision does, without a database."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cortex_plane.domain.access import Actor, ActorKind
+from cortex_plane.domain.approvals import TRANSITIONS, ApprovalKind, ApprovalStatus, Choice, Decision
+from cortex_plane.domain.deciding import (
+    JobOutcome,
+    Opened,
+    Request,
+    Sibling,
+    WaitingCall,
+    WaitingJob,
+    already,
+    approved,
+    denied,
+    expired,
+    in_words,
+    is_same,
+    may_decide,
+    outdated,
+    refusal,
+    said,
+)
+from cortex_plane.domain.effects import CallStatus
+from cortex_plane.domain.jobs import JobStatus
+from cortex_plane.domain.members import Role
+from cortex_plane.domain.policies import TEMPLATES, Approvers, OnDeny, Template
+
+NOW = datetime(2026, 3, 15, 12, tzinfo=UTC)
+ME, OTHER, ORG = UUID(int=1), UUID(int=2), UUID(int=9)
+ONE, TWO = "1" * 64, "2" * 64
+JOB, JOB2, CALL, CALL2 = UUID(int=11), UUID(int=12), UUID(int=21), UUID(int=22)
+
+
+def person(*roles: Role, id: UUID = ME, clearance: int = 0) -> Actor:
+    return Actor(
+        org_id=ORG, key_id=UUID(int=5), kind=ActorKind.PERSON, name="Me", roles=frozenset(roles),
+        user_account_id=id, clearance=clearance,
+    )  # fmt: skip
+
+
+def request(**changes: Any) -> Request:
+    made = Request(
+        id=UUID(int=31), kind=ApprovalKind.CALL, status=ApprovalStatus.PENDING, version=1, session_id=UUID(int=41),
+        job_id=JOB, step_index=3, tool_name="ship", tool_digest="d", risk="high", input_hash=ONE,
+        template=Template.DEV_ONLY, required_clearance=0, timeout_seconds=86_400, approvers=Approvers(owner=True),
+        on_deny=OnDeny.FAIL, self_approval=True, owner_id=ME, causes=[ME], deadline=NOW + timedelta(hours=1),
+        remind_at=None, reminded_at=None, requested_at=NOW, resolved_by_name=None, resolution_reason=None,
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def job(id: UUID = JOB, open_approvals: int = 1, holds: tuple[str, ...] = ()) -> WaitingJob:
+    return WaitingJob(
+        id=id,
+        status=JobStatus.WAITING_FOR_APPROVAL,
+        holds=list(holds),
+        open_approvals=open_approvals,
+    )
+
+
+def waiting_call(
+    id: UUID = CALL, job_id: UUID = JOB, status: CallStatus = CallStatus.AWAITING
+) -> WaitingCall:
+    return WaitingCall(id=id, job_id=job_id, status=status, step_index=3)
+
+
+def opened(
+    *jobs: WaitingJob, calls: list[WaitingCall] | None = None, siblings: list[Sibling] | None = None, **changes: Any
+) -> Opened:  # fmt: skip
+    return Opened(
+        approval=request(**changes), jobs=list(jobs) or [job()], calls=calls or [waiting_call()],
+        siblings=siblings or [], policies="1.1", now=NOW,
+    )  # fmt: skip
+
+
+def code(**more: Any) -> str | None:
+    asked: dict[str, Any] = {
+        "approvers": Approvers(owner=True), "required_clearance": 0, "self_approval": True, "owner_id": ME,
+        "causes": [ME], "actor": person(Role.MEMBER), "choice": Choice.APPROVED,
+    }  # fmt: skip
+    refused = refusal(**{**asked, **more})
+    return refused.code if refused else None
+
+
+# Who may ----------------------------------------------------------------------------------------------------------
+
+ROLES = st.frozensets(st.sampled_from(Role), min_size=1)
+APPROVER_SETS = st.builds(
+    Approvers,
+    owner=st.booleans(),
+    roles=st.lists(st.sampled_from([r for r in Role if r is not Role.GUEST]), max_size=2).map(tuple),
+    members=st.lists(st.sampled_from([ME, OTHER]), max_size=2).map(tuple),
+)
+
+
+@given(
+    kind=st.sampled_from(ActorKind), roles=ROLES, clearance=st.integers(0, 3), approvers=APPROVER_SETS,
+    needed=st.integers(0, 3), self_approval=st.booleans(), owner=st.sampled_from([ME, OTHER, None]),
+    caused=st.sampled_from([ME, OTHER, None]), choice=st.sampled_from(Choice),
+)  # fmt: skip
+def test_whoever_is_not_refused_fulfils_every_condition(
+    kind: ActorKind, roles: frozenset[Role], clearance: int, approvers: Approvers, needed: int,
+    self_approval: bool, owner: UUID | None, caused: UUID | None, choice: Choice,
+) -> None:  # fmt: skip
+    actor = replace(person(*roles, clearance=clearance), kind=kind)
+    stands_in = owner is None and not roles.isdisjoint({Role.ADMIN, Role.APPROVER})
+    named = (
+        (approvers.owner and (owner == ME or stands_in))
+        or ME in approvers.members
+        or not roles.isdisjoint(approvers.roles)
+    )
+    may = (
+        kind is ActorKind.PERSON and roles != {Role.GUEST} and named and clearance >= needed
+        and not (choice is Choice.APPROVED and not self_approval and caused == ME)
+    )  # fmt: skip
+    refused = refusal(
+        approvers=approvers, required_clearance=needed, self_approval=self_approval, owner_id=owner,
+        causes=[caused] if caused else [], actor=actor, choice=choice,
+    )  # fmt: skip
+    assert (refused is None) is may
+    if refused is not None:
+        assert refused.message
+        assert refused.hint
+
+
+def test_each_refusal_has_its_own_code() -> None:
+    assert code() is None
+    assert (
+        code(actor=replace(person(Role.ADMIN), kind=ActorKind.SERVICE, user_account_id=None))
+        == "not_a_person"
+    )
+    assert code(actor=replace(person(Role.ADMIN), kind=ActorKind.PLATFORM)) == "not_a_person"
+    assert code(actor=person(Role.GUEST)) == "guest_cannot_decide"
+    assert code(actor=person(Role.ADMIN, id=OTHER)) == "not_an_approver"
+    assert code(required_clearance=1) == "clearance_too_low"
+    assert code(self_approval=False) == "self_approval"
+    assert code(self_approval=False, choice=Choice.DENIED) is None
+    assert code(self_approval=False, causes=[]) is None
+    assert code(owner_id=None, actor=person(Role.APPROVER)) is None
+    assert code(owner_id=None, actor=person(Role.MEMBER)) == "not_an_approver"
+
+
+def test_templates_from_review_on_want_somebody_else() -> None:
+    for template, terms in TEMPLATES.items():
+        asked = request(self_approval=terms.self_approval, approvers=Approvers(roles=(Role.ADMIN,)))
+        refused = may_decide(asked, person(Role.ADMIN), Choice.APPROVED)
+        assert (refused is None) is (template is Template.DEV_ONLY)
+
+
+def test_approvers_are_named_in_words() -> None:
+    everybody = Approvers(owner=True, roles=(Role.ADMIN,), members=(ME, OTHER))
+    assert said(everybody) == "the session's owner, anybody with the role admin, 2 named members"
+    assert said(Approvers(members=(ME,))) == "1 named member"
+    assert said(Approvers()) == "nobody"
+
+
+# Whether it still can be ------------------------------------------------------------------------------------------
+
+
+def decision(choice: Choice = Choice.APPROVED, **more: Any) -> Decision:
+    return Decision(**{"decision": choice, "version": 1, "input_hash": ONE, **more})
+
+
+@pytest.mark.parametrize(
+    ("status", "choice", "saw", "edited", "same"),
+    [
+        ("approved", "approved", ONE, None, True),
+        ("approved", "approved", TWO, None, False),
+        ("approved", "approved", TWO, ONE, True),
+        ("approved", "approved", ONE, TWO, False),
+        ("approved", "denied", ONE, None, False),
+        ("denied", "denied", ONE, None, True),
+        ("denied", "denied", TWO, None, True),
+        ("denied", "approved", ONE, None, False),
+        ("expired", "denied", ONE, None, False),
+        ("cancelled", "approved", ONE, None, False),
+        ("pending", "approved", ONE, None, False),
+    ],
+)
+def test_a_decision_is_the_same_where_it_leads_to_the_same(
+    status: str, choice: str, saw: str, edited: str | None, same: bool
+) -> None:
+    resolved = request(status=ApprovalStatus(status))
+    assert is_same(resolved, decision(Choice(choice), input_hash=saw), edited) is same
+
+
+def test_what_the_decider_saw_must_be_what_is_there_and_in_time() -> None:
+    assert outdated(request(), decision(), NOW) is None
+    late = NOW + timedelta(hours=1)
+    assert outdated(request(), decision(), late - timedelta(microseconds=1)) is None
+    for at, made, expected in (
+        (late, decision(), "approval_expired"),
+        (late, decision(version=9), "approval_expired"),
+        (NOW, decision(version=2), "approval_changed"),
+        (NOW, decision(input_hash=TWO), "approval_changed"),
+    ):
+        refused = outdated(request(), made, at)
+        assert refused is not None
+        assert refused.code == expected
+    assert outdated(request(deadline=None), decision(), late) is None
+
+
+def test_a_conflict_says_who_decided_and_why() -> None:
+    done = request(status=ApprovalStatus.DENIED, resolved_by_name="Bea", resolution_reason="no")
+    assert already(done).message == "It is denied already by Bea: no."
+    assert already(request(status=ApprovalStatus.EXPIRED)).message == "It is expired already."
+
+
+# What it does -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("open_approvals", "holds", "status"),
+    [(1, (), "RUNNING"), (1, ("operator",), "PAUSED"), (2, (), None), (2, ("operator",), None)],
+)
+def test_with_the_last_approval_a_job_goes_on_unless_it_is_held(
+    open_approvals: int, holds: tuple[str, ...], status: str | None
+) -> None:
+    closing = approved(opened(job(open_approvals=open_approvals, holds=holds)))
+    assert closing.jobs == [
+        JobOutcome(id=JOB, open=open_approvals - 1, status=JobStatus(status) if status else None)
+    ]
+    assert closing.calls == [(CALL, CallStatus.APPROVED, None)]
+    assert closing.cancelled == []
+
+
+def test_several_calls_of_one_job_count_once() -> None:
+    closing = approved(opened(job(), calls=[waiting_call(), waiting_call(CALL2)]))
+    assert [(each.open, each.status) for each in closing.jobs] == [(0, JobStatus.RUNNING)]
+    assert [id for id, _, _ in closing.calls] == [CALL, CALL2]
+
+
+def test_a_job_whose_call_waits_no_more_is_left_alone() -> None:
+    """It ended meanwhile; another job still waits for the same request."""
+    both = opened(
+        job(), job(JOB2), calls=[waiting_call(status=CallStatus.REJECTED), waiting_call(CALL2, JOB2)]
+    )
+    for closing in (approved(both), denied(both, "Bea", None), expired(both)):
+        assert [each.id for each in closing.jobs] == [JOB2]
+        assert [id for id, _, _ in closing.calls] == [CALL2]
+
+
+def test_a_denial_fails_every_job_that_waits_and_ends_what_they_alone_wait_for() -> None:
+    alone = Sibling(id=UUID(int=51), tool_name="look", jobs=[JOB])
+    shared = Sibling(id=UUID(int=52), tool_name="look", jobs=[JOB, UUID(int=99)])
+    nobody = Sibling(id=UUID(int=53), tool_name="look", jobs=None)
+    turned_down = opened(
+        job(open_approvals=3), job(JOB2), calls=[waiting_call(), waiting_call(CALL2, JOB2)],
+        siblings=[alone, shared, nobody],
+    )  # fmt: skip
+    closing = denied(turned_down, "Bea", "not on a Friday")
+    assert [(each.id, each.open, each.status) for each in closing.jobs] == [
+        (JOB, 0, JobStatus.FAILED),
+        (JOB2, 0, JobStatus.FAILED),
+    ]
+    error = closing.jobs[0].error or ""
+    assert error.startswith(f"Job {JOB}, step 3: Approval of `ship` denied by Bea: not on a Friday")
+    assert "`cortex job resubmit`" in error
+    assert closing.cancelled == [alone, nobody]
+    assert closing.status is ApprovalStatus.DENIED
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [(None, "by Bea."), ("", "by Bea."), ("  ", "by Bea."), ("no", "by Bea: no."), ("No!", "by Bea: No!")],
+)
+def test_a_reason_is_a_sentence_of_its_own(reason: str | None, told: str) -> None:
+    ((_, _, answer),) = denied(opened(), "Bea", reason).calls
+    assert f"denied {told} Do not send" in (answer or "")
+
+
+def test_with_on_deny_continue_nothing_fails_and_nothing_is_cancelled() -> None:
+    sibling = Sibling(id=UUID(int=51), tool_name="look", jobs=[JOB])
+    asked = opened(job(open_approvals=2), siblings=[sibling], on_deny=OnDeny.CONTINUE)
+    for closing, why in (
+        (denied(asked, "Bea", None), "denied by Bea."),
+        (expired(asked), "timed out after 24"),
+    ):
+        assert [(each.open, each.status, each.error) for each in closing.jobs] == [(1, None, None)]
+        ((_, status, told),) = closing.calls
+        assert status is CallStatus.REJECTED
+        assert why in (told or "")
+        assert "Do not send the same call again" in (told or "")
+        assert closing.cancelled == []
+
+
+def test_an_end_is_an_edge_of_the_machine() -> None:
+    assert set(TRANSITIONS) == set(ApprovalStatus)
+    assert {old for old, targets in TRANSITIONS.items() if targets} == {ApprovalStatus.PENDING}
+    for closing in (approved(opened()), denied(opened(), "Bea", None), expired(opened())):
+        assert closing.status in TRANSITIONS[ApprovalStatus.PENDING]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (1, "1 second"), (59, "59 seconds"), (60, "1 minute"), (90, "90 seconds"), (3600, "1 hour"),
+        (5400, "90 minutes"), (86_400, "24 hours"), (172_800, "2 days"), (604_800, "7 days"), (0, "0 seconds"),
+    ],
+)  # fmt: skip
+def test_times_are_said_as_people_say_them(seconds: int, words: str) -> None:
+    assert in_words(seconds) == words
+
+
+@given(st.integers(1, 10**7))
+def test_a_time_in_words_is_exact(seconds: int) -> None:
+    count, unit = in_words(seconds).split()
+    size = {"day": 86_400, "hour": 3600, "minute": 60, "second": 1}[unit.removesuffix("s")]
+    assert int(count) * size == seconds
+
+
+# What callers send ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"version": 0}, {"version": "1"}, {"version": True}, {"version": 10**7}, {"input_hash": "A" * 64},
+        {"input_hash": ONE + "\n"}, {"input_hash": "1" * 63}, {"decision": "maybe"}, {"decision": "expired"},
+        {"reason": "x" * 2001}, {"reason": "a\x00b"}, {"reason": "\ud800"}, {"arguments": []}, {"arguments": "{}"},
+        {"arguments": {"a": math.nan}}, {"arguments": {"a": math.inf}}, {"arguments": {"a": "\ud800"}},
+        {"arguments": {"a\x00": 1}}, {"arguments": {"a": 2**65}}, {"arguments": {"a": "x" * 2**20}},
+        {"surprise": 1},
+    ],
+    ids=lambda bad: repr(bad)[:40].encode("ascii", "backslashreplace").decode(),
+)  # fmt: skip
+def test_a_decision_that_cannot_be_kept_is_not_made(bad: dict[str, Any]) -> None:
+    with pytest.raises(pydantic.ValidationError):
+        decision(**bad)

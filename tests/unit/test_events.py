@@ -1,0 +1,65 @@
+"""The vocabulary of events: one table, and what is written from it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cortex_plane.domain.events import CARRIES, INBOX, EventType
+from cortex_plane.storage.database import TELLING
+from cortex_plane.storage.queries import SQL
+
+ROOT = Path(__file__).parent.parent.parent
+SOURCE = ROOT / "src" / "cortex_plane"
+
+
+@pytest.mark.proves("D.60")
+def test_every_type_says_what_it_carries_and_is_documented() -> None:
+    assert set(CARRIES) == set(EventType)
+    page = (ROOT / "docs" / "events.md").read_text()
+    for kind, carries in CARRIES.items():
+        row = f"| `{kind}` | {carries.meaning} | {', '.join(f'`{name}`' for name in carries.fields)} |"
+        assert row in page, f"{kind}: run `make docs`"
+
+
+def test_an_inbox_hears_of_everything_that_concerns_it() -> None:
+    for path in ("queries/events/approvals.sql", "migrations/0006_events.sql"):
+        listed = set(re.findall(r"'((?:approval|effect)_\w+)'", (SQL / path).read_text()))
+        assert listed >= INBOX, path
+
+
+def test_sql_appends_only_types_that_are_known() -> None:
+    appended = {
+        name
+        for path in (SQL / "functions").glob("*.sql")
+        for call in re.findall(r"session_append\((.*?)\);", path.read_text(), re.DOTALL)
+        for name in re.findall(r"'([a-z_]+)'", call.partition("array[")[2].partition("]")[0])
+    }
+    assert appended
+    assert appended <= set(EventType), appended - set(EventType)
+
+
+def test_whoever_appends_events_gives_a_hint() -> None:
+    """The hot verbs that append, themselves or through another function, are those that are followed by a hint."""
+    bodies: dict[str, str] = {}
+    for path in (SQL / "functions").glob("*.sql"):
+        for name, body in re.findall(
+            r"create or replace function (\w+)\s*\((.*?)\n\$\$;", path.read_text(), re.DOTALL
+        ):
+            bodies[name] = body
+    telling = {"session_append", *(name for name, body in bodies.items() if "insert into event " in body)}
+    while True:
+        more = {
+            n for n, body in bodies.items() if any(re.search(rf"\b{t}\(", body) for t in telling)
+        } - telling
+        if not more:
+            break
+        telling |= more
+    called = {
+        name
+        for path in (SOURCE / "storage").glob("*.py")
+        for name in re.findall(r'\.call\(\s*"(\w+)"', path.read_text())
+    }
+    assert called & telling == set(TELLING)

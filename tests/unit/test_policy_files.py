@@ -1,0 +1,289 @@
+"""Policy files: what they mean, and each way in which one can be wrong, with its line."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+from uuid import UUID, uuid4
+
+import pytest
+
+from cortex_plane.domain.authorization import PolicyVerdict
+from cortex_plane.domain.errors import InvalidInput, TooLarge
+from cortex_plane.domain.members import Role
+from cortex_plane.domain.policies import Approvers, Level, OnDeny, PolicyRow, Template
+from cortex_plane.domain.policy_checks import Person, faults_of, warnings_of
+from cortex_plane.domain.policy_files import MAX_FILE_BYTES, PlacedRow, difference
+from cortex_plane.manifests.policies import place, read
+
+ADA = Person(id=uuid4(), name="Ada", clearance=5, roles=frozenset({Role.ADMIN}))
+BOB = Person(id=uuid4(), name="Bob", clearance=1, roles=frozenset({Role.APPROVER}))
+CY = Person(id=uuid4(), name="Cy", clearance=0, roles=frozenset({Role.MEMBER}))
+PEOPLE = [ADA, BOB, CY]
+PAYMENTS = uuid4()
+
+
+def placed(text: str, people: list[Person] = PEOPLE) -> list[PlacedRow]:
+    return place(read(dedent(text)), {"payments": PAYMENTS}, people)[0]
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(InvalidInput) as refused:
+        read(dedent(text))
+    assert refused.value.code == "invalid_policy_file"
+    assert "nothing was changed" in refused.value.hint
+    return refused.value.message
+
+
+@pytest.mark.proves("D.56")
+def test_a_file_says_everything_that_a_row_can_say() -> None:
+    rows = placed(f"""\
+        policies:
+          - name: deploys
+            action: tool_call
+            target: deploy*
+            when: args.environment == "production"
+            effect: requires_approval
+            template: dev_review
+            clearance: 2
+            approvers: {{roles: [approver], members: [Ada, {BOB.id}], owner: true}}
+            timeout: 1d2h
+            remind_before: 30m
+            on_deny: continue
+            self_approval: false
+            final: true
+          - {{name: rest, target: '*', effect: allow}}
+        teams:
+          payments:
+            - {{name: rest, target: pay.*, effect: deny}}
+            - {{name: ask, target: '*', effect: requires_approval, remind_before: never}}
+    """)
+    assert [(one.level, one.team, one.position, one.row.name) for one in rows] == [
+        (Level.ORG, None, 0, "deploys"), (Level.ORG, None, 1, "rest"),
+        (Level.TEAM, "payments", 2, "rest"), (Level.TEAM, "payments", 3, "ask"),
+    ]  # fmt: skip
+    assert rows[0].row == PolicyRow(
+        name="deploys",
+        target="deploy*",
+        effect=PolicyVerdict.REQUIRES_APPROVAL,
+        condition='args.environment == "production"',
+        required_clearance=2,
+        template=Template.DEV_REVIEW,
+        timeout_seconds=26 * 3600,
+        reminder_seconds=1800,
+        approvers=Approvers(owner=True, roles=(Role.APPROVER,), members=(ADA.id, BOB.id)),
+        on_deny=OnDeny.CONTINUE,
+        self_approval=False,
+        final=True,
+    )
+    assert rows[1].row == PolicyRow(name="rest", target="*", effect=PolicyVerdict.ALLOW)
+    assert (rows[2].team_id, rows[3].row.reminder_seconds) == (PAYMENTS, 0)
+
+
+def one(line: str) -> str:
+    """A file whose only row has this line, which is its fifth."""
+    return f"policies:\n  - name: a\n    target: b\n    effect: requires_approval\n    {line}\n"
+
+
+@pytest.mark.proves("D.56")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "line 1: a policy file has the key `policies`"),
+        ("# nothing\n", "line 1: a policy file has the key `policies`"),
+        ("- a\n", "line 1: a policy file has the key `policies`"),
+        ("rules: []\n", "line 1: `rules` is not a key of the file; known are policies, teams."),
+        ("policies: {}\n", "line 1: `policies` must be a list; an empty one is []."),
+        ("policies:\n  - a\n", "line 2: a policy must be a mapping"),
+        ("policies: []\nteams: []\n", "line 2: `teams` must be a mapping"),
+        ("teams:\n  payments: 3\n", "line 2: the policies of payments must be a list"),
+        ("policies: []\npolicies: []\n", "line 2: `policies` stands here twice (first in line 1)."),
+        ("policies:\n  - name: a\n", "line 2: this policy has no `target`."),
+        ("policies: [\n", "line 2: this is not YAML"),
+        ("policies:\n\t- a\n", "line 2: this is not YAML"),
+        ("policies: []\n--- \npolicies: []\n", "line 2: a file holds one document"),
+        ("policies: &a []\n", "line 1: anchors and aliases"),
+        ("policies: []\nteams: *a\n", "line 2: anchors and aliases"),
+        ("policies: !!set {}\n", "line 1: the tag"),
+        ("policies: !bad []\n", "line 1: the tag"),
+        ("policies:\n  - ? [a]\n    : b\n", "line 2: a key must be a word."),
+        ("policies: []\nteams: {x: " + "[" * 30 + "]" * 30 + "}\n", "line 2: this is nested deeper than 20"),
+        ("policies: []\n#\n# \x07\n", "line 3: this is not YAML"),
+        (one("name: b"), "line 5: `name` stands here twice (first in line 2)."),
+        (one("efect: deny"), "line 5: `efect` is not a key of a policy; known are name, action, target"),
+        (one("quorum: 2"), "line 5: `quorum` is not built yet: one vote decides. Leave it out."),
+        (one("escalation: {after: 1h}"), "line 5: `escalation` is not built yet"),
+        (one("channels: [slack]"), "line 5: `channels` is not built yet"),
+        (one("approvers: {owner: true, quorum: 2}"), "line 5: `quorum` is not built yet"),
+        (one("template: solo"), "line 5: `template` must be one of dev_only, dev_review, full_pipeline, critical_path, not `solo`."),
+        (one("action: spend"), "line 5: `action` must be one of tool_call."),
+        (one("clearance: -1"), "line 5: `clearance` must be a whole number from 0 to 1000."),
+        (one("clearance: 1001"), "line 5: `clearance` must be"),
+        (one("clearance: '2'"), "line 5: `clearance` must be"),
+        (one("clearance: 2.0"), "line 5: `clearance` must be"),
+        (one("timeout: 8d"), "line 5: `timeout` must be a time up to 7d"),
+        (one("timeout: 0s"), "line 5: `timeout` must be a time"),
+        (one("timeout: 3600"), "line 5: `timeout` must be a time"),
+        (one("timeout: 1h\n    remind_before: 1h"), "line 6: `remind_before` must be shorter"),
+        (one("template: dev_only\n    remind_before: 2d"), "line 6: `remind_before` must be shorter"),
+        (one("on_deny: stop"), "line 5: `on_deny` must be one of fail, continue, not `stop`."),
+        (one("self_approval: yes"), "line 5: `self_approval` must be true or false."),
+        (one("final: 1"), "line 5: `final` must be true or false."),
+        (one("when: x == 1"), "line 5: `when`: the condition names x; it may name args, tool"),
+        (one("when: true"), "line 5: `when` must be a text, and this is `true`: put it into quotes."),
+        (one("when:"), "line 5: `when` must be a text, and this is nothing: put it into quotes."),
+        (one("when: {a: b}"), "line 5: `when` must be a text."),
+        (one("approvers: [Ada]"), "line 5: `approvers` must be a mapping with owner, roles or members."),
+        (one("approvers: {}"), "line 5: `approvers` names nobody."),
+        (one("approvers: {owner: false}"), "line 5: `approvers` names nobody."),
+        (one("approvers: {roles: [chief]}"), "line 5: a role must be one of admin, steward, operator, approver, member, not `chief`."),
+        (one("approvers: {roles: [guest]}"), "line 5: a role must be one of"),
+        (one("approvers: {roles: admin}"), "line 5: `roles` must be a list"),
+        (one("approvers: {people: [Ada]}"), "line 5: `people` is not a key of `approvers`; known are owner, roles, members."),
+        ("policies:\n  - {name: a b, target: c, effect: deny}\n", "line 2: `name` must be letters"),
+        ("policies:\n  - {name: 12, target: c, effect: deny}\n", "line 2: `name` must be a text, and this is `12`"),
+        ("policies:\n  - {name: a, target: c d, effect: deny}\n", "line 2: `target` must be the name of a tool"),
+        ("policies:\n  - {name: a, target: c, effect: block}\n", "line 2: `effect` must be one of allow, deny, requires_approval, not `block`."),
+        ("policies:\n  - name: a\n    target: c\n    effect: deny\n    timeout: 1h\n", "line 5: `timeout` is for policies whose effect is requires_approval, not deny."),
+        ("policies:\n  - {name: a, target: c, effect: deny}\n  - {name: a, target: d, effect: deny}\n", "line 3: the name `a` is taken by line 2."),
+    ],
+)  # fmt: skip
+def test_each_fault_is_named_with_its_line(text: str, said: str) -> None:
+    assert said in refusal(text)
+
+
+def test_all_faults_are_told_at_once() -> None:
+    message = refusal(one("efect: 1") + "    final: maybe\n    clearance: x\n")
+    assert [line.partition(":")[0] for line in message.splitlines()] == ["line 5", "line 6", "line 7"]
+
+
+def test_a_file_that_is_too_large_is_refused_unread() -> None:
+    with pytest.raises(TooLarge):
+        read("#" + "x" * MAX_FILE_BYTES)
+
+
+@pytest.mark.proves("D.56")
+@pytest.mark.parametrize(
+    ("people", "row", "said"),
+    [
+        (PEOPLE, "approvers: {members: [Zoe]}", "there is no active member called `Zoe`."),
+        (PEOPLE, f"approvers: {{members: [{UUID(int=9)}]}}", "there is no active member with the id"),
+        ([*PEOPLE, Person(id=uuid4(), name="Ada", clearance=0, roles=frozenset())], "approvers: {members: [Ada]}",
+         "2 members are called `Ada`: use an id"),
+    ],
+)  # fmt: skip
+def test_a_member_who_is_not_there_is_named_with_the_line(people: list[Person], row: str, said: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        placed(one(row), people)
+    assert said in refused.value.message
+    assert refused.value.message.startswith("line 2: ")
+
+
+def test_a_team_that_is_not_there_is_named_with_those_that_are() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        placed("policies: []\nteams:\n  paymnts: []\n")
+    assert refused.value.message == "line 3: there is no team `paymnts`; there are payments."
+
+
+@pytest.mark.proves("D.57")
+@pytest.mark.parametrize(
+    ("terms", "said"),
+    [
+        (
+            "clearance: 3\n    approvers: {members: [Ada, Bob]}",
+            "Bob has clearance 1, and this policy asks for 3.",
+        ),
+        ("clearance: 6\n    approvers: {roles: [admin]}", "nobody could ever decide"),
+        (
+            "clearance: 2\n    approvers: {roles: [approver]}",
+            "no active member who is approver with clearance 2",
+        ),
+        ("approvers: {roles: [steward]}", "nobody could ever decide"),
+        ("clearance: 6", "no active member who is the owner of a session with clearance 6"),
+        ("clearance: 6\n    template: critical_path", "approver or admin with clearance 6"),
+        ("approvers: {owner: true}\n    self_approval: false", "its only approver is the owner"),
+        ("approvers: {owner: true}\n    template: critical_path", "its only approver is the owner"),
+        ("self_approval: false", "its only approver is the owner"),
+    ],
+)
+def test_approvers_who_could_never_decide_are_found_at_once(terms: str, said: str) -> None:
+    found = list(faults_of(placed(one(terms)), PEOPLE))
+    assert any(said in message for _, message in found), found
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        "clearance: 5", "clearance: 5\n    approvers: {members: [Ada]}", "template: critical_path",
+        "approvers: {owner: true, roles: [admin]}\n    self_approval: false",
+    ],
+)  # fmt: skip
+def test_approvers_who_could_decide_pass(terms: str) -> None:
+    assert list(faults_of(placed(one(terms)), PEOPLE)) == []
+
+
+@pytest.mark.proves("D.57")
+def test_what_never_matches_and_what_does_nothing_is_a_warning() -> None:
+    rows = placed("""\
+        policies:
+          - {name: some, target: deploy.*, effect: allow, when: read_only}
+          - {name: all, target: deploy*, effect: deny}
+          - {name: hidden, target: deploy.*.x, effect: allow, when: read_only}
+          - {name: hidden-too, target: deployer, effect: deny}
+          - {name: seen, target: '*deploy', effect: allow}
+          - {name: odd, target: 'deplo?', effect: deny}
+          - {name: idle, target: other, effect: allow, final: true}
+        teams:
+          payments:
+            - {name: fine, target: deploy.a.x, effect: deny}
+            - {name: lonely, target: pay, effect: requires_approval, approvers: {members: [Bob]}, self_approval: false}
+    """)
+    told = sorted(warnings_of(rows, PEOPLE))
+    assert told == [
+        (2, "`hidden` never matches: `all` before it always does."),
+        (3, "`hidden-too` never matches: `all` before it always does."),
+        (5, "no tool can be called `deplo?`: only * has a meaning in a target."),
+        (6, "`final` does nothing here: nothing is looser than allow."),
+        (8, "Bob alone may decide this, and not what they asked for themselves."),
+    ]
+
+
+def test_too_many_rows_that_only_conditions_tell_apart_are_refused() -> None:
+    lines = [
+        f"  - {{name: r{n}, target: pay, effect: deny, when: args.amount == {n}}}\n" for n in range(1001)
+    ]
+    ((_, message),) = faults_of(placed("policies:\n" + "".join(lines)), PEOPLE)
+    assert "1001 policies of this level are about `pay`; the limit is 1000." in message
+
+
+@pytest.mark.proves("D.56")
+def test_a_difference_names_rows_and_fields() -> None:
+    before = placed("""\
+        policies:
+          - {name: a, target: x, effect: deny}
+          - {name: b, target: y, effect: allow}
+          - {name: c, target: z, effect: deny}
+        teams: {payments: [{name: a, target: x, effect: deny}]}
+    """)
+    after = placed("""\
+        policies:
+          - {name: a, target: x2, effect: requires_approval, approvers: {roles: [admin]}}
+          - {name: c, target: z, effect: deny}
+          - {name: d, target: y, effect: allow}
+        teams: {payments: [{name: a, target: x, effect: deny}]}
+    """)
+    diff = difference(before, after)
+    assert (diff.added, diff.removed, diff.changed) == (1, 1, 2)
+    told = {
+        (one.change, one.name): {f.field: (f.before, f.after) for f in one.fields} for one in diff.changes
+    }
+    assert told == {
+        ("changed", "a"): {
+            "target": ("x", "x2"),
+            "effect": (PolicyVerdict.DENY, PolicyVerdict.REQUIRES_APPROVAL),
+            "approvers": (None, {"owner": False, "roles": (Role.ADMIN,), "members": ()}),
+        },
+        ("changed", "c"): {"place": (3, 2)},
+        ("added", "d"): {},
+        ("removed", "b"): {},
+    }
+    assert difference(after, after).changes == []
