@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
+import asyncpg
 import httpx
 import pytest
 
 from cortex_plane.adapters.dashboard.assets import ASSETS, address
+from cortex_plane.adapters.dashboard.routes import live
+from cortex_plane.domain.events import Event, EventType
 from cortex_plane.domain.members import MemberChange, Role
 from cortex_plane.operations import browser_sessions, members
+from cortex_plane.operations.feeds import Subscription
 from cortex_plane.operations.verbs import new_id
 from tests.adapters.sockets import served
 from tests.adapters.visitors import Visitor, asked, fields_of, open_shop
+from tests.clock import Clock
 from tests.people import World
 
 PAGES = ("/", "/jobs", f"/jobs/{new_id()}", f"/approvals/{new_id()}", "/live")
@@ -39,6 +47,7 @@ async def test_a_get_shows_a_button_and_a_post_logs_in(http: httpx.AsyncClient, 
         assert shown.status_code == 200
         assert "set-cookie" not in shown.headers
         assert f'<form method="post" action="{link}">' in shown.text
+        assert "logs you in as <strong>Ada</strong>" in shown.text
     assert (await http.head(link)).status_code in (200, 405)
     entered = await http.post(link)
     assert (entered.status_code, entered.headers["location"]) == (303, "/")
@@ -129,6 +138,34 @@ async def test_a_deactivated_member_is_out_at_once(http: httpx.AsyncClient, worl
     assert (await visitor.get("/")).status_code == 401
 
 
+async def test_a_login_over_a_session_ends_it(http: httpx.AsyncClient, world: World) -> None:
+    old = await Visitor.log_in(http, world)
+    grace = await world.person(Role.APPROVER, name="Grace")
+    link = (await browser_sessions.issue_own_login_link(world.db, grace.actor)).url_path
+    assert (await old.send(link, {})).status_code == 303
+    assert (await old.get("/")).status_code == 401
+
+
+@pytest.mark.proves("D.70")
+async def test_a_tab_that_was_left_open_does_not_keep_its_session(
+    http: httpx.AsyncClient, world: World, admin: asyncpg.Connection
+) -> None:
+    clock = await Clock.install(admin, datetime(2026, 1, 5, 9, tzinfo=UTC))
+    visitor = await Visitor.log_in(http, world)
+    looks = (
+        "/inbox/live",
+        "/jobs/live",
+        f"/approvals/{new_id()}/live",
+        f"/jobs/{new_id()}/live",
+        "/live?job=x",
+    )
+    for path in looks:
+        await clock.advance(timedelta(hours=2))
+        assert (await visitor.get(path)).status_code != 401
+    await clock.advance(timedelta(hours=2))
+    assert (await visitor.get("/")).status_code == 401
+
+
 # Forms from elsewhere ------------------------------------------------------------------------------------------------
 
 
@@ -149,7 +186,7 @@ async def test_a_form_needs_the_token_of_its_own_session(http: httpx.AsyncClient
         assert refused.status_code == 403, fields
         assert "nothing was done" in refused.text
     assert (await visitor.get("/")).status_code == 200
-    assert (await visitor.send("/logout", {}, **{"X-Form-Token": mine})).status_code == 303
+    assert (await visitor.send("/logout", {"form_token": mine})).status_code == 303
 
 
 @pytest.mark.proves("D.73")
@@ -162,6 +199,7 @@ async def test_a_form_needs_the_token_of_its_own_session(http: httpx.AsyncClient
         ({"Origin": "https://evil.example"}, False),
         ({"Origin": "null"}, False),
         ({"Origin": "http://plane.evil.example"}, False),
+        ({"Origin": "http://["}, False),
         ({"Sec-Fetch-Site": "same-origin"}, True),
         ({"Sec-Fetch-Site": "same-origin", "Origin": "null"}, True),
         ({"Origin": "http://plane"}, True),
@@ -325,3 +363,20 @@ async def test_a_stream_tells_that_something_changed_and_nothing_else(strict: Wo
             assert await asyncio.wait_for(job, 20) == 1
         for path, status in (("/live?job=x", 404), (f"/live?job={new_id()}", 404)):
             assert (await visitor.get(path)).status_code == status
+
+
+async def test_words_that_a_model_is_still_saying_wake_no_page() -> None:
+    subscription = Subscription()
+    stream = live._hints(cast("Any", None), nullcontext(subscription))
+    await anext(stream)
+    hint = asyncio.ensure_future(anext(stream))
+    subscription.give([event_of(EventType.TEXT_CHUNK)])
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not hint.done()
+    subscription.give([event_of(EventType.TEXT_CHUNK), event_of(EventType.STATUS)])
+    assert await asyncio.wait_for(hint, 5) == b"event: changed\ndata: \n\n"
+
+
+def event_of(kind: EventType) -> Event:
+    return Event(seq=1, type=kind, job_id=None, data={}, created_at=datetime(2026, 1, 5, tzinfo=UTC))

@@ -13,7 +13,6 @@ from cortex_plane.domain.members import Role
 from tests.adapters.test_http_routes import OPEN, Example, Stage, document, documented_routes, examples
 from tests.people import World
 
-
 JUDGED = ("not_a_person", "guest_cannot_decide", "not_an_approver", "approval_not_found")
 
 

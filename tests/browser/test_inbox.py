@@ -39,6 +39,7 @@ def approve(page: Page) -> None:
     button = page.locator("[data-approve]")
     button.click()
     expect(button).to_contain_text("Press again")
+    expect(button).to_have_attribute("data-armed", "yes")
     button.click()
 
 
@@ -68,6 +69,14 @@ def test_approve_on_a_phone_and_watch_it_finish(stage: Stage, people: People, pi
         assert box["width"] >= 44, name
     assert page.evaluate("document.documentElement.scrollWidth") <= 390, "nothing is wider than the phone"
     picture(page, "phone-card")
+    left, button = page.locator("#actions .actions-left"), page.locator("#actions [data-approve]")
+    expect(left).to_be_visible()
+    left_box, button_box = left.bounding_box(), button.bounding_box()
+    assert left_box is not None
+    assert button_box is not None
+    assert 0 <= button_box["y"] - (left_box["y"] + left_box["height"]) <= 12, (
+        "the time left is beside Approve"
+    )
     approve(page)
     expect(page.locator("#card")).to_have_attribute("data-status", "approved")
     page.get_by_role("link", name="Watch the job").click()
@@ -77,6 +86,28 @@ def test_approve_on_a_phone_and_watch_it_finish(stage: Stage, people: People, pi
     expect(page.locator(".steps")).to_contain_text(f"{release} is in production.")
     picture(page, "phone-job")
     assert stage.ended(job["id"])["status"] == "COMPLETED"
+
+
+@pytest.mark.proves("D.76")
+def test_a_nervous_finger_is_one_press(stage: Stage, people: People) -> None:
+    """A double click, and a key that is held down, ask for the second press and do not give it."""
+    request = waiting(stage)
+    page = people.logged_in()
+    open_card(page, stage, request)
+    button = page.locator("[data-approve]")
+    button.dblclick()
+    expect(button).to_have_attribute("data-armed", "yes")
+    page.reload()
+    expect(page.locator("#card")).to_have_attribute("data-status", "pending")
+    button.focus()
+    page.keyboard.down("Enter")
+    expect(button).to_have_attribute("data-armed", "yes")
+    for _ in range(5):
+        page.keyboard.down("Enter")
+    expect(page.locator("#card")).to_have_attribute("data-status", "pending")
+    page.keyboard.up("Enter")
+    page.reload()
+    expect(page.locator("#card")).to_have_attribute("data-status", "pending")
 
 
 @pytest.mark.proves("D.76")
@@ -142,6 +173,11 @@ def test_a_card_that_changes_is_announced_and_cannot_be_decided(
     page.get_by_label("Reason").fill("half a thought")
     stage.submit(DEMO, request["arguments"]["version"], session_id=request["session_id"])
     expect(page.locator("#notice")).to_contain_text("This request changed.")
+    page.evaluate("document.querySelector('#notice .notice').dataset.same = 'yes'")
+    with page.expect_response(re.compile("/live\\?.*told=2")) as again:
+        page.evaluate("htmx.trigger('#live', 'look')")
+    assert again.value.status == 204
+    expect(page.locator("#notice .notice[data-same]")).to_have_count(1)  # heard once
     expect(page.get_by_label("Reason")).to_have_value("half a thought")
     picture(page, "desktop-changed")
     page.locator("#deny > summary").click()
@@ -213,6 +249,7 @@ def test_arrivals_wait_behind_a_banner_and_focus_stays(
     )
     expect(page.locator(f"#row-{first['id']}")).to_contain_text("Denied by Admin")
     expect(row).to_be_focused()
+    assert page.evaluate(_FAINT) == [], "also what is over can be read"
     after = row.bounding_box()
     assert after is not None
     assert top is not None
@@ -303,6 +340,7 @@ def test_everything_with_keys_alone(stage: Stage, people: People, picture: Pictu
     page.keyboard.press("a")
     expect(page.locator("[data-approve]")).to_contain_text("Press again")
     expect(page.locator("#card")).to_have_attribute("data-status", "pending")
+    expect(page.locator("[data-approve]")).to_have_attribute("data-armed", "yes")
     page.keyboard.press("a")
     expect(page.locator("#card")).to_have_attribute("data-status", "approved")
     page.keyboard.press("u")
@@ -451,6 +489,8 @@ def test_text_can_be_read_and_everything_has_a_name(
         picture(page, f"{device}-{scheme}-{name}")
         assert page.evaluate(_FAINT) == [], name
         assert page.evaluate(_NAMELESS) == [], name
+        assert page.evaluate(_UNREACHABLE) == [], name
+        assert page.evaluate(_ZOOMING) == [] or not phone, name
         assert page.locator("main").count() == 1
         assert page.evaluate("document.documentElement.scrollWidth") <= (390 if phone else 1280), name
 
@@ -508,9 +548,12 @@ _FAINT = """
   while (walker.nextNode()) {
     const element = walker.currentNode.parentElement;
     const text = walker.currentNode.textContent.trim();
-    if (!text || text === "·" || !element.checkVisibility() || element.closest(".unheard, .skip, svg, [disabled], .row-over")) continue;
+    if (!text || text === "·" || !element.checkVisibility() || element.closest(".unheard, .skip, svg, [disabled]")) continue;
     const back = behind(element);
-    const front = over(rgba(getComputedStyle(element).color), back);
+    let opacity = 1;
+    for (let e = element; e; e = e.parentElement) opacity *= Number(getComputedStyle(e).opacity);
+    const colour = rgba(getComputedStyle(element).color);
+    const front = over([...colour.slice(0, 3), colour[3] * opacity], back);
     const [a, b] = [light(front), light(back)].sort((x, y) => y - x);
     const ratio = (a + 0.05) / (b + 0.05);
     if (ratio < 4.5) faint.push(`${ratio.toFixed(2)} ${element.className} ${text.slice(0, 30)}`);
@@ -522,5 +565,16 @@ _NAMELESS = """
 () => [...document.querySelectorAll("a, button, summary, textarea, input:not([type=hidden])")]
   .filter((e) => e.checkVisibility())
   .filter((e) => !(e.innerText.trim() || e.getAttribute("aria-label") || (e.labels && e.labels.length)))
+  .map((e) => e.outerHTML.slice(0, 100))
+"""
+_UNREACHABLE = """
+() => [...document.querySelectorAll("pre, .said")]
+  .filter((e) => ["auto", "scroll"].includes(getComputedStyle(e).overflowY) && e.tabIndex < 0)
+  .map((e) => e.outerHTML.slice(0, 100))
+"""
+# Phones zoom into a field whose letters are smaller.
+_ZOOMING = """
+() => [...document.querySelectorAll("textarea, input:not([type=hidden])")]
+  .filter((e) => parseFloat(getComputedStyle(e).fontSize) < 16)
   .map((e) => e.outerHTML.slice(0, 100))
 """

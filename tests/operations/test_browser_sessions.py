@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
@@ -41,15 +42,15 @@ async def org_actions(world: World) -> list[str]:
 async def test_a_link_logs_its_member_in_once(world: World, admin: asyncpg.Connection) -> None:
     person = await world.person(Role.APPROVER, name="Grace", clearance=7)
     token = await token_for(world, person)
-    assert await browser_sessions.link_works(world.db, token)
-    assert await browser_sessions.link_works(world.db, token), "looking at a link does not use it up"
+    assert await browser_sessions.link_holder(world.db, token) == "Grace"
+    assert await browser_sessions.link_holder(world.db, token), "looking at a link does not use it up"
     secret = await browser_sessions.log_in(world.db, token)
     actor = await browser_sessions.authenticate(world.db, secret)
     assert (actor.kind, actor.name, actor.clearance) == (ActorKind.PERSON, "Grace", 7)
     assert (actor.org_id, actor.user_account_id) == (world.org_id, person.actor.user_account_id)
     assert actor.roles == {Role.APPROVER}
     assert not actor.platform
-    assert not await browser_sessions.link_works(world.db, token)
+    assert await browser_sessions.link_holder(world.db, token) is None
     with pytest.raises(Unauthenticated, match="was used already") as raised:
         await browser_sessions.log_in(world.db, token)
     assert raised.value.code == "login_link_invalid"
@@ -109,6 +110,27 @@ async def test_links_and_sessions_end_in_time(world: World, admin: asyncpg.Conne
     assert await refused(world.db, other) == "browser_session_ended"
     await browser_sessions.log_in(world.db, await token_for(world, world.admin))
     assert await admin.fetchval("select count(*) from browser_session") == 1, "what is over is forgotten"
+
+
+async def test_what_a_page_asks_for_by_itself_is_no_visit(world: World, admin: asyncpg.Connection) -> None:
+    clock = await Clock.install(admin, START)
+    secret = await browser_sessions.log_in(world.db, await token_for(world, world.admin))
+    for _ in range(11):  # a tab that somebody left open
+        await clock.advance(timedelta(hours=1))
+        await browser_sessions.authenticate(world.db, secret, touch=False)
+    await clock.advance(timedelta(hours=1))
+    assert await refused(world.db, secret) == "browser_session_ended"
+
+
+async def test_a_session_that_another_takes_the_place_of_is_over(world: World) -> None:
+    first = await browser_sessions.log_in(world.db, await token_for(world, world.admin))
+    second = await browser_sessions.log_in(world.db, await token_for(world, world.admin))
+    for _ in range(2):
+        await browser_sessions.end(world.db, first)
+    await browser_sessions.end(world.db, "")
+    assert await refused(world.db, first) == "browser_session_ended"
+    await browser_sessions.authenticate(world.db, second)
+    assert (await org_actions(world)).count("logged_out") == 1
 
 
 async def test_a_visit_is_written_down_at_most_once_a_minute(world: World, admin: asyncpg.Connection) -> None:
@@ -176,6 +198,13 @@ async def test_admins_make_links_for_others_and_everybody_for_themselves(world: 
     link = await browser_sessions.issue_login_link(world.db, world.admin.actor, id)
     secret = await browser_sessions.log_in(world.db, link.url_path.removeprefix("/login/"))
     assert (await browser_sessions.authenticate(world.db, secret)).name == "Mel"
+    entered = (await audit.list_page(world.db, world.admin.actor, None, 0, 1000))[-1]
+    assert entered.action == "logged_in"
+    assert entered.body is not None
+    assert entered.body["data"]["issued_by"] == "Ada", "whoever made the link stands beside its member"
+    program = replace(world.service.actor, roles=frozenset({Role.ADMIN}))
+    with pytest.raises(Forbidden, match="Only a person"):
+        await browser_sessions.issue_login_link(world.db, program, id)
     with pytest.raises(Forbidden):
         await browser_sessions.issue_login_link(world.db, person.actor, id)
     with pytest.raises(Forbidden):

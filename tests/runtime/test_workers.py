@@ -424,8 +424,8 @@ async def test_a_worker_without_a_lease_may_not_send(world: World) -> None:
     await submit(world, agent)
     worker, given = await leased(world.db, App("tests"))
     await expire(world.db, worker)
+    write = Write(dispatches=True, policies=given.policies)
     with pytest.raises(Conflict) as refused:
-        write = Write(dispatches=True, policies=given.policies)
         await attempts.advance(world.db, given, worker.id, 1, write, 1)
     assert refused.value.code == "lease_expired"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from typing import Any
@@ -15,6 +16,9 @@ from hypothesis import strategies as st
 
 from cortex_plane.adapters.dashboard import text, times
 from cortex_plane.adapters.dashboard.assets import ASSETS, FOLDER
+from cortex_plane.adapters.dashboard.routes import approvals
+from cortex_plane.domain.approvals import Excerpt
+from cortex_plane.domain.errors import InvalidInput
 
 NOW = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 
@@ -99,6 +103,52 @@ def test_a_tree_can_be_read() -> None:
     )
 
 
+LARGE = {
+    "numbers": {"n": [0] * 131_000},
+    "names": {str(n): n for n in range(18_000)},
+    "empty": [[] for _ in range(80_000)],
+    "nested": [{"a": {"b": [n]}} for n in range(14_000)],
+    "lines": {"script": "\n" * 130_000},
+    "hidden": {"text": "\u200b" * 85_000},
+    "markup": ["<b>"] * 43_000,
+}
+
+
+@pytest.mark.proves("D.75")
+@pytest.mark.parametrize("kind", LARGE)
+def test_a_large_tree_is_whole_inert_and_made_in_no_time(kind: str) -> None:
+    """Pages are made on the loop that serves everybody: what an agent may send must not stop it."""
+    began = time.process_time()
+    made = text.tree(LARGE[kind])
+    assert time.process_time() - began < 0.8
+    assert "<b>" not in made
+    seen = re.sub(r"\\n\n", r"\\n", shown(made))
+    restored = re.sub(r"⟨U\+([0-9A-F]{4,6})⟩", lambda m: _escape(int(m.group(1), 16)), seen)
+    assert json.loads(restored) == LARGE[kind]
+
+
+def test_a_backslash_before_an_n_is_no_line_break() -> None:
+    assert shown(text.tree({"a": "C:\\new"})) == '{\n  "a": "C:\\\\new"\n}'
+
+
+def test_a_name_turns_nothing_around_it() -> None:
+    assert '<bdi class="j-key">' in text.tree({"א": 1})
+
+
+def test_what_is_cut_says_so() -> None:
+    assert text.cut({"a": 1}, 100) is None
+    assert shown(text.cut({"a": "<b>\u202e" + "x" * 500}, 20) or "") == '{\n  "a": "<b>⟨U+202E⟩xxxxxx'
+    assert shown(text.brief(Excerpt('{"a": "xxx'), 160)) == '{"a": "xxx…'
+
+
+def test_a_name_that_stands_twice_is_found_in_no_time() -> None:
+    names = ", ".join(f'"name {n}": 1' for n in range(20_000))
+    began = time.process_time()
+    with pytest.raises(InvalidInput, match="`name 19999` stands there twice"):
+        approvals._arguments("{" + names + ', "name 19999": 2}')
+    assert time.process_time() - began < 1
+
+
 def test_a_brief_says_where_something_is_left_out() -> None:
     assert shown(text.brief({"b": 1, "a": "x"})) == 'a="x"  b=1'
     assert shown(text.brief({"a": "x" * 500}, 20)) == 'a="' + "x" * 16 + "…"
@@ -116,6 +166,10 @@ def test_changes_name_each_value() -> None:
         ("new", text.ABSENT, None),
     ]
     assert text.changes(old, old) == []
+    told = text.changes(
+        {"a": {"b": 1}, "a.b": 1, "[0]": 1, "": 1}, {"a": {"b": 2}, "a.b": 2, "[0]": 2, "": 2}
+    )
+    assert [path for path, _, _ in told] == ['[""]', '["[0]"]', "a.b", '["a.b"]']
     assert text.changes([], {}) == [("(all)", [], {})]
 
 

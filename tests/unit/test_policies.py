@@ -510,7 +510,8 @@ def test_an_agent_cannot_step_around_a_deny_by_making_an_earlier_condition_fail(
         PolicyRow(name="never", target="pay", effect=DENY),
     ]
     policies = CompiledPolicies(PolicySet(version="1.1", org=tuple(rows)))
-    for amount in (5, "5", None, {}):
+    amounts: list[Any] = [5, "5", None, {}]
+    for amount in amounts:
         assert policies.decide(call("pay", arguments={"amount": amount})).verdict is DENY
     assert policies.decide(call("pay", arguments={"amount": 500})).verdict is ASK
     softer = [rows[0], PolicyRow(name="fine", target="pay", effect=PolicyVerdict.ALLOW)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import httpx
 import orjson
 
-from cortex_plane.domain.errors import CortexError, Unavailable
+from cortex_plane.domain.errors import CortexError, TooMany, Unavailable
 from cortex_plane.domain.events import Event
 from cortex_plane.domain.values import parse
 
@@ -62,7 +62,7 @@ async def follow(
                     event = parse(Event, orjson.loads(frame.data))
                     after = event.seq
                     yield event
-        except Unavailable as error:
+        except (Unavailable, TooMany) as error:
             if not connected:
                 raise
             if on_lost is not None and not away:

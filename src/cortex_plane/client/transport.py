@@ -144,7 +144,7 @@ def problem(answer: httpx.Response) -> CortexError:
         code, message, hint = said["code"], said["detail"], said["hint"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         by_status = _BY_STATUS.get(answer.status_code, CortexError)
-        if issubclass(by_status, Unavailable):
+        if issubclass(by_status, Unavailable | TooMany):
             # A proxy that does not reach the plane, or lets nobody through now, answers in its own words.
             return by_status(
                 f"HTTP {answer.status_code} from {answer.url}: the plane cannot be reached through it."

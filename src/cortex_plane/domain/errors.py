@@ -16,8 +16,8 @@
     ├── ToolError               a tool failed, and nothing happened
     ├── UncertainOutcome        a tool cannot tell whether it happened
     ├── InvalidArguments        the model called a tool with arguments that it does not take
+    ├── TooMany                 the caller has as many open as it may: close some, or wait
     ├── Unavailable             the database cannot be reached: try again
-    │   └── TooMany             the caller has as many open as it may: close some, or wait
     └── SetupError              this machine or server needs attention before anything can run
         └── InvalidApp          an app or a tool is declared in a way that cannot work
 
@@ -102,7 +102,7 @@ class Unavailable(CortexError):
     default_hint = "Try again in a moment; `cortex doctor` tells what is wrong."
 
 
-class TooMany(Unavailable):
+class TooMany(CortexError):
     code = "too_many"
     default_hint = "Close some of them, or wait until others end."
 

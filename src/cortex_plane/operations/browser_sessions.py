@@ -84,11 +84,11 @@ async def log_in(db: Database, token: str) -> str:
     secret, id = new_session_secret(), new_id()
     async with db.transaction(org_id) as tx:
         used = await browser_sessions.use_link(tx, link_id, id)
-        if used is None or used[0].user_account_id is None:
+        if used is None:
             raise _link_refused()
-        actor, issued_by = used
-        await browser_sessions.forget(tx, actor.user_account_id, IDLE_LIFE)
-        await browser_sessions.insert(tx, id, actor.user_account_id, digest(secret), WHOLE_LIFE)
+        actor, member_id, issued_by = used
+        await browser_sessions.forget(tx, member_id, IDLE_LIFE)
+        await browser_sessions.insert(tx, id, member_id, digest(secret), WHOLE_LIFE)
         await audit.append_to_org(
             tx, Fact.of(actor, "logged_in", link=str(link_id), session=str(id), issued_by=issued_by)
         )

@@ -53,12 +53,13 @@ async def link_holder(tx: Transaction, id: UUID) -> str | None:
     return name
 
 
-async def use_link(tx: Transaction, id: UUID, session_id: UUID) -> tuple[Actor, str] | None:
-    """Whom it logs in, and who made it; None where it was used, is too old, or its person is deactivated."""
+async def use_link(tx: Transaction, id: UUID, session_id: UUID) -> tuple[Actor, UUID, str] | None:
+    """Whom it logs in, with their account, and who made it; None where it was used, is too old, or its person is deactivated."""
     row = await tx.row(queries.use_link, id)
     if row is None:
         return None
-    return person(tx.org, session_id, row["id"], row["display_name"], row), row["issued_by"]
+    actor = person(tx.org, session_id, row["id"], row["display_name"], row)
+    return actor, row["id"], row["issued_by"]
 
 
 async def insert(tx: Transaction, id: UUID, member_id: UUID, secret_hash: bytes, life: timedelta) -> None:

@@ -83,7 +83,8 @@ def approve(
         str | None, typer.Option(help="A JSON object: approve the call with these arguments.")
     ] = None,
     version: Annotated[
-        int | None, typer.Option(help="The version you saw; where left out, a terminal shows the card and asks.")
+        int | None,
+        typer.Option(help="The version you saw; where left out, a terminal shows the card and asks."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -349,7 +349,8 @@ CREATE FUNCTION public.approval_guard() RETURNS trigger
     AS $$
 begin
   -- What was decided stays as it was decided.
-  if old.status <> 'pending' or (old.status <> new.status and not approval_may_move(old.status, new.status)) then
+  if (old.status <> 'pending' and old is distinct from new)
+      or (old.status <> new.status and not approval_may_move(old.status, new.status)) then
     raise exception using errcode = 'CX409', detail = 'illegal_transition',
       message = format('An approval cannot go from %s to %s.', old.status, new.status),
       hint = 'Read the approval again; somebody may have decided it.';
@@ -423,7 +424,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.authenticate_browser(p_secret_hash bytea, p_idle interval) RETURNS TABLE(org_id uuid, session_id uuid, user_account_id uuid, name text, roles text[], clearance integer)
+CREATE FUNCTION public.authenticate_browser(p_secret_hash bytea, p_idle interval, p_touch boolean) RETURNS TABLE(org_id uuid, session_id uuid, user_account_id uuid, name text, roles text[], clearance integer)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -447,7 +448,7 @@ begin
   if person.deactivated_at is not null then
     return;
   end if;
-  if kept.last_seen_at < plane_now() - interval '1 minute' then
+  if p_touch and kept.last_seen_at < plane_now() - interval '1 minute' then
     update browser_session s set last_seen_at = plane_now()
     where s.org_id = home and s.id = found_id and s.last_seen_at < plane_now() - interval '1 minute';
   end if;
@@ -2065,6 +2066,7 @@ CREATE TABLE public.login_link (
     id uuid NOT NULL,
     user_account_id uuid NOT NULL,
     secret_hash bytea NOT NULL,
+    issued_by text NOT NULL,
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     expires_at timestamp with time zone NOT NULL,
     used_at timestamp with time zone,
@@ -2545,6 +2547,8 @@ CREATE INDEX idx_approval_request_due ON public.approval_request USING btree (ne
 CREATE INDEX idx_approval_request_job ON public.approval_request USING btree (org_id, job_id);
 
 CREATE INDEX idx_approval_request_list ON public.approval_request USING btree (org_id, requested_at DESC, id DESC);
+
+CREATE INDEX idx_approval_request_resolved ON public.approval_request USING btree (org_id, resolved_at DESC) WHERE (resolved_at IS NOT NULL);
 
 CREATE INDEX idx_approval_request_resolved_by ON public.approval_request USING btree (org_id, resolved_by) WHERE (resolved_by IS NOT NULL);
 

@@ -83,10 +83,10 @@ async def _look(visit: Visit, shown_at: datetime | None) -> dict[str, Any]:
     page = _page(visit.request.query_params.get("page", ""))
     settled = await approvals.settled(visit.db, visit.actor, ENDED)
     waiting = await _waiting(visit, page, shown_at)
-    if shown_at is not None and not waiting.mine_total + waiting.others_total:
-        if not ended_since(settled, shown_at):
-            shown_at = None  # nothing is under the finger: show all there is
-            waiting = await _waiting(visit, page, None)
+    none_known = waiting.mine_total + waiting.others_total == 0
+    if shown_at is not None and none_known and not ended_since(settled, shown_at):
+        shown_at = None  # nothing is under the finger: show all there is
+        waiting = await _waiting(visit, page, None)
     return look(arrange(waiting, settled, shown_at, page=page))
 
 

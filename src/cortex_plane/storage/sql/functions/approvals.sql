@@ -10,7 +10,8 @@ create or replace function approval_guard() returns trigger
   language plpgsql set search_path = public, pg_temp as $$
 begin
   -- What was decided stays as it was decided.
-  if old.status <> 'pending' or (old.status <> new.status and not approval_may_move(old.status, new.status)) then
+  if (old.status <> 'pending' and old is distinct from new)
+      or (old.status <> new.status and not approval_may_move(old.status, new.status)) then
     raise exception using errcode = 'CX409', detail = 'illegal_transition',
       message = format('An approval cannot go from %s to %s.', old.status, new.status),
       hint = 'Read the approval again; somebody may have decided it.';

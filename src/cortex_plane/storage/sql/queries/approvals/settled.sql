@@ -2,7 +2,7 @@
 select a.id, a.kind, a.status, a.version, a.session_id, a.job_id, a.agent_id, a.agent, a.agent_name, a.step_index,
   a.action_type, a.tool_name, a.tool_digest, a.target, null as original_arguments, a.input_hash, a.invocations, a.risk,
   a.action_summary, null as agent_says, left(a.asked_for, 200) as asked_for, left(a.question, 200) as question, a.rule,
-  a.policy_version, a.template, a.required_clearance, a.approvers, a.on_deny, a.self_approval, a.owner_id, a.caused_by,
+  a.policy_version, a.template, a.required_clearance, a.approvers, a.on_deny, a.self_approval, a.owner_id, a.caused_by, a.causes,
   a.escalation_level, a.channels_dispatched, a.requested_at, a.deadline, a.reminded_at, a.resolved_at, a.resolved_by,
   a.resolved_by_name, a.resolution_reason, a.resolved_via, a.created_at,
   case when large.it then null else a.arguments end as arguments,

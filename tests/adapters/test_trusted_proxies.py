@@ -1,0 +1,59 @@
+"""Behind a proxy that ends TLS: what it says about the connection is believed if its address was named, and only then."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from cortex_plane.domain.errors import SetupError
+from cortex_plane.operations import browser_sessions
+from cortex_plane.settings import load
+from tests.conftest import Urls
+from tests.people import World
+
+
+@pytest.mark.parametrize(
+    ("trusted", "believed"),
+    [(None, True), ("10.0.0.7", False), ("10.0.0.7, 127.0.0.0/8", True), ("*", True)],
+)
+async def test_a_proxy_is_believed_where_it_was_named(
+    world: World, urls: Urls, trusted: str | None, believed: bool
+) -> None:
+    """The tests are the proxy, on 127.0.0.1; the cookie tells what the plane took the connection for."""
+    environment = {
+        k: v for k, v in os.environ.items() if not k.startswith(("CORTEX_", "DATABASE_", "FORWARDED_"))
+    }
+    environment |= {"DATABASE_URL": urls.app, "CORTEX_PORT": "0", "CORTEX_LOG_LEVEL": "warning"}
+    if trusted is not None:
+        environment["CORTEX_TRUSTED_PROXIES"] = trusted
+    server = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "cortex_plane", "api",
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert server.stdout is not None
+    try:
+        said = (await server.stdout.readline()).decode()
+        assert said.startswith("serving on http"), said
+        link = await browser_sessions.issue_own_login_link(world.db, world.admin.actor)
+        async with httpx.AsyncClient(base_url=said.split()[-1], trust_env=False) as http:
+            answer = await http.post(link.url_path, headers={"X-Forwarded-Proto": "https"})
+        assert answer.status_code == 303, answer.text
+        assert ("Secure" in answer.headers["Set-Cookie"]) is believed
+    finally:
+        server.terminate()
+        await server.wait()
+
+
+@pytest.mark.parametrize(
+    "wrong", ["proxy.internal", "10.0.0.7 10.0.0.8", "10.0.0.7,", "10.0.0.0/33", "*,10.0.0.7"]
+)
+def test_what_is_no_address_is_refused(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORTEX_TRUSTED_PROXIES", wrong)
+    with pytest.raises(SetupError) as refused:
+        load()
+    assert "CORTEX_TRUSTED_PROXIES" in refused.value.message
