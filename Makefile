@@ -26,12 +26,12 @@ check: $(VENV)/.develops ## Style, types and the direction of imports
 # The browser tests need a Chromium. Where this may install Debian's, it does; elsewhere pytest says at its end that they
 # did not run, and how to get them.
 browser:
-	@command -v chromium >/dev/null 2>&1 || [ -n "$$CORTEX_CHROMIUM" ] || \
+	@command -v chromium >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 || [ -n "$$CORTEX_CHROMIUM" ] || \
 	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 && \
 	    echo "installing Chromium for the browser tests …" && \
-	    { apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1 || \
-	      { apt-get update -qq >/dev/null 2>&1 && \
-	        apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1; }; }; } || true
+	    { DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1 || \
+	      { timeout 120 apt-get update -qq >/dev/null 2>&1 && \
+	        DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1; }; }; } || true
 
 bench: $(BENCH)/.ready ## Measure against the floor (the same rows, written bare) and against peers
 	@$(BENCH)/bin/python -m benchmarks

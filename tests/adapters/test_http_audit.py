@@ -29,7 +29,7 @@ async def test_the_org_has_a_chain_and_every_session_has_one(http: httpx.AsyncCl
     assert [entry["action"] for entry in own] == [
         "org_created", "agent_created", "connection_created", "key_created", "policy_applied",
     ]  # fmt: skip
-    assert [entry["seq"] for entry in own] == [1, 2, 3, 4]
+    assert [entry["seq"] for entry in own] == [1, 2, 3, 4, 5]
     session = await _trail(http, world, session_id=str(delivery.session_id))
     assert [entry["action"] for entry in session] == [
         "account_created", "session_created", "message_received", "job_created", "job_cancelled",
@@ -38,7 +38,7 @@ async def test_the_org_has_a_chain_and_every_session_has_one(http: httpx.AsyncCl
     assert session[-1]["body"]["actor"]["account"] == str(world.admin.actor.user_account_id)
     assert "Hello" not in str(session), "the trail proves what was said without keeping it twice"
     verified = (await http.get("/v1/audit/verification", headers=world.admin.headers)).json()
-    assert verified == {"chains": 2, "entries": 9, "faults": []}
+    assert verified == {"chains": 2, "entries": 10, "faults": []}
 
 
 @pytest.mark.proves("S4.2")

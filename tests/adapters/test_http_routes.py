@@ -310,7 +310,7 @@ def examples(s: Stage) -> list[Example]:
         Example(
             "POST /v1/approve-tool/{tool_call_id}",
             {"tool_call_id": s.asking_call},
-            body={"approved": True, "reason": "fine"},
+            body={"approved": True, "reason": "fine", "version": 1},
         ),
         Example(
             "POST /v1/approvals/{approval_id}/answer",

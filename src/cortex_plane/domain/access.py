@@ -13,6 +13,7 @@ from cortex_plane.domain.members import Role
 
 class Permission(StrEnum):
     LOGIN = "login"
+    LOGIN_LINK = "login.link"
     ORG_CREATE = "org.create"
     ORG_READ = "org.read"
     ORG_WRITE = "org.write"
@@ -53,6 +54,7 @@ _ADMIN = frozenset({_R.ADMIN})
 
 GRANTS: dict[Permission, frozenset[Role]] = {
     Permission.LOGIN: _EVERYONE,
+    Permission.LOGIN_LINK: _ADMIN,
     Permission.ORG_CREATE: frozenset(),  # platform keys only
     Permission.METRICS_READ: frozenset(),
     Permission.WORKER_READ: frozenset(),
@@ -88,7 +90,7 @@ GRANTS: dict[Permission, frozenset[Role]] = {
 SERVICES_ONLY = frozenset({Permission.MESSAGE_INGEST})
 """Speaking for other people is for channel programs, never for a person's own key."""
 
-PERSONS_ONLY = frozenset({Permission.LOGIN, Permission.JOB_SETTLE})
+PERSONS_ONLY = frozenset({Permission.LOGIN, Permission.LOGIN_LINK, Permission.JOB_SETTLE})
 """A browser is a person's, and so is an answer after which a call may be sent again: programs use their key, and a platform
 admin elsewhere is nobody there."""
 

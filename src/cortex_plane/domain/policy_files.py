@@ -196,7 +196,7 @@ class ExplainRequest:
     """A call that nobody made: what would be said about it?"""
 
     agent: Ref
-    tool: Annotated[str, StringConstraints(min_length=1, max_length=MAX_TARGET)]
+    tool: TargetGlob
     arguments: JsonObject = Field(default_factory=dict)
     read_only: StrictBool | None = None
     """Where absent: as the tool was last published."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from uuid import UUID
 
-from cortex_plane.domain.access import Actor, ActorKind, Permission
+from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.browser_sessions import (
     IDLE_LIFE,
@@ -26,14 +26,10 @@ from cortex_plane.storage.database import Database
 HOW_TO_GET_A_LINK = "Get a new link with `cortex member login-link`, or ask an admin for one."
 
 
-@verb(Permission.MEMBER_WRITE)
+@verb(Permission.LOGIN_LINK)
 async def issue_login_link(db: Database, actor: Actor, member_id: UUID) -> LoginLink:
     """A link for anybody of the org: for admins, and on the audit trail. Whoever holds it is that person, so no program
     makes one."""
-    if actor.kind is not ActorKind.PERSON:
-        raise Forbidden(
-            "Only a person may make links for others.", hint="Use the key of an admin, not one of a program."
-        )
     return await _issue(db, actor, member_id)
 
 

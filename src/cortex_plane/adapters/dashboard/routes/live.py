@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AbstractContextManager
 from uuid import UUID
 
 from fastapi import APIRouter
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from cortex_plane.adapters.dashboard import pages
 from cortex_plane.adapters.dashboard.visits import Visit, signed_in
+from cortex_plane.adapters.http.streaming import EventStream
 from cortex_plane.domain.errors import CortexError, NotFound, Unavailable
 from cortex_plane.domain.events import EventType
 from cortex_plane.operations import browser_sessions, events
@@ -34,8 +35,9 @@ async def live(visit: Visit) -> Response:
     if feed is None:
         raise Unavailable("This process streams no events.", hint="The page looks every few seconds instead.")
     watching = await _watched(visit, feed)
-    headers = {**pages.HEADERS, "X-Accel-Buffering": "no"}
-    return StreamingResponse(_hints(visit, watching), media_type="text/event-stream", headers=headers)
+    stream = EventStream(_hints(visit, watching), visit.request.app.state.streams.opened(visit.actor))
+    stream.headers.update(pages.HEADERS)
+    return stream
 
 
 async def _watched(visit: Visit, feed: EventFeed) -> AbstractContextManager[Subscription]:
@@ -50,7 +52,7 @@ async def _watched(visit: Visit, feed: EventFeed) -> AbstractContextManager[Subs
     return feed.watch(visit.actor.org_id, replay.session_id, replay.latest)
 
 
-async def _hints(visit: Visit, watching: AbstractContextManager[Subscription]) -> AsyncIterator[bytes]:
+async def _hints(visit: Visit, watching: AbstractContextManager[Subscription]) -> AsyncGenerator[bytes, None]:
     yield b"retry: 1000\n\n"
     with watching as subscription:
         due = time.monotonic() + HEARTBEAT_SECONDS
