@@ -110,17 +110,18 @@ c as (insert into tool_call (org_id, id, job_id, step_index, position, tool_name
     x.on_uncertain, x.authorization_id, x.status
   from new n, model m join tool_call x on x.org_id = m.org_id and x.job_id = m.job_id),
 a as (insert into approval_request
-  select (jsonb_populate_record(null::approval_request, to_jsonb(m) || jsonb_build_object(
-    'id', n.a, 'session_id', n.s, 'job_id', n.j))).* from new n, model m)
+  select p.* from new n, model m, lateral jsonb_populate_record(null::approval_request, to_jsonb(m) || jsonb_build_object(
+    'id', n.a, 'session_id', n.s, 'job_id', n.j)) p)
 insert into approval_invocation (org_id, approval_id, call_id, job_id) select m.org_id, n.a, n.c, n.j from new n, model m
 """
 
 _PARK = """
 insert into approval_request
-select (jsonb_populate_record(null::approval_request, to_jsonb(m) || jsonb_build_object('id', gen_random_uuid(),
-  'input_hash', '\\x' || encode(sha256(n::text::bytea), 'hex'), 'deadline', m.deadline + make_interval(secs => n),
-  'next_action_at', m.deadline + make_interval(secs => n)))).*
-from approval_request m, generate_series($2::bigint, $3) n where m.id = $1
+select p.* from approval_request m, generate_series($2::bigint, $3) n,
+  lateral jsonb_populate_record(null::approval_request, to_jsonb(m) || jsonb_build_object('id', gen_random_uuid(),
+    'input_hash', '\\x' || encode(sha256(n::text::bytea), 'hex'), 'deadline', m.deadline + make_interval(secs => n),
+    'next_action_at', m.deadline + make_interval(secs => n))) p
+where m.id = $1
 """
 
 
