@@ -450,15 +450,14 @@ def test_ceiling_and_final_rows_hold_whatever_else_is_written(
     policies: PolicySet, facts: CallFacts, request: tuple[PolicyRow, ...]
 ) -> None:
     decision = CompiledPolicies(policies).decide(facts, request)
-    limits = [naive(policies.platform, facts)]
+    limits = naive(policies.platform, facts)
     limits += [
         found
         for rows in (policies.org, policies.teams[PARENT])
-        if (found := naive(rows, facts)) is not None and found.final
+        for found in naive(rows, facts)
+        if found.final
     ]
     for limit in limits:
-        if limit is None:
-            continue
         assert STRICTNESS[decision.verdict] >= STRICTNESS[limit.effect]
         if decision.terms is not None:
             assert decision.terms.required_clearance >= (limit.required_clearance or 0)
