@@ -142,7 +142,7 @@ async def waiting(url: str) -> AsyncIterator[tuple[Plane, Any, asyncpg.Connectio
             await connection.close()
 
 
-async def _copies(connection: asyncpg.Connection, asked: Any, n: int) -> list[Any]:
+async def copies(connection: asyncpg.Connection, asked: Any, n: int) -> list[Any]:
     """Fresh requests, each of a waiting job of its own."""
     before = await connection.fetchval("select plane_now()")
     await connection.execute(_CLONE, asked.id, n)
@@ -157,7 +157,7 @@ async def _copies(connection: asyncpg.Connection, asked: Any, n: int) -> list[An
 
 async def decisions_per_second(url: str, n: int, concurrency: int) -> float:
     async with waiting(url) as (made, asked, connection):
-        ids = iter(await _copies(connection, asked, n + 20))
+        ids = iter(await copies(connection, asked, n + 20))
         secret = str(await keys.issue_for_owner(made.db))
         body = {"decision": "approved", "version": asked.version, "input_hash": asked.input_hash}
         server, port = await serve(made.app_url)
@@ -187,7 +187,7 @@ async def with_pending(url: str, *, rounds: int, each: int) -> dict[tuple[str, i
                 parked = upto
             await connection.execute("vacuum analyze")
             for _ in range(rounds):
-                ids = iter(await _copies(connection, asked, each))
+                ids = iter(await copies(connection, asked, each))
 
                 async def decide(_: int, ids: Any = ids) -> None:
                     decision = Decision(

@@ -143,11 +143,17 @@ async def run(app_url: str, admin_url: str, *, rounds: int = 7, count: int = 200
     return met
 
 
+MASTER_KEY = bytes(32).hex()
+"""The same as benchmarks.plane uses."""
+
+
 async def serve(app_url: str) -> tuple[asyncio.subprocess.Process, int]:
     """The API as a process of its own, as in production."""
     server = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "cortex_plane", "api",
-        env=os.environ | {"DATABASE_URL": app_url, "CORTEX_PORT": "0", "CORTEX_LOG_LEVEL": "warning"},
+        env=os.environ | {
+            "DATABASE_URL": app_url, "CORTEX_PORT": "0", "CORTEX_LOG_LEVEL": "warning", "CORTEX_MASTER_KEY": MASTER_KEY,
+        },
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert server.stdout is not None

@@ -29,6 +29,7 @@ from cortex_plane.runtime.worker import Worker, WorkerSettings
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.hints import listening
 from cortex_plane.storage.migrate import migrate
+from cortex_plane.storage.vault import Vault
 
 KEY = bytes(32)
 CALL = {"tool": "effect", "arguments": TOOL_ARGUMENTS}
@@ -74,7 +75,7 @@ async def plane(url: str, policies: str | None = EVERYTHING_GOES) -> AsyncIterat
     """On a database of the superuser ``url``; made ready with the first use. Without policies every effect must be approved."""
     await migrate(url)
     app_url = await asyncio.to_thread(plain_login, _home(), url)
-    db = await Database.open(app_url, min_size=4, max_size=24)
+    db = await Database.open(app_url, min_size=4, max_size=24, vault=Vault(KEY))
     try:
         connection = await asyncpg.connect(url)
         known = await connection.fetchval("select count(*) from org")

@@ -13,13 +13,16 @@ import pytest
 import pytest_asyncio
 from fastapi import FastAPI
 
+from cortex_plane.adapters.channels.webhooks import WebhookChannel
 from cortex_plane.adapters.http.app import create_app, framed
+from cortex_plane.adapters.http.throttle import Throttle
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.operations.feeds import EventFeed
 from cortex_plane.storage.database import Database
 from tests.browser.chromium import tell
 from tests.people import World
-from tests.servers import TestServer, available, fresh_database, running
+from tests.receivers import nowhere
+from tests.servers import VAULT, TestServer, available, fresh_database, running
 
 PAGES = {"Accept": "application/json"}
 """Without a socket nothing can be streamed: events come in pages."""
@@ -72,7 +75,7 @@ def urls(server: TestServer) -> Iterator[Urls]:
 
 @pytest_asyncio.fixture
 async def db(urls: Urls) -> AsyncIterator[Database]:
-    database = await Database.open(urls.app, max_size=10)
+    database = await Database.open(urls.app, max_size=10, vault=VAULT)
     yield database
     await database.close()
 
@@ -109,6 +112,8 @@ async def http(db: Database) -> AsyncIterator[httpx.AsyncClient]:
     metrics = Metrics()
     app = _application()
     app.state.db, app.state.metrics, app.state.feed = db, metrics, EventFeed(db)
+    app.state.throttle = Throttle()
+    app.state.webhooks = WebhookChannel(resolver=nowhere)
     transport = httpx.ASGITransport(framed(app))
     async with httpx.AsyncClient(transport=transport, base_url="http://plane", headers=PAGES) as client:
         yield client

@@ -29,6 +29,11 @@ class Person:
     secret: str
 
     @property
+    def member_id(self) -> UUID:
+        assert self.actor.user_account_id is not None
+        return self.actor.user_account_id
+
+    @property
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.secret}"}
 

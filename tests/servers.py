@@ -22,6 +22,10 @@ import asyncpg
 
 from cortex_plane.embedded import EmbeddedPostgres
 from cortex_plane.storage.migrate import migrate
+from cortex_plane.storage.vault import Vault
+
+VAULT = Vault(bytes(range(32)))
+"""The master key of every test."""
 
 VARIABLE = "CORTEX_TEST_SERVERS"
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")

@@ -5,17 +5,45 @@ from __future__ import annotations
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, AliasChoices, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from cortex_plane.domain.addresses import Allowed
 from cortex_plane.domain.errors import SetupError
+from cortex_plane.domain.mail_servers import SmtpServer, read_sender
 
 
 def _addresses(given: str) -> str:
     """The server would take a word that is no address for the name of a socket, and trust nobody without a word."""
     for each in given.split(",") if given != "*" else ():
         ip_network(each.strip())
+    return given
+
+
+def _smtp_url(given: str) -> str:
+    SmtpServer.parse(given)
+    return given
+
+
+def _mail_from(given: str) -> str:
+    read_sender(given)
+    return given
+
+
+def _public_url(given: str) -> str:
+    """Links are made from it, and links in mails are plain ASCII."""
+    parts = urlsplit(given)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not given.isascii():
+        raise ValueError("must be an address such as https://cortex.example.com")
+    if parts.query or parts.fragment or parts.username is not None:
+        raise ValueError("must be an address without a user, a query or a fragment")
+    return given.rstrip("/")
+
+
+def _listed(given: str) -> str:
+    Allowed.parse(given)
     return given
 
 
@@ -30,10 +58,14 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8420
     trusted_proxies: Annotated[str, AfterValidator(_addresses)] = "127.0.0.1"
+    webhook_allow: Annotated[str, AfterValidator(_listed)] = ""
     pool_size: Annotated[int, Field(ge=2, le=500)] = 20
     prepared_statements: bool = True
     postgres_binaries: Path | None = None
     master_key: str | None = None
+    public_url: Annotated[str, AfterValidator(_public_url)] | None = None
+    smtp_url: Annotated[str, AfterValidator(_smtp_url)] | None = None
+    mail_from: Annotated[str, AfterValidator(_mail_from)] | None = None
     listen_url: str | None = None
     notifications: bool = True
     concurrency: Annotated[int, Field(ge=1, le=1000)] = 16

@@ -209,6 +209,158 @@ REQUIREMENTS = [
        " open."),
     _R("D.105", "Deciding, asking and the scheduler find their rows by index: what is merely pending costs nothing."),
     _R("D.106", "The approval lifecycle in the database follows a model of it under random play."),
+    _R("D.150", "A token is a version and 43 characters, whichever they are; only its SHA-256 is kept. It decides once as the"
+       " person it was sent to, any vote consumes all of theirs, and used again it says what was recorded."),
+    _R("D.151", "Forged, cut, expired, used, foreign and newer tokens, and those of people who may not decide any more, get a"
+       " clear answer; what cannot be tied to a person is on no chain."),
+    _R("D.152", "Links carry spec 4's signature; whatever is changed in one is refused like an unknown request, counted and"
+       " logged, and written nowhere."),
+    _R("D.153", "GET and HEAD of a link show the card and never decide; a link lives to the deadline of its request, for its"
+       " person as they are at that moment."),
+    _R("D.154", "A press decides what its own page showed, and nothing without the nonce of that page; what changed meanwhile"
+       " is shown and not decided."),
+    _R("D.155", "High-risk templates are decided by nothing that was sent in a message alone: the same person is logged in."),
+    _R("D.156", "Any number of uses of tokens and links at once are one decision for each person, and all are told the"
+       " same."),
+    _R("D.157", "Each org signs with a sealed secret that rotates every 90 days and on demand; the old one is accepted for"
+       " longer than any deadline, or not at all."),
+    _R("D.158", "Tokens and signatures are in no log; a token in a path decides nothing; whoever guesses is stopped."),
+    _R("D.159", "A token decides from the command line and in Python, without a key."),
+    _R("D.180", "Every member says when they are out of office and who stands in, for others it takes an admin; a delegate"
+       " works here, it ends within a year, and both its making and its cancelling are on the org's chain."),
+    _R("D.181", "Absences of one person never overlap, and never lead back to whoever is absent, also where people leave at"
+       " the same instant."),
+    _R("D.182", "Absences are added, listed and cancelled over HTTP, from the command line and in the dashboard."),
+    _R("D.183", "A part in a request is handed on over HTTP, from the command line and on the card, to those who could take"
+       " it; whatever is refused is said, and changes nothing."),
+    _R("D.184", "The card tells the votes, who gave them, when and why, which are void, through whose hands a part went,"
+       " how far it escalated and where next, the job's own words as such, and has the receipt of a decision."),
+    _R("D.185", "Staff see on the card and on a page of its own what became of each message, and send again what was given"
+       " up; nobody else sees addresses."),
+    _R("D.186", "Where policy allows it the card offers a standing approval that nobody gives without a tick; all are"
+       " listed with what they cover and how often they were used, and are revoked there."),
+    _R("D.187", "The inbox marks what was handed to you, what escalated, your own vote, and what somebody was not told."),
+    _R("D.188", "All of this works on a phone and without scripts, can be read, and obeys nobody's text."),
+    _R("D.160", "A standing approval covers calls of its session, tool and version within each of its bounds: the same"
+       " arguments, so many calls, a time, a condition. What is beyond them asks."),
+    _R("D.161", "It is never wider than what whoever gave it could approve alone, now: a policy that was tightened, a lost role"
+       " or clearance ends it at once, and a deny is never turned."),
+    _R("D.162", "It is looked at once more and counted in the transaction that writes the intent, once for each call; the"
+       " database itself refuses what it does not cover."),
+    _R("D.163", "Calls of one response, and jobs that race for the last of its calls, send exactly as many as it allows."),
+    _R("D.164", "From the commit of its revocation on nothing is sent on it, also what was judged before; a revocation tells"
+       " how often it was used."),
+    _R("D.165", "A call that is sent again needs it to hold still, and is not counted again; what dies before the intent counts"
+       " nothing."),
+    _R("D.166", "What cannot be given (policy, template, quorum, no bound, a hostile condition) is refused before anything is"
+       " decided."),
+    _R("D.167", "Standing approvals are seen by staff, by whoever gave them and by their session's owner, and revoked by"
+       " whoever gave them, admins and operators."),
+    _R("D.168", "They are given, listed and revoked over HTTP, with the client and on the command line."),
+    _R("D.169", "They are given, listed and revoked in the browser, where policy allows it."),
+    _R("D.140", "A webhook has an https address, or one that the operator listed, and a secret that is shown once, kept sealed"
+       " and in no log; after a rotation the one before it counts for a day."),
+    _R("D.141", "Signatures are those of Standard Webhooks 1.0, beside the vendor's own library; what is forged, cut off or more"
+       " than five minutes off is refused in the same words."),
+    _R("D.142", "A message goes to addresses that were checked and to nothing else: every address of a name must be public or"
+       " listed, the connection is pinned to them, name and certificate stay the name's, no proxies, no redirects."),
+    _R("D.143", "Every version of a card is posted as signed JSON below 20 kB, with an id that is the same for every try, and"
+       " without a token; what is cut leads to the whole."),
+    _R("D.144", "Any 2xx is a yes and everything else is tried again on the standard's schedule; large, endless, silent and"
+       " broken answers cost little and lose nothing."),
+    _R("D.145", "A webhook says since when it fails; a success clears it, 410 or five days without one disable it with the"
+       " reason, audited, and enabling it lets it be tried anew."),
+    _R("D.146", "An event is read after its signature is verified on the raw bytes; who decides is a member whose name there is"
+       " verified, with their own authority; forged ones are counted and logged, and change nothing."),
+    _R("D.147", "An event decides once, however often and at once it is delivered and wherever the plane dies; whoever sends it"
+       " again gets the recorded answer."),
+    _R("D.148", "An admin vouches for names on a webhook alone, once, for one person, on the audit trail."),
+    _R("D.149", "Webhooks are made, tried, rotated and mapped from the command line; the receiver in the docs works as printed."),
+    _R("D.130", "Somebody is invited by mail: a member, an unproven address and a mail in one transaction; its link proves the"
+       " address, logs them in and works once; `make up` keeps the mails where the admins of their org read them."),
+    _R("D.131", "A link that is forged, cut, old, used or taken back changes nothing and gets one clear page; GET and HEAD on any"
+       " link of any mail change nothing, and neither does a form without the nonce of a page."),
+    _R("D.132", "An address has one spelling; the same one invited again sends the mail again; what one member has proven"
+       " no other gets, and naming an address first keeps it from nobody."),
+    _R("D.133", "An address that a member adds counts once its mail was read by whoever is logged in as them."),
+    _R("D.134", "An address or a sender that is only claimed is nobody's way in; whoever proves it takes a guest's place."),
+    _R("D.135", "A code that a member types on another channel makes its sender theirs, once; guests' senders move, those of other"
+       " members do not."),
+    _R("D.136", "Codes are short-lived, kept hashed, and work in one place; who guesses is stopped, and nobody else."),
+    _R("D.137", "A channel that is given up is a stranger's from then on, and what came over it stays in its history."),
+    _R("D.138", "A mail shows the whole card in text and in HTML, threads under the first, says its occasion, carries any script"
+       " of the world, and no text in it becomes a header, markup or a line of ours; votes alone are not mailed."),
+    _R("D.139", "Mail servers that refuse for now, hang, vanish or lie are tried again, a refused recipient is not; conversations"
+       " are kept for a burst and replaced when they break."),
+    _R("D.120", "Everybody who may decide a request is told once on every address that they have proven, in the transaction that"
+       " asks; a policy may name the channels."),
+    _R("D.121", "Whatever a card shows is told when it changes, with its occasion; changes that come close together become one"
+       " message, and none is lost while another is on its way."),
+    _R("D.122", "One person is told in the order in which things happened; what waits for its next try holds nothing up."),
+    _R("D.123", "Two notifiers send everything once and in order, and never share a lane."),
+    _R("D.124", "Killed anywhere between taking a message and writing it down, or cut off from the database, a notifier loses"
+       " nothing; only what was on its way may come twice."),
+    _R("D.125", "What fails is tried again on a schedule; what was given up is visible, is on the audit trail and can be sent"
+       " again; a refused address or a receiver that is gone gets nothing more."),
+    _R("D.126", "No message shows a secret, at any depth; long arguments are cut with a link, hidden characters are shown."),
+    _R("D.127", "Orgs take turns: a burst in one does not delay another's first message, and what is delivered or not yet due"
+       " costs nothing."),
+    _R("D.128", "Every channel passes one behavioural suite: dispatch, every end, retries, dead letters, redelivery, order."),
+    _R("D.129", "Only what a string may decide carries one: no token for high-risk templates, nothing for uncertain effects or"
+       " for who may not decide any more."),
+    _R("D.170", "Every decision that ends a request leaves one receipt in its transaction: tool, arguments, card and policy by"
+       " digest, who and through whose hands, votes, channel, calls, checkpoint, times of the database."),
+    _R("D.171", "A receipt verifies offline with the org's public key; whatever is changed in it is found."),
+    _R("D.172", "An approved call is sent only with a true receipt for exactly that call; without one nothing is sent, and the job"
+       " and the audit trail say why."),
+    _R("D.173", "A signed root covers every chain that grew since the one before, whatever is appended meanwhile, and locks none"
+       " of them."),
+    _R("D.174", "Roots are made once an hour for each org that appended anything, by any number of schedulers."),
+    _R("D.175", "A chain that is missing, cut short or written anew is found by its root, in the database and in an export, and"
+       " named."),
+    _R("D.176", "A root that is changed, missing, moved or signed by somebody else is found and named."),
+    _R("D.177", "An org has one active signing key, made once; admins rotate it, and what the old one signed stays valid."),
+    _R("D.178", "Receipts, keys and roots are read and made over HTTP, with the client and on the command line; verifying them"
+       " needs no plane."),
+    _R("D.110", "A policy says how many must agree, of which roles, on which channels it is told and whether a yes may stand; a"
+       " null inherits, the quorum of a limit is a floor, and a limit's no to standing approvals wins."),
+    _R("D.111", "It escalates as the policy says, else up the levels to the admins; a template may say once; every step asks"
+       " somebody new, none comes before the request, and a final row brings its own."),
+    _R("D.112", "A quorum that nobody could ever meet is refused with its line when the file is applied; what does nothing is a"
+       " warning."),
+    _R("D.113", "A request names its own approvers, action and details, and only tightens: it lowers no quorum, turns no"
+       " standing approval on and asks nobody whom its policy does not."),
+    _R("D.115", "A simulation judges the calls of a time span by a file that is not applied: it writes nothing, says where it"
+       " stopped, and refuses what an apply would refuse."),
+    _R("D.116", "What a simulation lists is grouped by tool, agent and change, with counts, examples and what was recorded, and"
+       " says which way each change goes."),
+    _R("D.190", "A quorum is met by as many people as it says, with the roles it says; one no ends it; nobody votes twice; votes at"
+       " the same instant decide once."),
+    _R("D.191", "An edit makes earlier votes void, and what runs is what the last version says; a vote counts only while whoever"
+       " gave it could still give it."),
+    _R("D.192", "A quorum that cannot be met is refused at once, when the policy is applied and when the request is made."),
+    _R("D.193", "A part in a request goes from hand to hand with the clearance checked at each, never in a circle, never to"
+       " whoever asked, never as a second vote, and shows who had it."),
+    _R("D.194", "Whoever is out of office hands their part on by themselves, hop by hop, audited; an absence that cannot help"
+       " changes nothing."),
+    _R("D.195", "A request goes up level by level, each level once under any number of schedulers, none is leapt over, and the"
+       " deadline stays."),
+    _R("D.198", "A scanner that fetches every link of every mail with GET, HEAD and a browser, logged in or not, decides"
+       " nothing."),
+    _R("D.199", "As a newcomer: a person invited by mail is asked by an escalation, hands it on, the quorum is met from two"
+       " browsers and a mail, and receipt and roots verify offline."),
+    _R("D.200", "However many vote, edit, hand on, escalate, expire and cancel at once, by id, token and link, while messages go"
+       " out: one outcome, one vote a person, a quorum of people who could decide, and no deadlock."),
+    _R("D.201", "Killed at every statement of a vote, the last vote, a delegation, an escalation, a token, a link or a standing"
+       " approval, all of it happened or nothing did, and who does it again is told the truth."),
+    _R("D.202", "Killed at every statement of asking people of whom one is away, a request is asked once, handed on once, and"
+       " told to each of the others once."),
+    _R("D.203", "Two schedulers and two notifiers bring each escalation, reminder and message once and in order, while the"
+       " database dies in the middle of each."),
+    _R("D.204", "Only a message that was on its way when its sender lost the database may come twice; its link works once."),
+    _R("D.205", "No notifier waits for one message while it holds another: whoever ends several requests is never in a circle"
+       " with it."),
+    _R("D.206", "Votes, delegation and escalation follow a model of the lifecycle that knows nothing of the database."),
 ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from cortex_plane.domain.access import Actor
 from cortex_plane.domain.agents import DEFAULT_APP, Agent
 from cortex_plane.domain.authorization import PolicyVerdict
 from cortex_plane.domain.jobs import JobDraft, JobStatus
+from cortex_plane.domain.policies import Template
 from cortex_plane.domain.policy_files import RequestPolicy
 from cortex_plane.operations import approvals, jobs, steering
 from cortex_plane.runtime.tools.app import App
@@ -80,6 +81,8 @@ class Asking:
     approval: UUID
     call: UUID
     """The one that the other approval is about."""
+    other: UUID
+    """That approval."""
 
 
 async def asking_agent(world: World) -> Agent:
@@ -89,7 +92,9 @@ async def asking_agent(world: World) -> Agent:
 
 async def asking_job(world: World, agent: Agent, acting: Actor | None = None) -> Asking:
     """Its submitter wants it to ask, whatever the org's policies allow."""
-    asks = RequestPolicy(name="ask", target="ship", effect=PolicyVerdict.REQUIRES_APPROVAL)
+    asks = RequestPolicy(
+        name="ask", target="ship", effect=PolicyVerdict.REQUIRES_APPROVAL, template=Template.DEV_ONLY
+    )
     draft = JobDraft(agent=agent.slug, policies=[asks])
     job = await jobs.submit(world.db, acting or world.admin.actor, draft)
     async with working(world.db, staging(), settings=PATIENT) as worker:
@@ -99,7 +104,8 @@ async def asking_job(world: World, agent: Agent, acting: Actor | None = None) ->
     first = next(each for each in page.items if each.arguments == {"version": "1"})
     (step,) = await steering.list_steps(world.db, world.admin.actor, job.id, -1, 10)
     assert first.input_hash == SHIP_HASH
-    return Asking(first.id, step.calls[1].id)
+    second = next(each for each in page.items if each.id != first.id)
+    return Asking(first.id, step.calls[1].id, second.id)
 
 
 async def card_of(world: World, call_id: UUID) -> UUID:

@@ -29,6 +29,7 @@ from tests.conftest import Urls
 from tests.hostile import HOSTILE, INVISIBLE
 from tests.people import World, apply_policies
 from tests.runtime.planes import call, ended, make_agent, submit, turn, working
+from tests.servers import VAULT
 
 NOBODY = "01936f3a-0000-7000-8000-000000000000"
 PAY_IS_ALLOWED = "policies: [{name: pay-is-fine, target: pay, effect: allow}]"
@@ -52,7 +53,7 @@ def live(urls: Urls, tmp_path: Path, shipping: Shipping) -> Iterator[Live]:
     is_ready, leave = threading.Event(), threading.Event()
 
     async def main() -> None:
-        db = await Database.open(urls.app, max_size=10)
+        db = await Database.open(urls.app, max_size=10, vault=VAULT)
         world = await World.create(db, "strict", policies=PAY_IS_ALLOWED)
         async with _serving(db) as url, working(db, shipping.app, settings=PATIENT):
             names = ("CORTEX_", "DATABASE_")

@@ -41,6 +41,7 @@ from tests.adapters.test_cli import Shell
 from tests.conftest import Urls
 from tests.people import World, apply_policies
 from tests.runtime.planes import call, job_of, make_agent, submit, turn, until, working
+from tests.servers import VAULT
 
 T = TypeVar("T")
 
@@ -107,7 +108,7 @@ def live(urls: Urls, tmp_path: Path) -> Iterator[Live]:
             await opened.wait()
             return "done [bold]now[/bold] \x1b[31m\u202e"
 
-        db = await Database.open(urls.app, max_size=10)
+        db = await Database.open(urls.app, max_size=10, vault=VAULT)
         world = await World.create(db, "acme")
         async with _serving(db) as url, working(db, app, settings=PATIENT):
             names = ("CORTEX_", "DATABASE_")

@@ -59,9 +59,10 @@ def test_a_steward_applies_reads_and_asks(shell: Shell) -> None:
 
 def test_what_is_wrong_is_told_with_its_line_and_an_exit_code(shell: Shell) -> None:
     wrong = shell.folder / "wrong.yaml"
-    wrong.write_text("policies:\n  - name: a\n    target: b\n    effect: requires_approval\n    quorum: 2\n")
-    told = shell.run("policy", "apply", str(wrong), expect=2).stderr
-    assert "line 5: `quorum` is not built yet" in told
+    wrong.write_text("policies:\n  - name: a\n    target: b\n    effect: requires_approval\n    quorum: 0\n")
+    for command in ("apply", "simulate"):
+        told = shell.run("policy", command, str(wrong), expect=2).stderr
+        assert "line 5: `quorum` must be a whole number from 1 to 10." in told
     wrong.write_bytes(b"policies: []\n# \xff\n")
     assert "not UTF-8" in shell.run("policy", "apply", str(wrong), expect=2).stderr
     shell.run("policy", "apply", "missing.yaml", expect=2)
@@ -71,3 +72,50 @@ def test_what_is_wrong_is_told_with_its_line_and_an_exit_code(shell: Shell) -> N
     shell.run("policy", "explain", "nobody", "tool", expect=3)
     shell.run("policy", "explain", "nobody", "tool", "--args", "{", expect=2)
     shell.run("policy", "explain", "nobody", "tool", "--args", "[]", expect=2)
+    shell.run("policy", "simulate", "missing.yaml", expect=2)
+    for since in ("yesterday", "0s", "400d", "7w"):
+        told = shell.run("policy", "simulate", str(wrong), "--since", since, expect=2).stderr
+        assert "--since" in told or "within_seconds" in told
+    shell.run("policy", "simulate", str(wrong), "--until", "7d", expect=2)
+    shell.run("policy", "simulate", str(wrong), "--since", "2999-01-01", expect=2)
+    shell.run("policy", "simulate", str(wrong), "--limit", "0", expect=2)
+
+
+@pytest.mark.proves("D.110")
+def test_new_terms_are_shown_and_explained(shell: Shell) -> None:
+    shell.run("agent", "create", "deployer", "--model", "scripted")
+    shell.run("member", "add", "Bob", "--role", "approver")
+    file = shell.folder / "terms.yaml"
+    file.write_text(
+        "policies:\n"
+        "  - name: deploys\n    target: deploy\n    effect: requires_approval\n    template: full_pipeline\n"
+        "    approvers: {roles: [approver, admin]}\n    quorum: {votes: 2, roles: {admin: 1}}\n"
+        "    escalate_before: 1h\n    escalate_to: [{roles: [operator]}]\n    channels: [email]\n    standing: true\n"
+    )
+    applied = shell.run("policy", "apply", str(file)).stdout
+    assert "warning: line 2: `escalate_before` does nothing here" in applied
+    shown = shell.run("policy", "show").stdout
+    assert "quorum 2 votes, of them 1 admin, escalates 1h before, escalates to role operator" in shown
+    assert "over email, standing approvals" in shown
+    told = shell.run("policy", "explain", "deployer", "deploy", "--risk", "low").stdout
+    lines = {line.split("  ")[0]: " ".join(line.split()) for line in told.splitlines()}
+    assert lines["quorum"] == "quorum 2 votes, of them 1 admin row deploys"
+    assert lines["escalation"] == "escalation 1h before row deploys"
+    assert lines["escalations"] == "escalations role operator row deploys"
+    assert lines["channels"] == "channels email row deploys"
+    assert lines["standing"] == "standing yes row deploys"
+    # The platform's row is final: its approvers decide, and there is nobody above them.
+    critical = shell.run("policy", "explain", "deployer", "deploy", "--risk", "critical").stdout
+    assert "standing yes → no" in critical
+    assert "escalations role operator → nobody" in critical
+
+
+@pytest.mark.proves("D.115")
+def test_a_steward_simulates_before_applying(shell: Shell) -> None:
+    free = shell.run("policy", "simulate", str(EXAMPLE)).stdout
+    assert "0 calls from " in free
+    assert "0 would change: 0 stricter, 0 looser, 0 otherwise; 0 unchanged" in free
+    found = shell.one("policy", "simulate", str(EXAMPLE), "--since", "2026-01-01T00:00Z", "--limit", "5")
+    assert found["since"] == "2026-01-01T00:00:00Z"
+    before = shell.one("policy", "show")["version"]
+    assert found["version"] == f"{before}.1"

@@ -13,7 +13,12 @@ from cortex_plane.domain.members import Role
 from tests.adapters.test_http_routes import OPEN, Example, Stage, document, documented_routes, examples
 from tests.people import World
 
-JUDGED = ("not_a_person", "guest_cannot_decide", "not_an_approver", "approval_not_found")
+JUDGED = (
+    "not_a_person", "guest_cannot_decide", "not_an_approver", "approval_not_found", "not_your_absence", "absence_not_found",
+    "not_yours_to_revoke",
+)  # fmt: skip
+ASKED_OF_EACH = (Permission.APPROVAL_DECIDE, Permission.ABSENCE_WRITE)
+"""Whoever has these may ask; whether they may do it is said by the thing itself."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ async def test_a_caller_may_call_exactly_what_the_table_says(
             answer = await request.send(http, headers)
             refused = answer.status_code == 403 and answer.json()["code"] == "forbidden"
             # Who may decide is said by each request, not by the table: an answer about that is an answer, too.
-            judged = permission == Permission.APPROVAL_DECIDE and answer.json().get("code") in JUDGED
+            judged = permission in ASKED_OF_EACH and answer.json().get("code") in JUDGED
             if (answer.is_success or judged) if allowed else refused:
                 continue
             wrong.append(f"{request.route} ({permission}): {answer.status_code} {answer.text}")

@@ -19,6 +19,7 @@ from cortex_plane.domain.members import Role
 from tests.adapters.test_http_routes import (
     ANY_JSON,
     FREE_FORM,
+    SERVICES,
     Example,
     Stage,
     body_schema,
@@ -30,7 +31,6 @@ from tests.adapters.test_http_routes import (
 from tests.operations.rows import digests
 from tests.people import Person, World
 
-INGEST = "POST /v1/connections/{connection_id}/messages"
 _MARK = "@@here@@"
 
 
@@ -54,7 +54,7 @@ def _raw(headers: dict[str, str]) -> dict[bytes, bytes]:
 
 
 def _sender(world: World, example: Example) -> Person:
-    return world.service if example.route == INGEST else world.admin
+    return world.service if example.route in SERVICES else world.admin
 
 
 async def _bodies(http: httpx.AsyncClient, world: World) -> list[Example]:

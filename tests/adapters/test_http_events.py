@@ -32,6 +32,7 @@ from cortex_plane.storage.hints import EVENTS, listening
 from tests.adapters.streams import Plane, append, reading, serving
 from tests.conftest import Urls
 from tests.people import World
+from tests.servers import VAULT
 
 UNKNOWN = "01936f3a-0000-7000-8000-000000000000"
 
@@ -347,7 +348,7 @@ async def test_a_hint_wakes_readers_of_another_process(world: World, urls: Urls)
     """The feed would look once in ten minutes: only a hint can make it."""
     session = await a_session(world)
     feed = EventFeed(world.db, poll_seconds=600)
-    writer = await Database.open(urls.app)
+    writer = await Database.open(urls.app, vault=VAULT)
     elsewhere = World(writer, world.org_id, world.admin, world.service, world.agent, world.connection)
     async with listening(urls.app, feed.heard, EVENTS):
         await asyncio.wait_for(feed.heard.wait(), 10)  # it listens

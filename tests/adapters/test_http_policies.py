@@ -12,9 +12,13 @@ from cortex_plane import Client
 from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
 from cortex_plane.domain.authorization import PolicyVerdict
 from cortex_plane.domain.errors import InvalidInput, Stale
+from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.policy_files import ExplainRequest, PolicyFile
+from cortex_plane.domain.simulations import SimulationRequest
+from tests.adapters.stages import staging
 from tests.people import World
+from tests.runtime.planes import call, make_agent, submit, turn, until, working
 
 FILE = """\
 policies:
@@ -65,9 +69,9 @@ async def test_a_file_is_applied_shown_and_listed(http: httpx.AsyncClient, world
 
 @pytest.mark.proves("D.56")
 async def test_what_is_wrong_is_a_problem_with_its_line(http: httpx.AsyncClient, world: World) -> None:
-    wrong = await post(http, world, "", {"text": FILE + "    quorum: 2\n    finl: true\n"})
+    wrong = await post(http, world, "", {"text": FILE + "    quorum: 11\n    finl: true\n"})
     assert (wrong.status_code, wrong.json()["code"]) == (422, "invalid_policy_file")
-    assert wrong.json()["detail"].splitlines()[0].startswith("line 9: `quorum` is not built yet")
+    assert wrong.json()["detail"].splitlines()[0].startswith("line 9: `quorum` must be a whole number from 1")
     assert wrong.json()["detail"].splitlines()[1].startswith("line 10: `finl` is not a key")
     stale = await post(http, world, "", {"text": FILE, "expected_version": 7})
     assert (stale.status_code, stale.json()["code"]) == (412, "stale")
@@ -170,6 +174,58 @@ async def test_a_job_brings_policies_of_its_own(http: httpx.AsyncClient, world: 
     assert "names amount" in refused.json()["errors"][0]["message"]
     draft["policies"] = [{"name": f"r{n}", "target": "*", "effect": "deny"} for n in range(21)]
     assert (await http.post("/v1/jobs", json=draft, headers=world.admin.headers)).status_code == 422
+
+
+@pytest.mark.proves("D.115")
+async def test_a_simulation_says_what_a_file_would_change(http: httpx.AsyncClient, world: World) -> None:
+    app = staging("tests")
+    agent = await make_agent(
+        world, [turn(call("ship", version="1"), call("ship", version="2"))], slug="shipper"
+    )
+    id = await submit(world, agent)
+    async with working(world.db, app):
+        await until(world, id, JobStatus.COMPLETED)
+    text = "policies: [{name: no, target: ship, effect: deny}]"
+    told = await post(http, world, "/simulate", {"text": text})
+    assert told.status_code == 200
+    found = told.json()
+    assert (found["totals"]["looked_at"], found["totals"]["stricter"], found["version"]) == (2, 2, "1.1")
+    (group,) = found["groups"]
+    assert (group["tool"], group["agent"], group["calls"], group["direction"]) == (
+        "ship",
+        "shipper",
+        2,
+        "stricter",
+    )
+    assert group["before"] == {"verdict": "allow", "rule": "org:everything-goes"}
+    assert group["after"] == {"verdict": "deny", "rule": "org:no"}
+    assert group["recorded"] == [{"verdict": "allow", "rule": "org:everything-goes", "calls": 2}]
+    assert len(group["examples"]) == 2
+    wrong = await post(http, world, "/simulate", {"text": "policies:\n  - {name: a, target: b}\n"})
+    assert (wrong.status_code, wrong.json()["code"]) == (422, "invalid_policy_file")
+    assert wrong.json()["detail"] == "line 2: this policy has no `effect`."
+    for body in (
+        {"text": text, "since": "yesterday"}, {"text": text, "since": "2026-01-01T00:00:00"}, {"text": text, "limit": 0},
+        {"text": text, "since": "2026-01-01T00:00:00Z", "within_seconds": 5}, {"since": "2026-01-01T00:00:00Z"},
+        {"text": text, "since": "2999-01-01T00:00:00Z"},
+    ):  # fmt: skip
+        refused = await post(http, world, "/simulate", body)
+        assert refused.status_code == 422, body
+    async with Client("http://plane", world.admin.secret, transport=http._transport) as plane:
+        simulated = await plane.policies.simulate(SimulationRequest(text=text, limit=1))
+        assert (simulated.totals.looked_at, simulated.stopped) == (1, True)
+        assert simulated.groups[0].after.verdict is PolicyVerdict.DENY
+
+
+@pytest.mark.proves("D.12")
+async def test_a_large_file_is_simulated_for_those_who_may_and_read_for_nobody_else(
+    http: httpx.AsyncClient, world: World
+) -> None:
+    large = {"text": "policies: []\n# " + "x" * (MAX_BODY_BYTES + 1000)}
+    assert (await post(http, world, "/simulate", large)).status_code == 200
+    bob = await world.person(Role.OPERATOR, name="Bob")
+    refused = await http.post("/v1/policies/simulate", json=large, headers=bob.headers)
+    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
 
 
 async def test_the_client_speaks_of_policies(http: httpx.AsyncClient, world: World) -> None:

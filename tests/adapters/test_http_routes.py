@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -14,24 +15,47 @@ from fastapi.routing import APIRoute, iter_route_contexts
 from cortex_plane.adapters.dashboard.routes import PAGES
 from cortex_plane.adapters.http.app import create_app
 from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.domain.absences import AbsenceDraft
 from cortex_plane.domain.access import Permission
 from cortex_plane.domain.agents import AgentDraft, ModelConfig
+from cortex_plane.domain.identities import InvitationDraft, LinkDraft
 from cortex_plane.domain.jobs import Cancellation, JobDraft
 from cortex_plane.domain.keys import KeyDraft
 from cortex_plane.domain.members import MemberDraft, Role
 from cortex_plane.domain.sessions import SessionDraft
 from cortex_plane.domain.teams import TeamDraft
-from cortex_plane.operations import agents, jobs, keys, members, sessions, steering, teams
+from cortex_plane.operations import (
+    absences,
+    agents,
+    invitations,
+    jobs,
+    keys,
+    linking,
+    members,
+    sessions,
+    steering,
+    teams,
+)
 from cortex_plane.storage.database import Database
 from tests.adapters.stages import SHIP_HASH, asking_agent, asking_job, card_of, held_job
+from tests.credentials import token_for
+from tests.notifications import dead_letter
 from tests.people import World
+from tests.proofs import receipted
+from tests.standing_approvals import given_standing
+from tests.webhooks import System
 
 FREE_FORM = frozenset({"payload", "context", "metadata", "skill_config", "arguments"})
 """The fields that take any JSON object."""
 ANY_JSON = frozenset({"result"})
 """The fields that take any JSON."""
-OPEN = frozenset({"/healthz", "/readyz", "/schemas/checkpoint/v1.json"})
+IN_TWO_DAYS = (datetime.now(UTC) + timedelta(days=2)).isoformat()
+OPEN = frozenset({"/healthz", "/readyz", "/schemas/checkpoint/v1.json", "/v1/approvals/decide"})
 """What needs no key."""
+SERVICES = frozenset(
+    {"POST /v1/connections/{connection_id}/messages", "POST /v1/connections/{connection_id}/link"}
+)
+"""What only a program may do: it speaks for other people."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +67,8 @@ class Stage:
     member: str
     key: str
     connection: str
+    hook: str
+    """A connection that is a webhook."""
     agent: str
     spare_agent: str
     session: str
@@ -58,7 +84,25 @@ class Stage:
     asking_call: str
     """It waits for another decision."""
     card: str
-    """It asks whether a call happened."""
+    """It asks whether a call happened. It has a receipt, which is only a row."""
+    colleague: str
+    """Stands in for others."""
+    handed_on: str
+    """Another approval, which waits for a decision of whoever opened the session."""
+    absence: str
+    delivery: str
+    """A message that was given up."""
+    standing: str
+    """A standing approval, from a request of whoever opened the session."""
+    mapping: str
+    """Of whoever opened the session."""
+    invited: str
+    """Somebody who has not followed their invitation yet."""
+    invited_mapping: str
+    link_code: str = field(metadata={"credential": True})
+    """Links a channel to the admin."""
+    token: str = field(metadata={"credential": True})
+    """Decides a request as whoever opened its session."""
 
     @classmethod
     async def build(cls, world: World, owner: UUID | None = None, opened_by: UUID | None = None) -> Stage:
@@ -89,6 +133,21 @@ class Stage:
         await steering.cancel(db, acting, cancelled.id, Cancellation())
         held = await held_job(world, acting)
         doubtful = await held_job(world, acting, await agents.get(db, admin, "payer"))
+        colleague = await members.create(db, admin, MemberDraft(display_name="Cass", roles=[Role.MEMBER]))
+        absence = await absences.create(
+            db,
+            admin,
+            AbsenceDraft(
+                member_id=member.id,
+                delegate_id=colleague.id,
+                ends_at=datetime.now(UTC) + timedelta(days=1),
+            ),
+        )
+        code = LinkDraft(code=(await linking.issue_code(db, acting)).code, external_user_id="stage-owner")
+        mapping = await linking.redeem(db, world.service.actor, world.connection.id, code)
+        invited = await invitations.invite(
+            db, admin, InvitationDraft(email="ida@example.com", display_name="Ida"), mailing=True
+        )
         # Nobody could decide what a guest's job asks for, so theirs would not wait.
         person = await members.get(db, admin, owner) if owner else None
         guest = person is not None and person.roles == [Role.GUEST]
@@ -101,6 +160,7 @@ class Stage:
             member=str(member.id),
             key=str(key.key.id),
             connection=str(world.connection.id),
+            hook=str((await System.connected(world, "stage hook")).id),
             agent=str(world.agent.id),
             spare_agent=str(spare_agent.id),
             session=str(session.id),
@@ -112,7 +172,17 @@ class Stage:
             result=str(held.result),
             approval=str(asking.approval),
             asking_call=str(other.call),
-            card=str(await card_of(world, doubtful.call)),
+            card=str(await receipted(world, await card_of(world, doubtful.call))),
+            colleague=str(colleague.id),
+            handed_on=str(asking.other),
+            absence=str(absence.id),
+            delivery=str(await dead_letter(world, asking.other)),
+            standing=await given_standing(world, other.approval, acting),
+            mapping=str(mapping.id),
+            invited=str(invited.member.id),
+            invited_mapping=str(invited.mapping.id),
+            link_code=(await linking.issue_code(db, admin)).code,
+            token=await token_for(world, other.approval, admin if guest else acting),
         )
 
     def with_id(self, name: str, id: str) -> Stage:
@@ -120,7 +190,8 @@ class Stage:
 
     @classmethod
     def names(cls) -> list[str]:
-        return [each.name for each in fields(cls)]
+        """Of the ids: a credential names its org itself."""
+        return [each.name for each in fields(cls) if not each.metadata]
 
 
 @dataclass(frozen=True)
@@ -160,6 +231,7 @@ def examples(s: Stage) -> list[Example]:
     team = {"team": s.team}
     member = {"member_id": s.member}
     connection = {"connection_id": s.connection}
+    hook = {"connection_id": s.hook}
     agent = {"agent": s.agent}
     session = {"session_id": s.session}
     job = {"job_id": s.job}
@@ -186,7 +258,8 @@ def examples(s: Stage) -> list[Example]:
         Example("POST /v1/orgs", body={"slug": "third", "name": "Third", "admin_name": "Tia"}),
         Example("GET /v1/orgs", query=limit),
         Example("GET /v1/org"),
-        Example("PATCH /v1/org", body={"name": "Renamed", "settings": {"guests_may_chat": True}}),
+        Example("PATCH /v1/org", body={"name": "Renamed", "settings": {"guests_may_chat": True, "redact": ["*iban*"]}}),
+        Example("POST /v1/org/signing-secret", body={"forget": True}),
         Example("POST /v1/teams", body={"slug": "ops", "name": "Ops", "parent": s.team}),
         Example("GET /v1/teams", query=limit),
         Example("GET /v1/teams/{team}", team),
@@ -209,6 +282,36 @@ def examples(s: Stage) -> list[Example]:
         Example("GET /v1/members/{member_id}/mappings", member, limit),
         Example("POST /v1/members/{member_id}/login-links", member),
         Example(
+            "POST /v1/members/invite",
+            body={
+                "email": "bea@example.com", "display_name": "Bea", "clearance": 3, "roles": ["approver"], "teams": [s.team],
+            },
+        ),
+        Example(
+            "DELETE /v1/members/{member_id}/mappings/{mapping_id}",
+            {"member_id": s.invited, "mapping_id": s.invited_mapping},
+        ),
+        Example("GET /v1/me/mappings", query=limit),
+        Example("DELETE /v1/me/mappings/{mapping_id}", {"mapping_id": s.mapping}),
+        Example("POST /v1/me/addresses", body={"email": "me@example.com"}),
+        Example(
+            "POST /v1/connections/{connection_id}/link",
+            connection,
+            body={"code": s.link_code, "external_user_id": "u-88"},
+        ),
+        Example("POST /v1/me/link-codes"),
+        Example("GET /v1/absences", query={**limit, "member_id": s.member, "only_open": "true"}),
+        Example("GET /v1/absences/{absence_id}", {"absence_id": s.absence}),
+        Example("POST /v1/absences/{absence_id}/cancel", {"absence_id": s.absence}),
+        Example(
+            "POST /v1/absences",
+            body={
+                "member_id": s.member, "delegate_id": s.colleague, "starts_at": "2026-01-01T00:00:00Z",
+                "ends_at": IN_TWO_DAYS, "reason": "the sea",
+            },
+        ),
+        Example("GET /v1/delegates", query={"approval_id": s.handed_on, "name": "Mel 2"}),
+        Example(
             "POST /v1/keys",
             body={"name": "bot", "roles": ["member"], "member_id": None, "expires_in_days": 30},
         ),
@@ -217,6 +320,20 @@ def examples(s: Stage) -> list[Example]:
         Example("GET /v1/keys/{key_id}", {"key_id": s.key}),
         Example("POST /v1/keys/{key_id}/revoke", {"key_id": s.key}),
         Example("POST /v1/connections", body={"channel_type": "slack", "name": "workspace"}),
+        Example(
+            "POST /v1/connections",
+            body={"channel_type": "webhook", "name": "chat", "url": "https://hooks.example/chat"},
+        ),
+        Example(
+            "PATCH /v1/connections/{connection_id}", hook, body={"url": "https://hooks.example/cortex?v=2"}
+        ),
+        Example("POST /v1/connections/{connection_id}/rotate-secret", hook),
+        Example("POST /v1/connections/{connection_id}/test", hook),
+        Example(
+            "POST /v1/connections/{connection_id}/mappings",
+            hook,
+            body={"member_id": s.member, "external_user": "mel@corp"},
+        ),
         Example("GET /v1/connections", query=limit),
         Example("GET /v1/connections/{connection_id}", connection),
         Example(
@@ -305,12 +422,36 @@ def examples(s: Stage) -> list[Example]:
             body={
                 "decision": "approved", "version": 1, "input_hash": SHIP_HASH, "reason": "fine",
                 "arguments": {"version": "1.1"},
+                "standing": {
+                    "same_arguments": True, "calls": 3, "seconds": 600, "condition": "args.version == '1.1'",
+                },
             },
+        ),
+        Example(
+            "GET /v1/deliveries", query={**limit, "status": "dead", "approval_id": s.handed_on}
+        ),
+        Example("GET /v1/deliveries/{delivery_id}", {"delivery_id": s.delivery}),
+        Example("POST /v1/deliveries/{delivery_id}/resend", {"delivery_id": s.delivery}),
+        Example("GET /v1/standing-approvals", query={**limit, "session_id": s.session, "active": "true"}),
+        Example("GET /v1/standing-approvals/{standing_id}", {"standing_id": s.standing}),
+        Example(
+            "POST /v1/standing-approvals/{standing_id}/revoke",
+            {"standing_id": s.standing},
+            body={"reason": "enough of it"},
+        ),
+        Example(
+            "POST /v1/approvals/decide",
+            body={"token": s.token, "decision": "approved", "reason": "from my mail"},
         ),
         Example(
             "POST /v1/approve-tool/{tool_call_id}",
             {"tool_call_id": s.asking_call},
             body={"approved": True, "reason": "fine", "version": 1},
+        ),
+        Example(
+            "POST /v1/approvals/{approval_id}/delegate",
+            {"approval_id": s.handed_on},
+            body={"to": s.colleague, "reason": "I am on a train"},
         ),
         Example(
             "POST /v1/approvals/{approval_id}/answer",
@@ -324,6 +465,11 @@ def examples(s: Stage) -> list[Example]:
         Example("GET /v1/audit", query={**limit, "session_id": s.session}),
         Example("GET /v1/audit", query=limit),
         Example("GET /v1/audit/verification"),
+        Example("POST /v1/audit/roots"),
+        Example("GET /v1/audit/roots", query=limit),
+        Example("GET /v1/audit/keys"),
+        Example("POST /v1/audit/keys"),
+        Example("GET /v1/approvals/{approval_id}/receipt", {"approval_id": s.card}),
         Example("GET /v1/audit/export", query={"session_id": s.session}),
         Example(
             "POST /v1/policies",
@@ -424,8 +570,7 @@ def _unnamed(whole: dict[str, Any], schema: dict[str, Any], bodies: list[dict[st
 
 async def test_every_example_works_for_the_right_caller(http: httpx.AsyncClient, world: World) -> None:
     for example in examples(await Stage.build(world)):
-        ingests = example.route == "POST /v1/connections/{connection_id}/messages"
-        caller = world.service if ingests else world.admin
+        caller = world.service if example.route in SERVICES else world.admin
         answer = await example.send(http, caller.headers)
         assert answer.is_success, f"{example.route}: {answer.text}"
 
@@ -453,6 +598,10 @@ def test_what_is_not_in_the_document_is_an_alias_of_what_is(db: Database) -> Non
         for method, path in shown
         if path.startswith(("/v1/agent-requests", "/v1/approve-tool"))
     }
+    # A token in a path is refused: there is nothing to document.
+    aliases |= {("POST", f"/api/approvals/{{token}}/{verdict}") for verdict in ("approve", "deny")}
+    # What is signed and has no key: nothing that a document could describe would be accepted there.
+    aliases |= {("POST", "/v1/webhooks/{connection_id}")}
     pages = {
         (method, route.path)
         for each in PAGES

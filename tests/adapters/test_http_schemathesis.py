@@ -28,13 +28,16 @@ from schemathesis.checks import (
 )
 from schemathesis.core.result import Ok
 
+from cortex_plane.adapters.channels.webhooks import WebhookChannel
 from cortex_plane.adapters.http.app import create_app, framed
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.storage.database import Database
 from tests.adapters.stages import SHIP_HASH
-from tests.adapters.test_http_routes import Stage
+from tests.adapters.test_http_routes import SERVICES, Stage
 from tests.conftest import PAGES, Urls
 from tests.people import Person, World
+from tests.receivers import nowhere
+from tests.servers import VAULT
 
 CHECKS: list[schemathesis.CheckFunction] = [
     not_a_server_error,
@@ -44,7 +47,6 @@ CHECKS: list[schemathesis.CheckFunction] = [
     response_headers_conformance,
 ]
 ADDRESS = "http://plane"
-INGEST = "POST /v1/connections/{connection_id}/messages"
 
 Operation = schemathesis.APIOperation[Any, Any, Any, Any]
 Case = schemathesis.Case[Any]
@@ -75,7 +77,7 @@ class Plane:
 
     def caller(self, operation: Operation) -> Person:
         """Who may do it: a service speaks for other people, the platform's key does everything else."""
-        return self.world.service if operation.label == INGEST else self.world.admin
+        return self.world.service if operation.label in SERVICES else self.world.admin
 
 
 def _bytes(value: Any) -> bytes:
@@ -86,10 +88,13 @@ def _bytes(value: Any) -> bytes:
 def running(urls: Urls) -> Iterator[Plane]:
     with asyncio.Runner() as loop:
         metrics = Metrics()
-        db = loop.run(Database.open(urls.app, max_size=2))
+        db = loop.run(Database.open(urls.app, max_size=2, vault=VAULT))
         world = loop.run(World.create(db, "acme"))
         stage = loop.run(Stage.build(world))
-        transport = httpx.ASGITransport(framed(create_app(db, metrics)), raise_app_exceptions=False)
+        transport = httpx.ASGITransport(
+            framed(create_app(db, metrics, webhook_channel=WebhookChannel(resolver=nowhere))),
+            raise_app_exceptions=False,
+        )
         http = httpx.AsyncClient(transport=transport, base_url=ADDRESS, headers=PAGES)
         try:
             yield Plane(loop, http, world, stage)
@@ -107,7 +112,7 @@ def _known(stage: Stage, operation: Operation) -> dict[str, list[str]]:
         "parent": [stage.team],
         "member_id": [stage.member],
         "key_id": [stage.key],
-        "connection_id": [stage.connection],
+        "connection_id": [stage.connection, stage.hook],
         "agent": [stage.spare_agent] if deletes else [stage.agent, "deployer"],
         "session_id": [stage.session, stage.ending_session],
         "job_id": [stage.job, stage.cancelled_job, stage.held_job, stage.held_job],
@@ -115,6 +120,7 @@ def _known(stage: Stage, operation: Operation) -> dict[str, list[str]]:
         "request_id": [stage.job, stage.held_job],
         "tool_call_id": [stage.asking_call],
         "approval_id": [stage.approval, stage.card],
+        "standing_id": [stage.standing],
         "input_hash": [SHIP_HASH],
         "result_id": [stage.result],
         "text": ["policies: []"],

@@ -9,15 +9,21 @@ import httpx
 import pytest
 
 from cortex_plane.domain.members import Role
-from tests.adapters.test_http_routes import Example, Stage, document, documented_routes, examples, random_id
+from tests.adapters.test_http_routes import (
+    SERVICES,
+    Example,
+    Stage,
+    document,
+    documented_routes,
+    examples,
+    random_id,
+)
 from tests.operations.rows import digests, ids_of
 from tests.people import Person, World
 
-INGEST = "POST /v1/connections/{connection_id}/messages"
-
 
 def _caller(world: World, example: Example) -> Person:
-    return world.service if example.route == INGEST else world.admin
+    return world.service if example.route in SERVICES else world.admin
 
 
 async def _answer(http: httpx.AsyncClient, person: Person, example: Example, id: str) -> tuple[int, Any]:
@@ -142,6 +148,7 @@ async def test_a_member_sees_only_their_own_sessions_and_jobs(
         "approval",
         "asking_call",
         "card",
+        "standing",
     ):
         theirs, unknown = getattr(their_stage, name), random_id()
         with_unknown = examples(their_stage.with_id(name, unknown))

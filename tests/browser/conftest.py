@@ -38,6 +38,7 @@ class Stage:
 
     url: str
     api: httpx.Client
+    plane: Plane
 
     def agent(self, slug: str, script: list[dict[str, Any]], name: str | None = None) -> str:
         body = {
@@ -164,7 +165,7 @@ def stage() -> Iterator[Stage]:
             access = json.loads((folder / ".cortex" / "access.json").read_text())
             headers = {"Authorization": f"Bearer {access['key']}"}
             with httpx.Client(base_url=url, headers=headers, timeout=30, trust_env=False) as api:
-                yield Stage(url, api)
+                yield Stage(url, api, plane)
         finally:
             assert plane.end(signal.SIGINT) == 0, plane.said
 

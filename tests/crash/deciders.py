@@ -6,12 +6,15 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.domain.access import scheduler_actor
-from cortex_plane.domain.approvals import Channel, Choice, Decision
+from cortex_plane.domain.approvals import Channel, Choice, Decision, DelegationDraft
+from cortex_plane.domain.credentials import TokenDecision
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.jobs import Cancellation
-from cortex_plane.operations import approvals, keys, steering
+from cortex_plane.domain.standing_approvals import StandingDraft
+from cortex_plane.operations import approvals, credentials, deadlines, keys, steering
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage.database import Database
+from tests.operations.approval_racer import follow
 
 
 async def decide(db: Database, given: dict[str, Any]) -> None:
@@ -22,14 +25,30 @@ async def decide(db: Database, given: dict[str, Any]) -> None:
         input_hash=given["input_hash"],
         arguments=given.get("arguments"),
         reason="because",
+        standing=StandingDraft(calls=given["standing"]) if given.get("standing") else None,
     )
     once = Once(key=given["key"], fingerprint=b"the same") if given.get("key") else None
     await approvals.decide(db, actor, UUID(given["approval"]), decision, Channel.API, once)
 
 
+async def decide_by_token(db: Database, given: dict[str, Any]) -> None:
+    await credentials.decide_by_token(
+        db, TokenDecision(token=given["token"], decision=Choice(given["choice"]))
+    )
+
+
+async def decide_by_link(db: Database, given: dict[str, Any]) -> None:
+    await follow(db, given["link"])
+
+
+async def delegate(db: Database, given: dict[str, Any]) -> None:
+    actor = await keys.authenticate(db, given["secret"])
+    await approvals.delegate(db, actor, UUID(given["approval"]), DelegationDraft(to=UUID(given["to"])))
+
+
 async def act_when_due(db: Database, given: dict[str, Any]) -> None:
     actor = scheduler_actor(UUID(given["org"]), new_id(), "doomed")
-    await approvals.act_when_due(db, actor, UUID(given["approval"]))
+    await deadlines.act_when_due(db, actor, UUID(given["approval"]))
 
 
 async def cancel(db: Database, given: dict[str, Any]) -> None:

@@ -32,6 +32,7 @@ from cortex_plane.storage.hints import listening
 from tests.crash import deciders
 from tests.crash.tools import SHORT, TOOL_SECONDS, crash_app, renamed
 from tests.runtime.planes import KEY
+from tests.servers import VAULT
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -62,7 +63,7 @@ class Order:
 
 async def _work(order: Order, app: App) -> None:
     crash_points.arm(order.at, order.points, signal.Signals(order.how))
-    db = await Database.open(_named(order.url, order.name), max_size=order.pool)
+    db = await Database.open(_named(order.url, order.name), max_size=order.pool, vault=VAULT)
     if order.verb is not None:
         await getattr(deciders, order.verb)(db, order.arguments)
         await db.close()

@@ -16,7 +16,7 @@ from benchmarks.world import World as Outside
 from cortex_plane.domain.access import scheduler_actor
 from cortex_plane.domain.approvals import Approval, ApprovalStatus, Channel, Choice, Decision, RecordResult
 from cortex_plane.domain.jobs import Cancellation
-from cortex_plane.operations import approvals, audit, steering
+from cortex_plane.operations import approvals, audit, deadlines, signing, steering
 from cortex_plane.operations.verbs import new_id
 from tests.conftest import Urls
 from tests.crash.outcomes import require_clean
@@ -35,7 +35,10 @@ WAITS = "select 1 from job where id = $1 and status = 'WAITING_FOR_APPROVAL'"
 async def asking(
     urls: Urls, strict: World, admin: asyncpg.Connection, outside: Outside, workers: Workers
 ) -> AsyncIterator[Stage]:
-    """A stage whose org has no policies: every act needs its owner's approval."""
+    """A stage whose org has no policies: every act needs its owner's approval. What signs receipts is made with the first
+    decision of an org; here it is there, so that each decision passes the same points."""
+    async with strict.db.transaction(strict.org_id) as tx:
+        await signing.signer(strict.db, tx)
     async with Stage(urls.app, strict, admin, outside, workers).playing() as stage:
         yield stage
 
@@ -194,7 +197,7 @@ async def _finish(stage: Stage, deed: Deed, run: Run, asked: Approval, decided: 
         assert receipt.changed is not decided
     else:
         actor = scheduler_actor(world.org_id, new_id(), "the next one")
-        acted = await approvals.act_when_due(world.db, actor, asked.id)
+        acted = await deadlines.act_when_due(world.db, actor, asked.id)
         assert (acted is None) is decided
     assert await _all_or_nothing_again(stage, asked) == deed.ends_as
     if deed.job == "RUNNING":

@@ -28,7 +28,7 @@ from cortex_plane.storage.database import Database
 from tests.crash.test_soak import PatientConnection, _folder, patiently
 from tests.crash.workers import DEADLINE, until
 from tests.people import World
-from tests.servers import prepare
+from tests.servers import VAULT, prepare
 from tests.storage.leases import Held, call, make_worker, queue
 
 REQUESTS = 150
@@ -80,7 +80,7 @@ async def _plane() -> AsyncIterator[Plane]:
         running = postgres.start()
         server = await prepare("deadlines", running.url())
         url = server.app(server.template)
-        db = await Database.open(url)
+        db = await Database.open(url, vault=VAULT)
         admin_url = server.admin(server.template)
         admin = PatientConnection(admin_url)
         world = await World.create(db, "acme")
@@ -138,7 +138,7 @@ async def test_two_schedulers_keep_every_deadline_once_while_the_database_dies()
     chance = random.Random(1)
     async with _plane() as plane:
         made = await _requests(plane)
-        first, second = [await Database.open(plane.url, max_size=3) for _ in range(2)]
+        first, second = [await Database.open(plane.url, max_size=3, vault=VAULT) for _ in range(2)]
         schedulers = [Scheduler(db, poll_seconds=0.1, name=f"s{n}") for n, db in enumerate((first, second))]
         async with scheduling(schedulers[0]), scheduling(schedulers[1]):
             for column, event in (("remind_at", "reminded"), ("deadline", "expired")):

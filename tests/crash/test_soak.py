@@ -42,7 +42,7 @@ from tests.crash.tools import SHORT, Kind, act_name
 from tests.crash.workers import DEADLINE, WorkerProcess, Workers, until
 from tests.people import World
 from tests.runtime.planes import call, turn
-from tests.servers import prepare
+from tests.servers import VAULT, prepare
 
 KILLS = int(os.environ.get("CORTEX_SOAK_KILLS", "1000"))
 WORKERS = 4
@@ -255,7 +255,7 @@ async def _campaign(outside: Outside, workers: Workers, seed: int) -> AsyncItera
     try:
         running = postgres.start()
         server = await prepare("soak", running.url())
-        db = await Database.open(server.app(server.template))
+        db = await Database.open(server.app(server.template), vault=VAULT)
         admin = PatientConnection(server.admin(server.template))
         world = await World.create(db, "acme")
         stage = Stage(server.app(server.template), world, admin, outside, workers)

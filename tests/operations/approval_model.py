@@ -24,11 +24,17 @@ class Rule:
     remind_before: timedelta
     goes_on: bool
     """A denial does not fail the job."""
+    quorum: int = 1
+    escalate_before: timedelta | None = None
+    """Operators are asked too, so long before its deadline."""
 
 
 RULES = {
     "ship": Rule(timedelta(hours=2), timedelta(minutes=30), goes_on=False),
     "tell": Rule(timedelta(hours=24), timedelta(hours=1), goes_on=True),
+    "sign": Rule(
+        timedelta(hours=6), timedelta(minutes=30), goes_on=False, quorum=2, escalate_before=timedelta(hours=4)
+    ),
 }
 POLICIES = """
 policies:
@@ -36,6 +42,8 @@ policies:
      remind_before: 30m, on_deny: fail, self_approval: true}
   - {name: tell, target: tell, effect: requires_approval, approvers: {roles: [approver]}, clearance: 3, timeout: 24h,
      remind_before: 1h, on_deny: continue, self_approval: false}
+  - {name: sign, target: sign, effect: requires_approval, approvers: {roles: [approver]}, quorum: 2, timeout: 6h,
+     remind_before: 30m, escalate_before: 4h, escalate_to: [{roles: [operator]}], on_deny: fail, self_approval: true}
 """
 
 CLEARANCES = {"Ada": 0, "Boss": 5, "Low": 0, "High": 5, "Op": 9, "Mem": 9}
@@ -65,10 +73,30 @@ class Request:
     version: int = 1
     calls: list[Call] = field(default_factory=list)
     reminded: bool = False
+    level: int = 0
+    delegated: set[str] = field(default_factory=set)
+    """Who handed their part on, and decides no more."""
+    handed: set[str] = field(default_factory=set)
+    """To whom somebody did."""
+    votes: dict[tuple[int, str], str] = field(default_factory=dict)
+    """By version and person."""
+
+    @property
+    def escalates_at(self) -> datetime | None:
+        before = RULES[self.tool].escalate_before
+        return self.deadline - before if before is not None and self.level == 0 else None
 
     @property
     def due(self) -> datetime:
-        return self.deadline if self.reminded else self.deadline - RULES[self.tool].remind_before
+        reminder = None if self.reminded else self.deadline - RULES[self.tool].remind_before
+        return min(each for each in (self.deadline, self.escalates_at, reminder) if each is not None)
+
+    def said_yes(self) -> set[str]:
+        """To what it is now."""
+        return {
+            person for (version, person), said in self.votes.items()
+            if version == self.version and said == "approved"
+        }  # fmt: skip
 
     def awaiting(self) -> list[Call]:
         return [call for call in self.calls if call.status == "awaiting"]
@@ -184,17 +212,28 @@ class Model:
 
     # Decisions -------------------------------------------------------------------------------------------------
 
+    def is_asked(self, request: Request, person: str) -> bool:
+        if person in APPROVERS or person in request.handed:
+            return True
+        if request.tool == "ship" and person == request.owner:
+            return True
+        return request.level > 0 and person == "Op"
+
     def refusal(self, request: Request, person: str, choice: Choice) -> str | None:
-        if person == "Mem":
+        if person == "Mem" and person not in request.handed:
             return "not_found"
-        owner = request.tool == "ship" and person == request.owner
-        if not owner and person not in APPROVERS:
+        if person in request.delegated:
+            return "delegated_away"
+        if not self.is_asked(request, person):
             return "not_an_approver"
         if request.tool == "tell" and CLEARANCES[person] < 3:
             return "clearance_too_low"
         if request.tool == "tell" and choice is Choice.APPROVED and person == request.owner:
             return "self_approval"
         return None
+
+    def able(self, request: Request) -> set[str]:
+        return {each for each in CLEARANCES if self.refusal(request, each, Choice.APPROVED) is None}
 
     def decide(
         self, request: Request, person: str, choice: Choice, *, stale: bool = False, edited: str | None = None
@@ -211,15 +250,54 @@ class Model:
         if edited == "?":
             return "edit_invalid"
         if choice is Choice.DENIED:
+            request.votes[request.version, person] = "denied"
             self._turn_down(request, "denied")
             return "OK"
         if edited is not None and edited != request.arguments:
+            asked_by_policy = person in APPROVERS or (request.tool == "ship" and person == request.owner)
+            if not asked_by_policy:
+                # A level or a part lets them say yes to this call, not to one that the policy asks others about.
+                return "not_an_approver"
+            if RULES[request.tool].quorum > 1 and self._waits(request.session, request.tool, edited):
+                return "edit_duplicates"
             request.arguments = edited
             request.version += 1
+        elif person in request.said_yes() and len(request.said_yes()) < RULES[request.tool].quorum:
+            return "DUPLICATE"
+        request.votes[request.version, person] = "approved"
         for call in request.awaiting():
             call.version = request.arguments
-        self._close(request, "approved")
+        if len(request.said_yes()) >= RULES[request.tool].quorum:
+            self._close(request, "approved")
         return "OK"
+
+    def _waits(self, session: UUID, tool: str, arguments: str) -> bool:
+        same = (session, tool, arguments)
+        return any(r.status == "pending" and (r.session, r.tool, r.arguments) == same for r in self.requests)
+
+    def delegate(self, request: Request, person: str, to: str) -> str:
+        if person == "Mem" and person not in request.handed:
+            return "not_found"
+        if request.status != "pending":
+            return "approval_conflict"
+        refused = self.refusal(request, person, Choice.APPROVED)
+        if refused is not None:
+            return refused
+        if person in request.said_yes():
+            return "already_voted"
+        if to == person:
+            return "delegate_is_self"
+        if to in request.delegated:
+            return "delegation_cycle"
+        if request.tool == "tell" and CLEARANCES[to] < 3:
+            return "delegate_clearance"
+        if request.tool == "tell" and to == request.owner:
+            return "delegate_self_approval"
+        if len(self.able(request) - {person} | {to}) < RULES[request.tool].quorum:
+            return "quorum_impossible"
+        request.delegated.add(person)
+        request.handed.add(to)
+        return "delegated"
 
     def _close(self, request: Request, status: str) -> None:
         """Its calls are settled, and every job for which it was the last one goes on."""
@@ -249,5 +327,7 @@ class Model:
                 continue
             if request.deadline <= self.now:
                 self._turn_down(request, "expired")
+            elif request.escalates_at is not None and request.escalates_at <= self.now:
+                request.level += 1
             else:
                 request.reminded = True

@@ -1,4 +1,4 @@
-"""A process of its own that decides, expires, cancels and holds at once; several of them race each other.
+"""A process of its own that decides, hands on, expires, cancels and holds at once; several of them race each other.
 
 It says ``ready`` when it is connected. Then every line is a round: acts, each on one request, which it begins together,
 give or take some milliseconds; it answers with what became of each.
@@ -9,21 +9,30 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 from uuid import UUID
 
 import asyncpg
+import structlog
 
 from cortex_plane.domain.access import Actor, scheduler_actor
-from cortex_plane.domain.approvals import Channel, Choice, Decision
+from cortex_plane.domain.approvals import Approval, Channel, Choice, Decision, DelegationDraft
+from cortex_plane.domain.credentials import Confirmation, TokenDecision
 from cortex_plane.domain.errors import CortexError
 from cortex_plane.domain.jobs import Cancellation, Pause
-from cortex_plane.operations import approvals, deadlines, keys, steering
+from cortex_plane.operations import approvals, credentials, deadlines, keys, steering
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage.database import Database
+from tests.servers import VAULT
 
 CLIENTS = 16
 MOVE = "update approval_request set deadline = plane_now(), next_action_at = plane_now() where id = $1 and status = 'pending'"
+UP = """
+update approval_request r
+set escalate_at = array_fill(plane_now(), array[cardinality(r.escalate_at)]), next_action_at = plane_now()
+where id = $1 and status = 'pending'"""
 
 
 class Racer:
@@ -53,8 +62,45 @@ class Racer:
         """Its time is over now, and this scheduler is the first that notices, or one of several."""
         async with self.admin.acquire() as connection:
             await connection.execute(MOVE, UUID(act["approval"]))
+        return await self._due(act, actor)
+
+    async def _seen(self, act: dict[str, Any], actor: Actor) -> Approval:
+        """As it is now: who looks just before they decide."""
+        return (await approvals.get(self.db, actor, UUID(act["approval"]))).approval
+
+    async def look_and_approve(self, act: dict[str, Any], actor: Actor) -> str:
+        seen = await self._seen(act, actor)
+        return await self.approve({**act, "version": seen.version, "input_hash": seen.input_hash}, actor)
+
+    async def edit(self, act: dict[str, Any], actor: Actor) -> str:
+        decision = Decision(
+            decision=Choice.APPROVED, version=act["version"], input_hash=act["input_hash"],
+            arguments={"version": act["edited"]},
+        )  # fmt: skip
+        receipt = await approvals.decide(self.db, actor, UUID(act["approval"]), decision, Channel.API)
+        return receipt.result.value
+
+    async def token(self, act: dict[str, Any], _: Actor) -> str:
+        given = TokenDecision(token=act["token"], decision=Choice(act["choice"]))
+        return (await credentials.decide_by_token(self.db, given)).result.value
+
+    async def link(self, act: dict[str, Any], _: Actor) -> str:
+        return await follow(self.db, act["link"])
+
+    async def delegate(self, act: dict[str, Any], actor: Actor) -> str:
+        draft = DelegationDraft(to=UUID(act["to"]), reason="somebody else knows")
+        await approvals.delegate(self.db, actor, UUID(act["approval"]), draft)
+        return "delegated"
+
+    async def escalate(self, act: dict[str, Any], actor: Actor) -> str:
+        """All of its levels are due now; each scheduler that looks takes one step."""
+        async with self.admin.acquire() as connection:
+            await connection.execute(UP, UUID(act["approval"]))
+        return await self._due(act, actor)
+
+    async def _due(self, act: dict[str, Any], actor: Actor) -> str:
         scheduler = scheduler_actor(actor.org_id, self.id, "racer")
-        acted = await approvals.act_when_due(self.db, scheduler, UUID(act["approval"]))
+        acted = await deadlines.act_when_due(self.db, scheduler, UUID(act["approval"]))
         return acted.what if acted else "nothing"
 
     async def tick(self, _: dict[str, Any], __: Actor) -> str:
@@ -69,8 +115,19 @@ class Racer:
         return "changed" if receipt.changed else "unchanged"
 
 
+async def follow(db: Database, link: str) -> str:
+    """Open a signed link, look at the request as its page shows it, and press the button."""
+    parts = urlsplit(link)
+    channel, approval = parts.path.rsplit("/", 2)[1:]
+    visitor = await credentials.visitor(db, channel, approval, parse_qsl(parts.query), None)
+    seen = (await approvals.get(db, visitor.actor, visitor.link.approval_id)).approval
+    shown = Confirmation(version=seen.version, input_hash=seen.input_hash, issued=int(time.time()))
+    nonce = shown.nonce(visitor.secrets[0].value, visitor.link)
+    return (await credentials.decide_by_link(db, visitor, (shown, nonce), None)).result.value
+
+
 async def race(url: str, admin_url: str, secrets: list[str]) -> None:
-    db = await Database.open(url, min_size=CLIENTS, max_size=CLIENTS)
+    db = await Database.open(url, min_size=CLIENTS, max_size=CLIENTS, vault=VAULT)
     admin = await asyncpg.create_pool(admin_url, min_size=1, max_size=2)
     actors = {secret: await keys.authenticate(db, secret) for secret in secrets}
     racer = Racer(db, admin, actors)
@@ -87,4 +144,6 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
+    # What it answers is on its standard output; what it logs is not.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     asyncio.run(race(sys.argv[1], sys.argv[2], sys.argv[3:]))

@@ -13,10 +13,11 @@ from uuid import UUID
 from cortex_plane.domain.messages import InboundMessage
 from cortex_plane.operations import keys, messages
 from cortex_plane.storage.database import Database
+from tests.servers import VAULT
 
 
 async def send(url: str, secret: str, connection_id: UUID, count: int) -> list[list[str]]:
-    db = await Database.open(url, min_size=10, max_size=10)
+    db = await Database.open(url, min_size=10, max_size=10, vault=VAULT)
     actor = await keys.authenticate(db, secret)
     sys.stdout.write("ready\n")
     sys.stdout.flush()

@@ -11,10 +11,14 @@ import pytest
 
 from cortex_plane.domain.approvals import ApprovalStatus, RecordResult
 from cortex_plane.domain.jobs import Cancellation, JobDraft, JobStatus
-from cortex_plane.operations import approvals, jobs, steering
+from cortex_plane.operations import approvals, jobs, outbox, steering
 from cortex_plane.storage import approvals as stored
 from cortex_plane.storage import jobs as stored_jobs
+from cortex_plane.storage import notifications
+from cortex_plane.storage.notifications import Lane
 from tests.approvals import decide
+from tests.conformance.channels import link
+from tests.conformance.postbox import connect
 from tests.people import World
 from tests.runtime.planes import job_of, whole
 from tests.storage.leases import Held, call, make_worker, request_for
@@ -99,3 +103,77 @@ async def test_whoever_joins_two_requests_and_whoever_decides_one_do_not_block_e
     assert await admin.fetchval(deadlocks) == 0
     job = await job_of(strict, asked[0].job_id)
     assert (job.status, job.open_approvals) == (JobStatus.WAITING_FOR_APPROVAL, 1)
+
+
+# Messages ------------------------------------------------------------------------------------------------------
+
+TAKEN = "select id, approval_id, taken_by, lane from notification where taken_by is not null order by id"
+
+
+async def _two_requests_taken(strict: World, admin: asyncpg.Connection) -> tuple[Lane, dict[UUID, UUID]]:
+    """One job that asks for two calls; a notifier has the two messages about them, and has begun neither."""
+    await link(admin, strict, await connect(strict), strict.admin, "ada@example.com")
+    worker = await make_worker(strict.db)
+    await _asks(strict, worker, *(call(input_hash=digit * 64, position=n) for n, digit in enumerate("ab")))
+    (lane,) = await outbox.claim(strict.db, ["email"], after=None, full=[], lanes=1)
+    assert len(lane.ids) == 2
+    return lane, {row["approval_id"]: row["id"] for row in await admin.fetch(TAKEN)}
+
+
+@pytest.mark.proves("D.205")
+@pytest.mark.parametrize("first", [0, 1])
+async def test_a_notifier_that_lets_go_and_whoever_ends_two_requests_do_not_block_each_other(
+    strict: World, admin: asyncpg.Connection, first: int
+) -> None:
+    """Both touch the two messages, each in an order of its own: so a notifier must never hold one and wait for the other."""
+    lane, messages = await _two_requests_taken(strict, admin)
+    asked = list(messages)
+    async with strict.db.transaction(strict.org_id) as tx:
+        await tx.rows(RAISE, strict.org_id, asked[first])
+        letting_go = asyncio.ensure_future(outbox.release(strict.db, lane, lane.ids))
+        await _blocks(admin, letting_go)
+        await tx.rows(RAISE, strict.org_id, asked[1 - first])
+    await letting_go
+    await _no_deadlocks(admin)
+    assert await admin.fetch(TAKEN) == []
+
+
+@pytest.mark.proves("D.205")
+@pytest.mark.parametrize("begun", [0, 1])
+@pytest.mark.parametrize("first", [0, 1])
+async def test_a_notifier_that_begins_and_whoever_ends_two_requests_do_not_block_each_other(
+    strict: World, admin: asyncpg.Connection, first: int, begun: int
+) -> None:
+    """It renews what else it has in the lane: whatever somebody changes at this moment must not be waited for."""
+    lane, messages = await _two_requests_taken(strict, admin)
+    asked = list(messages)
+    # Its lease is half over, as after a send that took long.
+    await admin.execute("update notification set taken_until = plane_now() + interval '30 seconds'")
+    async with strict.db.transaction(strict.org_id) as tx:
+        await tx.rows(RAISE, strict.org_id, asked[first])
+        beginning = asyncio.ensure_future(_begin(strict, lane, messages[asked[begun]]))
+        await _blocks(admin, beginning)
+        await tx.rows(RAISE, strict.org_id, asked[1 - first])
+    assert await beginning
+    await _no_deadlocks(admin)
+    rows = await admin.fetch(
+        "select id, attempts, taken_until > plane_now() + interval '45 seconds' from notification"
+    )
+    found = {row[0]: tuple(row)[1:] for row in rows}
+    assert found[messages[asked[begun]]] == (1, True)
+    # What was in other hands is renewed with the next message; what was free is renewed now.
+    assert found[messages[asked[1 - begun]]] == (0, begun == first)
+
+
+RAISE = "select raise_notifications($1, $2)"
+
+
+async def _begin(world: World, lane: Lane, id: UUID) -> bool:
+    async with world.db.transaction(world.org_id) as tx:
+        return await notifications.begin(tx, id, lane.claim, lane.lane)
+
+
+async def _no_deadlocks(admin: asyncpg.Connection) -> None:
+    await admin.execute("select pg_stat_force_next_flush()")
+    found = await admin.fetchval("select deadlocks from pg_stat_database where datname = current_database()")
+    assert found == 0

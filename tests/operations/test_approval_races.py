@@ -36,6 +36,7 @@ from tests.operations.approval_racer import CLIENTS
 from tests.operations.test_campaign import INVARIANTS
 from tests.people import World, apply_policies
 from tests.runtime.planes import call, job_of, make_agent, submit, turn, working
+from tests.servers import VAULT
 
 ROUNDS = int(os.environ.get("CORTEX_APPROVAL_ROUNDS", "1000"))
 PAIRS = int(os.environ.get("CORTEX_APPROVAL_PAIRS", "1000"))
@@ -63,12 +64,46 @@ ENDS = {"approve": "approved", "deny": "denied", "expire": "expired"}
 
 # Each query must find nothing, whoever was first.
 PROMISES = {
-    "a decided request without exactly one vote": """
-        select r.id from approval_request r where kind = 'call' and status in ('approved', 'denied') and (
-          select count(*) from approval_vote v where v.approval_id = r.id and v.decision = r.status) <> 1""",
+    "a decided request without exactly the votes that decide it": """
+        select r.id from approval_request r where kind = 'call' and (
+          r.status = 'approved' and (select count(*) from approval_vote v where v.approval_id = r.id
+            and v.version = r.version and v.decision = 'approved') <> (r.quorum ->> 'votes')::integer
+          or (r.status = 'denied')::integer <> (select count(*) from approval_vote v where v.approval_id = r.id
+            and v.decision = 'denied'))""",
     "a vote on what nobody decided": """
         select 1 from approval_vote v join approval_request r on r.id = v.approval_id
-        where r.status not in ('approved', 'denied') or v.version <> r.version""",
+        where (r.quorum ->> 'votes')::integer = 1
+          and (r.status not in ('approved', 'denied') or v.version <> r.version)""",
+    "a vote on a version that never was": """
+        select 1 from approval_vote v join approval_request r on r.id = v.approval_id where v.version > r.version
+        or v.decision = 'denied' and v.version <> r.version""",
+    "a vote of somebody who had handed their part on": """
+        select 1 from approval_vote v join approval_request r on r.id = v.approval_id
+        join approval_delegation d on d.approval_id = v.approval_id and d.from_member_id = v.user_account_id
+        where v.version = r.version or v.created_at > d.created_at""",
+    "a part that is handed on and not": """
+        select 1 from approval_request r where cardinality(r.delegated) <> (
+          select count(*) from approval_delegation d where d.approval_id = r.id and d.from_member_id = any (r.delegated))
+        or exists (select from approval_delegation d where d.approval_id = r.id
+          and not r.approvers -> 'members' ? d.to_member_id::text)""",
+    "a level that was not reached exactly once": """
+        select r.id from approval_request r where r.escalation_level <> (
+          select count(distinct e.payload ->> 'level') from approval_event e
+          where e.approval_id = r.id and e.event_type = 'escalated')
+        or r.escalation_level <> (select count(*) from approval_event e
+          where e.approval_id = r.id and e.event_type = 'escalated')""",
+    "a token that outlived the vote of its person": """
+        select 1 from approval_token t join approval_vote v on v.approval_id = t.approval_id
+          and v.user_account_id = t.user_account_id
+        where t.notification_id is null and t.used_at is null and t.created_at < v.created_at""",
+    "a decision without a receipt, or the other way round": """
+        select 1 from approval_request r full join approval_receipt p on p.approval_id = r.id
+        where r.kind is distinct from 'uncertain_effect'
+          and (r.status in ('approved', 'denied')) is distinct from (p.approval_id is not null)""",
+    "a message that does not know how its request ended": """
+        select 1 from notification n join approval_request r on r.id = n.approval_id
+        where r.status <> 'pending' and n.status <> 'dead' and n.rendered_version = n.desired_version
+          and n.tried_at is not null and n.said ->> 'status' is distinct from r.status""",
     "an approved request that did not grant each of its calls": """
         select 1 from approval_request r join approval_invocation i on i.approval_id = r.id
         where r.kind = 'call' and r.status = 'approved' and not exists (
@@ -352,7 +387,7 @@ async def test_they_race_for_a_thousand_rounds(urls: Urls, strict: World, admin:
 
 async def _pairs(urls: Urls, world: World, admin: asyncpg.Connection, count: int) -> None:
     outside = Outside()
-    first, second = [await Database.open(urls.app, min_size=4, max_size=4) for _ in range(2)]
+    first, second = [await Database.open(urls.app, min_size=4, max_size=4, vault=VAULT) for _ in range(2)]
     script = [turn(call("ship", version="1"), call("ship", version="2"))]
     agent = await make_agent(world, script, limits={"max_concurrent_jobs": 100})
     try:

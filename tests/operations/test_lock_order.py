@@ -26,6 +26,7 @@ from cortex_plane.storage.database import NOBODY, Database
 from tests.conftest import Urls
 from tests.operations.test_campaign import INVARIANTS
 from tests.people import World
+from tests.servers import VAULT
 from tests.storage.leases import APP, LEASE, Held, call, ledger, make_agent, make_worker
 
 PEOPLE = 3
@@ -186,7 +187,7 @@ ENDS = (
 
 
 async def _race(urls: Urls, world: World, admin: asyncpg.Connection, acts: int, seed: int) -> None:
-    db = await Database.open(urls.app, min_size=CALLERS, max_size=CALLERS)
+    db = await Database.open(urls.app, min_size=CALLERS, max_size=CALLERS, vault=VAULT)
     try:
         agents = [(await make_agent(world, slug, limit=4)).slug for slug in ("one", "two")]
         crowd = Crowd(world, db, agents, seed)

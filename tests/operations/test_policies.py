@@ -19,9 +19,9 @@ from cortex_plane.domain.errors import Conflict, Forbidden, InvalidInput, NotFou
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.jobs import Cancellation, JobDraft
 from cortex_plane.domain.members import MemberChange, Role
-from cortex_plane.domain.policies import CallFacts, PolicyRow, Template
+from cortex_plane.domain.policies import Approvers, CallFacts, PolicyRow, Quorum, RoleVotes, Template
 from cortex_plane.domain.policy_engine import CompiledPolicies
-from cortex_plane.domain.policy_files import Applied, ExplainRequest, PolicyFile, RequestPolicy
+from cortex_plane.domain.policy_files import Applied, ExplainRequest, PolicyFile, QuorumDraft, RequestPolicy
 from cortex_plane.domain.teams import TeamDraft
 from cortex_plane.domain.tools import OnUncertain, Risk, ToolVersion
 from cortex_plane.operations import agents, audit, jobs, members, policies, steering, teams
@@ -97,7 +97,10 @@ async def test_a_dry_run_and_a_refusal_change_nothing(world: World, admin: async
     assert (dry.version, dry.changed, dry.dry_run, dry.diff.added, dry.diff.removed) == (2, True, True, 1, 1)
     refused = {
         "name: a, target: b, efect: deny": "`efect` is not a key",
-        "name: a, target: b, effect: requires_approval, quorum: 2": "not built yet",
+        "name: a, target: b, effect: requires_approval, quorum: 2": "its quorum of 2 votes could never be met",
+        "name: a, target: b, effect: requires_approval, approvers: {roles: [admin]}, quorum: {roles: {approver: 1}}":
+            "with 1 vote of approver could never be met",
+        "name: a, target: b, effect: requires_approval, escalate_to: [{members: [Zoe]}]": "no active member called `Zoe`",
         "name: a, target: b, effect: requires_approval, clearance: 9": "nobody could ever decide",
         "name: a, target: b, effect: requires_approval, clearance: 1, approvers: {members: [Ada]}": "has clearance 0",
         "name: a, target: b, effect: requires_approval, approvers: {members: [Zoe]}": "no active member called `Zoe`",
@@ -115,6 +118,39 @@ async def test_a_dry_run_and_a_refusal_change_nothing(world: World, admin: async
         await apply(world, "name: c, target: b, effect: deny", expected_version=0)
     assert "Version 1 holds by now" in stale.value.message
     assert await digests(admin) == before
+
+
+@pytest.mark.proves("D.110")
+async def test_all_that_a_row_says_is_kept_and_read_back(world: World, admin: asyncpg.Connection) -> None:
+    bob = (await world.person(Role.APPROVER, name="Bob")).actor.user_account_id
+    assert bob is not None
+    said = (
+        "quorum: {votes: 2, roles: {admin: 1}}, escalate_before: 2h, channels: [email], standing: false,"
+        " template: full_pipeline, escalate_to: [{members: [Bob], owner: true}, {roles: [operator]}]"
+    )
+    first = await apply(world, f"name: a, target: b, effect: requires_approval, {said}")
+    (kept,) = (await policies.get(world.db, world.admin.actor)).rows
+    assert kept.row == PolicyRow(
+        name="a", target="b", effect=ASK, template=Template.FULL_PIPELINE, escalation_seconds=7200, channels=("email",),
+        quorum=Quorum(votes=2, roles=(RoleVotes(role=Role.ADMIN, votes=1),)), standing=False,
+        escalate_to=(Approvers(owner=True, members=(bob,)), Approvers(roles=(Role.OPERATOR,))),
+    )  # fmt: skip
+    again = await apply(world, f"name: a, target: b, effect: requires_approval, {said}")
+    assert (first.version, again.version, again.changed) == (1, 1, False)
+    other = await apply(world, "name: a, target: b, effect: requires_approval, template: full_pipeline")
+    assert {field.field for field in other.diff.changes[0].fields} == {
+        "quorum", "escalation_seconds", "escalate_to", "channels", "standing",
+    }  # fmt: skip
+    await admin.execute(
+        "insert into platform_policy (position, name, target, effect, quorum, escalation_seconds, escalate_to, channels,"
+        " standing) values (2, 'two', 'pay', 'requires_approval', '{\"votes\": 2}', 60,"
+        " '[{\"roles\": [\"admin\"]}]', '{webhook}', false)"
+    )
+    _, compiled = await PolicyBook().current(world.db, world.org_id)
+    terms = compiled.decide(facts("pay")).terms
+    assert terms is not None
+    assert (terms.quorum, terms.channels, terms.standing) == (Quorum(votes=2), ("webhook",), False)
+    assert (terms.escalation_seconds, terms.escalations) == (60, (Approvers(roles=(Role.ADMIN,)),))
 
 
 @pytest.mark.proves("D.57")
@@ -346,13 +382,19 @@ async def test_a_job_keeps_what_its_request_demands_also_when_it_is_submitted_ag
     assert policies.request_rows(None) == []
 
 
-@pytest.mark.proves("D.59")
+@pytest.mark.proves("D.59", "D.113")
 @pytest.mark.parametrize(
     "said",
     [
         {"effect": "allow"}, {"when": "x == 1"}, {"when": "args.l.map(x, x) == []"}, {"target": ""},
         {"timeout_seconds": 0}, {"timeout_seconds": 10**7}, {"clearance": 1001}, {"approvers": {"owner": True}},
-        {"final": True}, {"name": "a b"},
+        {"final": True}, {"name": "a b"}, {"quorum": 0}, {"quorum": 11}, {"quorum": "2"}, {"quorum": True},
+        {"quorum": {"votes": 1, "roles": {"admin": 2}}}, {"quorum": {"roles": {"guest": 1}}}, {"quorum": {"vote": 1}},
+        {"escalate_before_seconds": -1}, {"escalate_before_seconds": 10**7}, {"standing": True}, {"channels": ["Email"]},
+        {"channels": ["x"] * 21}, {"approvers": []}, {"approvers": ["Ada"]}, {"approvers": [str(UUID(int=n)) for n in range(21)]},
+        {"action": ""}, {"action": " "}, {"action": "x" * 201}, {"action": "two\nlines"}, {"action": "a\x00b"},
+        {"action": "a\x1b[31m"}, {"action": "\ud800"}, {"details": []}, {"details": {"a": "x" * 8200}},
+        {"details": {"a": float("nan")}}, {"details": {"a": "\x00"}}, {"escalate_to": []},
     ],
 )  # fmt: skip
 def test_a_request_that_would_loosen_or_cannot_work_is_refused(said: dict[str, Any]) -> None:
@@ -361,6 +403,34 @@ def test_a_request_that_would_loosen_or_cannot_work_is_refused(said: dict[str, A
             agent="deployer",
             policies=[RequestPolicy(**({"name": "a", "target": "*", "effect": "deny"} | said))],
         )
+
+
+@pytest.mark.proves("D.113")
+async def test_a_request_names_its_approvers_what_is_to_happen_and_how_many_must_agree(world: World) -> None:
+    bob = (await world.person(Role.MEMBER, name="Bob")).actor.user_account_id
+    assert bob is not None
+    mine = RequestPolicy(
+        name="pay", target="pay", effect=ASK, approvers=[bob, bob], action="Pay the invoice", details={"amount": 9.5},
+        quorum=QuorumDraft(roles={Role.MEMBER: 1}), escalate_before_seconds=60, standing=False, channels=["email", "email"],
+    )  # fmt: skip
+    wanted = PolicyRow(
+        name="pay", target="pay", effect=ASK, named=(bob,), action="Pay the invoice", details={"amount": 9.5},
+        quorum=Quorum(votes=1, roles=(RoleVotes(role=Role.MEMBER, votes=1),)), escalation_seconds=60, standing=False,
+        channels=("email",),
+    )  # fmt: skip
+    job = await jobs.submit(world.db, world.admin.actor, JobDraft(agent="deployer", policies=[mine]))
+    assert job.policies == [wanted]
+    two = RequestPolicy(name="two", target="pay", effect=ASK, quorum=2)
+    assert two.as_row().quorum == Quorum(votes=2)
+    asked = ExplainRequest(agent="deployer", tool="pay", policies=[mine])
+    terms = (await policies.explain(world.db, world.admin.actor, asked)).explanation.decision.terms
+    assert terms is not None
+    assert (terms.approvers, terms.action) == (Approvers(members=(bob,)), "Pay the invoice")
+    for nobody in (UUID(int=9), (await world.person(Role.GUEST, name="Gus")).actor.user_account_id):
+        assert nobody is not None
+        draft = JobDraft(agent="deployer", policies=[replace(mine, approvers=[bob, nobody])])
+        with pytest.raises(InvalidInput, match=f"no active member with the id {nobody}"):
+            await jobs.submit(world.db, world.admin.actor, draft)
 
 
 async def test_a_platform_admin_who_applies_is_visible_as_such(world: World) -> None:

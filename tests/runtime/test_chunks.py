@@ -14,6 +14,7 @@ from cortex_plane.domain.events import Event
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.models import ModelError, Request, Response, TextChunk, Usage
 from cortex_plane.operations import events
+from cortex_plane.operations.chores import CHORES
 from cortex_plane.runtime import chunks, scheduler
 from cortex_plane.runtime.models.backends import Backends
 from tests.people import World
@@ -226,15 +227,13 @@ async def test_nobody_sees_chunks_of_a_job_that_ended_and_they_are_forgotten(
     assert await admin.fetchval("select count(*) from text_chunk") == 0
 
 
-async def test_a_scheduler_forgets_chunks_each_hour(
-    world: World, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scheduler, "PARTITIONS_SECONDS", 0.0)
+async def test_a_scheduler_forgets_chunks_now_and_then(world: World, admin: asyncpg.Connection) -> None:
+    often = [replace(chore, every_seconds=0.0) for chore in CHORES]
     await submit(world, await make_agent(world, [], app="plane"))
     worker, given = await leased(world.db)
     assert await events.append_chunks(world.db, given, worker.id, 0, ["half"])
     await admin.execute("update text_chunk set created_at = created_at - interval '61 minutes'")
-    async with scheduler.scheduling(scheduler.Scheduler(world.db, poll_seconds=0.02)):
+    async with scheduler.scheduling(scheduler.Scheduler(world.db, poll_seconds=0.02, chores=often)):
         await until_gone(admin)
 
 

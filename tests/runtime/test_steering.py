@@ -52,6 +52,7 @@ from tests.runtime.planes import (
     whole,
     working,
 )
+from tests.servers import VAULT
 
 
 async def pause(world: World, id: UUID) -> Receipt:
@@ -221,7 +222,7 @@ async def test_a_paused_job_survives_a_restart_of_everything(world: World, urls:
     gate = Gate()
     agent = await make_agent(world, [turn(call("look")), turn(call("act", what="b"))])
     id = await submit(world, agent)
-    first = await Database.open(urls.app)
+    first = await Database.open(urls.app, vault=VAULT)
     try:
         async with working(first, an_app(gate)):
             await gate.entered.wait()
@@ -230,7 +231,7 @@ async def test_a_paused_job_survives_a_restart_of_everything(world: World, urls:
             await until(world, id, JobStatus.PAUSED)
     finally:
         await first.close()
-    second = await Database.open(urls.app)
+    second = await Database.open(urls.app, vault=VAULT)
     try:
         async with working(second, app):
             assert (await job_of(world, id)).status is JobStatus.PAUSED

@@ -48,6 +48,7 @@ from tests.runtime.planes import (
     whole,
     working,
 )
+from tests.servers import VAULT
 
 
 async def claim(world: World, *apps: str, wanted: int = 1, after: UUID = NOBODY) -> list[Assignment]:
@@ -481,7 +482,7 @@ async def test_a_database_that_goes_away_costs_nothing_but_time(world: World, ur
 
     agent = await make_agent(world, [turn(call("act")), turn(call("act"))])
     id = await submit(world, agent)
-    own = await Database.open(urls.app)
+    own = await Database.open(urls.app, vault=VAULT)
     admin = await asyncpg.connect(urls.admin)
     try:
         async with working(own, app):

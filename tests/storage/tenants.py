@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import asyncpg
 
-from cortex_plane.domain.approvals import Channel, Choice, Decision
+from cortex_plane.domain.absences import AbsenceDraft
+from cortex_plane.domain.approvals import Channel, Choice, Decision, DelegationDraft
 from cortex_plane.domain.attempts import Write
+from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.identities import LinkDraft
 from cortex_plane.domain.jobs import Cancellation, JobDraft, JobStatus
-from cortex_plane.operations import approvals, browser_sessions, jobs, steering
+from cortex_plane.domain.members import Role
+from cortex_plane.operations import (
+    absences,
+    approvals,
+    browser_sessions,
+    credentials,
+    jobs,
+    linking,
+    roots,
+    steering,
+)
 from cortex_plane.operations.verbs import new_id
-from cortex_plane.storage import events
+from cortex_plane.storage import events, webhooks
+from tests.notifications import dead_letter
 from tests.people import World
+from tests.standing_approvals import given_standing
 from tests.storage.leases import Held, call, ledger, make_worker, step
 
 # Tables that belong to no org, each with its reason. A test proves that nothing in them could name one.
@@ -46,9 +63,40 @@ async def populate(world: World) -> None:
     )
     await held.write(Write(status=JobStatus.RUNNING))
     await _approve_one(world)
+    await _go_away(world)
+    await _link(world)
+    await _hear(world)
+    await roots.make(world.db, world.org_id)
     for _ in range(2):
         link = await browser_sessions.issue_own_login_link(world.db, world.admin.actor)
         await browser_sessions.log_in(world.db, link.url_path.rpartition("/")[2])
+
+
+async def _hear(world: World) -> None:
+    """An event from another system, and its answer."""
+    async with world.db.transaction(world.org_id) as tx:
+        await webhooks.claim(tx, world.connection.id, "evt-1", bytes(32))
+        await webhooks.answer(tx, world.connection.id, "evt-1", {"result": "OK"})
+
+
+async def _link(world: World) -> None:
+    """A code that nobody has typed yet, and one that was typed wrong."""
+    await linking.issue_code(world.db, world.admin.actor)
+    wrong = LinkDraft(code="0000000000", external_user_id="u-1")
+    with contextlib.suppress(InvalidInput):
+        await linking.redeem(world.db, world.service.actor, world.connection.id, wrong)
+
+
+async def _go_away(world: World) -> None:
+    away = await world.person(Role.MEMBER, name="Away")
+    delegate = world.admin.actor.user_account_id
+    assert delegate is not None
+    async with world.db.transaction(world.org_id) as tx:
+        now: datetime = await tx.value("select plane_now()")
+    draft = AbsenceDraft(
+        member_id=away.actor.user_account_id, delegate_id=delegate, ends_at=now + timedelta(days=1)
+    )
+    await absences.create(world.db, world.admin.actor, draft)
 
 
 async def _approve_one(world: World) -> None:
@@ -57,10 +105,35 @@ async def _approve_one(world: World) -> None:
     worker = await make_worker(world.db)
     while (held := await Held.claim_of(world.db, worker, world.org_id)).given.job_id != job.id:
         await held.write(Write(status=JobStatus.PAUSED, hold="code_changed"))
-    (id,) = await held.ask(call())
+    sent = call()
+    (id,) = await held.ask(sent)
+    await _credentials_for(world, id)
+    await dead_letter(world, id)
+    taker = await world.person(Role.ADMIN, name="Taker")
+    await approvals.delegate(world.db, world.admin.actor, id, DelegationDraft(to=taker.member_id))
     decision = Decision(decision=Choice.APPROVED, version=1, input_hash=call()["input_hash"])
-    await approvals.decide(world.db, world.admin.actor, id, decision, Channel.API)
+    await approvals.decide(world.db, taker.actor, id, decision, Channel.API)
+    standing = UUID(await given_standing(world, id, world.admin.actor))
+    async with world.db.transaction(world.org_id) as tx:
+        await tx.call("use_standing", world.org_id, held.given.session_id, standing, UUID(sent["id"]), 1)
     await steering.cancel(world.db, world.admin.actor, job.id, Cancellation())
+
+
+async def _credentials_for(world: World, approval_id: UUID) -> None:
+    """A token for the request, and the secret that signs its links."""
+    approval = (await approvals.get(world.db, world.admin.actor, approval_id)).approval
+    member_id = world.admin.actor.user_account_id
+    assert approval.deadline is not None
+    assert member_id is not None
+    async with world.db.transaction(world.org_id) as tx:
+        await credentials.mint(
+            tx, approval_id=approval_id, member_id=member_id, notification_id=None, version=approval.version,
+            input_hash=approval.input_hash, expires_at=approval.deadline,
+        )  # fmt: skip
+        await credentials.links(
+            world.db, tx, approval_id=approval_id, member_id=member_id, channel="email",
+            deadline=approval.deadline, public_url="http://plane",
+        )  # fmt: skip
 
 
 async def tables(admin: asyncpg.Connection, *, partitions: bool = False) -> list[str]:

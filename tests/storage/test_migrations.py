@@ -127,8 +127,9 @@ OF_0001 = {
 
 
 LATER_THAN_0001 = {
-    "advance_job", "approvals", "browser_sessions", "claiming", "count_suspended_sessions", "deliver_message", "events",
-    "policies", "resolvers", "session_guard", "workers",
+    "advance_job", "approvals", "browser_sessions", "claiming", "count_suspended_sessions", "credentials", "deliver_message",
+    "events", "identities", "ingest_message", "outbox", "policies", "resolvers", "roots", "session_guard", "standing_approvals",
+    "webhooks", "workers",
 }  # fmt: skip
 
 

@@ -84,6 +84,10 @@ select org_id, gen_random_uuid(), 'call', session_id, id, agent_id, 0, 'tool_cal
   plane_now() + interval '1 hour'
 from job
 """
+VOTES = """
+insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, channel, created_at)
+select org_id, id, 0, gen_random_uuid(), 'Somebody', 'approved', 'api', plane_now() from approval_request
+"""
 INVOCATIONS = """
 insert into approval_invocation (org_id, approval_id, call_id, job_id)
 select org_id, id, gen_random_uuid(), job_id from approval_request
@@ -130,7 +134,7 @@ OF_APPROVALS = {
             "select r.* from approval_request r where r.org_id = $1 and r.id = $2 and $3::uuid is not null"
             " for no key update"
         ),
-        {"approval_request_pkey"},
+        {"approval_request_pkey", "idx_approval_request_id"},
     ),
     "its calls": (
         (
@@ -145,7 +149,7 @@ OF_APPROVALS = {
             f" ({_CONCERNED} union all select $3::uuid where $3::uuid is not null)"
             ' order by r.tool_name collate "C", r.input_hash, r.id for no key update'
         ),
-        {"idx_approval_invocation_job", "approval_request_pkey"},
+        {"idx_approval_invocation_job", "approval_request_pkey", "idx_approval_request_id"},
     ),
     "the same call that is asked for already": (
         (
@@ -181,10 +185,10 @@ FOR_A_RANGE = {"what is due", "idle sessions"}
 async def test_deciding_does_not_look_at_what_is_merely_pending(
     world: World, admin: asyncpg.Connection, analyzed: bool
 ) -> None:
-    for table in ("session", "job", "approval_request", "approval_invocation", "tool_call"):
+    for table in ("session", "job", "approval_request", "approval_invocation", "approval_vote", "tool_call"):
         await admin.execute(f"alter table {table} disable trigger all")
     await queue(admin, world, ROWS)
-    for statement in (PENDING, INVOCATIONS, CALLS):
+    for statement in (PENDING, INVOCATIONS, CALLS, VOTES):
         await admin.execute(statement)
     await admin.execute("update session set idle_check_at = plane_now() + interval '1 day'")
     if analyzed:

@@ -25,6 +25,13 @@ CALLS = {
     "resolve_api_key": "select * from resolve_api_key('\\x00')",
     "resolve_login_link": "select * from resolve_login_link('\\x00')",
     "resolve_browser_session": "select * from resolve_browser_session('\\x00')",
+    "resolve_approval_token": "select * from resolve_approval_token('\\x00')",
+    "resolve_approval": "select * from resolve_approval(gen_random_uuid())",
+    "find_old_credentials": "select * from find_old_credentials('90 days', '30 days', 10)",
+    "resolve_connection": "select * from resolve_connection(gen_random_uuid())",
+    "find_failing_connections": "select * from find_failing_connections('webhook', '5 days', 10)",
+    "forget_inbound_events": "select forget_inbound_events('30 days', 10)",
+    "resolve_identity_code": "select * from resolve_identity_code('\\x00')",
     "resolve_org": "select * from resolve_org('acme')",
     "resolve_orgs": "select * from resolve_orgs(null, null, 10)",
     "prepare_event_partitions": "select prepare_event_partitions(1)",
@@ -33,11 +40,16 @@ CALLS = {
     "find_leased": "select * from find_leased(null)",
     "find_cancelled": "select * from find_cancelled(null)",
     "forget_chunks": "select forget_chunks(10)",
+    "find_unrooted": "select * from find_unrooted(0, '00000000-0000-0000-0000-000000000000', 10)",
 }
 RESOLVER_READS = {
     ("org", "id"), ("org", "slug"), ("org", "created_at"),
     ("api_key", "org_id"), ("api_key", "id"), ("api_key", "secret_hash"),
     ("login_link", "org_id"), ("login_link", "id"), ("login_link", "secret_hash"),
+    ("approval_token", "org_id"), ("approval_token", "id"), ("approval_token", "token_hash"),
+    ("approval_request", "org_id"), ("approval_request", "id"),
+    ("channel_connection", "org_id"), ("channel_connection", "id"),
+    ("identity_code", "org_id"), ("identity_code", "id"), ("identity_code", "code_hash"),
     ("browser_session", "org_id"), ("browser_session", "id"), ("browser_session", "secret_hash"),
 }  # fmt: skip
 

@@ -35,11 +35,12 @@ APPROVAL_COLUMNS_OF_THE_APP = {
     "status", "version", "arguments", "input_hash", "original_arguments", "original_hash", "invocations",
     "reminded_at", "next_action_at", "resolved_at", "resolved_by", "resolved_by_name", "resolution_reason",
     "resolved_via",
+    "approvers", "escalation_level", "delegated", "channels_dispatched",
 }  # fmt: skip
 LEASED = {"status": "RUNNING", "worker_id": UUID(int=1)}
 APPEND_ONLY = (
-    "agent_version", "message", "audit_entry", "event", "job_history", "channel_mapping", "step",
-    "call_authorization", "stored_result", "policy_version", "approval_invocation", "approval_vote",
+    "agent_version", "message", "audit_entry", "event", "job_history", "step",
+    "call_authorization", "stored_result", "policy_version", "approval_invocation", "approval_delegation",
     "approval_event",
 )  # fmt: skip
 
@@ -321,6 +322,8 @@ async def test_the_app_may_change_only_the_moving_parts_of_a_job(
         assert await _changeable(app, "tool_call") == CALL_COLUMNS_OF_THE_APP
         assert await _changeable(app, "approval_request") == APPROVAL_COLUMNS_OF_THE_APP
         assert await _changeable(app, "approval_grant") == {"consumed_at"}
+        # A yes may become a no while others are still to be heard.
+        assert await _changeable(app, "approval_vote") == {"decision", "reason", "channel", "created_at"}
 
 
 async def _changeable(app: asyncpg.Connection, table: str) -> set[str]:
@@ -366,6 +369,14 @@ async def test_the_app_may_delete_little_and_truncate_nothing(
                 erasable.add(table)
             else:
                 assert isinstance(error, asyncpg.InsufficientPrivilegeError), table
-    # What is over: links and sessions of browsers, and text that a message stands for by now.
-    over = {"login_link", "browser_session", "text_chunk"}
+    # What is over: links and sessions of browsers, tokens and secrets that nobody accepts, and text that a message stands for by now.
+    over = {
+        "login_link",
+        "browser_session",
+        "text_chunk",
+        "approval_token",
+        "signing_secret",
+        "identity_code",
+        "identity_guess",
+    }
     assert erasable == {"team", "team_member", "agent"} | over

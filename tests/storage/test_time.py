@@ -10,6 +10,8 @@ import pytest
 
 from cortex_plane.domain.browser_sessions import LINK_LIFE, WHOLE_LIFE
 from cortex_plane.domain.errors import Unauthenticated
+from cortex_plane.domain.identities import LINK_LIFE as LINK_CODE_LIFE
+from cortex_plane.domain.identities import WRONG_LIFE
 from cortex_plane.domain.keys import KeyDraft
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.sessions import Termination
@@ -29,7 +31,12 @@ AHEAD = {
     ("approval_grant", "expires_at"): START + timedelta(days=1),
     ("session", "idle_check_at"): START + timedelta(days=1),
     ("login_link", "expires_at"): START + LINK_LIFE,
+    ("approval_token", "expires_at"): START + timedelta(days=1),
     ("browser_session", "expires_at"): START + WHOLE_LIFE,
+    ("identity_code", "expires_at"): START + LINK_CODE_LIFE,
+    ("identity_guess", "forget_at"): START + WRONG_LIFE,
+    ("standing_approval", "expires_at"): START + timedelta(hours=1),
+    ("member_absence", "ends_at"): START + timedelta(days=1),
 }
 
 

@@ -36,7 +36,7 @@ from cortex_plane.domain.deciding import (
 from cortex_plane.domain.effects import CallStatus
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.members import Role
-from cortex_plane.domain.policies import TEMPLATES, Approvers, OnDeny, Template
+from cortex_plane.domain.policies import TEMPLATES, Approvers, OnDeny, Quorum, Template
 
 NOW = datetime(2026, 3, 15, 12, tzinfo=UTC)
 ME, OTHER, ORG = UUID(int=1), UUID(int=2), UUID(int=9)
@@ -58,6 +58,7 @@ def request(**changes: Any) -> Request:
         template=Template.DEV_ONLY, required_clearance=0, timeout_seconds=86_400, approvers=Approvers(owner=True),
         on_deny=OnDeny.FAIL, self_approval=True, owner_id=ME, causes=[ME], deadline=NOW + timedelta(hours=1),
         remind_at=None, reminded_at=None, requested_at=NOW, resolved_by_name=None, resolution_reason=None,
+        rule="org:ships@1.1", quorum=Quorum(), escalations=[], escalate_at=[], escalation_level=0, delegated=[], standing=False,
     )  # fmt: skip
     return replace(made, **changes)
 
@@ -82,7 +83,7 @@ def opened(
 ) -> Opened:  # fmt: skip
     return Opened(
         approval=request(**changes), jobs=list(jobs) or [job()], calls=calls or [waiting_call()],
-        siblings=siblings or [], policies="1.1", now=NOW,
+        siblings=siblings or [], votes=[], policies="1.1", now=NOW,
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ def test_every_type_says_what_it_carries_and_is_documented() -> None:
 
 
 def test_an_inbox_hears_of_everything_that_concerns_it() -> None:
-    for path in ("queries/events/approvals.sql", "migrations/0006_events.sql"):
+    for path in ("queries/events/approvals.sql", "migrations/0007_reach.sql"):
         listed = set(re.findall(r"'((?:approval|effect)_\w+)'", (SQL / path).read_text()))
         assert listed >= INBOX, path
 

@@ -10,9 +10,18 @@ import pytest
 from cortex_plane.domain.authorization import PolicyVerdict
 from cortex_plane.domain.errors import InvalidInput, TooLarge
 from cortex_plane.domain.members import Role
-from cortex_plane.domain.policies import Approvers, Level, OnDeny, PolicyRow, Template
+from cortex_plane.domain.policies import (
+    Approvers,
+    Level,
+    OnDeny,
+    PolicyRow,
+    Quorum,
+    RoleVotes,
+    Template,
+)
 from cortex_plane.domain.policy_checks import Person, faults_of, warnings_of
-from cortex_plane.domain.policy_files import MAX_FILE_BYTES, PlacedRow, difference
+from cortex_plane.domain.policy_files import MAX_FILE_BYTES, PlacedRow, difference, row_as_json
+from cortex_plane.domain.values import parse
 from cortex_plane.manifests.policies import place, read
 
 ADA = Person(id=uuid4(), name="Ada", clearance=5, roles=frozenset({Role.ADMIN}))
@@ -79,6 +88,39 @@ def test_a_file_says_everything_that_a_row_can_say() -> None:
     assert (rows[2].team_id, rows[3].row.reminder_seconds) == (PAYMENTS, 0)
 
 
+@pytest.mark.proves("D.110")
+def test_a_file_says_how_many_must_agree_who_is_asked_next_and_where() -> None:
+    rows = placed(f"""\
+        policies:
+          - name: deploys
+            target: deploy*
+            effect: requires_approval
+            template: critical_path
+            approvers: {{members: [Bob]}}
+            quorum: {{votes: 2, roles: {{approver: 1, admin: 1}}}}
+            escalate_before: 1d
+            escalate_to: [{{roles: [approver]}}, {{members: [Ada, {BOB.id}], owner: true}}]
+            channels: [email, webhook, email]
+            standing: true
+          - {{name: two, target: a, effect: requires_approval, quorum: 2, escalate_before: never, channels: []}}
+          - {{name: roles, target: b, effect: requires_approval, quorum: {{roles: {{admin: 3}}}}, escalate_before: 0}}
+    """)
+    first, two, roles = (one.row for one in rows)
+    assert first.quorum == Quorum(
+        votes=2, roles=(RoleVotes(role=Role.ADMIN, votes=1), RoleVotes(role=Role.APPROVER, votes=1))
+    )
+    assert first.escalation_seconds == 86400
+    assert first.escalate_to == (
+        Approvers(roles=(Role.APPROVER,)),
+        Approvers(owner=True, members=(ADA.id, BOB.id)),
+    )
+    assert (first.channels, first.standing) == (("email", "webhook"), True)
+    assert (two.quorum, two.escalation_seconds, two.channels, two.standing) == (Quorum(votes=2), 0, (), None)
+    assert roles.quorum == Quorum(votes=3, roles=(RoleVotes(role=Role.ADMIN, votes=3),))
+    assert roles.escalation_seconds == 0
+    assert parse(PolicyRow, row_as_json(first)) == first
+
+
 def one(line: str) -> str:
     """A file whose only row has this line, which is its fifth."""
     return f"policies:\n  - name: a\n    target: b\n    effect: requires_approval\n    {line}\n"
@@ -110,10 +152,38 @@ def one(line: str) -> str:
         ("policies: []\n#\n# \x07\n", "line 3: this is not YAML"),
         (one("name: b"), "line 5: `name` stands here twice (first in line 2)."),
         (one("efect: deny"), "line 5: `efect` is not a key of a policy; known are name, action, target"),
-        (one("quorum: 2"), "line 5: `quorum` is not built yet: one vote decides. Leave it out."),
-        (one("escalation: {after: 1h}"), "line 5: `escalation` is not built yet"),
-        (one("channels: [slack]"), "line 5: `channels` is not built yet"),
-        (one("approvers: {owner: true, quorum: 2}"), "line 5: `quorum` is not built yet"),
+        (one("votes: 2"), "line 5: `votes` is not a key of a policy; use `quorum`."),
+        (one("escalation: {after: 1h}"), "line 5: `escalation` is not a key of a policy; use `escalate_before` and"),
+        (one("delegates: [Ada]"), "line 5: `delegates` is not a key of a policy; use `approvers`"),
+        (one("approvers: {owner: true, quorum: 2}"), "line 5: `quorum` is not a key of `approvers`"),
+        (one("quorum: 0"), "line 5: `quorum` must be a whole number from 1 to 10."),
+        (one("quorum: 11"), "line 5: `quorum` must be a whole number from 1 to 10."),
+        (one("quorum: '2'"), "line 5: `quorum` must be a whole number"),
+        (one("quorum: [2]"), "line 5: `quorum` must be a whole number"),
+        (one("quorum:"), "line 5: `quorum` must be a whole number"),
+        (one("quorum: {}"), "line 5: `quorum` must be a number of votes, or say votes, roles or both."),
+        (one("quorum: {vote: 2}"), "line 5: `vote` is not a key of `quorum`; known are votes, roles."),
+        (one("quorum: {votes: 2, roles: [admin]}"), "line 5: `roles` of a quorum must be a mapping"),
+        (one("quorum: {votes: 2, roles: {chief: 1}}"), "line 5: a role must be one of"),
+        (one("quorum: {votes: 2, roles: {guest: 1}}"), "line 5: a role must be one of"),
+        (one("quorum: {votes: 2, roles: {admin: 0}}"), "line 5: `admin` must be a whole number from 1 to 10."),
+        (one("quorum: {votes: 2, roles: {admin: 3}}"), "line 5: `quorum` asks for 3 votes of admin and 2 in all."),
+        (one("escalate_before: soon"), "line 5: `escalate_before` must be a time up to 7d"),
+        (one("escalate_before: 8d"), "line 5: `escalate_before` must be a time up to 7d"),
+        (one("timeout: 1h\n    escalate_before: 1h"), "line 6: `escalate_before` must be shorter than the time"),
+        (one("template: dev_review\n    escalate_before: 2d"), "line 6: `escalate_before` must be shorter"),
+        (one("escalate_to: []"), "line 5: `escalate_to` must be a list of 1 to 10 steps"),
+        (one("escalate_to: {roles: [admin]}"), "line 5: `escalate_to` must be a list of 1 to 10 steps"),
+        (one("escalate_to: [admin]"), "line 5: `escalate_to` must be a mapping with owner, roles or members."),
+        (one("escalate_to: [{}]"), "line 5: `escalate_to` names nobody."),
+        (one("escalate_to:\n      - {roles: [admin]}\n      - {rols: [admin]}"), "line 7: `rols` is not a key of `escalate_to`"),
+        (one(f"escalate_to: [{', '.join(['{owner: true}'] * 11)}]"), "line 5: `escalate_to` must be a list of 1 to 10"),
+        (one("channels: email"), "line 5: `channels` must be a list"),
+        (one("channels: [Email]"), "line 5: a channel must be a name in lower case"),
+        (one("channels: [email, [webhook]]"), "line 5: a channel must be a name in lower case"),
+        (one("standing: sometimes"), "line 5: `standing` must be true or false."),
+        ("policies:\n  - name: a\n    target: c\n    effect: allow\n    quorum: 2\n", "line 5: `quorum` is for policies whose effect is"),
+        ("policies:\n  - name: a\n    target: c\n    effect: deny\n    channels: []\n", "line 5: `channels` is for policies whose effect"),
         (one("template: solo"), "line 5: `template` must be one of dev_only, dev_review, full_pipeline, critical_path, not `solo`."),
         (one("action: spend"), "line 5: `action` must be one of tool_call."),
         (one("clearance: -1"), "line 5: `clearance` must be a whole number from 0 to 1000."),
@@ -184,7 +254,7 @@ def test_a_team_that_is_not_there_is_named_with_those_that_are() -> None:
     assert refused.value.message == "line 3: there is no team `paymnts`; there are payments."
 
 
-@pytest.mark.proves("D.57")
+@pytest.mark.proves("D.57", "D.112")
 @pytest.mark.parametrize(
     ("terms", "said"),
     [
@@ -203,6 +273,30 @@ def test_a_team_that_is_not_there_is_named_with_those_that_are() -> None:
         ("approvers: {owner: true}\n    self_approval: false", "its only approver is the owner"),
         ("approvers: {owner: true}\n    template: critical_path", "its only approver is the owner"),
         ("self_approval: false", "its only approver is the owner"),
+        (
+            "clearance: 2\n    escalate_to: [{members: [Cy]}]\n    escalate_before: 1h",
+            "Cy has clearance 0, and this",
+        ),
+        (
+            "approvers: {roles: [admin]}\n    quorum: 2",
+            "its quorum of 2 votes could never be met: only 1 could be admin with clearance 0.",
+        ),
+        (
+            "clearance: 1\n    template: critical_path\n    quorum: 3",
+            "its quorum of 3 votes could never be met: only 2 could be approver or admin with clearance 1.",
+        ),
+        (
+            "approvers: {owner: true}\n    quorum: 3",
+            "only 2 could be the owner of a session with clearance 0.",
+        ),
+        (
+            "approvers: {roles: [approver]}\n    quorum: {roles: {admin: 1}}",
+            "its quorum with 1 vote of admin could never be met: only 0 of that role could be approver",
+        ),
+        (
+            "template: dev_review\n    quorum: {votes: 2, roles: {admin: 2}}",
+            "its quorum with 2 votes of admin could never be met: only 1 of that role could be",
+        ),
     ],
 )
 def test_approvers_who_could_never_decide_are_found_at_once(terms: str, said: str) -> None:
@@ -215,6 +309,8 @@ def test_approvers_who_could_never_decide_are_found_at_once(terms: str, said: st
     [
         "clearance: 5", "clearance: 5\n    approvers: {members: [Ada]}", "template: critical_path",
         "approvers: {owner: true, roles: [admin]}\n    self_approval: false",
+        "template: critical_path\n    quorum: 2", "quorum: 2", "template: dev_review\n    quorum: {votes: 2, roles: {admin: 1}}",
+        "approvers: {owner: true, roles: [approver]}\n    quorum: {votes: 2, roles: {member: 1}}",
     ],
 )  # fmt: skip
 def test_approvers_who_could_decide_pass(terms: str) -> None:
@@ -247,6 +343,50 @@ def test_what_never_matches_and_what_does_nothing_is_a_warning() -> None:
     ]
 
 
+@pytest.mark.proves("D.112")
+@pytest.mark.parametrize(
+    ("terms", "said"),
+    [
+        ("channels: [email, slack]", "there is no channel `slack` so far; known are email, webhook."),
+        ("channels: [email, webhook]", None),
+        ("approvers: {roles: [admin]}\n    escalate_before: 1h", "`escalate_before` does nothing here"),
+        # Bob is the only approver, and Ada the only admin.
+        ("approvers: {members: [Ada]}\n    escalate_before: 1h", "`escalate_before` does nothing here"),
+        ("approvers: {members: [Bob]}\n    escalate_before: 1h", None),
+        ("escalate_before: 1h", None),
+        ("approvers: {members: [Bob]}\n    escalate_before: 1h\n    escalate_to: [{roles: [approver]}]", "does nothing here"),
+        ("approvers: {members: [Bob]}\n    escalate_before: 1h\n    escalate_to: [{roles: [member]}]", None),
+        ("clearance: 2\n    approvers: {members: [Ada]}\n    escalate_before: 1h\n    escalate_to: [{roles: [approver]}]", "does nothing"),
+        ("escalate_to: [{roles: [admin]}]", "`escalate_to` does nothing here without `escalate_before`."),
+        ("escalate_before: never\n    escalate_to: [{roles: [admin]}]", "does nothing here without `escalate_before`."),
+        ("template: full_pipeline\n    approvers: {members: [Bob, Cy]}\n    escalate_to: [{roles: [admin]}]", None),
+        ("quorum: 2", "its quorum of 2 votes can only be met where a session has no owner."),
+        ("approvers: {owner: true, roles: [admin]}\n    quorum: 2", None),
+    ],
+)  # fmt: skip
+def test_terms_that_do_nothing_are_a_warning(terms: str, said: str | None) -> None:
+    found = [message for _, message in warnings_of(placed(one(terms)), PEOPLE)]
+    assert len(found) == (0 if said is None else 1), found
+    assert said is None or said in found[0]
+
+
+def test_a_step_that_another_level_adds_is_no_idle_one() -> None:
+    rows = placed("""\
+        policies:
+          - {name: org, target: deploy, effect: requires_approval, template: dev_review}
+        teams:
+          payments:
+            - {name: team, target: deploy, effect: requires_approval, approvers: {members: [Ada, Cy]}, escalate_before: 1h}
+    """)
+    assert list(warnings_of(rows, PEOPLE)) == []
+    alone = rows[1:]
+    assert [place for place, _ in warnings_of(alone, PEOPLE)] == [0]
+    platform = [
+        PolicyRow(name="p", target="*", effect=PolicyVerdict.REQUIRES_APPROVAL, template=Template.DEV_REVIEW)
+    ]
+    assert list(warnings_of(alone, PEOPLE, platform)) == []
+
+
 def test_too_many_rows_that_only_conditions_tell_apart_are_refused() -> None:
     lines = [
         f"  - {{name: r{n}, target: pay, effect: deny, when: args.amount == {n}}}\n" for n in range(1001)
@@ -266,7 +406,8 @@ def test_a_difference_names_rows_and_fields() -> None:
     """)
     after = placed("""\
         policies:
-          - {name: a, target: x2, effect: requires_approval, approvers: {roles: [admin]}}
+          - {name: a, target: x2, effect: requires_approval, approvers: {roles: [admin]}, quorum: 2,
+             escalate_to: [{roles: [admin]}], channels: [email], standing: false, escalate_before: 1h}
           - {name: c, target: z, effect: deny}
           - {name: d, target: y, effect: allow}
         teams: {payments: [{name: a, target: x, effect: deny}]}
@@ -281,6 +422,11 @@ def test_a_difference_names_rows_and_fields() -> None:
             "target": ("x", "x2"),
             "effect": (PolicyVerdict.DENY, PolicyVerdict.REQUIRES_APPROVAL),
             "approvers": (None, {"owner": False, "roles": (Role.ADMIN,), "members": ()}),
+            "quorum": (None, {"votes": 2, "roles": ()}),
+            "escalate_to": (None, ({"owner": False, "roles": (Role.ADMIN,), "members": ()},)),
+            "escalation_seconds": (None, 3600),
+            "channels": (None, ("email",)),
+            "standing": (None, False),
         },
         ("changed", "c"): {"place": (3, 2)},
         ("added", "d"): {},

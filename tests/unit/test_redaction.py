@@ -11,6 +11,8 @@ from cortex_plane.adapters.telemetry.redaction import HIDDEN, redact
 KEY = "cortex_key_" + "a-_9" * 10 + "xyz"
 TOKEN = "cortex_apr_1_" + "b_-8" * 10 + "xyz"
 LINK = "cortex_login_" + "c_-7" * 10 + "xyz"
+VERIFY = "cortex_verify_" + "e_-5" * 10 + "xyz"
+SIG = "0123456789abcdef" * 4
 COOKIE = "cortex_session_" + "d-_6" * 10 + "xyz"
 
 
@@ -20,6 +22,12 @@ COOKIE = "cortex_session_" + "d-_6" * 10 + "xyz"
         (f"key {KEY} used", ["key ", " used"], [KEY, "a-_9"]),
         (f"{KEY},{TOKEN}", [","], [KEY, TOKEN]),
         (f"GET /login/{LINK} 200", ["GET /login/", " 200"], [LINK, "c_-7"]),
+        (f"GET /verify/{VERIFY} 200", ["GET /verify/", " 200"], [VERIFY, "e_-5"]),
+        (f"POST /api/approvals/{TOKEN}/approve", ["POST /api/approvals/", "/approve"], [TOKEN, "b_-8"]),
+        (f"cut {TOKEN[:30]} off", ["cut ", " off"], [TOKEN[:30], "b_-8"]),
+        (f"{TOKEN}{TOKEN}", [], [TOKEN, "b_-8"]),
+        (f"GET /callback/email/7?t=1&d=approved&sig={SIG} 401", ["d=approved", " 401"], [SIG, SIG[:16]]),
+        (f"nonce field: version=1&nonce={SIG}&reason=", ["version=1", "&reason="], [SIG, SIG[:16]]),
         (f"x={COOKIE}; Path=/", ["; Path=/"], [COOKIE, "d-_6"]),
         (f"https://x.example/decide?t={TOKEN}&a=1", ["https://x.example/decide", "a=1"], [TOKEN]),
         ("Authorization: Bearer abcdef.ghi-jkl", ["Authorization"], ["abcdef"]),

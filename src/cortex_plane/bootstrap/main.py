@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,21 +16,26 @@ from rich.table import Table
 
 from cortex_plane import __version__
 from cortex_plane.adapters.cli import (
+    absences,
     agents,
     approvals,
     audit,
     connections,
+    deliveries,
     jobs,
     keys,
     members,
     orgs,
     policies,
+    proofs,
     sessions,
+    standing_approvals,
     teams,
     tools,
+    users,
     workers,
 )
-from cortex_plane.adapters.cli.output import AsJson, console, said, show_many, show_one
+from cortex_plane.adapters.cli.output import AsJson, console, said, show_one
 from cortex_plane.adapters.cli.plane import guarded, run
 from cortex_plane.bootstrap import demo_commands
 from cortex_plane.domain.errors import SetupError
@@ -45,8 +51,8 @@ app = typer.Typer(
 )
 db = typer.Typer(no_args_is_help=True, help="The database: migrate it, look at it, make a login for it.")
 for noun, commands in {
-    "org": orgs, "team": teams, "member": members, "key": keys, "connection": connections, "agent": agents,
-    "session": sessions, "job": jobs, "approval": approvals, "policy": policies, "tool": tools, "workers": workers, "audit": audit,
+    "org": orgs, "team": teams, "member": members, "user": users, "absence": absences, "key": keys, "connection": connections, "agent": agents,
+    "session": sessions, "job": jobs, "approval": approvals, "standing": standing_approvals, "delivery": deliveries, "policy": policies, "tool": tools, "workers": workers, "audit": audit,
 }.items():  # fmt: skip
     app.add_typer(commands.app, name=noun)
 app.add_typer(db, name="db")
@@ -79,6 +85,7 @@ def api() -> None:
     """Serve the API on a database that is migrated already (DATABASE_URL)."""
     from cortex_plane.adapters.telemetry.logs import configure_logs
     from cortex_plane.bootstrap import serving
+    from cortex_plane.bootstrap.reaching import reach_of
 
     settings = load()
     if not settings.database_url:
@@ -97,6 +104,7 @@ def api() -> None:
                 database,
                 listener,
                 lambda: said(f"serving on {serving.address(listener)}"),
+                reach_of(settings, serving.address(listener)),
                 serving.hints_url(settings, url),
                 settings.trusted_proxies,
             )
@@ -220,34 +228,44 @@ def verify(
     remote: Annotated[
         bool, typer.Option(help="Ask the API about the key's org instead of the database.")
     ] = False,
+    export: Annotated[
+        Path | None, typer.Option(help="Verify this export instead, without any plane; - is standard input.")
+    ] = None,
+    keys: Annotated[
+        list[str] | None,
+        typer.Option("--key", help="The fingerprint of a key that you trust; after a rotation give each."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Follow every audit chain, in the database itself; names the first bad entry of each."""
-    if remote:
+    """Follow every audit chain and signed root, in the database or in a file; names the first bad entry of each."""
+    trusted = [proofs.checked_fingerprint(key) for key in keys or ()]
+    if export is not None:
+        from cortex_plane.domain.export_reading import verify_export
+
+        results = {str(export): verify_export(proofs.export_lines(export))}
+    elif remote:
         results = {"this org": run(lambda plane: plane.audit.verify())}
     else:
-        from cortex_plane.operations.audit import verify_all
-        from cortex_plane.storage.database import Database
+        results = asyncio.run(_verify_database(_app_url()))
+    proofs.show_verification(results, trusted, as_json)
 
-        async def main(url: str) -> dict[str, Verification]:
-            database = await Database.open(url, max_size=2)
-            try:
-                return await verify_all(database)
-            finally:
-                await database.close()
 
-        results = asyncio.run(main(_app_url()))
-    faults = [fault for result in results.values() for fault in result.faults]
-    if as_json:
-        show_many(list(results.values()), [], True)
-    else:
-        for name, result in results.items():
-            verdict = "whole" if not result.faults else f"{len(result.faults)} broken"
-            said(f"{name}: {result.chains} chains, {result.entries} entries, {verdict}")
-        for fault in faults:
-            said(f"  chain {fault.chain_id}, entry {fault.seq}: {fault.reason}")
-    if faults:
-        raise typer.Exit(1)
+async def _verify_database(url: str) -> dict[str, Verification]:
+    """With the master key where it is at hand: only that can tell whose keys stand in the database."""
+    from cortex_plane.bootstrap.master_key import master_key_at_hand
+    from cortex_plane.operations import workers
+    from cortex_plane.operations.audit import verify_all
+    from cortex_plane.storage.database import Database
+    from cortex_plane.storage.vault import Vault
+
+    key = master_key_at_hand(load())
+    database = await Database.open(url, max_size=2, vault=Vault(key) if key else None)
+    try:
+        if key is not None:
+            await workers.require_known_key(database, key)
+        return await verify_all(database)
+    finally:
+        await database.close()
 
 
 def _app_url() -> str:

@@ -30,6 +30,13 @@ def master_key(settings: Settings) -> bytes:
     return _parsed(_read(path), str(path))
 
 
+def master_key_at_hand(settings: Settings) -> bytes | None:
+    """For whoever only looks: None where there is none, or not for this user to read. None is made."""
+    if settings.master_key is None and not os.access(settings.home / KEY_FILE, os.R_OK):
+        return None
+    return master_key(settings)
+
+
 def _make(path: Path) -> None:
     """Whole and on the disk before it has its name: what is signed with a lost key could never be opened again."""
     draft = path.with_name(f"{path.name}.{os.getpid()}.new")

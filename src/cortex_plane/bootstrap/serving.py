@@ -14,14 +14,19 @@ import uvicorn
 
 from cortex_plane.adapters.http.app import create_app, framed
 from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.bootstrap.master_key import master_key
+from cortex_plane.bootstrap.reaching import Reach
 from cortex_plane.domain.errors import SetupError
+from cortex_plane.operations import workers
 from cortex_plane.operations.feeds import EventFeed
 from cortex_plane.operations.meters import metered
+from cortex_plane.runtime.notifier import Notifier, notifying
 from cortex_plane.runtime.scheduler import Scheduler, scheduling
 from cortex_plane.settings import Settings
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.hints import EVENTS, listening
 from cortex_plane.storage.migrate import require_current
+from cortex_plane.storage.vault import Vault
 
 GRACE_SECONDS = 5
 
@@ -56,12 +61,17 @@ def address(listener: socket.socket) -> str:
 
 @contextlib.asynccontextmanager
 async def opened(settings: Settings, url: str) -> AsyncIterator[Database]:
-    """The pool, on a schema that fits."""
+    """The pool, on a schema that fits, with the key that opens its secrets."""
+    key = master_key(settings)
     db = await Database.open(
-        url, max_size=settings.pool_size, prepared_statements=settings.prepared_statements
+        url,
+        max_size=settings.pool_size,
+        prepared_statements=settings.prepared_statements,
+        vault=Vault(key),
     )
     try:
         await require_current(db)
+        await workers.require_key(db, key)
         yield db
     finally:
         with contextlib.suppress(TimeoutError):
@@ -77,14 +87,18 @@ async def serve(
     db: Database,
     listener: socket.socket,
     on_ready: Callable[[], None],
+    reach: Reach,
     hear_at: str | None = None,
     trusted_proxies: str = "127.0.0.1",
 ) -> None:
     """Until SIGINT or SIGTERM; requests under way get a moment to finish. ``hear_at`` is where hints are heard."""
     metrics = Metrics()
     feed = EventFeed(db)
+    app = create_app(db, metrics, feed, reach.webhooks)
+    app.state.mailing = reach.email is not None
+    app.state.mail_folder = reach.mail_folder
     config = uvicorn.Config(
-        framed(create_app(db, metrics, feed)),
+        framed(app),
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -99,6 +113,8 @@ async def serve(
         if hear_at is not None:
             await stack.enter_async_context(listening(hear_at, feed.heard, EVENTS))
         await stack.enter_async_context(scheduling(Scheduler(db)))
+        stack.push_async_callback(reach.close)
+        await stack.enter_async_context(notifying(Notifier(db, reach.channels, reach.public_url)))
         await _Server(config, on_ready, feed.close).serve(sockets=[listener])
 
 

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.panel import Panel
 
 from cortex_plane.adapters.telemetry.logs import configure_logs
 from cortex_plane.bootstrap import databases, demo, serving, supervisor
+from cortex_plane.bootstrap.reaching import reach_of
 from cortex_plane.client.access import ACCESS_FILE, read_access, write_private
 from cortex_plane.domain.errors import AlreadyExists
 from cortex_plane.domain.orgs import OrgDraft
 from cortex_plane.operations import browser_sessions, keys, orgs
 from cortex_plane.settings import Settings
 from cortex_plane.storage.database import Database
+
+if TYPE_CHECKING:
+    from cortex_plane.bootstrap.mail_sink import Sink
 
 WORKER_LOG = "worker.log"
 FIRST_ORG = OrgDraft(slug="default", name="Default", admin_name="Admin")
@@ -39,7 +45,7 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
         url = serving.address(listener)
 
         async def main() -> None:
-            async with serving.opened(settings, app_url) as db:
+            async with serving.opened(settings, app_url) as db, _mail(settings) as sink:
                 secret, is_new = await _access(db, settings.home)
                 write_private(settings.home / ACCESS_FILE, {"url": url, "key": secret})
                 running = {"pid": os.getpid(), "database_url": app_url}
@@ -61,6 +67,7 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
                         db,
                         listener,
                         lambda: _welcome(settings.home, url, link, secret if is_new else None, seconds),
+                        reach_of(settings, url, sink),
                         serving.hints_url(settings, app_url),
                         settings.trusted_proxies,
                     )
@@ -72,6 +79,18 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
             listener.close()
             (settings.home / databases.RUNNING_FILE).unlink(missing_ok=True)
     console.print("stopped", style="dim")
+
+
+@contextlib.asynccontextmanager
+async def _mail(settings: Settings) -> AsyncIterator[Sink | None]:
+    """A place for mail on this machine, unless a mail server is named. Somebody's own database holds real people."""
+    if settings.smtp_url is not None or settings.database_url is not None:
+        yield None
+        return
+    from cortex_plane.bootstrap.mail_sink import mail_sink
+
+    async with mail_sink(settings.home) as sink:
+        yield sink
 
 
 async def _access(db: Database, home: Path) -> tuple[str, bool]:

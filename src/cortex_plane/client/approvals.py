@@ -14,8 +14,12 @@ from cortex_plane.domain.approvals import (
     Choice,
     Decision,
     DecisionReceipt,
+    DelegationDraft,
     EffectAnswer,
 )
+from cortex_plane.domain.credentials import TokenDecision
+from cortex_plane.domain.receipts import Receipt
+from cortex_plane.domain.standing_approvals import StandingDraft
 
 
 class Approvals:
@@ -53,9 +57,17 @@ class Approvals:
         )
 
     async def approve(
-        self, seen: Approval, *, reason: str | None = None, arguments: dict[str, Any] | None = None
+        self,
+        seen: Approval,
+        *,
+        reason: str | None = None,
+        arguments: dict[str, Any] | None = None,
+        standing: StandingDraft | None = None,
     ) -> DecisionReceipt:
-        """Yes to exactly what ``seen`` shows; with ``arguments``, to the call as they edit it."""
+        """Yes to exactly what ``seen`` shows; with ``arguments``, to the call as they edit it.
+
+        With ``standing`` also to more calls of its tool in the session, as far as that says.
+        """
         return await self.decide(
             seen.id,
             Decision(
@@ -64,6 +76,7 @@ class Approvals:
                 input_hash=seen.input_hash,
                 reason=reason,
                 arguments=arguments,
+                standing=standing,
             ),
         )
 
@@ -73,6 +86,21 @@ class Approvals:
             Decision(decision=Choice.DENIED, version=seen.version, input_hash=seen.input_hash, reason=reason),
         )
 
+    async def delegate(self, id: UUID, draft: DelegationDraft) -> Approval:
+        """Hand your part in it to somebody else."""
+        return await self._transport.one(Approval, "POST", f"/v1/approvals/{id}/delegate", body=draft)
+
+    async def receipt(self, id: UUID) -> Receipt:
+        """The signed proof of its decision; docs/proof.md tells how to verify it without the plane."""
+        return await self._transport.one(Receipt, "GET", f"/v1/approvals/{id}/receipt")
+
     async def answer(self, id: UUID, answer: EffectAnswer) -> DecisionReceipt:
         """About an uncertain effect: it happened, it did not, or give the job up."""
         return await self._transport.one(DecisionReceipt, "POST", f"/v1/approvals/{id}/answer", body=answer)
+
+    async def decide_by_token(
+        self, token: str, decision: Choice, *, reason: str | None = None
+    ) -> DecisionReceipt:
+        """As the person to whom the token was sent, about what their message showed. Needs no key."""
+        given = TokenDecision(token=token, decision=decision, reason=reason)
+        return await self._transport.one(DecisionReceipt, "POST", "/v1/approvals/decide", body=given)

@@ -9,8 +9,11 @@ from typing import Self
 
 import httpx
 
+from cortex_plane.client.absences import Absences
 from cortex_plane.client.access import ACCESS_FILE, HOME, read_access
 from cortex_plane.client.approvals import Approvals
+from cortex_plane.client.deliveries import Deliveries
+from cortex_plane.client.identities import Identities
 from cortex_plane.client.nouns import (
     Agents,
     Audit,
@@ -25,6 +28,7 @@ from cortex_plane.client.nouns import (
     Workers,
 )
 from cortex_plane.client.policies import Policies
+from cortex_plane.client.standing_approvals import StandingApprovals
 from cortex_plane.client.transport import Transport
 from cortex_plane.domain.access import Me
 from cortex_plane.domain.errors import Unavailable
@@ -36,15 +40,15 @@ class Client:
     def __init__(
         self,
         url: str,
-        key: str,
+        key: str | None,
         *,
         org: str | None = None,
         timeout: float = 60,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """``org`` is for platform keys: the slug of the org to act in."""
+        """``org`` is for platform keys: the slug of the org to act in. Without a key only tokens decide."""
         self.url = url
-        headers = {"Authorization": f"Bearer {key}"}
+        headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
         if org is not None:
             headers["Cortex-Org"] = org
         # No proxies from the environment: a key must not pass through a machine that nobody named here.
@@ -55,12 +59,16 @@ class Client:
         self.orgs = Orgs(self._transport)
         self.teams = Teams(self._transport)
         self.members = Members(self._transport)
+        self.identities = Identities(self._transport)
+        self.absences = Absences(self._transport)
         self.keys = Keys(self._transport)
         self.connections = Connections(self._transport)
         self.agents = Agents(self._transport)
         self.sessions = Sessions(self._transport)
         self.jobs = Jobs(self._transport)
         self.approvals = Approvals(self._transport)
+        self.standing_approvals = StandingApprovals(self._transport)
+        self.deliveries = Deliveries(self._transport)
         self.policies = Policies(self._transport)
         self.audit = Audit(self._transport)
         self.workers = Workers(self._transport)
@@ -79,6 +87,17 @@ class Client:
                 hint="Start one here with `make up`, or set both CORTEX_URL and CORTEX_KEY.",
             )
         return cls(url, key, org=os.environ.get("CORTEX_ORG"))
+
+    @classmethod
+    def without_key(cls, home: Path = HOME) -> Self:
+        """For whoever has a token and no key: a client of CORTEX_URL, or of the plane in this folder."""
+        url = os.environ.get("CORTEX_URL") or read_access(home).get("url")
+        if not url:
+            raise Unavailable(
+                f"There is no plane to talk to: neither CORTEX_URL nor {home / ACCESS_FILE}.",
+                hint="Start one here with `make up`, or set CORTEX_URL.",
+            )
+        return cls(url, None)
 
     async def me(self) -> Me:
         """Who the key stands for, and what it may do."""

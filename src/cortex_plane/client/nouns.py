@@ -12,7 +12,16 @@ from cortex_plane.client.transport import Transport
 from cortex_plane.domain.agents import Agent, AgentChange, AgentDraft, AgentStatus, AgentVersion
 from cortex_plane.domain.audit import AuditRecord, Verification
 from cortex_plane.domain.browser_sessions import LoginLink
-from cortex_plane.domain.connections import Connection, ConnectionChange, ConnectionDraft, Mapping
+from cortex_plane.domain.connections import (
+    Connection,
+    ConnectionChange,
+    ConnectionDraft,
+    Mapping,
+    MappingDraft,
+    NewConnection,
+    NewSecret,
+)
+from cortex_plane.domain.credentials import SecretRotation, SecretRotationDraft
 from cortex_plane.domain.effects import Answer, Question
 from cortex_plane.domain.events import Event
 from cortex_plane.domain.jobs import (
@@ -30,6 +39,7 @@ from cortex_plane.domain.keys import Key, KeyDraft, NewKey
 from cortex_plane.domain.members import Member, MemberChange, MemberDraft, Role
 from cortex_plane.domain.messages import Delivery, InboundMessage, Message, MessageDraft
 from cortex_plane.domain.orgs import NewOrg, Org, OrgChange, OrgDraft
+from cortex_plane.domain.roots import AuditRoot, RootMade
 from cortex_plane.domain.sessions import (
     Session,
     SessionChange,
@@ -38,8 +48,10 @@ from cortex_plane.domain.sessions import (
     SessionStatus,
     Termination,
 )
+from cortex_plane.domain.signing import SigningKey
 from cortex_plane.domain.teams import Team, TeamChange, TeamDraft
 from cortex_plane.domain.tools import ToolVersion
+from cortex_plane.domain.webhooks import Ping
 from cortex_plane.domain.workers import Worker
 
 
@@ -60,6 +72,11 @@ class Orgs(_Noun):
 
     async def update(self, change: OrgChange, *, revision: int | None = None) -> Org:
         return await self._transport.one(Org, "PATCH", "/v1/org", body=change, revision=revision)
+
+    async def rotate_secret(self, *, forget: bool = False) -> SecretRotation:
+        """Sign links with a new secret; with ``forget`` those that were sent stop working at once."""
+        given = SecretRotationDraft(forget=forget)
+        return await self._transport.one(SecretRotation, "POST", "/v1/org/signing-secret", body=given)
 
 
 class Teams(_Noun):
@@ -124,9 +141,10 @@ class Keys(_Noun):
 
 
 class Connections(_Noun):
-    async def create(self, draft: ConnectionDraft, *, idempotency_key: str | None = None) -> Connection:
+    async def create(self, draft: ConnectionDraft, *, idempotency_key: str | None = None) -> NewConnection:
+        """A webhook's secret is in the answer, once."""
         return await self._transport.one(
-            Connection, "POST", "/v1/connections", body=draft, idempotency_key=idempotency_key
+            NewConnection, "POST", "/v1/connections", body=draft, idempotency_key=idempotency_key
         )
 
     async def get(self, id: UUID) -> Connection:
@@ -139,6 +157,18 @@ class Connections(_Noun):
         return await self._transport.one(
             Connection, "PATCH", f"/v1/connections/{id}", body=change, revision=revision
         )
+
+    async def rotate_secret(self, id: UUID) -> NewSecret:
+        """A new secret for a webhook, told once; the one before it counts for a day."""
+        return await self._transport.one(NewSecret, "POST", f"/v1/connections/{id}/rotate-secret")
+
+    async def test(self, id: UUID) -> Ping:
+        """Let the plane send a signed `ping` to a webhook, and say what came back."""
+        return await self._transport.one(Ping, "POST", f"/v1/connections/{id}/test")
+
+    async def map(self, id: UUID, draft: MappingDraft) -> Mapping:
+        """Say whose a name in the system behind a webhook is."""
+        return await self._transport.one(Mapping, "POST", f"/v1/connections/{id}/mappings", body=draft)
 
     async def ingest(
         self, id: UUID, message: InboundMessage, *, idempotency_key: str | None = None
@@ -315,6 +345,22 @@ class Audit(_Noun):
 
     async def verify(self) -> Verification:
         return await self._transport.one(Verification, "GET", "/v1/audit/verification")
+
+    def roots(self, limit: int | None = None) -> AsyncIterator[AuditRoot]:
+        """Signed roots over all chains, newest first."""
+        return self._transport.pages(AuditRoot, "/v1/audit/roots", limit=limit)
+
+    async def make_root(self) -> RootMade:
+        """A root over everything so far, at once."""
+        return await self._transport.one(RootMade, "POST", "/v1/audit/roots")
+
+    async def keys(self) -> Sequence[SigningKey]:
+        """The public keys that receipts and roots are signed with, oldest first."""
+        return await self._transport.all(SigningKey, "/v1/audit/keys")
+
+    async def rotate_key(self) -> SigningKey:
+        """A new key signs from now on; what the old one signed stays valid."""
+        return await self._transport.one(SigningKey, "POST", "/v1/audit/keys")
 
 
 class Workers(_Noun):

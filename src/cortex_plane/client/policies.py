@@ -13,6 +13,7 @@ from cortex_plane.domain.policy_files import (
     PolicyVersion,
     PolicyVersionDetails,
 )
+from cortex_plane.domain.simulations import Simulation, SimulationRequest
 
 
 class Policies:
@@ -35,3 +36,7 @@ class Policies:
 
     async def explain(self, asked: ExplainRequest) -> Explained:
         return await self._transport.one(Explained, "POST", "/v1/policies/explain", body=asked)
+
+    async def simulate(self, asked: SimulationRequest) -> Simulation:
+        """What a file would change about the calls of a time span. Nothing is applied."""
+        return await self._transport.one(Simulation, "POST", "/v1/policies/simulate", body=asked)

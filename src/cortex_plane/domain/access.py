@@ -14,6 +14,7 @@ from cortex_plane.domain.members import Role
 class Permission(StrEnum):
     LOGIN = "login"
     LOGIN_LINK = "login.link"
+    IDENTITY_LINK = "identity.link"
     ORG_CREATE = "org.create"
     ORG_READ = "org.read"
     ORG_WRITE = "org.write"
@@ -21,6 +22,7 @@ class Permission(StrEnum):
     TEAM_WRITE = "team.write"
     MEMBER_READ = "member.read"
     MEMBER_WRITE = "member.write"
+    ABSENCE_WRITE = "absence.write"
     KEY_READ = "key.read"
     KEY_WRITE = "key.write"
     CONNECTION_READ = "connection.read"
@@ -38,6 +40,8 @@ class Permission(StrEnum):
     JOB_SETTLE = "job.settle"
     APPROVAL_READ = "approval.read"
     APPROVAL_DECIDE = "approval.decide"
+    DELIVERY_READ = "delivery.read"
+    DELIVERY_WRITE = "delivery.write"
     POLICY_READ = "policy.read"
     POLICY_WRITE = "policy.write"
     TOOL_READ = "tool.read"
@@ -55,6 +59,7 @@ _ADMIN = frozenset({_R.ADMIN})
 GRANTS: dict[Permission, frozenset[Role]] = {
     Permission.LOGIN: _EVERYONE,
     Permission.LOGIN_LINK: _ADMIN,
+    Permission.IDENTITY_LINK: _STAFF | {_R.MEMBER},
     Permission.ORG_CREATE: frozenset(),  # platform keys only
     Permission.METRICS_READ: frozenset(),
     Permission.WORKER_READ: frozenset(),
@@ -64,6 +69,7 @@ GRANTS: dict[Permission, frozenset[Role]] = {
     Permission.TEAM_WRITE: _ADMIN,
     Permission.MEMBER_READ: _STAFF,
     Permission.MEMBER_WRITE: _ADMIN,
+    Permission.ABSENCE_WRITE: _STAFF | {_R.MEMBER},
     Permission.KEY_READ: _ADMIN,
     Permission.KEY_WRITE: _ADMIN,
     Permission.CONNECTION_READ: _STAFF,
@@ -81,6 +87,8 @@ GRANTS: dict[Permission, frozenset[Role]] = {
     Permission.JOB_SETTLE: frozenset({_R.ADMIN, _R.OPERATOR, _R.APPROVER}),
     Permission.APPROVAL_READ: _EVERYONE,
     Permission.APPROVAL_DECIDE: _EVERYONE,  # who may decide what is asked of each request, and refusals are recorded
+    Permission.DELIVERY_READ: _STAFF,
+    Permission.DELIVERY_WRITE: frozenset({_R.ADMIN, _R.OPERATOR}),
     Permission.POLICY_READ: _STAFF,
     Permission.POLICY_WRITE: frozenset({_R.ADMIN, _R.STEWARD}),
     Permission.TOOL_READ: _STAFF | {_R.MEMBER},
@@ -90,7 +98,9 @@ GRANTS: dict[Permission, frozenset[Role]] = {
 SERVICES_ONLY = frozenset({Permission.MESSAGE_INGEST})
 """Speaking for other people is for channel programs, never for a person's own key."""
 
-PERSONS_ONLY = frozenset({Permission.LOGIN, Permission.LOGIN_LINK, Permission.JOB_SETTLE})
+PERSONS_ONLY = frozenset(
+    {Permission.LOGIN, Permission.LOGIN_LINK, Permission.IDENTITY_LINK, Permission.JOB_SETTLE}
+)
 """A browser is a person's, and so is an answer after which a call may be sent again: programs use their key, and a platform
 admin elsewhere is nobody there."""
 

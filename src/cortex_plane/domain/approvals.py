@@ -16,9 +16,11 @@ from uuid import UUID
 from pydantic import Field
 from pydantic.dataclasses import dataclass as draft
 
+from cortex_plane.domain.deliveries import Delivery
 from cortex_plane.domain.effects import Verdict
 from cortex_plane.domain.fields import DRAFT, JsonObject, JsonValue, Note
-from cortex_plane.domain.policies import Approvers, OnDeny, Template, Terms
+from cortex_plane.domain.policies import Approvers, OnDeny, Quorum, Template, Terms
+from cortex_plane.domain.standing_approvals import StandingDraft
 from cortex_plane.domain.values import adapter
 
 
@@ -63,6 +65,8 @@ class Channel(StrEnum):
     """Through which door a decision came."""
 
     DASHBOARD = "dashboard"
+    EMAIL = "email"
+    WEBHOOK = "webhook"
     API = "api"
 
 
@@ -82,6 +86,8 @@ class Decision:
     reason: Note | None = None
     arguments: JsonObject | None = None
     """Approve the call with these arguments instead of those that the agent sent."""
+    standing: StandingDraft | None = None
+    """And say yes to more than this one call, so far."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -130,6 +136,29 @@ class Vote:
     reason: str | None
     channel: Channel
     created_at: datetime
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class DelegationDraft:
+    """Hand one's part in a request to somebody else."""
+
+    to: UUID
+    reason: Note | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delegation:
+    """One hop of spec 4's delegation chain."""
+
+    from_member_id: UUID
+    from_member: str
+    to_member_id: UUID
+    to_member: str
+    to_clearance: int
+    reason: str | None
+    automatic: bool
+    """Somebody was out of office."""
+    at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,7 +223,21 @@ class Approval:
     """Whose message or task it answers."""
     causes: list[UUID]
     """Everybody whose words the job had read when it asked."""
+    quorum: Quorum
+    votes_for: int
+    """How many said yes to this version so far."""
+    delegated: list[UUID]
+    """Who handed their part to somebody else: they decide no more."""
+    standing: bool
+    """Whether its policy lets an approver say yes to more than this one call."""
+    action: str | None
+    """What the job itself says is to happen; like ``agent_says``, it may mislead."""
+    details: dict[str, Any] | None
     escalation_level: int
+    escalations: int
+    """How many levels it can go up."""
+    escalate_at: datetime | None
+    """When it goes up next."""
     channels_dispatched: list[str]
     requested_at: datetime
     deadline: datetime | None
@@ -244,6 +287,9 @@ class ApprovalDetails:
     """The newest hundred, in order."""
     similar: list[Approval]
     """Earlier decisions about the same tool in this org, newest first; at most five."""
+    delegations: list[Delegation]
+    deliveries: list[Delivery]
+    """What was sent to whom, on which channel; for staff only."""
     now: datetime
     """The database's clock, for countdowns."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -86,9 +86,29 @@ class ChainHead:
     hash: bytes | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RootedHead:
+    """Where a chain stood when a signed root covered it."""
+
+    root_seq: int
+    chain_id: UUID
+    seq: int
+    hash: bytes
+
+
 def microseconds(at: datetime) -> int:
     """Since 1970, as the chain counts them."""
     return (at - _EPOCH) // _MICROSECOND
+
+
+def moment(us: int) -> datetime:
+    """The other way round."""
+    return _EPOCH + us * _MICROSECOND
+
+
+def iso(at: datetime) -> str:
+    """Always with six digits and a Z, so that it is one string for one moment."""
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def chain_hash(previous: bytes, seq: int, created_at: datetime, body_hash: bytes) -> bytes:
@@ -127,6 +147,14 @@ class ChainVerifier:
         self.seq, self.hash = entry.seq, entry.hash
         return None
 
+    def rooted(self, head: RootedHead) -> Fault | None:
+        """Compare with what a root says of this very place."""
+        if self.seq != head.seq:
+            return self._fault(head.seq, f"it is missing, and root {head.root_seq} covers it")
+        if self.hash != head.hash:
+            return self._fault(head.seq, f"root {head.root_seq} holds another hash of it")
+        return None
+
     def finish(self, head: ChainHead) -> Fault | None:
         """Compare with the head, which tells how long the chain must be."""
         if head.seq is None:
@@ -142,7 +170,23 @@ class ChainVerifier:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RootFault:
+    """The first root that does not verify, and why."""
+
+    root: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Verification:
     chains: int
     entries: int
     faults: list[Fault]
+    roots: int = 0
+    """How many signed roots were followed."""
+    root_faults: list[RootFault] = field(default_factory=list)
+    fingerprints: list[str] = field(default_factory=list)
+    """Of the keys whose signatures were verified. Compare them with those that you know."""
+    keys_checked: bool = False
+    """Whether each of them was seen to be the plane's own. Only the master key can tell; without it anybody who can write
+    to the database may have put a key there."""

@@ -1,19 +1,22 @@
 """An audit trail as a file: one JSON object a line, so that whoever has the file needs no plane to verify it.
 
-A header, then chain after chain each entry by its number and the chain's head, then a trailer with the SHA-256 of every
-byte before it: a file that was cut off lacks it. docs/audit.md describes the format for those who read it.
+A header, then chain after chain each entry by its number and the chain's head, then the keys and the signed roots, then a
+trailer with the SHA-256 of every byte before it: a file that was cut off lacks it. Where a root covers a chain, a line right
+after the entry says so. docs/audit.md describes the format for those who read it; `export_reading` reads it again.
 """
 
 from __future__ import annotations
 
 import hashlib
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import orjson
 
-from cortex_plane.domain.audit import AuditEntry, ChainHead, microseconds
+from cortex_plane.domain.audit import AuditEntry, ChainHead, RootedHead, iso, microseconds
+from cortex_plane.domain.roots import KeptRoot
+from cortex_plane.domain.signing import SigningKey
 
 FORMAT = "cortex-audit-export"
 VERSION = 1
@@ -40,10 +43,15 @@ class ExportWriter:
                 "version": VERSION,
                 "org": {"id": str(org_id), "slug": slug},
                 "session": _text(session_id),
-                "exported_at": _iso(at),
+                "exported_at": iso(at),
                 "rule": RULE,
             }
         )
+
+    def item(self, item: AuditEntry | RootedHead | ChainHead) -> bytes:
+        if isinstance(item, AuditEntry):
+            return self.entry(item)
+        return self.rooted(item) if isinstance(item, RootedHead) else self.head(item)
 
     def entry(self, entry: AuditEntry) -> bytes:
         self._entries += 1
@@ -55,7 +63,7 @@ class ExportWriter:
                 "seq": entry.seq,
                 "action": entry.action,
                 "at_us": microseconds(entry.created_at),
-                "created_at": _iso(entry.created_at),
+                "created_at": iso(entry.created_at),
                 # Bytes that are no text were never written by the plane: what stands for them breaks the body's hash.
                 "body": None if entry.body is None else entry.body.decode(errors="replace"),
                 "body_hash": entry.body_hash.hex(),
@@ -63,10 +71,45 @@ class ExportWriter:
             }
         )
 
+    def rooted(self, head: RootedHead) -> bytes:
+        return self._line(
+            {
+                "type": "rooted",
+                "chain": str(head.chain_id),
+                "root": head.root_seq,
+                "seq": head.seq,
+                "hash": head.hash.hex(),
+            }
+        )
+
     def head(self, head: ChainHead) -> bytes:
         self._chains += 1
         digest = None if head.hash is None else head.hash.hex()
         return self._line({"type": "head", "chain": str(head.chain_id), "seq": head.seq, "hash": digest})
+
+    def key(self, key: SigningKey) -> bytes:
+        return self._line(
+            {
+                "type": "key",
+                "id": str(key.id),
+                "public_key": key.public_key,
+                "fingerprint": key.fingerprint,
+                "created_at": iso(key.created_at),
+                "retired_at": None if key.retired_at is None else iso(key.retired_at),
+            }
+        )
+
+    def root(self, root: KeptRoot) -> bytes:
+        return self._line(
+            {
+                "type": "root",
+                "seq": root.seq,
+                "body": root.body.decode(errors="replace"),
+                "hash": root.hash.hex(),
+                "key": str(root.key_id),
+                "signature": root.signature.hex(),
+            }
+        )
 
     def trailer(self) -> bytes:
         digest = self._digest.hexdigest()
@@ -82,8 +125,3 @@ class ExportWriter:
 
 def _text(id: UUID | None) -> str | None:
     return None if id is None else str(id)
-
-
-def _iso(at: datetime) -> str:
-    """Always with six digits and a Z, so that it is one string for one moment."""
-    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

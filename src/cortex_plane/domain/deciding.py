@@ -17,7 +17,8 @@ from cortex_plane.domain.effects import CallStatus
 from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, Stale
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.members import Role
-from cortex_plane.domain.policies import Approvers, OnDeny, Template
+from cortex_plane.domain.policies import Approvers, OnDeny, Quorum, Template
+from cortex_plane.domain.quorums import is_met
 
 DECIDE_FOR_NOBODY = frozenset({Role.ADMIN, Role.APPROVER})
 """Who stands in for an owner where a session has none."""
@@ -52,6 +53,21 @@ class Request:
     requested_at: datetime
     resolved_by_name: str | None
     resolution_reason: str | None
+    rule: str
+    quorum: Quorum
+    escalations: list[Approvers]
+    escalate_at: list[datetime]
+    escalation_level: int
+    delegated: list[UUID]
+    standing: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CountedVote:
+    """A yes to the version that is there, by somebody who could still give it, with the roles that they have now."""
+
+    member_id: UUID
+    roles: frozenset[Role]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +101,7 @@ class Opened:
     jobs: list[WaitingJob]
     calls: list[WaitingCall]
     siblings: list[Sibling]
+    votes: list[CountedVote]
     policies: str
     now: datetime
 
@@ -120,6 +137,7 @@ def refusal(
     causes: Sequence[UUID],
     actor: Actor,
     choice: Choice,
+    delegated: Sequence[UUID] = (),
 ) -> CortexError | None:
     """Why this actor may not decide so; None where they may."""
     person = actor.user_account_id
@@ -132,6 +150,12 @@ def refusal(
     if actor.roles <= {Role.GUEST}:
         return Forbidden(
             "Guests decide nothing.", code="guest_cannot_decide", hint="Ask an admin to make you a member."
+        )
+    if person in delegated:
+        return Forbidden(
+            "You handed your part in this to somebody else.",
+            code="delegated_away",
+            hint="Whoever has it now decides; the card shows who.",
         )
     if not is_approver(approvers, owner_id, actor):
         return Forbidden(
@@ -190,6 +214,29 @@ def may_decide(request: Request, actor: Actor, choice: Choice) -> CortexError | 
         causes=request.causes,
         actor=actor,
         choice=choice,
+        delegated=request.delegated,
+    )
+
+
+# How many ---------------------------------------------------------------------------------------------------------
+
+
+def completes(opened: Opened, quorum: Quorum, actor: Actor, *, anew: bool) -> bool:
+    """Whether this yes is the last one that is needed. ``anew``: the arguments change with it, so no other counts."""
+    others = [] if anew else [v.roles for v in opened.votes if v.member_id != actor.user_account_id]
+    return is_met(quorum, [*others, actor.roles])
+
+
+def has_voted(opened: Opened, actor: Actor) -> bool:
+    return any(vote.member_id == actor.user_account_id for vote in opened.votes)
+
+
+def joined(one: Approvers, other: Approvers) -> Approvers:
+    """Whoever is in either."""
+    return Approvers(
+        owner=one.owner or other.owner,
+        roles=tuple(dict.fromkeys((*one.roles, *other.roles))),
+        members=tuple(dict.fromkeys((*one.members, *other.members))),
     )
 
 
@@ -213,14 +260,18 @@ def already(request: Request) -> Conflict:
     )
 
 
+def over() -> Conflict:
+    return Conflict(
+        "Its time is over.",
+        code="approval_expired",
+        hint="Submit the job again with `cortex job resubmit`.",
+    )
+
+
 def outdated(request: Request, decision: Decision, now: datetime) -> CortexError | None:
     """Why an open approval cannot be decided by what the decider saw."""
     if request.deadline is not None and now >= request.deadline:
-        return Conflict(
-            "Its time is over.",
-            code="approval_expired",
-            hint="Submit the job again with `cortex job resubmit`.",
-        )
+        return over()
     if decision.version != request.version or decision.input_hash != request.input_hash:
         return Stale(
             f"It changed: you saw version {decision.version}, it is now at {request.version}.",
@@ -315,5 +366,6 @@ def shown_to(approval: Approval, actor: Actor) -> Approval:
         causes=approval.causes,
         actor=actor,
         choice=Choice.APPROVED,
+        delegated=approval.delegated,
     )
     return replace(approval, may_decide=refused is None, why_not=refused.message if refused else None)

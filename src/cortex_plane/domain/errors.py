@@ -16,12 +16,14 @@
     ├── ToolError               a tool failed, and nothing happened
     ├── UncertainOutcome        a tool cannot tell whether it happened
     ├── InvalidArguments        the model called a tool with arguments that it does not take
+    ├── TryAgain                a message was not delivered, or nobody knows: it is tried again
+    ├── Undeliverable           no later try would deliver it
     ├── TooMany                 the caller has as many open as it may: close some, or wait
     ├── Unavailable             the database cannot be reached: try again
     └── SetupError              this machine or server needs attention before anything can run
         └── InvalidApp          an app or a tool is declared in a way that cannot work
 
-The five after Conflict, which a job meets while it runs, live beside what they are about. Each carries a stable ``code`` for programs, a ``message`` for people and a ``hint`` that says what to do next.
+The five after Conflict, which a job meets while it runs, and the two of messages live beside what they are about. Each carries a stable ``code`` for programs, a ``message`` for people and a ``hint`` that says what to do next.
 """
 
 from __future__ import annotations

@@ -34,6 +34,9 @@ class EventType(StrEnum):
     APPROVAL_EXPIRED = "approval_expired"
     APPROVAL_CANCELLED = "approval_cancelled"
     APPROVAL_REMINDED = "approval_reminded"
+    APPROVAL_VOTED = "approval_voted"
+    APPROVAL_DELEGATED = "approval_delegated"
+    APPROVAL_ESCALATED = "approval_escalated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,11 @@ CARRIES: dict[EventType, Carries] = {
     _T.APPROVAL_EXPIRED: Carries("Nobody decided in time.", ("approval_id",)),
     _T.APPROVAL_CANCELLED: Carries("Its job or session ended before anybody decided.", ("approval_id",)),
     _T.APPROVAL_REMINDED: Carries("Nobody has decided yet, and the deadline comes nearer.", ("approval_id",)),
+    _T.APPROVAL_VOTED: Carries(
+        "Somebody who may said yes, and more votes are needed.", ("approval_id", "by", "decision", "version", "reason?")
+    ),
+    _T.APPROVAL_DELEGATED: Carries("Somebody handed their part to somebody else.", ("approval_id", "by", "to")),
+    _T.APPROVAL_ESCALATED: Carries("More people may decide; the deadline stays.", ("approval_id", "level")),
 }  # fmt: skip
 
 INBOX = frozenset({*(kind for kind in EventType if kind.startswith("approval_")), EventType.EFFECT_SETTLED})

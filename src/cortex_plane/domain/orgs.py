@@ -4,20 +4,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import StrictBool
+from pydantic import Field, StrictBool, StringConstraints
 from pydantic.dataclasses import dataclass as draft
 
 from cortex_plane.domain.fields import DRAFT, Name, Slug
 from cortex_plane.domain.keys import NewKey
+
+KeyGlobs = Annotated[
+    tuple[Annotated[str, StringConstraints(min_length=1, max_length=100)], ...], Field(max_length=100)
+]
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class OrgSettings:
     guests_may_chat: StrictBool = True
     """Whether a person whom nobody invited may talk with agents over a channel."""
+    redact: KeyGlobs | None = None
+    """Names of arguments whose values no mail and no webhook shows, besides those that the plane knows itself."""
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class OrgSettingsChange:
+    """What is left out stays as it is."""
+
+    guests_may_chat: StrictBool | None = None
+    redact: KeyGlobs | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +55,7 @@ class OrgDraft:
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class OrgChange:
     name: Name | None = None
-    settings: OrgSettings | None = None
+    settings: OrgSettingsChange | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,7 @@
 
 Five levels, from the platform to the single request. The most specific level that has a matching row decides, within
 three limits: a request only tightens, a row marked ``final`` cannot be loosened below it, and the platform's match is a
-ceiling for effect, clearance and time.
+ceiling for effect, clearance, time and channels.
 """
 
 from __future__ import annotations
@@ -55,6 +55,24 @@ class Approvers:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RoleVotes:
+    role: Role
+    votes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quorum:
+    """How many people must say yes. One no ends it."""
+
+    votes: int = 1
+    roles: tuple[RoleVotes, ...] = ()
+    """So many of them with this role. One person with two roles counts for both, and is one vote."""
+
+
+ONE_VOTE = Quorum()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Terms:
     """What an approval must fulfil. Nothing is left open: whatever a row did not say was inherited."""
 
@@ -67,6 +85,21 @@ class Terms:
     on_deny: OnDeny
     self_approval: bool
     """Whether the person whose message caused the job may approve."""
+    quorum: Quorum = ONE_VOTE
+    escalation_seconds: int | None = None
+    """The first escalation comes so long before the deadline, the others spread over what is left; None: never."""
+    escalations: tuple[Approvers, ...] = ()
+    """Who is asked besides, one level after the other. The deadline stays."""
+    channels: tuple[str, ...] | None = None
+    """The only channels that carry it, besides the dashboard; None: all that its approvers have."""
+    standing: bool = False
+    """Whether an approver may say yes to more than this one call."""
+    named: tuple[UUID, ...] | None = None
+    """The request's own choice among those who may decide; None: any of them."""
+    action: str | None = None
+    """What the request itself says is to happen, in one line."""
+    details: Mapping[str, Any] | None = field(default=None, hash=False)
+    """And what it wants its approvers to see besides."""
 
 
 OWNER_DECIDES = Terms(
@@ -77,6 +110,7 @@ OWNER_DECIDES = Terms(
     approvers=Approvers(owner=True),
     on_deny=OnDeny.FAIL,
     self_approval=True,
+    standing=True,
 )
 """Where no row speaks of a call that may change something: its session's owner decides."""
 
@@ -113,17 +147,28 @@ class TemplateTerms:
 
     timeout_seconds: int
     reminder_seconds: int | None
+    escalation_seconds: int | None
     approvers: Approvers
     self_approval: bool
+    standing: bool
+    escalates_once: bool = False
+    """Only one level up, and not to the top."""
 
 
 _HOUR = 3600
+_OWNER = Approvers(owner=True)
 _REVIEWERS = Approvers(roles=(Role.APPROVER, Role.ADMIN))
 TEMPLATES: dict[Template, TemplateTerms] = {
-    Template.DEV_ONLY: TemplateTerms(24 * _HOUR, None, Approvers(owner=True), self_approval=True),
-    Template.DEV_REVIEW: TemplateTerms(24 * _HOUR, 4 * _HOUR, _REVIEWERS, self_approval=False),
-    Template.FULL_PIPELINE: TemplateTerms(48 * _HOUR, 8 * _HOUR, _REVIEWERS, self_approval=False),
-    Template.CRITICAL_PATH: TemplateTerms(72 * _HOUR, 24 * _HOUR, _REVIEWERS, self_approval=False),
+    Template.DEV_ONLY: TemplateTerms(24 * _HOUR, None, None, _OWNER, self_approval=True, standing=True),
+    Template.DEV_REVIEW: TemplateTerms(
+        24 * _HOUR, 4 * _HOUR, 4 * _HOUR, _REVIEWERS, self_approval=False, standing=False, escalates_once=True
+    ),
+    Template.FULL_PIPELINE: TemplateTerms(
+        48 * _HOUR, 8 * _HOUR, 8 * _HOUR, _REVIEWERS, self_approval=False, standing=False
+    ),
+    Template.CRITICAL_PATH: TemplateTerms(
+        72 * _HOUR, 24 * _HOUR, 24 * _HOUR, _REVIEWERS, self_approval=False, standing=False
+    ),
 }
 """From the loosest to the strictest."""
 
@@ -149,6 +194,16 @@ class PolicyRow:
     final: bool = False
     """Nothing more specific loosens it."""
     channels: tuple[str, ...] | None = None
+    quorum: Quorum | None = None
+    escalation_seconds: int | None = None
+    """So long before the deadline; 0 for never."""
+    escalate_to: tuple[Approvers, ...] | None = None
+    """Where None: the approvers of the next levels up."""
+    standing: bool | None = None
+    named: tuple[UUID, ...] | None = None
+    action: str | None = None
+    details: Mapping[str, Any] | None = field(default=None, hash=False)
+    """The last three only in the rows of a request."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,3 +223,16 @@ class PolicySet:
 
 def stricter(one: PolicyVerdict, other: PolicyVerdict) -> PolicyVerdict:
     return one if STRICTNESS[one] >= STRICTNESS[other] else other
+
+
+def stricter_quorum(one: Quorum, other: Quorum) -> Quorum:
+    """What fulfils both."""
+    if one == other:
+        return one
+    roles: dict[Role, int] = {}
+    for needed in (*one.roles, *other.roles):
+        roles[needed.role] = max(roles.get(needed.role, 0), needed.votes)
+    return Quorum(
+        votes=max(one.votes, other.votes),
+        roles=tuple(RoleVotes(role=role, votes=votes) for role, votes in sorted(roles.items())),
+    )

@@ -99,11 +99,10 @@ def _collect(
 class LevelIndex:
     """The rows of one level."""
 
-    __slots__ = ("_by_action", "has_final", "size")
+    __slots__ = ("_by_action", "size")
 
     def __init__(self, rows: Sequence[PolicyRow]) -> None:
         self.size = len(rows)
-        self.has_final = any(row.final for row in rows)
         self._by_action: dict[str, _Targets] = {}
         conditions: dict[str, Condition] = {}
         for position, row in enumerate(rows):

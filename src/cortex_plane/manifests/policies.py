@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Any, TypeVar
 from uuid import UUID
 
 from cortex_plane.domain.authorization import PolicyVerdict
@@ -17,47 +16,49 @@ from cortex_plane.domain.fields import split_ref
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.policies import (
     MAX_TIMEOUT_SECONDS,
-    TEMPLATES,
     TOOL_CALL,
     Approvers,
     Level,
     OnDeny,
     PolicyRow,
+    Quorum,
     Template,
 )
 from cortex_plane.domain.policy_checks import Person
-from cortex_plane.domain.policy_files import MAX_FILE_BYTES, MAX_NAME, MAX_ROWS, MAX_TARGET, PlacedRow
+from cortex_plane.domain.policy_files import (
+    MAX_FILE_BYTES,
+    MAX_NAME,
+    MAX_ROWS,
+    MAX_TARGET,
+    MAX_VOTES,
+    PlacedRow,
+    quorum_of,
+)
+from cortex_plane.domain.policy_terms import own_timeout
 from cortex_plane.manifests.documents import Faults, Mapping, Node, Scalar, Sequence, read_document
+from cortex_plane.manifests.values import Values
 
 HINT = "Correct the file and apply it again; nothing was changed. Its format is in docs/policies.md."
 TOP = ("policies", "teams")
-ROW = (
-    "name", "action", "target", "when", "effect", "template", "clearance", "approvers", "timeout", "remind_before",
-    "on_deny", "self_approval", "final",
+OF_APPROVALS = (
+    "template", "clearance", "approvers", "timeout", "remind_before", "on_deny", "self_approval", "quorum",
+    "escalate_before", "escalate_to", "channels", "standing",
 )  # fmt: skip
-OF_APPROVALS = ("template", "clearance", "approvers", "timeout", "remind_before", "on_deny", "self_approval")
-NOT_YET = {
-    "quorum": "one vote decides",
-    "votes": "one vote decides",
-    "escalation": "a reminder is sent instead, see remind_before",
-    "escalate": "a reminder is sent instead, see remind_before",
-    "escalate_to": "a reminder is sent instead, see remind_before",
-    "channels": "approvals are shown in the inbox and over the API",
-    "delegates": "an approval is decided by its approvers",
+ROW = ("name", "action", "target", "when", "effect", "final", *OF_APPROVALS)
+INSTEAD = {
+    "votes": "`quorum`",
+    "escalation": "`escalate_before` and `escalate_to`",
+    "escalate": "`escalate_before` and `escalate_to`",
+    "delegates": "`approvers`: each of them may delegate",
 }
 ACTIONS = (TOOL_CALL,)
 APPROVERS = ("owner", "roles", "members")
+QUORUM = ("votes", "roles")
+MAX_STEPS = 10
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _TARGET = re.compile(r"[^\x00-\x20\x7f]+")
-_WHOLE = re.compile(r"[0-9]{1,9}")
-_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?|0x[0-9a-fA-F]+|0o[0-7]+")
-_DURATION = re.compile(r"(?:[0-9]{1,7}[smhd])+")
-_PART = re.compile(r"([0-9]+)([smhd])")
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_WORDS = {"true", "false", "null", "~", ""}
-
-Choice = TypeVar("Choice", bound=StrEnum)
+_CHANNEL = re.compile(r"[a-z][a-z0-9_-]{0,49}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,8 @@ class DraftRow:
     row: PolicyRow
     members: tuple[str, ...]
     """Names or ids; the row's own approvers hold none yet."""
+    steps: tuple[tuple[str, ...], ...] = ()
+    """The same for each step of its escalation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +107,12 @@ def place(
     placed = []
     for position, one in enumerate(draft.rows):
         row = one.row
+        look_up = functools.partial(_members, line=one.line, by_id=by_id, by_name=by_name, faults=faults)
         if one.members:
-            ids = tuple(_member(name, one.line, by_id, by_name, faults) for name in one.members)
-            found = tuple(dict.fromkeys(id for id in ids if id is not None))
-            row = _with_members(row, found)
+            row = replace(row, approvers=replace(row.approvers or Approvers(), members=look_up(one.members)))
+        if any(one.steps) and row.escalate_to is not None:
+            steps = zip(row.escalate_to, one.steps, strict=True)
+            row = replace(row, escalate_to=tuple(replace(s, members=look_up(names)) for s, names in steps))
         team_id = teams.get(one.team) if one.team is not None else None
         level = Level.ORG if one.team is None else Level.TEAM
         placed.append(PlacedRow(level=level, team_id=team_id, team=one.team, position=position, row=row))
@@ -122,6 +127,17 @@ def _directory(people: Iterable[Person]) -> tuple[dict[UUID, Person], dict[str, 
         by_id[person.id] = person
         by_name.setdefault(person.name, []).append(person)
     return by_id, by_name
+
+
+def _members(
+    names: Iterable[str],
+    line: int,
+    by_id: dict[UUID, Person],
+    by_name: dict[str, list[Person]],
+    faults: Faults,
+) -> tuple[UUID, ...]:
+    ids = (_member(name, line, by_id, by_name, faults) for name in names)
+    return tuple(dict.fromkeys(id for id in ids if id is not None))
 
 
 def _member(
@@ -143,14 +159,9 @@ def _member(
     return None
 
 
-def _with_members(row: PolicyRow, ids: tuple[UUID, ...]) -> PolicyRow:
-    named = row.approvers or Approvers()
-    return replace(row, approvers=replace(named, members=ids))
-
-
-class _Reader:
+class _Reader(Values):
     def __init__(self, faults: Faults) -> None:
-        self._faults = faults
+        super().__init__(faults, MAX_TIMEOUT_SECONDS, INSTEAD)
         self._rows: list[DraftRow] = []
         self._conditions: dict[str, str | None] = {}
 
@@ -160,7 +171,7 @@ class _Reader:
             line = root.line if root is not None else 1
             self._faults.add(line, "a policy file has the key `policies` (a list), `teams`, or both.")
             return Draft([], teams)
-        self._known_keys(root, TOP, "the file")
+        self.known_keys(root, TOP, "the file")
         if "policies" in root.items:
             self._level(root.items["policies"], None)
         if "teams" in root.items:
@@ -196,36 +207,40 @@ class _Reader:
                     self._faults.add(name.line, f"the name `{name.text[:100]}` is taken by line {first}.")
 
     def _row(self, item: Mapping, team: str | None) -> None:
-        self._known_keys(item, ROW, "a policy")
-        effect = self._choice(item, "effect", PolicyVerdict)
+        self.known_keys(item, ROW, "a policy")
+        effect = self.choice(item, "effect", PolicyVerdict)
         members: tuple[str, ...] = ()
         approvers = None
         if "approvers" in item.items:
-            approvers, members = self._approvers(item.items["approvers"])
+            approvers, members = self._approvers(item.items["approvers"], "approvers")
+        escalate_to, steps = self._escalate_to(item)
         for key in ("name", "target", "effect"):
             if key not in item.items:
                 self._faults.add(item.line, f"this policy has no `{key}`.")
         row = PolicyRow(
-            name=self._pattern(
-                item, "name", _NAME, MAX_NAME, "letters, digits, dots, dashes and underscores"
-            ),
+            name=self.pattern(item, "name", _NAME, MAX_NAME, "letters, digits, dots, dashes and underscores"),
             action_type=self._action(item),
-            target=self._pattern(
+            target=self.pattern(
                 item, "target", _TARGET, MAX_TARGET, "the name of a tool, with * for anything"
             ),
             effect=effect or PolicyVerdict.DENY,
             condition=self._condition(item),
-            required_clearance=self._number(item, "clearance", 1000),
-            template=self._choice(item, "template", Template),
-            timeout_seconds=self._duration(item, "timeout", 1),
-            reminder_seconds=self._reminder(item),
+            required_clearance=self.number(item, "clearance", 1000),
+            template=self.choice(item, "template", Template),
+            timeout_seconds=self.duration(item, "timeout", 1),
+            reminder_seconds=self._before(item, "remind_before"),
             approvers=approvers,
-            on_deny=self._choice(item, "on_deny", OnDeny),
-            self_approval=self._boolean(item, "self_approval"),
-            final=bool(self._boolean(item, "final")),
+            on_deny=self.choice(item, "on_deny", OnDeny),
+            self_approval=self.boolean(item, "self_approval"),
+            final=bool(self.boolean(item, "final")),
+            channels=self._channels(item),
+            quorum=self._quorum(item),
+            escalation_seconds=self._before(item, "escalate_before"),
+            escalate_to=escalate_to,
+            standing=self.boolean(item, "standing"),
         )
         self._fits(item, row, effect)
-        self._rows.append(DraftRow(item.line, team, row, members))
+        self._rows.append(DraftRow(item.line, team, row, members, steps))
 
     def _fits(self, item: Mapping, row: PolicyRow, effect: PolicyVerdict | None) -> None:
         if effect in (PolicyVerdict.ALLOW, PolicyVerdict.DENY):
@@ -235,54 +250,15 @@ class _Reader:
                         item.lines[key],
                         f"`{key}` is for policies whose effect is requires_approval, not {effect}.",
                     )
-        timeout = row.timeout_seconds
-        if timeout is None and row.template is not None:
-            timeout = TEMPLATES[row.template].timeout_seconds
-        if timeout is not None and row.reminder_seconds and row.reminder_seconds >= timeout:
-            self._faults.add(
-                item.lines["remind_before"], "`remind_before` must be shorter than the time for the decision."
-            )
-
-    def _known_keys(self, node: Mapping, known: tuple[str, ...], what: str) -> None:
-        for key, line in node.lines.items():
-            if key in known:
-                continue
-            if key in NOT_YET:
-                self._faults.add(line, f"`{key}` is not built yet: {NOT_YET[key]}. Leave it out.")
-            else:
-                self._faults.add(line, f"`{key[:100]}` is not a key of {what}; known are {', '.join(known)}.")
+        timeout = own_timeout(row)
+        for key, seconds in (
+            ("remind_before", row.reminder_seconds),
+            ("escalate_before", row.escalation_seconds),
+        ):
+            if timeout is not None and seconds and seconds >= timeout:
+                self._faults.add(item.lines[key], f"`{key}` must be shorter than the time for the decision.")
 
     # Values, each as its key wants it ------------------------------------------------------------------------
-
-    def _text(self, node: Node, key: str) -> str | None:
-        if not isinstance(node, Scalar):
-            self._faults.add(node.line, f"`{key}` must be a text.")
-            return None
-        if node.plain and (node.text.lower() in _WORDS or _NUMBER.fullmatch(node.text)):
-            said = f"`{node.text}`" if node.text else "nothing"
-            self._faults.add(node.line, f"`{key}` must be a text, and this is {said}: put it into quotes.")
-            return None
-        return node.text
-
-    def _pattern(self, item: Mapping, key: str, pattern: re.Pattern[str], longest: int, allowed: str) -> str:
-        node = item.items.get(key)
-        text = self._text(node, key) if node is not None else None
-        if node is None or text is None:
-            return ""
-        if len(text) > longest or not pattern.fullmatch(text):
-            self._faults.add(node.line, f"`{key}` must be {allowed}; at most {longest} characters.")
-        return text
-
-    def _choice(self, item: Mapping, key: str, kind: type[Choice]) -> Choice | None:
-        node = item.items.get(key)
-        if node is None:
-            return None
-        text = node.text if isinstance(node, Scalar) else None
-        if text in tuple(kind):
-            return kind(text)
-        given = f", not `{text[:50]}`" if text else ""
-        self._faults.add(node.line, f"`{key}` must be one of {', '.join(kind)}{given}.")
-        return None
 
     def _action(self, item: Mapping) -> str:
         node = item.items.get("action")
@@ -292,49 +268,16 @@ class _Reader:
             self._faults.add(node.line, f"`action` must be one of {', '.join(ACTIONS)}.")
         return TOOL_CALL
 
-    def _boolean(self, item: Mapping, key: str) -> bool | None:
+    def _before(self, item: Mapping, key: str) -> int | None:
+        """So long before the deadline; 0 for never."""
         node = item.items.get(key)
-        if node is None:
-            return None
-        if isinstance(node, Scalar) and node.plain and node.text in ("true", "false"):
-            return node.text == "true"
-        self._faults.add(node.line, f"`{key}` must be true or false.")
-        return None
-
-    def _number(self, item: Mapping, key: str, largest: int) -> int | None:
-        node = item.items.get(key)
-        if node is None:
-            return None
-        if (
-            isinstance(node, Scalar)
-            and node.plain
-            and _WHOLE.fullmatch(node.text)
-            and int(node.text) <= largest
-        ):
-            return int(node.text)
-        self._faults.add(node.line, f"`{key}` must be a whole number from 0 to {largest}.")
-        return None
-
-    def _duration(self, item: Mapping, key: str, shortest: int) -> int | None:
-        node = item.items.get(key)
-        if node is None:
-            return None
-        if isinstance(node, Scalar) and _DURATION.fullmatch(node.text):
-            seconds = sum(int(amount) * _UNITS[unit] for amount, unit in _PART.findall(node.text))
-            if shortest <= seconds <= MAX_TIMEOUT_SECONDS:
-                return seconds
-        self._faults.add(node.line, f"`{key}` must be a time up to 7d, such as 90s, 30m, 2h or 1d12h.")
-        return None
-
-    def _reminder(self, item: Mapping) -> int | None:
-        node = item.items.get("remind_before")
-        if isinstance(node, Scalar) and node.text == "never":
+        if isinstance(node, Scalar) and node.text in ("never", "0"):
             return 0
-        return self._duration(item, "remind_before", 1)
+        return self.duration(item, key, 1)
 
     def _condition(self, item: Mapping) -> str | None:
         node = item.items.get("when")
-        text = self._text(node, "when") if node is not None else None
+        text = self.text(node, "when") if node is not None else None
         if node is None or text is None:
             return None
         if text not in self._conditions:
@@ -348,29 +291,66 @@ class _Reader:
             self._faults.add(node.line, f"`when`: {fault[0].lower()}{fault[1:]}")
         return text
 
-    def _approvers(self, node: Node) -> tuple[Approvers | None, tuple[str, ...]]:
+    def _approvers(self, node: Node, key: str) -> tuple[Approvers, tuple[str, ...]]:
         if not isinstance(node, Mapping):
-            self._faults.add(node.line, "`approvers` must be a mapping with owner, roles or members.")
-            return None, ()
-        self._known_keys(node, APPROVERS, "`approvers`")
-        roles = self._list(node, "roles", self._role)
-        members = self._list(node, "members", lambda one: self._text(one, "members"))
-        owner = bool(self._boolean(node, "owner"))
+            self._faults.add(node.line, f"`{key}` must be a mapping with owner, roles or members.")
+            return Approvers(), ()
+        self.known_keys(node, APPROVERS, f"`{key}`")
+        roles = self.listed(node, "roles", self._role)
+        members = self.listed(node, "members", lambda one: self.text(one, "members"))
+        owner = bool(self.boolean(node, "owner"))
         if not (owner or roles or members):
-            self._faults.add(node.line, "`approvers` names nobody.")
+            self._faults.add(node.line, f"`{key}` names nobody.")
         return Approvers(owner=owner, roles=tuple(dict.fromkeys(roles))), tuple(members)
 
-    def _list(self, item: Mapping, key: str, read_one: Callable[[Node], Any]) -> list[Any]:
-        node = item.items.get(key)
+    def _escalate_to(self, item: Mapping) -> tuple[tuple[Approvers, ...] | None, tuple[tuple[str, ...], ...]]:
+        node = item.items.get("escalate_to")
         if node is None:
-            return []
-        if not isinstance(node, Sequence):
-            self._faults.add(node.line, f"`{key}` must be a list: [one, another].")
-            return []
-        if len(node.items) > 100:
-            self._faults.add(node.line, f"`{key}` has {len(node.items)} entries; the limit is 100.")
-            return []
-        return [found for one in node.items if (found := read_one(one)) is not None]
+            return None, ()
+        if not isinstance(node, Sequence) or not 1 <= len(node.items) <= MAX_STEPS:
+            self._faults.add(
+                node.line,
+                f"`escalate_to` must be a list of 1 to {MAX_STEPS} steps, each like approvers: [{{roles: [admin]}}].",
+            )
+            return None, ()
+        read = [self._approvers(step, "escalate_to") for step in node.items]
+        return tuple(step for step, _ in read), tuple(members for _, members in read)
+
+    def _quorum(self, item: Mapping) -> Quorum | None:
+        node = item.items.get("quorum")
+        if not isinstance(node, Mapping):
+            votes = self.number(item, "quorum", MAX_VOTES, 1)
+            return None if votes is None else Quorum(votes=votes)
+        self.known_keys(node, QUORUM, "`quorum`")
+        votes = self.number(node, "votes", MAX_VOTES, 1)
+        roles: dict[Role, int] = {}
+        given = node.items.get("roles")
+        if isinstance(given, Mapping):
+            for name, line in given.lines.items():
+                role = self._role(Scalar(line, name, plain=True))
+                needed = self.number(given, name, MAX_VOTES, 1)
+                if role is not None and needed is not None:
+                    roles[role] = needed
+                if votes is not None and needed is not None and needed > votes:
+                    self._faults.add(line, f"`quorum` asks for {needed} votes of {name} and {votes} in all.")
+        elif given is not None:
+            self._faults.add(
+                given.line, "`roles` of a quorum must be a mapping from a role to votes: {admin: 1}."
+            )
+        if not node.items:
+            self._faults.add(node.line, "`quorum` must be a number of votes, or say votes, roles or both.")
+        return quorum_of(votes, roles)
+
+    def _channels(self, item: Mapping) -> tuple[str, ...] | None:
+        if "channels" not in item.items:
+            return None
+        return tuple(dict.fromkeys(self.listed(item, "channels", self._channel)))
+
+    def _channel(self, node: Node) -> str | None:
+        if isinstance(node, Scalar) and _CHANNEL.fullmatch(node.text):
+            return node.text
+        self._faults.add(node.line, "a channel must be a name in lower case, such as email or webhook.")
+        return None
 
     def _role(self, node: Node) -> Role | None:
         known = tuple(role for role in Role if role is not Role.GUEST)

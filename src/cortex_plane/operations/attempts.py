@@ -15,7 +15,10 @@ from cortex_plane.domain.conversations import Said, StepRow
 from cortex_plane.domain.effects import ToolCall
 from cortex_plane.domain.errors import AlreadyExists, Conflict
 from cortex_plane.domain.jobs import JobKind
-from cortex_plane.domain.policies import Terms
+from cortex_plane.domain.policies import Approvers, Terms
+from cortex_plane.domain.quorums import is_met
+from cortex_plane.domain.receipts import Stamp
+from cortex_plane.operations.decisions import hop_fact
 from cortex_plane.operations.meters import meters
 from cortex_plane.operations.verbs import found
 from cortex_plane.storage import approvals, attempts, steps
@@ -63,6 +66,8 @@ async def _ask(
                     id, joined = await _request(tx, given, attempt, request)
                     asked |= {id} if request.kind is ApprovalKind.CALL else set()
                     facts += _facts(write, request, id, joined)
+                    if not joined:
+                        facts += await _reached(tx, write, id)
                     events.append(_event(request, id, joined))
                     told.append((request, joined))
             written = await attempts.advance_job(
@@ -100,6 +105,13 @@ async def _request(
     return request.id, False
 
 
+async def _reached(tx: Transaction, write: Write, id: UUID) -> list[Fact]:
+    """Everybody who may decide it is told, on their channels; whoever is out of office hands their part on."""
+    if write.asked_by is None:
+        raise AssertionError("a write that asks says who does")
+    return [hop_fact(write.asked_by, id, hop) for hop in await approvals.reach(tx, id)]
+
+
 def _facts(write: Write, request: NewRequest, id: UUID, joined: bool) -> list[Fact]:
     if write.asked_by is None:
         raise AssertionError("a write that asks says who does")
@@ -120,14 +132,20 @@ def _event(request: NewRequest, id: UUID, joined: bool) -> tuple[str, dict[str, 
     return "approval_requested", {**told, "kind": request.kind, "joined": joined}
 
 
-async def undecidable(db: Database, given: Assignment, terms: Terms, read_to: int) -> bool:
-    """Whether nobody at all could decide under these terms: better said now than when their time is over."""
+async def possible(db: Database, given: Assignment, terms: Terms, read_to: int) -> Terms | None:
+    """The terms as far as people can fulfil them; None where nobody or too few could: better said now than when their time
+    is over. Whom a request names must be one of those who may decide."""
     async with db.transaction(given.org_id) as tx:
         origin = found(await approvals.origin(tx, given.job_id, read_to), "job")
         barred = [] if terms.self_approval else origin["causes"]
-        return not await approvals.deciders(
+        able = await approvals.deciders(
             tx, terms.approvers, terms.required_clearance, origin["owner_id"], barred
         )
+    if terms.named is not None:
+        able = [each for each in able if each.id in terms.named]
+        chosen = tuple(each.id for each in able)
+        terms = replace(terms, approvers=Approvers(members=chosen), named=None)
+    return terms if is_met(terms.quorum, [each.roles for each in able]) else None
 
 
 async def adopt(db: Database, worker_id: UUID, worker_name: str, poison_deaths: int) -> list[Orphan]:
@@ -157,13 +175,15 @@ class Past:
     said: list[Said]
     steps: list[StepRow]
     calls: list[ToolCall]
+    receipts: dict[UUID, Stamp]
+    """By call: of those that somebody approved and that may still be sent."""
 
 
 async def past(db: Database, given: Assignment, read_to: int) -> Past:
     """Everything a resume needs, in one round trip; a task that has not begun needs nothing."""
     fresh = given.checkpoint is None
     if fresh and given.kind is JobKind.TASK:
-        return Past([], [], [])
+        return Past([], [], [], {})
     heard = read_to if given.kind is JobKind.CONVERSATION else None
     return Past(*await steps.past(db, given.org_id, given.job_id, given.session_id, heard, fresh))
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor, Permission
-from cortex_plane.domain.audit import AuditEntry
 from cortex_plane.domain.audit_exports import ExportWriter
 from cortex_plane.domain.errors import Conflict, Unavailable
 from cortex_plane.operations.audit import chain_by_chain
+from cortex_plane.operations.signing import public_keys
 from cortex_plane.operations.verbs import found, verb
-from cortex_plane.storage import audit, orgs, sessions
-from cortex_plane.storage.database import Database
+from cortex_plane.storage import audit, orgs, roots, sessions
+from cortex_plane.storage.database import Database, Transaction
 
 AT_A_TIME = 2
 """Each holds a connection and a snapshot for as long as its reader takes."""
@@ -43,14 +43,25 @@ async def _chunks(db: Database, org_id: UUID, session_id: UUID | None) -> AsyncG
             writer = ExportWriter()
             buffer = bytearray(writer.header(org.id, org.slug, session_id, await audit.now(tx)))
             yield b""
-            async for item in chain_by_chain(tx, session_id):
-                buffer += writer.entry(item) if isinstance(item, AuditEntry) else writer.head(item)
+            async for line in _lines(tx, writer, session_id):
+                buffer += line
                 if len(buffer) >= CHUNK_BYTES:
                     yield bytes(buffer)
                     buffer.clear()
         # After the snapshot has ended as it should: a trailer says that nothing is missing.
         buffer += writer.trailer()
         yield bytes(buffer)
+
+
+async def _lines(tx: Transaction, writer: ExportWriter, session_id: UUID | None) -> AsyncIterator[bytes]:
+    async for item in chain_by_chain(tx, session_id):
+        yield writer.item(item)
+    if session_id is not None:
+        return
+    for key in await public_keys(tx):
+        yield writer.key(key)
+    async for root in roots.everything(tx):
+        yield writer.root(root)
 
 
 @contextlib.contextmanager

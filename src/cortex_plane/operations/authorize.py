@@ -7,7 +7,7 @@ written. An answer costs no query: policies are compiled once for every version 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from cortex_plane.domain.authorization import PolicyVerdict
@@ -16,10 +16,22 @@ from cortex_plane.domain.policy_engine import CompiledPolicies
 from cortex_plane.operations.verbs import new_id
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leaning:
+    """The standing approval that a call leans on, and by which version of its giver's row it was judged."""
+
+    standing_id: UUID
+    granter_revision: int
+    counted: bool
+    """It was counted for this very call, when that was sent before."""
+
+
 @dataclass(frozen=True, slots=True)
 class Authorization:
     id: UUID
     decision: PolicyDecision
+    leaning: Leaning | None = None
+    """Where a person's standing approval allows what policy alone does not."""
 
     @property
     def verdict(self) -> PolicyVerdict:
@@ -34,3 +46,11 @@ def authorize(
     if turned_down and decision.verdict is PolicyVerdict.REQUIRES_APPROVAL:
         decision = PolicyDecision(verdict=PolicyVerdict.DENY, rule="turned down before, and unchanged")
     return Authorization(new_id(), decision)
+
+
+def leaning_on(answer: Authorization, leaning: Leaning) -> Authorization:
+    """A standing approval speaks where a person would have to; what is denied stays denied."""
+    if answer.verdict is not PolicyVerdict.REQUIRES_APPROVAL:
+        raise AssertionError(f"a standing approval cannot turn {answer.verdict}")
+    rule = f"standing:{leaning.standing_id}"
+    return replace(answer, decision=PolicyDecision(verdict=PolicyVerdict.ALLOW, rule=rule), leaning=leaning)

@@ -13,13 +13,17 @@ from uuid import UUID
 
 import structlog
 
+from cortex_plane.domain import deciding
 from cortex_plane.domain.access import Actor, scheduler_actor
+from cortex_plane.domain.approvals import ApprovalStatus
 from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.deciding import Opened
 from cortex_plane.domain.errors import CortexError, Unavailable
 from cortex_plane.domain.sessions import SessionStatus
-from cortex_plane.operations.approvals import act_when_due
+from cortex_plane.operations.decisions import again_where_others_were_first, hop_fact, write_end
+from cortex_plane.operations.meters import meters
 from cortex_plane.storage import approvals, audit, sessions
-from cortex_plane.storage.database import Database
+from cortex_plane.storage.database import Database, Transaction
 
 log = structlog.get_logger()
 
@@ -67,9 +71,91 @@ async def _each(looked: Tick, act: Callable[[], Awaitable[str | None]]) -> None:
         looked.done.append(done)
 
 
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """What a scheduler did to an approval."""
+
+    what: str
+    template: str
+    level: int
+
+
 async def _approval(db: Database, actor: Actor, id: UUID) -> str | None:
     acted = await act_when_due(db, actor, id)
     return acted.what if acted else None
+
+
+async def act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
+    """Remind, escalate or expire, whichever is due; None where somebody else was faster."""
+    acted = await again_where_others_were_first(lambda: _act_when_due(db, actor, id))
+    if acted is not None and acted.what == "expired":
+        db.hints.work()
+        meters().expired(actor.org_id, acted.template)
+    if acted is not None and acted.what == "escalated":
+        meters().escalated(actor.org_id, acted.template, acted.level)
+    return acted
+
+
+async def _act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
+    async with db.transaction(actor.org_id) as tx:
+        if not await approvals.take(tx, id):
+            return None
+        opened = await approvals.open_one(tx, id)
+        if opened is None or opened.approval.status is not ApprovalStatus.PENDING:
+            return None
+        request, level = opened.approval, opened.approval.escalation_level
+        if request.deadline is not None and request.deadline <= opened.now:
+            await _expire(tx, opened, actor)
+            return Acted("expired", request.template, level)
+        if level < len(request.escalate_at) and request.escalate_at[level] <= opened.now:
+            return Acted("escalated", request.template, await _escalate(tx, opened, actor))
+        if request.remind_at is None or request.remind_at > opened.now or not await approvals.remind(tx, id):
+            return None
+        await _reminded(tx, opened, actor)
+        return Acted("reminded", request.template, level)
+
+
+async def _reminded(tx: Transaction, opened: Opened, actor: Actor) -> None:
+    """Whoever became somebody who may decide, or can be reached, since the request was made hears of it now."""
+    request = opened.approval
+    hops = await approvals.reach(tx, request.id)
+    facts = [
+        Fact.of(actor, "approval_reminded", approval=str(request.id)),
+        *(hop_fact(actor, request.id, hop) for hop in hops),
+    ]
+    told = {"approval_id": str(request.id)}
+    await audit.append_to_session(
+        tx, request.session_id, facts, [("approval_reminded", request.job_id, told)]
+    )
+
+
+async def _expire(tx: Transaction, opened: Opened, actor: Actor) -> None:
+    request = opened.approval
+    closing = deciding.expired(opened)
+    deadline = request.deadline.isoformat() if request.deadline else None
+    told = {"approval": str(request.id), "tool": request.tool_name, "deadline": deadline}
+    await write_end(
+        tx, opened, closing, actor, [{"approval": str(request.id), "type": "expired"}],
+        Fact.of(actor, "approval_expired", **told),
+        ("approval_expired", request.job_id, {"approval_id": str(request.id)}), version=request.version,
+    )  # fmt: skip
+
+
+async def _escalate(tx: Transaction, opened: Opened, actor: Actor) -> int:
+    """One level up: more people may decide. The deadline stays."""
+    request = opened.approval
+    added = request.escalations[request.escalation_level]
+    level = await approvals.escalate(tx, request.id, deciding.joined(request.approvers, added))
+    hops = await approvals.reach(tx, request.id)
+    facts = [
+        Fact.of(actor, "approval_escalated", approval=str(request.id), level=level, to=deciding.said(added)),
+        *(hop_fact(actor, request.id, hop) for hop in hops),
+    ]
+    told = {"approval_id": str(request.id), "level": level}
+    await audit.append_to_session(
+        tx, request.session_id, facts, [("approval_escalated", request.job_id, told)]
+    )
+    return level
 
 
 async def _idle_session(db: Database, actor: Actor, id: UUID) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 import jsonschema_rs
@@ -35,6 +35,8 @@ class Edit:
     decided: Sequence[PolicyDecision]
     refused: CortexError | None
     """Why these arguments cannot be approved by anybody."""
+    same_terms: bool = False
+    """Whether the policies say the very same of the call as it is: whoever else is to vote may vote on this too."""
 
 
 async def prepared(db: Database, actor: Actor, id: UUID, decision: Decision) -> Edit | None:
@@ -72,7 +74,10 @@ async def prepared(db: Database, actor: Actor, id: UUID, decision: Decision) -> 
             code="edit_denied",
             hint="Choose arguments that the policy allows, or deny the call.",
         )
-    return Edit(arguments, digest, version, decided, refused)
+    before = replace(facts, arguments=approval.arguments)
+    asked = [policies.decide(before, request_rows(rows)) for rows in context["request_policies"]]
+    same = approval.policy_version == version and asked == decided
+    return Edit(arguments, digest, version, decided, refused, same)
 
 
 def _schema_fault(schema: dict[str, object] | None, arguments: dict[str, object]) -> CortexError | None:

@@ -21,6 +21,7 @@ from cortex_plane.domain.jobs import (
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.policies import PolicyRow
 from cortex_plane.domain.sessions import SessionKind, SessionStatus
+from cortex_plane.operations.policies import require_members
 from cortex_plane.operations.sessions import agent_for_new_session
 from cortex_plane.operations.verbs import found, new_id, once_only, verb
 from cortex_plane.storage import agents, audit, jobs, sessions
@@ -38,6 +39,8 @@ async def submit(db: Database, actor: Actor, draft: JobDraft, once: Once | None 
                 agent_id = found(await agents.get(tx, draft.agent), "agent").id
                 session_id = draft.session_id
                 await _require_open_session(tx, actor, session_id, agent_id)
+            demands = [policy.as_row() for policy in draft.policies]
+            await require_members(tx, demands)
             return await _create(
                 tx,
                 actor,
@@ -48,7 +51,7 @@ async def submit(db: Database, actor: Actor, draft: JobDraft, once: Once | None 
                 None,
                 JobKind.TASK,
                 actor.user_account_id,
-                [policy.as_row() for policy in draft.policies],
+                demands,
             )
 
         id, _ = await once_only(tx, actor, "jobs.submit", once, make)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from typing import Any
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor, ActorKind, Permission, database_owner
@@ -10,7 +11,7 @@ from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.errors import Stale
 from cortex_plane.domain.keys import KeyKind, NewKey
 from cortex_plane.domain.members import Role
-from cortex_plane.domain.orgs import NewOrg, Org, OrgChange, OrgDraft, OrgSettings
+from cortex_plane.domain.orgs import NewOrg, Org, OrgChange, OrgDraft, OrgSettings, OrgSettingsChange
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.operations.secrets import new_key_secret
 from cortex_plane.operations.verbs import found, new_id, verb
@@ -48,7 +49,7 @@ async def _create(db: Database, actor: Actor, draft: OrgDraft, *, platform: bool
     org_id, admin_id, key_id, team_id = new_id(), new_id(), new_id(), new_id()
     secret = new_key_secret()
     async with db.transaction(org_id) as tx:
-        org = await orgs.insert(tx, org_id, draft.slug, draft.name, asdict(OrgSettings()))
+        org = await orgs.insert(tx, org_id, draft.slug, draft.name, _stated(OrgSettings()))
         await teams.insert(tx, team_id, FIRST_TEAM, "Main", None)
         await members.insert(tx, admin_id, draft.admin_name, 0, [Role.ADMIN])
         await members.set_teams(tx, admin_id, [team_id])
@@ -83,10 +84,15 @@ async def list_page(db: Database, actor: Actor, position: Position | None, limit
 
 @verb(Permission.ORG_WRITE)
 async def update(db: Database, actor: Actor, change: OrgChange, revision: int | None) -> Org:
-    settings = asdict(change.settings) if change.settings else None
+    settings = _stated(change.settings) if change.settings else None
     async with db.transaction(actor.org_id) as tx:
         org = await orgs.update(tx, revision, change.name, settings)
         if org is None:
             raise Stale(f"The org has changed since revision {revision}.")
         await audit.append_to_org(tx, Fact.of(actor, "org_changed", name=change.name, settings=settings))
     return org
+
+
+def _stated(settings: OrgSettings | OrgSettingsChange) -> dict[str, Any]:
+    """Without what nobody said anything about."""
+    return {name: value for name, value in asdict(settings).items() if value is not None}

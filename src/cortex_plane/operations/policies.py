@@ -14,7 +14,7 @@ import orjson
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.agents import SkillSettings
 from cortex_plane.domain.audit import Fact
-from cortex_plane.domain.errors import Stale
+from cortex_plane.domain.errors import InvalidInput, Stale
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.policies import CallFacts, PolicyRow
@@ -25,7 +25,6 @@ from cortex_plane.domain.policy_files import (
     Explained,
     ExplainRequest,
     PlacedRow,
-    PolicyDiff,
     PolicyFile,
     PolicyVersion,
     PolicyVersionDetails,
@@ -46,6 +45,19 @@ book = PolicyBook()
 def request_rows(stored: Sequence[dict[str, Any]] | None) -> list[PolicyRow]:
     """The rows that a job brought along, as they are kept with it."""
     return [parse(PolicyRow, row) for row in stored or ()]
+
+
+async def require_members(tx: Transaction, rows: Sequence[PolicyRow]) -> None:
+    """Whom a request names must be there: better said when it is made than when it asks."""
+    named = {id for row in rows for id in row.named or ()}
+    if not named:
+        return
+    unknown = named - await policies.deciding_members(tx, list(named))
+    if unknown:
+        raise InvalidInput(
+            f"There is no active member with the id {min(unknown)}, who is named as an approver.",
+            hint="Name members by the ids that `cortex member list` shows; guests decide nothing.",
+        )
 
 
 @verb(Permission.POLICY_WRITE)
@@ -75,13 +87,9 @@ async def apply(db: Database, actor: Actor, file: PolicyFile, once: Once | None 
 async def _apply(
     tx: Transaction, actor: Actor, file: PolicyFile, draft: Draft, digest: str, now: int
 ) -> Applied:
-    people = [_person(row) for row in await policies.people(tx)]
-    known = await teams.find(tx, list(draft.team_lines))
-    slugs = {slug: known[slug] for slug in draft.team_lines if slug in known}
-    if len(slugs) < len(draft.team_lines):
-        slugs = {team.slug: team.id for team in (await teams.list_page(tx, None, 1000)).items} | slugs
     before = await policies.rows(tx, now) if now else []
-    rows, diff, warnings = await asyncio.to_thread(_examined, draft, slugs, people, before)
+    rows, warnings = await examined(tx, draft)
+    diff = await asyncio.to_thread(difference, before, rows)
     changed = bool(diff.added or diff.removed or diff.changed)
     version = now + 1 if changed else now
     if changed and not file.dry_run:
@@ -105,17 +113,27 @@ async def _apply(
     )
 
 
+async def examined(tx: Transaction, draft: Draft) -> tuple[list[PlacedRow], list[str]]:
+    """The rows of a file with the names in them looked up, and what seems odd about them. Raises ``InvalidInput`` that
+    names every line at fault."""
+    people = [_person(row) for row in await policies.people(tx)]
+    known = await teams.find(tx, list(draft.team_lines))
+    slugs = {slug: known[slug] for slug in draft.team_lines if slug in known}
+    if len(slugs) < len(draft.team_lines):
+        slugs = {team.slug: team.id for team in (await teams.list_page(tx, None, 1000)).items} | slugs
+    return await asyncio.to_thread(_examined, draft, slugs, people, await policies.platform_rows(tx))
+
+
 def _examined(
-    draft: Draft, slugs: dict[str, UUID], people: list[Person], before: list[PlacedRow]
-) -> tuple[list[PlacedRow], PolicyDiff, list[str]]:
-    """The rows of a file whose names were looked up, what they change, and what seems odd about them."""
+    draft: Draft, slugs: dict[str, UUID], people: list[Person], platform: list[PolicyRow]
+) -> tuple[list[PlacedRow], list[str]]:
     rows, lines = place(draft, slugs, people)
     faults = policy_faults()
     for at, message in faults_of(rows, people):
         faults.add(lines[at], message)
     faults.raise_any()
-    odd = sorted(itertools.islice(warnings_of(rows, people), MAX_WARNINGS))
-    return rows, difference(before, rows), [f"line {lines[at]}: {message}" for at, message in odd]
+    odd = sorted(itertools.islice(warnings_of(rows, people, platform), MAX_WARNINGS))
+    return rows, [f"line {lines[at]}: {message}" for at, message in odd]
 
 
 def _person(row: Row) -> Person:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Literal, Protocol
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Literal, Protocol
 from uuid import UUID
 
 from cortex_plane.domain.models import Request, Response, TextChunk
+from cortex_plane.domain.notifications import Card, Outgoing, Sent
 
 PauseSource = Literal["operator", "approval", "policy"]
 """Who stops a session, and who lets it go on, in the words of spec 4."""
@@ -17,6 +18,26 @@ class ModelBackend(Protocol):
 
     def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
         """Any number of chunks, then exactly one response, last. Raises `ModelError`."""
+        ...
+
+
+class Channel(Protocol):
+    """Carries messages to people. Keeps nothing between two messages that it could not do without.
+
+    Two things it may say besides. ``retry_schedule``: how many seconds to wait after each failure; without it the plane's own
+    times count. ``carries_credentials = False``: what it carries is read by others than its person, so its cards hold neither
+    links nor a token.
+    """
+
+    channel_type: str
+
+    def concerns(self, card: Card, shown: Mapping[str, Any]) -> bool:
+        """Whether this card says something that the last one did not: a mail cannot be edited, and nobody wants one for
+        every vote. ``shown`` is what the channel remembered of the last one."""
+        ...
+
+    async def send(self, outgoing: Outgoing) -> Sent:
+        """Deliver it, or bring the earlier message up to date. Raises ``TryAgain`` or ``Undeliverable``."""
         ...
 
 
@@ -60,4 +81,20 @@ class Meters(Protocol):
 
     def ticked(self, seconds: float) -> None:
         """A scheduler looked for what is due, and did it."""
+        ...
+
+    def escalated(self, org_id: UUID, template: str, to_level: int) -> None:
+        """More people are asked."""
+        ...
+
+    def delegated(self, org_id: UUID) -> None:
+        """Somebody handed their part in an approval to somebody else."""
+        ...
+
+    def called_back(self, channel: str, result: str) -> None:
+        """A decision came from outside: `ok`, `hmac_invalid`, `duplicate`, `conflict` or `expired_link`."""
+        ...
+
+    def delivered(self, channel: str, result: str) -> None:
+        """A message was sent (`ok`), will be tried again (`retry`), or was given up (`dead`)."""
         ...

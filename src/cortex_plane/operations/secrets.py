@@ -5,7 +5,10 @@ from __future__ import annotations
 import secrets
 
 from cortex_plane.domain.browser_sessions import LINK_PREFIX, SESSION_PREFIX
+from cortex_plane.domain.credentials import TOKEN_PREFIX, TOKEN_VERSION
+from cortex_plane.domain.identities import ALPHABET, CODE_LENGTH, VERIFY_PREFIX
 from cortex_plane.domain.keys import ENTROPY_BYTES, PREFIX
+from cortex_plane.domain.webhooks import SECRET_BYTES, secret_of
 
 
 def new_key_secret() -> str:
@@ -18,3 +21,24 @@ def new_link_token() -> str:
 
 def new_session_secret() -> str:
     return SESSION_PREFIX + secrets.token_urlsafe(ENTROPY_BYTES)
+
+
+def new_approval_token() -> str:
+    return f"{TOKEN_PREFIX}{TOKEN_VERSION}_{secrets.token_urlsafe(ENTROPY_BYTES)}"
+
+
+def new_verify_code() -> str:
+    return VERIFY_PREFIX + secrets.token_urlsafe(ENTROPY_BYTES)
+
+
+def new_sender_code() -> str:
+    return "".join(secrets.choice(ALPHABET) for _ in range(CODE_LENGTH))
+
+
+def new_mark() -> str:
+    """Tells one rendering of a page from another."""
+    return secrets.token_hex(8)
+
+
+def new_webhook_secret() -> str:
+    return secret_of(secrets.token_bytes(SECRET_BYTES))

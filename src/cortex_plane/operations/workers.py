@@ -49,9 +49,22 @@ async def publish(db: Database, versions: Sequence[ToolVersion]) -> None:
 
 async def require_key(db: Database, master: bytes) -> None:
     """Refuse a master key that this database does not know: every checkpoint would look forged."""
-    print_of = hmac.new(master, b"cortex-plane fingerprint", hashlib.sha256).digest()
-    known = await workers.key_fingerprint(db, print_of)
-    if not hmac.compare_digest(known, print_of):
+    mine = _print_of(master)
+    _require(await workers.key_fingerprint(db, mine), mine)
+
+
+async def require_known_key(db: Database, master: bytes) -> None:
+    """The same, and leaves no trace: a database that knows no key yet has nothing to say against this one."""
+    mine = _print_of(master)
+    _require(await workers.known_key(db) or mine, mine)
+
+
+def _print_of(master: bytes) -> bytes:
+    return hmac.new(master, b"cortex-plane fingerprint", hashlib.sha256).digest()
+
+
+def _require(known: bytes, mine: bytes) -> None:
+    if not hmac.compare_digest(known, mine):
         raise SetupError(
             "The master key is not the one that this database was used with.",
             code="wrong_master_key",

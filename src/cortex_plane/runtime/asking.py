@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from cortex_plane.domain.approvals import ApprovalKind, NewRequest
 from cortex_plane.domain.attempts import Write
@@ -18,7 +19,15 @@ from cortex_plane.domain.effects import CallStatus, doubt
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.models import AssistantTurn, UserTurn
-from cortex_plane.domain.policies import DEFAULT_TIMEOUT_SECONDS, OWNER_DECIDES, Approvers, OnDeny, Terms
+from cortex_plane.domain.policies import (
+    DEFAULT_TIMEOUT_SECONDS,
+    ONE_VOTE,
+    OWNER_DECIDES,
+    Approvers,
+    OnDeny,
+    Terms,
+)
+from cortex_plane.domain.quorums import quorum_said
 from cortex_plane.operations import attempts
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.calls import Call, Pending, storable
@@ -34,9 +43,13 @@ SETTLERS = replace(OWNER_DECIDES, approvers=Approvers(roles=(Role.ADMIN, Role.OP
 
 async def ask(attempt: Attempt, calls: Sequence[Call], due: Write) -> None:
     """Ends the attempt; returns only where nobody is left to be asked and the model must be told."""
+    terms: dict[UUID, Terms] = {}
     for call in _awaiting(calls):
-        if await attempts.undecidable(attempt.host.db, attempt.given, call.terms, attempt.at.message_seq):
+        found = await attempts.possible(attempt.host.db, attempt.given, call.terms, attempt.at.message_seq)
+        if found is None:
             await _turn_down(attempt, call, due)
+        else:
+            terms[call.id] = found
     awaiting = _awaiting(calls)
     if not awaiting:
         return
@@ -44,7 +57,7 @@ async def ask(attempt: Attempt, calls: Sequence[Call], due: Write) -> None:
     pending = Pending(due, attempt.at.step)
     pending.new(*(call for call in calls if call.status is not None and not call.written))
     write = pending.take()
-    write.requests = tuple(_request(attempt, call) for call in awaiting)
+    write.requests = tuple(_request(attempt, call, terms[call.id]) for call in awaiting)
     write.status = JobStatus.WAITING_FOR_APPROVAL
     paused = {"reason": "approval", "pause_source": "approval", "calls": [str(call.id) for call in awaiting]}
     write.events = [
@@ -66,8 +79,14 @@ async def _turn_down(attempt: Attempt, call: Call, due: Write) -> None:
     terms = call.terms
     clearance = f" of clearance {terms.required_clearance}" if terms.required_clearance else ""
     others = "" if terms.self_approval else ", and whoever asked for it may not approve it"
+    chosen = " among those whom the request names" if terms.named is not None else ""
+    who = (
+        "nobody can give it"
+        if terms.quorum == ONE_VOTE
+        else f"too few can give its {quorum_said(terms.quorum)}"
+    )
     message = (
-        f"`{call.name}` needs approval ({call.rule}), and nobody can give it: it is for {said(terms.approvers)}"
+        f"`{call.name}` needs approval ({call.rule}), and {who}: it is for {said(terms.approvers)}{chosen}"
         f"{clearance} to decide{others}."
     )
     if terms.on_deny is OnDeny.FAIL:
@@ -80,7 +99,7 @@ async def _turn_down(attempt: Attempt, call: Call, due: Write) -> None:
     call.status, call.error = CallStatus.REJECTED, f"{message} Do not send it again; go another way."
 
 
-def _request(attempt: Attempt, call: Call) -> NewRequest:
+def _request(attempt: Attempt, call: Call, terms: Terms) -> NewRequest:
     return NewRequest(
         id=new_id(),
         kind=ApprovalKind.CALL,
@@ -97,19 +116,19 @@ def _request(attempt: Attempt, call: Call) -> NewRequest:
         question=None,
         rule=call.rule,
         policy_version=attempt.policies_version,
-        terms=_bounded(attempt, call),
+        terms=_bounded(attempt, call, terms),
     )
 
 
-def _bounded(attempt: Attempt, call: Call) -> Terms:
+def _bounded(attempt: Attempt, call: Call, terms: Terms) -> Terms:
     """An agent may have a time of its own where nobody names one, and a cap for every one."""
     approval = attempt.limits.skills.approval
-    asked = call.terms.timeout_seconds
+    asked = terms.timeout_seconds
     if call.rule.startswith("default:"):
         # Whatever is shorter than the default was asked for by the job's own request.
         own = approval.token_ttl_seconds
         asked = own if asked == DEFAULT_TIMEOUT_SECONDS else min(own, asked)
-    return replace(call.terms, timeout_seconds=min(asked, approval.max_ttl_seconds))
+    return replace(terms, timeout_seconds=min(asked, approval.max_ttl_seconds))
 
 
 def uncertain(attempt: Attempt, call: Call) -> NewRequest:

@@ -25,10 +25,12 @@ from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.models import CallRequest, CallResult, Response, ToolSpec
 from cortex_plane.domain.policies import Terms
 from cortex_plane.domain.tools import InvalidArguments, OnUncertain
-from cortex_plane.operations.authorize import Authorization
+from cortex_plane.operations.authorize import Authorization, Leaning
 from cortex_plane.runtime.tools.tool import Tool
 
 MAX_ERROR = 4000
+OF_INTENTS = ("session_suspended", "call_sent_again", "standing_used")
+"""What the audit trail says of sending and asking."""
 SHOWN_BYTES = 2048
 
 
@@ -100,6 +102,10 @@ class Call:
         return terms
 
     @property
+    def leaning(self) -> Leaning | None:
+        return self.authorization.leaning if self.authorization else None
+
+    @property
     def code(self) -> Tool:
         if self.tool is None:
             raise RuntimeError(f"The call {self.id} was refused: it is never sent.")
@@ -133,7 +139,9 @@ class Call:
         """As the ledger keeps it. Reading needs no intent, so what allowed it stands on the audit trail alone."""
         granted = None if self.kind is CallKind.READ else self.authorization
         decision = granted.decision if granted else None
+        leaning = leans(self.leaning) if self.leaning and self.status is CallStatus.INTENDED else {}
         return {
+            **leaning,
             "id": str(self.id),
             "step": step,
             "position": self.position,
@@ -264,16 +272,24 @@ def _storable(arguments: dict[str, Any] | str) -> bytes:
     return kept if len(kept) <= 20_000 else canonical(kept[:20_000].decode(errors="ignore"))
 
 
+def leans(on: Leaning) -> dict[str, Any]:
+    """As a write names the standing approval that it counts on."""
+    return {"standing_id": str(on.standing_id), "granter_revision": on.granter_revision}
+
+
 def authorized(call: Call, answer: Authorization) -> None:
     """A call that is denied is refused, and the model is told why; one that needs a person waits for them."""
     call.authorization = answer
-    if call.kind is CallKind.REFUSED or answer.verdict is PolicyVerdict.ALLOW:
+    if call.kind is CallKind.REFUSED:
         return
-    if answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
+    asks = answer.verdict is PolicyVerdict.REQUIRES_APPROVAL
+    if call.kind is CallKind.READ and (asks or answer.leaning is not None):
+        # What people are asked about leaves a row before it is sent. Reading twice harms nobody.
+        call.kind, call.declared = CallKind.EFFECT, OnUncertain.RETRY_WITH_KEY
+    if answer.verdict is PolicyVerdict.ALLOW:
+        return
+    if asks:
         call.status = CallStatus.AWAITING
-        if call.kind is CallKind.READ:
-            # What people are asked about leaves a row before it is sent. Reading twice harms nobody.
-            call.kind, call.declared = CallKind.EFFECT, OnUncertain.RETRY_WITH_KEY
         return
     call.status = CallStatus.REJECTED
     call.error = f"`{call.name}` is denied ({call.rule}). Do not call it again; go another way."
@@ -336,7 +352,7 @@ def without_intents(write: Write) -> Write:
         requests=(),
         status=None,
         events=[event for event in write.events if event[0] not in ("status", "session_paused")],
-        facts=[fact for fact in write.facts if fact.action not in ("session_suspended", "call_sent_again")],
+        facts=[fact for fact in write.facts if fact.action not in OF_INTENTS],
     )
 
 

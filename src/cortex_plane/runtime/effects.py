@@ -21,8 +21,9 @@ from cortex_plane.domain.effects import CallStatus, Settlement, settlement
 from cortex_plane.domain.errors import CortexError
 from cortex_plane.domain.jobs import Hold
 from cortex_plane.domain.tools import DidNotHappen, Happened, OnUncertain, ToolError
+from cortex_plane.runtime import receipts
 from cortex_plane.runtime.asking import uncertain
-from cortex_plane.runtime.calls import Call, outcome_of, storable
+from cortex_plane.runtime.calls import Apart, Call, outcome_of, storable, without_intents
 from cortex_plane.runtime.clock import ticks
 from cortex_plane.runtime.tools.context import ToolContext
 from cortex_plane.runtime.tools.results import encode_result
@@ -55,6 +56,8 @@ async def perform(attempt: Attempt, call: Call, calls: Sequence[Call], due: Writ
     """A call with side effects, until it is settled. ``due`` holds its intent where it is ``new``."""
     step = attempt.at.step
     if new:
+        if call.granted:
+            await _require_receipt(attempt, call, due)
         due.dispatches = True
         if not await _send(attempt, call, calls, due, step):
             await _settle(attempt, call, calls, ended=True)
@@ -66,6 +69,25 @@ async def perform(attempt: Attempt, call: Call, calls: Sequence[Call], due: Writ
             await _settle(attempt, call, calls, ended=True)
         return
     await _settle(attempt, call, calls, ended=False)
+
+
+async def _require_receipt(attempt: Attempt, call: Call, due: Write) -> None:
+    """Without a true receipt an approved call is not sent: the job ends, and says why. What was done before is kept."""
+    wrong = receipts.refusal(attempt, call, sent=False)
+    if wrong is None:
+        return
+    call.status, call.error = CallStatus.REJECTED, f"not sent: {wrong}"
+    kept = without_intents(due)
+    kept.outcomes = orjson.dumps([*orjson.loads(kept.outcomes or b"[]"), call.outcome(Apart())])
+    kept.facts = [
+        *kept.facts,
+        attempt.fact("receipt_refused", call=str(call.id), tool=call.name, reason=wrong),
+    ]
+    await attempt.fail(
+        f"`{call.name}` was not sent: {wrong}. Somebody may have written to the database behind the plane's back.",
+        "Look at `cortex audit verify`; then `cortex job resubmit` asks again.",
+        kept,
+    )
 
 
 async def _send(

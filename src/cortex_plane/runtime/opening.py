@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
+from uuid import UUID
 
 import orjson
 import structlog
 
 from cortex_plane.domain.agents import PromptChange, SkillSettings
-from cortex_plane.domain.attempts import Assignment, Write
+from cortex_plane.domain.attempts import Assignment, Write, Written
 from cortex_plane.domain.authorization import PolicyVerdict
 from cortex_plane.domain.checkpoint_recovery import CheckpointCorrupt, open_sealed
 from cortex_plane.domain.checkpoints import CheckpointStatus
@@ -19,14 +21,16 @@ from cortex_plane.domain.effects import CallStatus, ToolCall
 from cortex_plane.domain.jobs import Hold, JobStatus
 from cortex_plane.domain.models import Turn
 from cortex_plane.domain.policies import CallFacts
-from cortex_plane.operations import attempts
-from cortex_plane.operations.authorize import Authorization, authorize
+from cortex_plane.domain.receipts import Stamp
+from cortex_plane.operations import attempts, standing_approvals
+from cortex_plane.operations.authorize import Authorization, Leaning, authorize, leaning_on
 from cortex_plane.operations.policies import book, request_rows
-from cortex_plane.runtime import telling
-from cortex_plane.runtime.calls import Call, CallKind, Toolbox, authorized, planned, restored
+from cortex_plane.runtime import receipts, telling
+from cortex_plane.runtime.calls import Call, CallKind, Toolbox, authorized, leans, planned, restored
 from cortex_plane.runtime.lease import Ended, Host, Lease
 from cortex_plane.runtime.progress import Progress
 from cortex_plane.runtime.tools.app import App
+from cortex_plane.storage.vault import Vault
 
 log = structlog.get_logger()
 
@@ -40,20 +44,36 @@ class Opening(Lease):
         self.toolbox = _toolbox(host.apps[given.app], self.limits.skills)
         self.turned_down: set[tuple[str, str]] = set()
         """Calls that a person said no to: they do not come back unchanged."""
+        self.leaning: dict[UUID, Leaning] = {}
+        """Calls that a standing approval covered when this attempt asked."""
+        self.receipts: dict[UUID, Stamp] = {}
+        """By call: of those that somebody approved."""
         self._request_rows = request_rows(given.request_policies)
 
     # Permission ------------------------------------------------------------------------------------------------
 
     async def authorize(self, calls: Sequence[Call]) -> None:
         """Ask the one door about each call, by the policies that hold now as far as we know."""
+        taken: Counter[UUID] = Counter()
         for call in calls:
-            if call.kind is not CallKind.REFUSED:
-                authorized(call, await self.judged(call))
+            if call.kind is CallKind.REFUSED:
+                continue
+            answer = await self.judged(call)
+            leaning = await self._covered(call, answer, taken)
+            if leaning is not None:
+                answer = leaning_on(answer, leaning)
+                taken[leaning.standing_id] += not leaning.counted
+            authorized(call, answer)
 
     async def judged(self, call: Call) -> Authorization:
+        """What the policies say; people's standing approvals are not asked."""
         policies = await book.at(self.host.db, self.given.org_id, self.policies_heard)
         self.policies_version = self.policies_heard
-        facts = CallFacts(
+        turned_down = (call.name, call.input_hash) in self.turned_down
+        return authorize(policies, self._facts(call), self._request_rows, turned_down=turned_down)
+
+    def _facts(self, call: Call) -> CallFacts:
+        return CallFacts(
             target=call.name,
             arguments=orjson.loads(call.arguments),
             read_only=not self.toolbox.has_side_effects(call.code),
@@ -62,8 +82,49 @@ class Opening(Lease):
             teams=tuple(self.given.teams),
             session_kind=self.given.session_kind,
         )
-        turned_down = (call.name, call.input_hash) in self.turned_down
-        return authorize(policies, facts, self._request_rows, turned_down=turned_down)
+
+    async def _covered(self, call: Call, answer: Authorization, taken: Mapping[UUID, int]) -> Leaning | None:
+        """The standing approval that a call may lean on, where it needs a person's yes and nobody said no."""
+        self.leaning.pop(call.id, None)
+        terms = answer.decision.terms
+        if answer.verdict is not PolicyVerdict.REQUIRES_APPROVAL or terms is None or not terms.standing:
+            return None
+        if call.digest is None:
+            return None
+        uncovered = standing_approvals.Uncovered(
+            call_id=call.id, tool_name=call.name, tool_digest=call.digest, input_hash=call.input_hash,
+            facts=self._facts(call), terms=terms,
+        )  # fmt: skip
+        found = await standing_approvals.cover(
+            self.host.db, self.given, self.at.message_seq, uncovered, taken, Vault(self.host.master_key)
+        )
+        for standing_id, why in found.refused:
+            self.notes.append(receipts.standing_refused(self, call, standing_id, why))
+        if found.leaning is not None:
+            self.leaning[call.id] = found.leaning
+        return found.leaning
+
+    async def write(self, write: Write, *, keep_checkpoint: bool = False) -> Written:
+        """Whatever is sent on a standing approval names it: it is looked at once more, and counted, in the same commit."""
+        if write.dispatches and self.leaning:
+            self._lean(write)
+        return await super().write(write, keep_checkpoint=keep_checkpoint)
+
+    def _lean(self, write: Write) -> None:
+        again = [
+            {"id": str(id), **leans(on)} for id in write.again if (on := self.leaning.get(id)) is not None
+        ]
+        if again:
+            write.granted = orjson.dumps([*orjson.loads(write.granted or b"[]"), *again])
+        used = [
+            self.fact(
+                "standing_used", standing=row["standing_id"], call=row["id"], tool=row["tool"],
+                digest=row["digest"], input_hash=row["input_hash"],
+            )
+            for row in orjson.loads(write.calls or b"[]")
+            if "standing_id" in row
+        ]  # fmt: skip
+        write.facts = [*write.facts, *used]
 
     # State -----------------------------------------------------------------------------------------------------
 
@@ -88,6 +149,7 @@ class Opening(Lease):
             if self.at.status is CheckpointStatus.AWAITING_APPROVAL:
                 self.at.status = CheckpointStatus.IN_PROGRESS
         past = await attempts.past(self.host.db, given, self.at.message_seq)
+        self.receipts = past.receipts
         self.turned_down = {
             (call.tool_name, call.input_hash)
             for call in past.calls
@@ -146,6 +208,7 @@ class Opening(Lease):
             else:
                 said = call.error
                 restored(call, row)
+                self._check_receipt(call)
                 if row.status is CallStatus.CLEARED and call.tool is not None:
                     unknown += [] if await self.may_be_sent_again(call) else [_anew(call)]
                 if row.status is CallStatus.APPROVED and call.tool is not None:
@@ -160,10 +223,26 @@ class Opening(Lease):
                 call.status = None
         return calls
 
+    def _check_receipt(self, call: Call) -> None:
+        """What was sent with an approval is sent again with it only if its receipt is true."""
+        wrong = receipts.refusal(self, call, sent=True) if call.granted else None
+        if wrong is not None:
+            call.granted = False
+            self.notes.append(self.fact("receipt_refused", call=str(call.id), tool=call.name, reason=wrong))
+
     async def may_be_sent_again(self, call: Call) -> bool:
-        """A call that was sent before needs permission of this moment, or the very approval that it was sent with."""
-        verdict = (await self.judged(call)).verdict
-        return verdict is PolicyVerdict.ALLOW or (verdict is PolicyVerdict.REQUIRES_APPROVAL and call.granted)
+        """A call that was sent before needs permission of this moment, or the very approval that it was sent with.
+
+        A standing approval is that only where it was counted for this call, and while it lasts: it is not counted twice.
+        """
+        answer = await self.judged(call)
+        if answer.verdict is not PolicyVerdict.REQUIRES_APPROVAL:
+            self.leaning.pop(call.id, None)
+            return answer.verdict is PolicyVerdict.ALLOW
+        if call.granted:
+            return True
+        leaning = await self._covered(call, answer, {})
+        return leaning is not None and leaning.counted
 
     async def _outgrown(self, call: Call, row: ToolCall) -> bool:
         """Whether an approval does not fit any more: other code, another time, or a policy that denies it by now."""

@@ -7,22 +7,21 @@ import contextlib
 import os
 import random
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import structlog
 
 from cortex_plane.domain.errors import CortexError
-from cortex_plane.operations import deadlines, events
+from cortex_plane.operations import deadlines
+from cortex_plane.operations.chores import CHORES, Chore
 from cortex_plane.operations.meters import meters
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.clock import ticks
 from cortex_plane.storage.database import Database
-from cortex_plane.storage.migrate import EVENT_MONTHS_AHEAD
 
 log = structlog.get_logger()
 
 POLL_SECONDS = 0.5
-PARTITIONS_SECONDS = 3600.0
 
 
 class Scheduler:
@@ -34,12 +33,15 @@ class Scheduler:
         *,
         poll_seconds: float = POLL_SECONDS,
         name: str | None = None,
+        chores: Sequence[Chore] = CHORES,
     ) -> None:
         self.db = db
         self.id = new_id()
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
         self._poll = poll_seconds
-        self._partitions_at = ticks() + PARTITIONS_SECONDS
+        self._chores = chores
+        # Not all processes at the same moment, and none of it before the plane serves.
+        self._due = {c.name: ticks() + c.every_seconds * random.uniform(0.5, 1.0) for c in chores}  # noqa: S311
 
     async def run(self) -> None:
         while True:  # noqa: ASYNC110 -- it rests between two looks, it does not wait for anything
@@ -51,7 +53,7 @@ class Scheduler:
         try:
             looked = await deadlines.tick(self.db, self.id, self.name)
             meters().ticked(ticks() - started)
-            await self._keep_partitions()
+            await self._do_chores()
             if looked.full:
                 return 0.0
             left = await deadlines.seconds_to_next(self.db)
@@ -66,12 +68,18 @@ class Scheduler:
         # What is overdue now could not be done a moment ago: it is tried again, but not at full speed.
         return rest if left is None or left <= 0 else min(rest, left)
 
-    async def _keep_partitions(self) -> None:
-        """The event table has its months ahead, however long the plane runs, and no chunks of the dead."""
-        if ticks() >= self._partitions_at:
-            self._partitions_at = ticks() + PARTITIONS_SECONDS
-            await self.db.call("prepare_event_partitions", None, EVENT_MONTHS_AHEAD)
-            await events.forget_chunks(self.db)
+    async def _do_chores(self) -> None:
+        for chore in self._chores:
+            if ticks() < self._due[chore.name]:
+                continue
+            self._due[chore.name] = ticks() + chore.every_seconds
+            try:
+                await chore.do(self.db)
+            except (CortexError, TimeoutError) as error:
+                log.warning("chore not done yet", chore=chore.name, error=str(error))
+            except Exception:
+                # A defect of ours: loud, and no harm to deadlines.
+                log.exception("chore failed", chore=chore.name)
 
 
 @contextlib.asynccontextmanager

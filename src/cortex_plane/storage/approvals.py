@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -17,6 +17,7 @@ from cortex_plane.domain.approvals import (
     ApprovalStatus,
     Channel,
     Choice,
+    Delegation,
     Excerpt,
     NewRequest,
     Vote,
@@ -24,8 +25,10 @@ from cortex_plane.domain.approvals import (
 )
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.deciding import Closing, Opened
+from cortex_plane.domain.members import Role
 from cortex_plane.domain.pages import Page, Position
-from cortex_plane.domain.policies import Approvers, Terms
+from cortex_plane.domain.policies import Approvers, Quorum, Terms
+from cortex_plane.domain.receipts import Decided
 from cortex_plane.domain.values import adapter, parse
 from cortex_plane.storage.database import Database, Row, Transaction
 from cortex_plane.storage.queries import Queries
@@ -37,6 +40,13 @@ SHORTEST_GRANT_SECONDS = 3600
 """A grant lives as long as people had to give it, but long enough for a busy worker to use it."""
 
 SessionEvent = tuple[str, UUID | None, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Decider:
+    id: UUID
+    name: str
+    roles: frozenset[Role]
 
 
 # Reading ---------------------------------------------------------------------------------------------------------
@@ -110,13 +120,18 @@ async def deciders(
     clearance: int,
     owner_id: UUID | None,
     not_these: Sequence[UUID],
-) -> list[str]:
-    """Names of those who could decide now."""
+    limit: int | None = None,
+) -> list[Decider]:
+    """Those who could decide now, by name."""
     rows = await tx.rows(
         queries.deciders, owner_id, approvers.owner, list(approvers.roles), list(approvers.members),
-        clearance, list(not_these),
+        clearance, list(not_these), limit,
     )  # fmt: skip
-    return [row["display_name"] for row in rows]
+    return [Decider(row["id"], row["display_name"], frozenset(map(Role, row["roles"]))) for row in rows]
+
+
+async def delegations(tx: Transaction, id: UUID) -> list[Delegation]:
+    return [parse(Delegation, row) for row in await tx.rows(queries.delegations, id)]
 
 
 async def context(tx: Transaction, id: UUID) -> Row | None:
@@ -164,6 +179,7 @@ async def insert(tx: Transaction, request: NewRequest, job_id: UUID, agent_id: U
         if deadline is not None and terms.reminder_seconds and terms.reminder_seconds < terms.timeout_seconds
         else None
     )
+    escalations = _escalations(terms, deadline)
     await tx.rows(
         queries.insert, tx.org, request.id, request.kind, attempt["session_id"], job_id, agent_id,
         request.step_index, "tool_call", request.tool_name, request.tool_digest, request.tool_name,
@@ -173,8 +189,24 @@ async def insert(tx: Transaction, request: NewRequest, job_id: UUID, agent_id: U
         adapter(Approvers).dump_python(terms.approvers, mode="json"), terms.on_deny, terms.self_approval,
         attempt["owner_id"], attempt["caused_by"], attempt["causes"],
         request.terms_hash(attempt["causes"]), now, deadline, remind,
-        request.call_id,
+        request.call_id, adapter(Quorum).dump_python(terms.quorum, mode="json"),
+        [adapter(Approvers).dump_python(approvers, mode="json") for _, approvers in escalations],
+        [at for at, _ in escalations], list(terms.channels) if terms.channels is not None else None, terms.standing,
+        terms.action, terms.details,
     )  # fmt: skip
+
+
+def _escalations(terms: Terms, deadline: datetime | None) -> list[tuple[datetime, Approvers]]:
+    """The first so long before the deadline as the terms say, the others spread evenly over what is left."""
+    before = terms.escalation_seconds
+    if deadline is None or not before:
+        return []
+    window = before if before < terms.timeout_seconds else terms.timeout_seconds / 2
+    step = window / len(terms.escalations) if terms.escalations else 0.0
+    return [
+        (deadline - timedelta(seconds=window - place * step), approvers)
+        for place, approvers in enumerate(terms.escalations)
+    ]
 
 
 # Deciding --------------------------------------------------------------------------------------------------------
@@ -202,10 +234,11 @@ async def close_one(
     happened: Sequence[dict[str, Any]],
     events: Sequence[SessionEvent],
     facts: Sequence[Fact],
-) -> None:
+) -> Decided | None:
+    """Returns what a receipt says of it, where somebody decided: read here, it costs no way of its own."""
     request = opened.approval
     tx.told = tx.told or bool(events)
-    await tx.rows(
+    decided = await tx.value(
         queries.close_one, tx.org, request.id, request.version, version, closing.status,
         arguments.decode() if arguments is not None else None,
         bytes.fromhex(input_hash) if input_hash is not None else None,
@@ -217,6 +250,59 @@ async def close_one(
         [kind for kind, _, _ in events], [job for _, job, _ in events], [data for _, _, data in events],
         [fact.action for fact in facts], [fact.body for fact in facts],
     )  # fmt: skip
+    return None if decided is None else parse(Decided, decided)
+
+
+async def vote_one(
+    tx: Transaction,
+    opened: Opened,
+    *,
+    version: int,
+    arguments: bytes | None,
+    input_hash: str | None,
+    actor: Actor,
+    reason: str | None,
+    channel: Channel,
+    key: str | None,
+    happened: Sequence[dict[str, Any]],
+    events: Sequence[SessionEvent],
+    facts: Sequence[Fact],
+) -> None:
+    request = opened.approval
+    tx.told = tx.told or bool(events)
+    await tx.rows(
+        queries.vote_one, tx.org, request.id, request.version, version,
+        arguments.decode() if arguments is not None else None,
+        bytes.fromhex(input_hash) if input_hash is not None else None,
+        actor.user_account_id, actor.name, reason, channel, key, list(happened), [kind for kind, _, _ in events], [job for _, job, _ in events],
+        [data for _, _, data in events], [fact.action for fact in facts], [fact.body for fact in facts],
+    )  # fmt: skip
+
+
+async def delegate(
+    tx: Transaction, id: UUID, actor: Actor, to: UUID, name: str, clearance: int, reason: str | None
+) -> None:
+    await tx.rows(
+        queries.delegate, tx.org, id, actor.user_account_id, actor.name, to, name, clearance, reason
+    )
+
+
+async def escalate(tx: Transaction, id: UUID, approvers: Approvers) -> int:
+    """The level that it is at now."""
+    level: int = await tx.value(
+        queries.escalate, tx.org, id, adapter(Approvers).dump_python(approvers, mode="json")
+    )
+    return level
+
+
+async def reach(tx: Transaction, id: UUID) -> Sequence[Row]:
+    """Tell everybody who may decide it now; returns the hops of those who are out of office."""
+    return await tx.rows(queries.reach, tx.org, id)
+
+
+async def twin(tx: Transaction, id: UUID, input_hash: str) -> UUID | None:
+    other: UUID | None = await tx.value(queries.twin, id, bytes.fromhex(input_hash))
+    return other
 
 
 async def with_key(tx: Transaction, id: UUID, key: str) -> Row | None:

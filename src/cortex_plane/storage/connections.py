@@ -1,21 +1,60 @@
-"""Channel connections and mappings in SQL."""
+"""Channel connections and mappings in SQL. Secrets are sealed before they get here."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping as Dict
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
+
+import orjson
 
 from cortex_plane.domain.connections import Connection, Mapping
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.values import parse
-from cortex_plane.storage.database import Transaction
+from cortex_plane.storage.database import Database, Row, Transaction
 from cortex_plane.storage.queries import Queries
 from cortex_plane.storage.rows import after, one, page
+from cortex_plane.storage.vault import Vault
 
 queries = Queries("connections")
 
 
-async def insert(tx: Transaction, id: UUID, channel_type: str, name: str) -> Connection:
-    (row,) = await tx.rows(queries.insert, tx.org, id, channel_type, name)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sealed:
+    """A connection with what opens its messages, as of a moment."""
+
+    id: UUID
+    channel_type: str
+    name: str
+    config: dict[str, Any]
+    sealed: bytes | None
+    disabled_at: datetime | None
+    now: datetime
+
+
+def seal(vault: Vault, org_id: UUID, id: UUID, secrets: Dict[str, str]) -> bytes:
+    return vault.seal(org_id, f"connection/{id}", orjson.dumps(dict(secrets)))
+
+
+def opened(vault: Vault, org_id: UUID, id: UUID, sealed: bytes | None) -> dict[str, str]:
+    """The secrets of a connection; none where it has none."""
+    if sealed is None:
+        return {}
+    secrets: dict[str, str] = orjson.loads(vault.open(org_id, f"connection/{id}", sealed))
+    return secrets
+
+
+async def insert(
+    tx: Transaction,
+    id: UUID,
+    channel_type: str,
+    name: str,
+    config: dict[str, Any] | None = None,
+    sealed: bytes | None = None,
+) -> Connection:
+    (row,) = await tx.rows(queries.insert, tx.org, id, channel_type, name, config or {}, sealed)
     return parse(Connection, row)
 
 
@@ -28,9 +67,27 @@ async def list_page(tx: Transaction, position: Position | None, limit: int) -> P
 
 
 async def update(
-    tx: Transaction, id: UUID, name: str | None, enabled: bool | None, revision: int | None
+    tx: Transaction,
+    id: UUID,
+    name: str | None,
+    enabled: bool | None,
+    revision: int | None,
+    url: str | None = None,
 ) -> Connection | None:
-    return one(Connection, await tx.row(queries.update, id, name, enabled, revision))
+    return one(Connection, await tx.row(queries.update, id, name, enabled, revision, url))
+
+
+async def sealed(tx: Transaction, id: UUID) -> Sealed | None:
+    return one(Sealed, await tx.row(queries.sealed, id))
+
+
+async def lock(tx: Transaction, id: UUID) -> Sealed | None:
+    """As ``sealed``, for whoever is about to change it."""
+    return one(Sealed, await tx.row(queries.lock, id))
+
+
+async def reseal(tx: Transaction, id: UUID, sealed: bytes) -> None:
+    await tx.rows(queries.reseal, id, sealed)
 
 
 async def mappings(
@@ -38,3 +95,21 @@ async def mappings(
 ) -> Page[Mapping]:
     rows = await tx.rows(queries.mappings, *after(position), limit + 1, user_account_id)
     return page(Mapping, rows, limit)
+
+
+async def verified_mapping(tx: Transaction, connection_id: UUID, channel_user_id: str) -> Mapping | None:
+    """Whose this name is on this connection."""
+    return one(Mapping, await tx.row(queries.verified_mapping, connection_id, channel_user_id))
+
+
+async def find_failing(
+    db: Database, channel_type: str, longer: timedelta, limit: int
+) -> list[tuple[UUID, UUID]]:
+    """Org and id of connections in any org to which nothing has got through for so long."""
+    rows = await db.call("find_failing_connections", None, channel_type, longer, limit)
+    return [(row["org_id"], row["id"]) for row in rows]
+
+
+async def give_up(tx: Transaction, id: UUID, reason: str, longer: timedelta) -> Row | None:
+    """Disable it, unless something has got through or somebody disabled it meanwhile."""
+    return await tx.row(queries.give_up, id, reason, longer)

@@ -15,6 +15,7 @@ from cortex_plane.storage import crash_points
 from cortex_plane.storage.faults import border
 from cortex_plane.storage.hints import Hints
 from cortex_plane.storage.queries import SQL, every_query
+from cortex_plane.storage.vault import Vault
 
 Row = Mapping[str, Any]
 
@@ -26,8 +27,8 @@ ACQUIRE_SECONDS = 5
 
 TELLING: Final = frozenset(
     {
-        "adopt_job", "advance_job", "append_chunks", "claim_jobs", "ingest_message", "post_message", "release_job",
-        "void_chunks",
+        "adopt_job", "advance_job", "append_chunks", "claim_jobs", "ingest_message", "post_message", "record_delivery",
+        "release_job", "void_chunks",
     }
 )  # fmt: skip
 """The hot verbs that append events: whoever waits for events is given a hint after their commit."""
@@ -88,14 +89,32 @@ class Transaction:
 class Database:
     """A pool of connections. It is the only thing that other layers need to hold."""
 
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool: Any, vault: Vault | None = None) -> None:
         self._pool = pool
         self._in_use = 0
+        self._vault = vault
         self.hints = Hints(pool)
+
+    @property
+    def vault_at_hand(self) -> Vault | None:
+        return self._vault
+
+    @property
+    def vault(self) -> Vault:
+        """What opens the secrets that are kept in it. Programs that only look have none."""
+        if self._vault is None:
+            raise SetupError("This program was started without the master key.", code="no_master_key")
+        return self._vault
 
     @classmethod
     async def open(
-        cls, url: str, *, min_size: int = 1, max_size: int = 20, prepared_statements: bool = True
+        cls,
+        url: str,
+        *,
+        min_size: int = 1,
+        max_size: int = 20,
+        prepared_statements: bool = True,
+        vault: Vault | None = None,
     ) -> Database:
         """Connect and refuse a login that could see past row-level security."""
         with border():
@@ -108,7 +127,7 @@ class Database:
                 command_timeout=60,
                 statement_cache_size=1024 if prepared_statements else 0,
             )
-        database = cls(pool)
+        database = cls(pool, vault)
         try:
             await database._refuse_powerful_login()
         except BaseException:

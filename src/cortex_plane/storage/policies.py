@@ -105,3 +105,8 @@ async def list_versions(tx: Transaction, below: int | None, limit: int) -> list[
 async def people(tx: Transaction) -> Sequence[Row]:
     """Whoever could decide something at all."""
     return await tx.rows(queries.people)
+
+
+async def deciding_members(tx: Transaction, ids: Sequence[UUID]) -> set[UUID]:
+    """Those of them who are active members, and no guests."""
+    return {row["id"] for row in await tx.rows(queries.deciding_members, list(ids))}

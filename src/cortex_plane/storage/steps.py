@@ -7,6 +7,7 @@ from uuid import UUID
 from cortex_plane.domain.conversations import Said, StepRow
 from cortex_plane.domain.effects import Answer, CallStatus, ToolCall
 from cortex_plane.domain.jobs import Step
+from cortex_plane.domain.receipts import Stamp
 from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Database, Transaction
 from cortex_plane.storage.queries import Queries
@@ -21,13 +22,24 @@ async def said(tx: Transaction, session_id: UUID, above: int, up_to: int) -> lis
 
 async def past(
     db: Database, org_id: UUID, job_id: UUID, session_id: UUID, read_to: int | None, fresh: bool
-) -> tuple[list[Said], list[StepRow], list[ToolCall]]:
-    """What a job heard, said and did so far."""
+) -> tuple[list[Said], list[StepRow], list[ToolCall], dict[UUID, Stamp]]:
+    """What a job heard, said and did so far, and the receipts of its calls that somebody approved."""
     (row,) = await db.call("job_past", org_id, job_id, session_id, read_to, fresh)
     return (
         [parse(Said, each) for each in row["said"]],
         [parse(StepRow, each) for each in row["steps"]],
         [parse(ToolCall, each) for each in row["calls"]],
+        {UUID(call): _stamp(each) for call, each in row["receipts"].items()},
+    )
+
+
+def _stamp(kept: dict[str, str]) -> Stamp:
+    return Stamp(
+        body=bytes.fromhex(kept["body"]),
+        signature=bytes.fromhex(kept["signature"]),
+        key_id=UUID(kept["key_id"]),
+        public_key=bytes.fromhex(kept["public_key"]),
+        sealed=bytes.fromhex(kept["sealed"]),
     )
 
 

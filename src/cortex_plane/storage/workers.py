@@ -53,6 +53,13 @@ async def key_fingerprint(db: Database, mine: bytes) -> bytes:
     return known
 
 
+async def known_key(db: Database) -> bytes | None:
+    """The same for whoever only looks: None where no process of a plane has started on it yet."""
+    async with db.transaction(NOBODY) as tx:
+        known: bytes | None = await tx.value(queries.key_fingerprint)
+    return known
+
+
 async def remember_key(tx: Transaction, mine: bytes) -> None:
     """Two that start at once take turns here, so that both read the same one afterwards."""
     await tx.rows(queries.remember_key, mine)

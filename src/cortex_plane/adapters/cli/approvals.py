@@ -11,6 +11,8 @@ from uuid import UUID
 import typer
 from rich.text import Text
 
+from cortex_plane.adapters.cli import credentials, standing_approvals
+from cortex_plane.adapters.cli.delegates import member_id
 from cortex_plane.adapters.cli.output import (
     COLOURS,
     AsJson,
@@ -28,12 +30,15 @@ from cortex_plane.domain.approvals import (
     ApprovalDetails,
     ApprovalKind,
     ApprovalStatus,
+    Choice,
     DecisionReceipt,
+    DelegationDraft,
     EffectAnswer,
 )
 from cortex_plane.domain.deciding import in_words
 from cortex_plane.domain.effects import Verdict
 from cortex_plane.domain.errors import InvalidInput
+from cortex_plane.domain.quorums import quorum_said
 from cortex_plane.domain.values import to_json
 
 if TYPE_CHECKING:
@@ -77,7 +82,7 @@ def show(approval_id: UUID, as_json: AsJson = False) -> None:
 
 @app.command()
 def approve(
-    approval_id: UUID,
+    approval_id: credentials.ApprovalId = None,
     reason: Annotated[str | None, typer.Option(help="For the audit trail.")] = None,
     edit: Annotated[
         str | None, typer.Option(help="A JSON object: approve the call with these arguments.")
@@ -86,37 +91,73 @@ def approve(
         int | None,
         typer.Option(help="The version you saw; where left out, a terminal shows the card and asks."),
     ] = None,
+    standing_calls: standing_approvals.Calls = None,
+    standing_for: standing_approvals.For = None,
+    standing_same: standing_approvals.SameArguments = False,
+    standing_when: standing_approvals.When = None,
+    token: credentials.Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let the call be sent, exactly as the card shows it, or as you edit it."""
+    """Let the call be sent, exactly as the card shows it, or as you edit it; with --standing-… also some that follow."""
+    if token is not None:
+        others = (approval_id, edit, version, standing_calls, standing_for, standing_same, standing_when)
+        _told(credentials.decide(Choice.APPROVED, token, reason, *others), as_json)
+        return
+    id = credentials.named(approval_id)
     arguments = _object(edit) if edit is not None else None
+    standing = standing_approvals.draft_of(standing_calls, standing_for, standing_same, standing_when)
 
     async def decide(plane: Client) -> DecisionReceipt:
-        details = await plane.approvals.get(approval_id)
+        details = await plane.approvals.get(id)
         if version is None and not as_json:
             await asyncio.to_thread(_confirmed, details)
         seen = _seen(details, version)
-        return await plane.approvals.approve(seen, reason=reason, arguments=arguments)
+        return await plane.approvals.approve(seen, reason=reason, arguments=arguments, standing=standing)
 
     _told(run(decide), as_json)
 
 
 @app.command()
 def deny(
-    approval_id: UUID,
+    approval_id: credentials.ApprovalId = None,
     reason: Annotated[str | None, typer.Option(help="The agent and the audit trail are told.")] = None,
     version: Annotated[
         int | None, typer.Option(help="The version you saw; the current one if left out.")
     ] = None,
+    token: credentials.Token = None,
     as_json: AsJson = False,
 ) -> None:
     """Refuse the call. Its job fails, or goes another way where the policy says so."""
+    if token is not None:
+        _told(credentials.decide(Choice.DENIED, token, reason, approval_id, version), as_json)
+        return
+    id = credentials.named(approval_id)
 
     async def decide(plane: Client) -> DecisionReceipt:
-        seen = _seen(await plane.approvals.get(approval_id), version)
+        seen = _seen(await plane.approvals.get(id), version)
         return await plane.approvals.deny(seen, reason=reason)
 
     _told(run(decide), as_json)
+
+
+@app.command()
+def delegate(
+    approval_id: UUID,
+    to: Annotated[str, typer.Option(help="Who decides instead of you: an id or the whole name.")],
+    reason: Annotated[str | None, typer.Option(help="For them, and for the audit trail.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hand your part in a request to somebody with the clearance for it. You decide no more."""
+
+    async def hand_on(plane: Client) -> Approval:
+        draft = DelegationDraft(to=await member_id(plane, to), reason=reason)
+        return await plane.approvals.delegate(approval_id, draft)
+
+    approval = run(hand_on)
+    if as_json:
+        show_one(approval, True)
+    else:
+        said(f"{harmless(approval.tool_name)} waits for {harmless(to)} instead of you")
 
 
 @app.command()
@@ -186,12 +227,17 @@ def card(details: ApprovalDetails) -> list[str | Text]:
         lines.append(_fact("was asked", short(approval.asked_for, 300)))
     if approval.agent_says:
         lines.append(_fact("agent says", short(approval.agent_says, 300)))
+    if approval.action:
+        lines.append(_fact("job says", short(approval.action, 300)))
+    if approval.details:
+        lines += _block("job says besides", approval.details)
     if approval.question:
         lines.append(_fact("question", approval.question))
     lines.append(_fact("policy", f"{approval.rule} (version {approval.policy_version}, {approval.template})"))
     who = ", ".join(details.approval.deciders) or "nobody"
     clearance = f"; clearance {approval.required_clearance}" if approval.required_clearance else ""
     lines.append(_fact("may decide", who + clearance))
+    lines += _people(details)
     if approval.deadline is not None:
         lines.append(_fact("deadline", _deadline(approval, details.now)))
     if approval.resolved_at is not None:
@@ -204,6 +250,31 @@ def card(details: ApprovalDetails) -> list[str | Text]:
         by = f" · {event.actor}" if event.actor else ""
         via = f" · {event.channel}" if event.channel else ""
         lines.append(_fact(event.created_at.strftime("%H:%M:%S"), f"{event.event_type}{by}{via}"))
+    return lines
+
+
+def _people(details: ApprovalDetails) -> list[str | Text]:
+    """Who voted, through whose hands a part went, and how far it escalated."""
+    approval = details.approval
+    lines: list[str | Text] = []
+    if approval.quorum.votes > 1 or approval.quorum.roles:
+        lines.append(_fact("votes", f"{approval.votes_for} so far; it needs {quorum_said(approval.quorum)}"))
+        for vote in details.votes:
+            void = "" if vote.version == approval.version else f", to version {vote.version}: void"
+            why = f": {vote.reason}" if vote.reason else ""
+            lines.append(_fact("", f"{vote.member} · {vote.decision} · {vote.channel}{void}{why}"))
+    for hop in details.delegations:
+        why = f": {hop.reason}" if hop.reason else ""
+        lines.append(_fact("handed on", f"{hop.from_member} → {hop.to_member}{why}"))
+    if approval.escalations:
+        level = f"level {approval.escalation_level} of {approval.escalations}"
+        at = approval.escalate_at
+        lines.append(_fact("escalation", level + (f", goes up at {at:%Y-%m-%d %H:%M:%S} UTC" if at else "")))
+    for sent in details.deliveries:
+        error = f": {sent.last_error}" if sent.last_error else ""
+        lines.append(
+            _fact(sent.channel_type, f"{sent.member} · {sent.status} · {sent.attempts} tries{error}")
+        )
     return lines
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 import orjson
 import typer
 
-from cortex_plane.adapters.cli.output import AsJson, Limit, show_many
+from cortex_plane.adapters.cli.output import AsJson, Limit, show_many, show_one, tell
 from cortex_plane.adapters.cli.plane import collect, run
 from cortex_plane.client import Client
 from cortex_plane.domain.errors import AlreadyExists, InvalidInput, Unavailable
@@ -30,6 +30,40 @@ def list_audit(
     """The entries of a chain, oldest first."""
     found = run(lambda plane: collect(plane.audit.list(session, limit)))
     show_many(found, ["seq", "created_at", "action", "body", "hash"], as_json)
+
+
+@app.command()
+def roots(limit: Limit = 50, as_json: AsJson = False) -> None:
+    """Signed roots over all chains, newest first. Keep the hash of one elsewhere: nobody can take back what it covers."""
+    found = run(lambda plane: collect(plane.audit.roots(limit)))
+    show_many(found, ["seq", "created_at", "covers", "chains", "hash", "fingerprint"], as_json)
+
+
+@app.command()
+def root(as_json: AsJson = False) -> None:
+    """Make a root over everything so far, without waiting for the hour."""
+    answer = run(lambda plane: plane.audit.make_root())
+    if as_json:
+        show_one(answer, True)
+        return
+    new = answer.root
+    what = f"covers {new.covers} of {new.chains} chains" if answer.made else "nothing was appended since"
+    tell(f"root {new.seq}: {what}")
+    tell(f"  hash         {new.hash}")
+    tell(f"  signed with  {new.fingerprint}")
+
+
+@app.command()
+def keys(as_json: AsJson = False) -> None:
+    """The public keys that receipts and roots are signed with. Write their fingerprints down where others cannot."""
+    found = run(lambda plane: plane.audit.keys())
+    show_many(list(found), ["id", "fingerprint", "public_key", "created_at", "retired_at"], as_json)
+
+
+@app.command("rotate-key")
+def rotate_key(as_json: AsJson = False) -> None:
+    """Sign with a new key from now on. The old one stays listed, and what it signed stays valid."""
+    show_one(run(lambda plane: plane.audit.rotate_key()), as_json)
 
 
 @app.command()

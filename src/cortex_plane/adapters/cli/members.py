@@ -9,6 +9,7 @@ from cortex_plane.adapters.cli.output import AsJson, Limit, said, show_many, sho
 from cortex_plane.adapters.cli.plane import collect, run
 from cortex_plane.client import Client
 from cortex_plane.domain.browser_sessions import LoginLink
+from cortex_plane.domain.identities import InvitationDraft
 from cortex_plane.domain.members import MemberChange, MemberDraft, Role
 
 app = typer.Typer(no_args_is_help=True, help="Members: the people of the org.")
@@ -27,6 +28,39 @@ def add(
         display_name=name, roles=role or [Role.MEMBER], clearance=clearance or 0, teams=team or []
     )
     show_one(run(lambda plane: plane.members.create(draft)), as_json)
+
+
+@app.command()
+def invite(
+    email: Annotated[str, typer.Option(help="Where the mail goes.")],
+    name: Annotated[str | None, typer.Option(help="The person's name.")] = None,
+    role: Roles = None,
+    clearance: Clearance = None,
+    team: Teams = None,
+    resend: Annotated[
+        bool, typer.Option("--resend", help="Send the mail again to somebody who was invited.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Add a member by mail: its link proves the address and logs them in. Again for the same address: the mail again."""
+    if resend and (name or role or team or clearance is not None):
+        raise typer.BadParameter("--resend takes only --email; `cortex member update` changes a member.")
+    draft = InvitationDraft(email=email, display_name=name, roles=role, clearance=clearance, teams=team)
+    invited = run(lambda plane: plane.identities.invite(draft))
+    if as_json:
+        show_one(invited, as_json)
+        return
+    show_one(invited.member, as_json)
+    said(
+        f"{'the mail is sent again' if invited.again else 'a mail is on its way'} to {invited.mapping.channel_user_id}"
+    )
+
+
+@app.command()
+def unlink(member_id: UUID, mapping_id: UUID) -> None:
+    """Take a channel or an address from a member: a lost phone, an invitation to the wrong address."""
+    run(lambda plane: plane.identities.unlink_member(member_id, mapping_id))
+    said("unlinked")
 
 
 @app.command("list")

@@ -6,7 +6,7 @@ import typer
 
 from cortex_plane.adapters.cli.output import AsJson, Limit, said, show_many, show_one
 from cortex_plane.adapters.cli.plane import collect, run
-from cortex_plane.domain.orgs import OrgChange, OrgDraft, OrgSettings
+from cortex_plane.domain.orgs import OrgChange, OrgDraft, OrgSettingsChange
 
 app = typer.Typer(no_args_is_help=True, help="Orgs: the tenants of a plane.")
 
@@ -44,8 +44,28 @@ def update(
     guests_may_chat: Annotated[
         bool | None, typer.Option(help="Whether people whom nobody invited may talk with agents.")
     ] = None,
+    redact: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A glob of names of arguments that no mail shows the values of, besides the plane's own; repeat it."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change the org of the key."""
-    settings = None if guests_may_chat is None else OrgSettings(guests_may_chat=guests_may_chat)
+    """Change the org of the key. What is left out stays as it is."""
+    globs = tuple(redact) if redact else None
+    given = guests_may_chat is not None or globs is not None
+    settings = OrgSettingsChange(guests_may_chat=guests_may_chat, redact=globs) if given else None
     show_one(run(lambda plane: plane.orgs.update(OrgChange(name=name, settings=settings))), as_json)
+
+
+@app.command("rotate-secret")
+def rotate_secret(
+    forget: Annotated[
+        bool,
+        typer.Option("--forget", help="Links that were sent stop working at once. For a secret that leaked."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Sign links with a new secret. Those that were sent work to their own deadline."""
+    show_one(run(lambda plane: plane.orgs.rotate_secret(forget=forget)), as_json)

@@ -41,11 +41,12 @@ EXIT_CODES: dict[type[CortexError], int] = {
 }
 
 
-def run(work: Callable[[Client], Awaitable[T]]) -> T:
+def run(work: Callable[[Client], Awaitable[T]], *, without_key: bool = False) -> T:
     """Do something with the plane."""
+    client = Client.without_key if without_key else Client.here
 
     async def with_client() -> T:
-        async with Client.here(load().home) as plane:
+        async with client(load().home) as plane:
             return await work(plane)
 
     return asyncio.run(with_client())

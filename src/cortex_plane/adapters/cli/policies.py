@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
 
 from cortex_plane.adapters.cli.output import AsJson, Limit, harmless, said, short, show_many, show_one, tell
 from cortex_plane.adapters.cli.plane import collect, run
 from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.policies import Approvers, PolicyRow, Terms
+from cortex_plane.domain.policies import PolicyRow, Terms
 from cortex_plane.domain.policy_files import (
     Applied,
     Explained,
@@ -20,8 +23,18 @@ from cortex_plane.domain.policy_files import (
     PolicyFile,
     RowChange,
 )
+from cortex_plane.domain.policy_words import approvers_said, term_said
+from cortex_plane.domain.quorums import quorum_said
+from cortex_plane.domain.simulations import (
+    DEFAULT_CALLS,
+    MAX_CALLS,
+    ChangeGroup,
+    Simulation,
+    SimulationRequest,
+)
 from cortex_plane.domain.tools import Risk
 
+_UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 app = typer.Typer(no_args_is_help=True, help="Policies: which calls are allowed, denied, or need a person.")
 
 File = Annotated[
@@ -72,6 +85,34 @@ def show(
         show_many(lines, ["level", "name", "target", "when", "effect", "terms"], False)
         if found.total > len(found.rows):
             said(f"the first {len(found.rows)} of them; --source prints the whole file")
+
+
+@app.command()
+def simulate(
+    file: File,
+    since: Annotated[
+        str, typer.Option(help="How far back: 12h, 7d; or a time such as 2026-01-31T12:00Z.")
+    ] = "7d",
+    until: Annotated[str | None, typer.Option(help="A time; now if left out.")] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, max=MAX_CALLS, help="How many calls at most, the newest first.")
+    ] = DEFAULT_CALLS,
+    as_json: AsJson = False,
+) -> None:
+    """What a file would change about the calls of the last days. Nothing is applied, and nothing recorded."""
+    seconds = _seconds(since)
+    asked = SimulationRequest(
+        text=_text(file),
+        since=None if seconds is not None else _moment("--since", since),
+        within_seconds=seconds,
+        until=None if until is None else _moment("--until", until),
+        limit=limit,
+    )
+    simulated = run(lambda plane: plane.policies.simulate(asked))
+    if as_json:
+        show_one(simulated, True)
+    else:
+        _tell_simulated(simulated)
 
 
 @app.command()
@@ -154,7 +195,18 @@ def _row_line(level: str, row: PolicyRow) -> _Line:
     if row.timeout_seconds is not None:
         parts.append(f"within {_time(row.timeout_seconds)}")
     if row.approvers is not None:
-        parts.append(f"by {_people(row.approvers)}")
+        parts.append(f"by {approvers_said(row.approvers)}")
+    if row.quorum is not None:
+        parts.append(f"quorum {quorum_said(row.quorum)}")
+    if row.escalation_seconds is not None:
+        when = f"{_time(row.escalation_seconds)} before" if row.escalation_seconds else "never"
+        parts.append(f"escalates {when}")
+    if row.escalate_to is not None:
+        parts.append(f"escalates to {term_said('escalations', row.escalate_to)}")
+    if row.channels is not None:
+        parts.append(f"over {term_said('channels', row.channels)}")
+    if row.standing is not None:
+        parts.append("standing approvals" if row.standing else "no standing approvals")
     if row.on_deny is not None:
         parts.append(f"on deny {row.on_deny}")
     if row.self_approval is not None:
@@ -213,32 +265,109 @@ def _tell_explained(explained: Explained) -> None:
 
 
 def _terms(terms: Terms, origins: dict[str, str]) -> list[_Term]:
-    shown = asdict(terms) | {
-        "approvers": _people(terms.approvers),
-        "timeout_seconds": _time(terms.timeout_seconds),
-        "reminder_seconds": f"{_time(terms.reminder_seconds)} before" if terms.reminder_seconds else "never",
-        "self_approval": "yes" if terms.self_approval else "no",
-    }
     return [
-        _Term(name.removesuffix("_seconds").replace("_", " "), str(value), origins.get(name, "default"))
-        for name, value in shown.items()
+        _Term(
+            name.removesuffix("_seconds").replace("_", " "),
+            _value(name, getattr(terms, name)),
+            origins.get(name, "default"),
+        )
+        for name in Terms.__slots__
     ]
 
 
-def _people(approvers: Approvers) -> str:
-    parts = ["the session's owner"] if approvers.owner else []
-    parts += [f"role {role}" for role in approvers.roles]
-    parts += [f"member {id}" for id in approvers.members]
-    return ", ".join(parts) or "nobody"
+def _value(name: str, value: Any) -> str:
+    if name.endswith("_seconds") and value:
+        return _time(value) if name == "timeout_seconds" else f"{_time(value)} before"
+    return term_said(name, value)
 
 
 def _time(seconds: int) -> str:
     parts = []
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+    for unit, size in _UNITS.items():
         amount, seconds = divmod(seconds, size)
         if amount:
             parts.append(f"{amount}{unit}")
     return "".join(parts) or "0s"
+
+
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    calls: int
+    tool: str
+    agent: str
+    change: str
+    now: str
+    then: str
+    terms: str
+    recorded: str
+    examples: list[UUID]
+
+
+def _tell_simulated(simulated: Simulation) -> None:
+    for warning in simulated.warnings:
+        tell(f"warning: {harmless(warning)}")
+    columns = ["calls", "tool", "agent", "change", "now", "then", "terms", "recorded", "examples"]
+    if simulated.groups:
+        show_many([_changed(group) for group in simulated.groups], columns, False)
+    hidden = simulated.total_groups - len(simulated.groups)
+    if hidden > 0:
+        tell(f"… and {hidden} more kinds of changes")
+    totals = simulated.totals
+    span = f"from {_at(simulated.since)} to {_at(simulated.until)}"
+    tell(f"{totals.looked_at} calls {span}, compared with policies {simulated.version}")
+    if simulated.stopped and simulated.oldest is not None:
+        tell(f"stopped at {_at(simulated.oldest)}: there are more calls; --limit takes more of them")
+    if totals.unknown:
+        tell(f"{totals.unknown} of them named no tool that is known, or arguments that do not fit it")
+    if totals.drifted:
+        tell(f"{totals.drifted} of them were judged otherwise then than by the policies of now")
+    if totals.other_rule:
+        tell(f"{totals.other_rule} of the unchanged are decided by another policy, with the same result")
+    said(
+        f"{totals.changed} would change: {totals.stricter} stricter, {totals.looser} looser,"
+        f" {totals.changed - totals.stricter - totals.looser} otherwise; {totals.unchanged} unchanged"
+    )
+
+
+def _changed(group: ChangeGroup) -> _Changed:
+    recorded = [
+        f"{each.calls} × {each.verdict} by {each.rule}" if each.verdict else f"{each.calls} × not recorded"
+        for each in group.recorded
+    ]
+    return _Changed(
+        group.calls,
+        group.tool,
+        group.agent,
+        str(group.direction),
+        f"{group.before.verdict} by {group.before.rule}",
+        f"{group.after.verdict} by {group.after.rule}",
+        ", ".join(name.removesuffix("_seconds").replace("_", " ") for name in group.terms),
+        "; ".join(recorded),
+        group.examples,
+    )
+
+
+def _at(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _seconds(text: str) -> int | None:
+    """A duration such as 7d or 1d12h; None where it is something else."""
+    if not re.fullmatch(r"(?:[0-9]{1,7}[smhd])+", text):
+        return None
+    return sum(int(amount) * _UNITS[unit] for amount, unit in re.findall(r"([0-9]+)([smhd])", text))
+
+
+def _moment(option: str, text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidInput(
+            f"{option} is neither a duration nor a time: {text[:50]}.",
+            hint="Write 7d or 12h; or a time such as 2026-01-31T12:00Z.",
+        ) from error
+    # Without a zone it is meant as everything else is printed.
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _text(path: Path) -> str:

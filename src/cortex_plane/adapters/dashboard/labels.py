@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from cortex_plane.domain.approvals import Approval, ApprovalKind, ApprovalStatus
-from cortex_plane.domain.policies import OnDeny
+from cortex_plane.domain.absences import Absence
+from cortex_plane.domain.approvals import Approval, ApprovalEvent, ApprovalKind, ApprovalStatus
+from cortex_plane.domain.deciding import in_words
+from cortex_plane.domain.deliveries import Delivery, DeliveryStatus
+from cortex_plane.domain.policies import Approvers, OnDeny
+from cortex_plane.domain.standing_approvals import DEFAULT_SECONDS, StandingApproval, StandingDraft
 
 _RISKS = {"low": "Low risk", "medium": "Medium risk", "high": "High risk", "critical": "Critical"}
 _STATUSES = {
@@ -29,6 +33,11 @@ _CALLS = {
 _EVENTS = {
     "requested": "Requested",
     "joined": "An identical call joined",
+    "dispatched": "Delivered",
+    "undeliverable": "Could not be delivered",
+    "delegated": "Handed on",
+    "escalated": "Escalated",
+    "voted": "Voted yes",
     "reminded": "Reminder",
     "edited": "Arguments edited",
     "approved": "Approved",
@@ -40,7 +49,13 @@ _EVENTS = {
     "channel_duplicate": "The same decision came again",
     "channel_conflict": "A later decision came too late",
 }
-_DOORS = {"dashboard": "in the dashboard", "api": "over the API"}
+_DOORS = {
+    "dashboard": "in the dashboard",
+    "api": "over the API",
+    "email": "by mail",
+    "webhook": "over a webhook",
+}
+_CHANNELS = {"email": "Mail", "webhook": "Webhook"}
 
 
 def risk(name: str) -> str:
@@ -63,17 +78,108 @@ def door(name: str) -> str:
     return _DOORS.get(str(name), f"over {name}")
 
 
+def happened(what: ApprovalEvent) -> str:
+    """What an event's name does not say: to whom, through whom, how far, why not."""
+    told = what.payload
+    match what.event_type:
+        case "delegated":
+            to = told.get("name") or "somebody"
+            return f"to {to}" + (", being out of office" if told.get("automatic") else "")
+        case "escalated":
+            return f"to level {told.get('level')}"
+        case "dispatched" | "undeliverable":
+            words = [f"to {told['member']}" if told.get("member") else "", str(told.get("error") or "")]
+            return ": ".join(word for word in words if word)
+    return ""
+
+
+def plain_reason(reason: str, automatic: Any) -> str:
+    """Without what stands beside it as a mark already."""
+    return re.sub(r"^out of office(?:: )?", "", reason) if automatic else reason
+
+
+def channel(name: str) -> str:
+    return _CHANNELS.get(str(name), str(name).capitalize())
+
+
+def delivery(sent: Delivery) -> str:
+    """How far a message came."""
+    if sent.status is DeliveryStatus.DEAD:
+        return "Given up"
+    if sent.status is DeliveryStatus.DELIVERED:
+        return "Delivered"
+    if sent.attempts:
+        return "Trying again"
+    return "Being updated" if sent.rendered_version else "Waiting to be sent"
+
+
+def tries(sent: Delivery) -> str:
+    if not sent.attempts:
+        return ""
+    return f"{sent.attempts} {'try' if sent.attempts == 1 else 'tries'} so far"
+
+
+def votes(approval: Approval) -> str:
+    """How far the quorum is."""
+    needed = approval.quorum.votes
+    return f"{min(approval.votes_for, needed)} of {needed} {'vote' if needed == 1 else 'votes'}"
+
+
+def quorum_roles(approval: Approval) -> str:
+    """Who must be among the voters."""
+    parts = [f"{each.votes} {each.role}{'s' if each.votes > 1 else ''}" for each in approval.quorum.roles]
+    return f"among them at least {' and '.join(parts)}" if parts else ""
+
+
+def escalation(approval: Approval) -> str:
+    if not approval.escalation_level:
+        return f"Not escalated yet; {approval.escalations} {'level' if approval.escalations == 1 else 'levels'} to go"
+    return f"Level {approval.escalation_level} of {approval.escalations}"
+
+
 def approvers(approval: Approval) -> str:
     """Who may decide, as the policy says it."""
-    who = []
-    if approval.approvers.owner:
-        who.append("the owner of the session")
-    who += [f"whoever is {role}" for role in approval.approvers.roles]
-    if approval.approvers.members:
-        count = len(approval.approvers.members)
-        who.append("one named person" if count == 1 else f"{count} named people")
-    text = " or ".join(who) or "nobody that the policy names"
+    text = people(approval.approvers) or "nobody that the policy names"
     return text[0].upper() + text[1:]
+
+
+def people(who: Approvers) -> str:
+    words = ["the owner of the session"] if who.owner else []
+    words += [f"whoever is {role}" for role in who.roles]
+    if who.members:
+        count = len(who.members)
+        words.append("one named person" if count == 1 else f"{count} named people")
+    return " or ".join(words)
+
+
+def standing_offer(draft: StandingDraft) -> str:
+    """What somebody is about to allow besides the one call."""
+    how_many = f"the next {draft.calls} calls" if draft.calls and draft.calls > 1 else "the next call"
+    what = (how_many if draft.calls else "every call") + " of this tool in this session"
+    what += ", with exactly these arguments" if draft.same_arguments else ", whatever its arguments are"
+    what += f", if {draft.condition}" if draft.condition else ""
+    return f"{what}, for {in_words(draft.seconds or DEFAULT_SECONDS)} from now"
+
+
+def standing_scope(standing: StandingApproval) -> str:
+    """What a standing approval covers."""
+    parts = ["the same arguments only" if standing.input_hash else "any arguments"]
+    if standing.condition:
+        parts.append(f"if {standing.condition}")
+    return ", ".join(parts)
+
+
+def standing_count(standing: StandingApproval) -> str:
+    if standing.max_calls is None:
+        return f"used {standing.used_calls} {'time' if standing.used_calls == 1 else 'times'}"
+    return f"{standing.used_calls} of {standing.max_calls} calls used"
+
+
+_ABSENCES = {"planned": "Planned", "current": "Out of office", "over": "Over", "cancelled": "Cancelled"}
+
+
+def absence(away: Absence) -> str:
+    return _ABSENCES[away.status]
 
 
 def afterwards(approval: Approval) -> str:
@@ -124,6 +230,19 @@ def short_id(id: Any) -> str:
 
 
 FILTERS = {
+    "happened": happened,
+    "plain_reason": plain_reason,
+    "channel": channel,
+    "delivery": delivery,
+    "tries": tries,
+    "votes": votes,
+    "quorum_roles": quorum_roles,
+    "escalation": escalation,
+    "people": people,
+    "standing_offer": standing_offer,
+    "standing_scope": standing_scope,
+    "standing_count": standing_count,
+    "absence": absence,
     "risk": risk,
     "job_status": job_status,
     "call_status": call_status,

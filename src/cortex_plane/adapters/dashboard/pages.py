@@ -12,7 +12,9 @@ from starlette.responses import HTMLResponse, Response
 
 from cortex_plane.adapters.dashboard import assets, labels, text, times
 from cortex_plane.adapters.http.problems import status_of
+from cortex_plane.domain import visible
 from cortex_plane.domain.errors import CortexError, NotFound
+from cortex_plane.domain.marks import UNMARKED
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -35,12 +37,15 @@ _templates = Environment(
 _templates.globals.update(
     asset=assets.address,
     ABSENT=text.ABSENT,
+    UNMARKED=UNMARKED,
     visitor=None,
     form_token="",
     waiting=None,
+    keeps_mail=False,
 )
 _templates.filters.update(
     reveal=text.reveal,
+    marked=visible.marked,
     tree=text.tree,
     cut=text.cut,
     leaf=text.leaf,

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cortex_plane.adapters.dashboard import pages
-from cortex_plane.domain.access import Actor
+from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.browser_sessions import WHOLE_LIFE, form_token, is_form_token
 from cortex_plane.domain.errors import CortexError, Forbidden, InvalidInput, Unauthenticated
 from cortex_plane.operations import browser_sessions
@@ -39,7 +39,13 @@ class Visit:
             "visitor": self.actor,
             "form_token": form_token(self.secret),
             "path": self.request.url.path,
+            "keeps_mail": self._keeps_mail(),
         }
+
+    def _keeps_mail(self) -> bool:
+        """Whether there are mails that this visitor may read here."""
+        kept = getattr(self.request.app.state, "mail_folder", None) is not None
+        return kept and self.actor.may(Permission.MEMBER_WRITE)
 
     def page(self, name: str, status: int = 200, **context: Any) -> Response:
         return pages.page(name, status, **self.context(), **context)

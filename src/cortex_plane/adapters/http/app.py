@@ -10,29 +10,38 @@ from fastapi.openapi.utils import get_openapi
 from starlette.types import ASGIApp
 
 from cortex_plane.adapters import dashboard
+from cortex_plane.adapters.channels.webhooks import WebhookChannel
 from cortex_plane.adapters.http import problems
 from cortex_plane.adapters.http.frame import Frame
 from cortex_plane.adapters.http.routes import (
+    absences,
     agents,
     approvals,
     audit,
     connections,
+    credentials,
+    deliveries,
     events,
     health,
+    identities,
     jobs,
     keys,
     me,
     members,
     orgs,
     policies,
+    receipts,
     requests,
     schemas,
     sessions,
+    standing_approvals,
     teams,
     tools,
+    webhooks,
     workers,
 )
 from cortex_plane.adapters.http.streaming import OpenStreams
+from cortex_plane.adapters.http.throttle import Throttle
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.operations.feeds import EventFeed
 from cortex_plane.storage.database import Database
@@ -43,12 +52,19 @@ NOUNS = (
     sessions,
     jobs,
     approvals,
+    credentials,
+    webhooks,
+    standing_approvals,
+    receipts,
+    deliveries,
     events,
     agents,
     me,
     orgs,
     teams,
     members,
+    identities,
+    absences,
     keys,
     audit,
     policies,
@@ -58,7 +74,13 @@ NOUNS = (
 )
 
 
-def create_app(db: Database, metrics: Metrics, feed: EventFeed | None = None) -> FastAPI:
+def create_app(
+    db: Database,
+    metrics: Metrics,
+    feed: EventFeed | None = None,
+    webhook_channel: WebhookChannel | None = None,
+) -> FastAPI:
+    """``webhook_channel`` tries webhooks out, and knows which addresses the operator lists."""
     app = FastAPI(
         title="Cortex Plane",
         version=version("cortex-plane"),
@@ -70,6 +92,8 @@ def create_app(db: Database, metrics: Metrics, feed: EventFeed | None = None) ->
     app.state.metrics = metrics
     app.state.feed = feed or EventFeed(db)
     app.state.streams = OpenStreams()
+    app.state.throttle = Throttle()
+    app.state.webhooks = webhook_channel or WebhookChannel()
     _mount(app)
     dashboard.mount(app)
     return app
@@ -87,6 +111,7 @@ def _mount(app: FastAPI) -> None:
         app.include_router(noun.router, prefix="/v1")
     app.include_router(agents.router, include_in_schema=False)  # spec 2's path: /agents/{slug}
     app.include_router(requests.router, prefix="/api", include_in_schema=False)  # spec 3's paths
+    app.include_router(credentials.spec_paths, prefix="/api", include_in_schema=False)  # spec 1's paths
     app.include_router(schemas.router)
     app.include_router(health.router)
     problems.install(app)

@@ -21,7 +21,9 @@ from cortex_plane.domain.errors import TooLarge
 log = structlog.get_logger()
 
 MAX_BODY_BYTES = 1024 * 1024
-LARGER_BODIES = {"/v1/policies": 32 * 1024 * 1024}  # a whole file in a string of JSON
+LARGER_BODIES = dict.fromkeys(
+    ("/v1/policies", "/v1/policies/simulate"), 32 * 1024 * 1024
+)  # a whole file in a string of JSON
 """For callers that are known and may send one. Until then the ordinary limit holds."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _SAFE_HEADERS = (

@@ -26,6 +26,7 @@ from cortex_plane.domain.errors import (
     Unavailable,
 )
 from cortex_plane.domain.models import ModelError
+from cortex_plane.domain.notifications import TryAgain, Undeliverable
 from cortex_plane.domain.tools import InvalidArguments, ToolError, UncertainOutcome
 
 log = structlog.get_logger()
@@ -47,6 +48,9 @@ STATUS: dict[type[CortexError], int] = {
     ToolError: 424,
     UncertainOutcome: 409,
     InvalidArguments: 422,
+    # And a notifier these: they end with its deliveries.
+    TryAgain: 424,
+    Undeliverable: 424,
     Unavailable: 503,
     TooMany: 429,
     CortexError: 500,
@@ -59,6 +63,7 @@ _TITLES = {
     404: "Not found",
     405: "Method not allowed",
     409: "Conflict with the current state",
+    410: "Not here any more",
     412: "Changed in the meantime",
     413: "Too large",
     422: "Invalid input",

@@ -56,6 +56,15 @@ class SpecMeters:
             description="How long a scheduler took to look for what is due and to do it.",
             explicit_bucket_boundaries_advisory=MOMENTS,
         )
+        self._escalations = count("approval_escalations", description="Approvals that went one level up.")
+        self._delegations = count("approval_delegations", description="Parts in approvals handed to others.")
+        self._callbacks = count(
+            "approval_webhook_invocations",
+            description="Decisions that came from outside, by what became of them.",
+        )
+        self._deliveries = count(
+            "approval_deliveries", description="Messages to people, by what became of them."
+        )
         self._suspended: dict[str, int] = {}
         meter.create_observable_gauge(
             "runtime_suspended_sessions_current",
@@ -91,6 +100,19 @@ class SpecMeters:
 
     def ticked(self, seconds: float) -> None:
         self._ticks.record(max(0.0, seconds))
+
+    def escalated(self, org_id: UUID, template: str, to_level: int) -> None:
+        told = {"tenant_id": str(org_id), "template": str(template), "to_level": str(to_level)}
+        self._escalations.add(1, told)
+
+    def delegated(self, org_id: UUID) -> None:
+        self._delegations.add(1, {"tenant_id": str(org_id)})
+
+    def called_back(self, channel: str, result: str) -> None:
+        self._callbacks.add(1, {"channel": str(channel), "result": result})
+
+    def delivered(self, channel: str, result: str) -> None:
+        self._deliveries.add(1, {"channel": str(channel), "result": result})
 
     def count_suspended(self, sessions: Mapping[UUID, int]) -> None:
         """How many there are now. A tenant that had some and has none is 0 from then on, and does not vanish."""

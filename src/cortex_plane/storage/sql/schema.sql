@@ -200,7 +200,7 @@ begin
       update tool_call c
       set status = given.status, result = p_results[given.result]::jsonb, result_id = given.result_id,
         error = given.error, settled_by = given.settled_by,
-        finished_at = case when given.status in ('completed', 'failed') then now end
+        finished_at = case when given.status in ('completed', 'failed', 'rejected') then now end
       where c.org_id = p_org and c.id = given.id;
     end loop;
   end if;
@@ -227,8 +227,13 @@ begin
   if p_granted is not null then
     for given in
       select * from jsonb_to_recordset(p_granted::jsonb) g (
-        id uuid, digest text, input_hash text, on_uncertain text, timeout_seconds double precision)
+        id uuid, digest text, input_hash text, on_uncertain text, timeout_seconds double precision, standing_id uuid,
+        granter_revision integer)
     loop
+      if given.standing_id is not null then
+        perform use_standing(p_org, the_job.session_id, given.standing_id, given.id, given.granter_revision);
+        continue;
+      end if;
       update approval_grant g set consumed_at = now
       from tool_call c
       where g.org_id = p_org and g.call_id = given.id and g.consumed_at is null and g.expires_at > now
@@ -250,14 +255,16 @@ begin
       select * from jsonb_to_recordset(p_calls::jsonb) c (
         id uuid, step integer, position integer, tool text, digest text, arguments integer, input_hash text,
         read_only boolean, on_uncertain text, authorization_id uuid, verdict text, rule text,
-        timeout_seconds double precision, status text, result integer, result_id uuid, error text)
+        timeout_seconds double precision, status text, result integer, result_id uuid, error text,
+        standing_id uuid, granter_revision integer)
     loop
       if given.verdict is not null then
         insert into call_authorization (org_id, id, job_id, tool_name, input_hash, verdict, rule, created_at)
         values (p_org, given.authorization_id, p_job, given.tool, decode(given.input_hash, 'hex'), given.verdict,
           given.rule, now);
       end if;
-      if given.status = 'intended' and given.verdict is distinct from 'allow' then
+      if given.status = 'intended' and (given.verdict is distinct from 'allow'
+          or given.standing_id is distinct from case when given.rule like 'standing:%' then substr(given.rule, 10)::uuid end) then
         raise exception using errcode = 'CX409', detail = 'not_authorised',
           message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
       end if;
@@ -281,6 +288,9 @@ begin
       if not found then
         raise exception using errcode = 'CX409', detail = 'not_authorised',
           message = 'A call that is over cannot be asked for again.', hint = 'This is a defect: report it.';
+      end if;
+      if given.standing_id is not null then
+        perform use_standing(p_org, the_job.session_id, given.standing_id, given.id, given.granter_revision);
       end if;
     end loop;
   end if;
@@ -343,6 +353,67 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.approval_changed() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  perform raise_notifications(new.org_id, new.id);
+  return null;
+end
+$$;
+
+CREATE FUNCTION public.approval_decided(p_org uuid, p_approval uuid, p_calls uuid[]) RETURNS jsonb
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $_$
+declare
+  decided jsonb;
+begin
+  select to_jsonb(d) into decided from (
+    select r.id, r.kind, r.version, r.session_id, r.job_id, r.agent_id, r.tool_name, r.tool_digest, r.target, r.arguments,
+      encode(r.input_hash, 'hex') as input_hash, encode(r.original_hash, 'hex') as original_hash, r.invocations, r.risk,
+      r.action_summary, r.action, r.details, r.agent_says, r.asked_for, r.question, r.rule, r.policy_version,
+      r.required_clearance, r.requested_at, r.resolved_at as decided_at, plane_now() as now,
+      (select p.digest from policy_version p
+        where p.org_id = p_org and p.version = split_part(r.policy_version, '.', 1)::bigint) as policy_digest,
+      (select max(g.expires_at) from approval_grant g where g.org_id = p_org and g.approval_id = r.id) as expires_at,
+      -- Those that counted: whoever ended it, and whoever could still give theirs. With one vote nobody else is looked for.
+      (select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'member', v.member,
+          'decision', v.decision, 'channel', v.channel, 'at', v.created_at) order by v.created_at, v.user_account_id), '[]')
+        from approval_vote v where v.org_id = p_org and v.approval_id = r.id and v.version = r.version
+          and (v.user_account_id = r.resolved_by
+            or v.user_account_id in (select m.id from approval_deciders(p_org, p_approval) m))) as votes,
+      (select coalesce(jsonb_agg(jsonb_build_object('from_member_id', h.from_member_id, 'from_member', h.from_member,
+          'to_member_id', h.to_member_id, 'to_member', h.to_member, 'automatic', h.automatic, 'at', h.created_at)
+          order by h.id), '[]')
+        from approval_delegation h where h.org_id = p_org and h.approval_id = r.id) as delegations,
+      (select coalesce(jsonb_agg(jsonb_build_object('job', j.id,
+          'step_index', (j.checkpoint #>> '{memory_context,working_data,$plane,step}')::integer,
+          'crc32', (j.checkpoint ->> 'crc32')::bigint, 'mac', encode(j.checkpoint_mac, 'hex')) order by j.id), '[]')
+        from job j where j.org_id = p_org and j.id in (
+          select i.job_id from approval_invocation i
+          where i.org_id = p_org and i.approval_id = r.id and i.call_id = any (p_calls))) as checkpoints,
+      (select k.id from signing_key k where k.org_id = p_org and k.retired_at is null) as active_key
+    from approval_request r where r.org_id = p_org and r.id = p_approval) d;
+  return decided;
+end
+$_$;
+
+CREATE FUNCTION public.approval_deciders(p_org uuid, p_approval uuid) RETURNS TABLE(id uuid, display_name text, clearance integer, roles text[])
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select u.id, u.display_name, u.clearance, u.roles
+  from approval_request r join user_account u on u.org_id = r.org_id
+  where r.org_id = p_org and r.id = p_approval
+    and u.deactivated_at is null and u.clearance >= r.required_clearance and u.roles <> '{guest}'
+    and not u.id = any (r.delegated) and (r.self_approval or not u.id = any (r.causes))
+    and (r.approvers -> 'roles' ?| u.roles or r.approvers -> 'members' ? u.id::text
+      or r.approvers @> '{"owner": true}'
+        and (r.owner_id = u.id or r.owner_id is null and u.roles && array['admin', 'approver']))
+$$;
+
 CREATE FUNCTION public.approval_guard() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -362,6 +433,95 @@ $$;
 CREATE FUNCTION public.approval_may_move(old_status text, new_status text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ((old_status = 'pending'::text) AND (new_status = ANY (ARRAY['approved'::text, 'denied'::text, 'expired'::text, 'cancelled'::text])));
+
+CREATE TABLE public.approval_request (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    kind text NOT NULL,
+    status text DEFAULT 'pending'::text NOT NULL,
+    version integer DEFAULT 1 NOT NULL,
+    session_id uuid NOT NULL,
+    job_id uuid NOT NULL,
+    agent_id uuid NOT NULL,
+    step_index integer NOT NULL,
+    action_type text NOT NULL,
+    tool_name text NOT NULL,
+    tool_digest text,
+    target text NOT NULL,
+    arguments jsonb NOT NULL,
+    input_hash bytea NOT NULL,
+    original_arguments jsonb,
+    original_hash bytea,
+    invocations integer DEFAULT 1 NOT NULL,
+    risk text NOT NULL,
+    action_summary text NOT NULL,
+    agent_says text,
+    asked_for text,
+    question text,
+    rule text NOT NULL,
+    policy_version text NOT NULL,
+    template text NOT NULL,
+    required_clearance integer NOT NULL,
+    timeout_seconds integer NOT NULL,
+    approvers jsonb NOT NULL,
+    on_deny text NOT NULL,
+    self_approval boolean NOT NULL,
+    owner_id uuid,
+    caused_by uuid,
+    causes uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    terms_hash bytea NOT NULL,
+    escalation_level integer DEFAULT 0 NOT NULL,
+    channels_dispatched text[] DEFAULT '{dashboard}'::text[] NOT NULL,
+    requested_at timestamp with time zone NOT NULL,
+    deadline timestamp with time zone,
+    remind_at timestamp with time zone,
+    reminded_at timestamp with time zone,
+    next_action_at timestamp with time zone,
+    resolved_at timestamp with time zone,
+    resolved_by uuid,
+    resolved_by_name text,
+    resolution_reason text,
+    resolved_via text,
+    quorum jsonb DEFAULT '{"roles": [], "votes": 1}'::jsonb NOT NULL,
+    escalations jsonb DEFAULT '[]'::jsonb NOT NULL,
+    escalate_at timestamp with time zone[] DEFAULT '{}'::timestamp with time zone[] NOT NULL,
+    delegated uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    channels text[],
+    standing boolean DEFAULT false NOT NULL,
+    action text,
+    details jsonb,
+    CONSTRAINT chk_approval_request_deadline CHECK (((kind <> 'call'::text) OR ((deadline IS NOT NULL) AND ((status = 'pending'::text) = (next_action_at IS NOT NULL))))),
+    CONSTRAINT chk_approval_request_decider CHECK (((status <> ALL (ARRAY['approved'::text, 'denied'::text])) OR (resolved_by_name IS NOT NULL))),
+    CONSTRAINT chk_approval_request_end CHECK (((status = 'pending'::text) = (resolved_at IS NULL))),
+    CONSTRAINT chk_approval_request_escalations CHECK (((jsonb_array_length(escalations) = cardinality(escalate_at)) AND (escalation_level <= cardinality(escalate_at)))),
+    CONSTRAINT chk_approval_request_hashes CHECK (((length(input_hash) = 32) AND (length(terms_hash) = 32))),
+    CONSTRAINT chk_approval_request_kind CHECK ((kind = ANY (ARRAY['call'::text, 'uncertain_effect'::text]))),
+    CONSTRAINT chk_approval_request_on_deny CHECK ((on_deny = ANY (ARRAY['fail'::text, 'continue'::text]))),
+    CONSTRAINT chk_approval_request_status CHECK ((status = ANY (ARRAY['pending'::text, 'approved'::text, 'denied'::text, 'expired'::text, 'cancelled'::text]))),
+    CONSTRAINT chk_approval_request_summary CHECK ((length(TRIM(BOTH FROM action_summary)) > 0)),
+    CONSTRAINT chk_approval_request_template CHECK ((template = ANY (ARRAY['dev_only'::text, 'dev_review'::text, 'full_pipeline'::text, 'critical_path'::text])))
+)
+WITH (fillfactor='85');
+
+ALTER TABLE ONLY public.approval_request FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION public.approval_next_action(r public.approval_request) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    RETURN LEAST((r).deadline, (r).escalate_at[((r).escalation_level + 1)], CASE WHEN ((r).reminded_at IS NULL) THEN (r).remind_at ELSE NULL::timestamp with time zone END);
+
+CREATE FUNCTION public.approval_voted() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  if exists (select from approval_request r where r.org_id = new.org_id and r.id = new.approval_id and r.status = 'pending')
+  then
+    perform raise_notifications(new.org_id, new.approval_id);
+  end if;
+  return null;
+end
+$$;
 
 CREATE FUNCTION public.authenticate(p_secret_hash bytea, p_org_slug text) RETURNS TABLE(org_id uuid, key_id uuid, kind text, name text, roles text[], user_account_id uuid, clearance integer, platform boolean, acts_elsewhere boolean)
     LANGUAGE plpgsql
@@ -574,6 +734,91 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.claim_notifications(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) RETURNS TABLE(org_id uuid, lane bigint, ids uuid[])
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+#variable_conflict use_column
+declare
+  due timestamptz := plane_now();
+  at_org uuid := p_after;
+  around boolean := false;
+  next_org record;
+  started bigint;
+  at_lane bigint;
+  round boolean;
+  next_lane record;
+  wanted integer := p_lanes;
+  left_here integer;
+begin
+  if not exists (select from notification n where n.next_attempt_at <= due) then
+    return;
+  end if;
+  loop
+    exit when wanted = 0;
+    select n.org_id as id, n.next_attempt_at as earliest into next_org from notification n
+    where n.next_attempt_at is not null and n.org_id > at_org order by n.org_id, n.next_attempt_at limit 1;
+    if not found or (around and next_org.id > p_after) then
+      exit when around;
+      around := true;
+      at_org := '00000000-0000-0000-0000-000000000000';
+      continue;
+    end if;
+    at_org := next_org.id;
+    continue when next_org.earliest > due or at_org = any (p_full);
+    left_here := least(p_per_org, wanted);
+    started := hashtextextended(gen_random_uuid()::text, 2);
+    at_lane := started;
+    round := false;
+    while left_here > 0 loop
+      select n.lane, n.next_attempt_at as earliest, n.channel_type into next_lane from notification n
+      where n.org_id = at_org and n.next_attempt_at is not null and n.lane > at_lane
+      order by n.lane, n.next_attempt_at limit 1;
+      if not found or (round and next_lane.lane > started) then
+        exit when round;
+        round := true;
+        at_lane := -9223372036854775808;
+        continue;
+      end if;
+      at_lane := next_lane.lane;
+      continue when next_lane.earliest > due or next_lane.channel_type <> all (p_channels);
+      continue when exists (
+        select from notification n where n.org_id = at_org and n.lane = at_lane and n.taken_until > due);
+      continue when not pg_try_advisory_xact_lock(at_lane);
+      -- A statement of its own: it sees what was committed before the lock was free.
+      continue when exists (
+        select from notification n where n.org_id = at_org and n.lane = at_lane and n.taken_until > due);
+      -- What somebody changes at this moment is not waited for, and nothing overtakes it either.
+      with first as (
+        -- Rows are compared as a whole so that only the index of lanes can answer: any other would walk through what
+        -- is due in other lanes.
+        select n.id, n.next_attempt_at, n.seq from notification n
+        where n.org_id = at_org and n.next_attempt_at is not null
+          and (n.lane, n.next_attempt_at) >= (at_lane, '-infinity') and (n.lane, n.next_attempt_at) <= (at_lane, due)
+        order by n.lane, n.next_attempt_at, n.seq limit p_per_lane),
+      free as (
+        select n.id from notification n
+        where n.org_id = at_org and n.id in (select f.id from first f) and n.next_attempt_at <= due
+        for no key update skip locked),
+      ahead as (
+        select f.id, f.next_attempt_at, f.seq,
+          bool_and(e.id is not null) over (order by f.next_attempt_at, f.seq) as reachable
+        from first f left join free e on e.id = f.id)
+      select array_agg(a.id order by a.next_attempt_at, a.seq) into ids from ahead a where a.reachable;
+      continue when ids is null;
+      update notification n set taken_by = p_claim, taken_until = due + p_lease
+      where n.org_id = at_org and n.id = any (ids);
+      org_id := at_org;
+      lane := at_lane;
+      return next;
+      wanted := wanted - 1;
+      left_here := left_here - 1;
+    end loop;
+  end loop;
+end
+$$;
+
 CREATE FUNCTION public.claim_once(p_org uuid, p_caller uuid, p_verb text, p_key text, p_fingerprint bytea) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -601,7 +846,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.close_approval(p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_status text, p_arguments text, p_input_hash bytea, p_member uuid, p_name text, p_reason text, p_channel text, p_vote text, p_key text, p_calls jsonb, p_grant_seconds double precision, p_jobs jsonb, p_cancelled uuid[], p_events jsonb, p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[]) RETURNS void
+CREATE FUNCTION public.close_approval(p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_status text, p_arguments text, p_input_hash bytea, p_member uuid, p_name text, p_reason text, p_channel text, p_vote text, p_key text, p_calls jsonb, p_grant_seconds double precision, p_jobs jsonb, p_cancelled uuid[], p_events jsonb, p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[]) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -625,7 +870,11 @@ begin
   end if;
   if p_vote is not null then
     insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at)
-    values (p_org, p_approval, p_version, p_member, p_name, p_vote, p_reason, p_channel, at);
+    values (p_org, p_approval, p_version, p_member, p_name, p_vote, p_reason, p_channel, at)
+    -- Whoever said yes may still say no before the others have decided.
+    on conflict (org_id, approval_id, version, user_account_id)
+    do update set decision = excluded.decision, reason = excluded.reason, channel = excluded.channel,
+      created_at = excluded.created_at;
   end if;
   for given in select * from jsonb_to_recordset(p_calls) c (id uuid, status text, error text) loop
     update tool_call c
@@ -669,6 +918,20 @@ begin
     case when e.approval = p_approval and e.keyed then p_key end, coalesce(e.payload, '{}'), at
   from jsonb_to_recordset(p_events) e (approval uuid, type text, keyed boolean, payload jsonb);
   perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies);
+  return case when p_vote is not null then
+    approval_decided(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end;
+end
+$$;
+
+CREATE FUNCTION public.consume_approval_tokens() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  update approval_token t set used_at = new.created_at
+  where t.org_id = new.org_id and t.approval_id = new.approval_id and t.user_account_id = new.user_account_id
+    and t.used_at is null;
+  return null;
 end
 $$;
 
@@ -686,6 +949,31 @@ begin
       return next;
     end if;
   end loop;
+end
+$$;
+
+CREATE FUNCTION public.delegate_approval(p_org uuid, p_approval uuid, p_from uuid, p_from_name text, p_to uuid, p_to_name text, p_clearance integer, p_reason text, p_automatic boolean) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  at timestamptz := plane_now();
+begin
+  insert into approval_delegation (org_id, approval_id, from_member_id, from_member, to_member_id, to_member, to_clearance,
+    reason, automatic, created_at)
+  values (p_org, p_approval, p_from, p_from_name, p_to, p_to_name, p_clearance, p_reason, p_automatic, at);
+  insert into approval_event (org_id, approval_id, event_type, actor_member_id, actor, payload, created_at)
+  values (p_org, p_approval, 'delegated', p_from, p_from_name,
+    jsonb_build_object('to', p_to, 'name', p_to_name, 'reason', p_reason, 'automatic', p_automatic), at);
+  update approval_request r
+  set delegated = r.delegated || p_from,
+    approvers = jsonb_set(r.approvers, '{members}',
+      case when r.approvers -> 'members' ? p_to::text then r.approvers -> 'members'
+        else r.approvers -> 'members' || to_jsonb(p_to) end)
+  where r.org_id = p_org and r.id = p_approval and r.status = 'pending';
+  if not found then
+    raise serialization_failure using message = 'the approval changed meanwhile';
+  end if;
 end
 $$;
 
@@ -762,6 +1050,10 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.deliverable_channels() RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ARRAY['email'::text, 'webhook'::text];
+
 CREATE FUNCTION public.drop_chunks(p_org uuid, p_job uuid, p_step integer) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -774,6 +1066,26 @@ begin
       select from step s where s.org_id = p_org and s.job_id = c.job_id and s.step_index = c.step_index);
   return not exists (
     select from text_chunk c where c.org_id = p_org and c.job_id = p_job and c.step_index = p_step);
+end
+$$;
+
+CREATE FUNCTION public.escalate_approval(p_org uuid, p_approval uuid, p_approvers jsonb) RETURNS integer
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  reached approval_request%rowtype;
+begin
+  -- A reminder that would come at the same moment has come with it.
+  update approval_request r
+  set escalation_level = r.escalation_level + 1, approvers = p_approvers,
+    reminded_at = coalesce(r.reminded_at, case when r.remind_at <= plane_now() then plane_now() end)
+  where r.org_id = p_org and r.id = p_approval and r.status = 'pending'
+  returning * into strict reached;
+  update approval_request r set next_action_at = approval_next_action(reached) where r.org_id = p_org and r.id = p_approval;
+  insert into approval_event (org_id, approval_id, event_type, payload, created_at)
+  values (p_org, p_approval, 'escalated', jsonb_build_object('level', reached.escalation_level), plane_now());
+  return reached.escalation_level;
 end
 $$;
 
@@ -832,6 +1144,15 @@ CREATE FUNCTION public.find_due_approvals(p_limit integer) RETURNS TABLE(org_id 
   select r.org_id, r.id, r.next_action_at from approval_request r
   where r.next_action_at <= (select plane_now())
   order by r.next_action_at limit p_limit
+$$;
+
+CREATE FUNCTION public.find_failing_connections(p_channel text, p_longer interval, p_limit integer) RETURNS TABLE(org_id uuid, id uuid)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select c.org_id, c.id from channel_connection c
+  where c.failing_since <= (select plane_now()) - p_longer and c.disabled_at is null and c.channel_type = p_channel
+  order by c.failing_since limit p_limit
 $$;
 
 CREATE FUNCTION public.find_idle_sessions(p_limit integer) RETURNS TABLE(org_id uuid, id uuid, due timestamp with time zone)
@@ -943,6 +1264,20 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.find_old_credentials(p_rotate_after interval, p_keep_tokens interval, p_limit integer) RETURNS TABLE(org_id uuid)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select found.org_id from (
+    (select s.org_id from signing_secret s
+     where s.retire_at is null and s.created_at <= (select plane_now()) - p_rotate_after limit p_limit)
+    union
+    (select s.org_id from signing_secret s where s.retire_at <= (select plane_now()) limit p_limit)
+    union
+    (select t.org_id from approval_token t
+     where t.expires_at <= (select plane_now()) - p_keep_tokens order by t.expires_at limit p_limit)) found
+$$;
+
 CREATE FUNCTION public.find_orphans(p_limit integer) RETURNS TABLE(org_id uuid, id uuid, worker_id uuid, worker text, epoch bigint, deaths integer, cancelled boolean, held boolean, stopped boolean)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
@@ -952,6 +1287,23 @@ CREATE FUNCTION public.find_orphans(p_limit integer) RETURNS TABLE(org_id uuid, 
   from worker w join job j on j.worker_id = w.id
   where w.expires_at < (select plane_now())
   limit p_limit
+$$;
+
+CREATE FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) RETURNS TABLE(org_id uuid)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select o.id
+  from org o
+  left join lateral (
+    select r.snapshot, r.created_at from audit_root r where r.org_id = o.id order by r.seq desc limit 1) last on true
+  where o.id > p_after
+    and (last.created_at is null or last.created_at <= (select plane_now()) - make_interval(secs => p_seconds))
+    and (last.snapshot is null or exists (
+      select from audit_entry e
+      where e.org_id = o.id and e.xid >= pg_snapshot_xmin(last.snapshot)
+        and not pg_visible_in_snapshot(e.xid, last.snapshot)))
+  order by o.id limit p_limit
 $$;
 
 CREATE FUNCTION public.forget_chunks(p_limit integer) RETURNS integer
@@ -966,6 +1318,23 @@ begin
     select o.org_id, o.session_id, o.seq from text_chunk o
     where o.created_at < (select plane_now()) - interval '1 hour'
     order by o.created_at limit p_limit);
+  get diagnostics gone = row_count;
+  return gone;
+end
+$$;
+
+CREATE FUNCTION public.forget_inbound_events(p_older interval, p_limit integer) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  gone integer;
+begin
+  delete from inbound_event e
+  where (e.org_id, e.connection_id, e.event_id) in (
+    select o.org_id, o.connection_id, o.event_id from inbound_event o
+    where o.received_at < (select plane_now()) - p_older
+    order by o.received_at limit p_limit);
   get diagnostics gone = row_count;
   return gone;
 end
@@ -1041,7 +1410,8 @@ begin
   select m.id, m.user_account_id, u.deactivated_at, u.roles = '{guest}'
   into known_mapping, known_account, deactivated, is_guest
   from channel_mapping m join user_account u on u.org_id = m.org_id and u.id = m.user_account_id
-  where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user;
+  where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user
+    and m.verified_at is not null;  -- what somebody only claims is not theirs
   if coalesce(is_guest, true) and not connection.guests_may_chat then
     raise exception using errcode = 'CX403', detail = 'guests_not_allowed',
       message = 'This org does not let unknown people talk with its agents.',
@@ -1051,7 +1421,8 @@ begin
     -- First contact. The lock makes concurrent first messages of one person take turns, and nobody else wait.
     perform pg_advisory_xact_lock(hashtextextended(p_connection::text || ':' || p_external_user, 0));
     select m.id, m.user_account_id into known_mapping, known_account from channel_mapping m
-    where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user;
+    where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user
+      and m.verified_at is not null;
     if not found then
       insert into user_account (org_id, id, display_name, roles)
       values (p_org, p_account, p_display_name, '{guest}');
@@ -1146,7 +1517,7 @@ CREATE FUNCTION public.job_may_move(old_status text, new_status text) RETURNS bo
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE old_status WHEN 'PENDING'::text THEN (new_status = ANY (ARRAY['RUNNING'::text, 'FAILED'::text, 'CANCELLED'::text])) WHEN 'RUNNING'::text THEN (new_status = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'RETRY'::text, 'WAITING_FOR_APPROVAL'::text, 'SLEEPING'::text, 'PAUSED'::text, 'CANCELLED'::text])) WHEN 'RETRY'::text THEN (new_status = ANY (ARRAY['RUNNING'::text, 'FAILED'::text, 'CANCELLED'::text])) WHEN 'WAITING_FOR_APPROVAL'::text THEN (new_status = ANY (ARRAY['RUNNING'::text, 'PAUSED'::text, 'FAILED'::text, 'CANCELLED'::text])) WHEN 'SLEEPING'::text THEN (new_status = ANY (ARRAY['RUNNING'::text, 'PAUSED'::text, 'FAILED'::text, 'CANCELLED'::text])) WHEN 'PAUSED'::text THEN (new_status = ANY (ARRAY['RUNNING'::text, 'FAILED'::text, 'CANCELLED'::text])) ELSE false END;
 
-CREATE FUNCTION public.job_past(p_org uuid, p_job uuid, p_session uuid, p_read_to bigint, p_fresh boolean) RETURNS TABLE(said jsonb, steps jsonb, calls jsonb)
+CREATE FUNCTION public.job_past(p_org uuid, p_job uuid, p_session uuid, p_read_to bigint, p_fresh boolean) RETURNS TABLE(said jsonb, steps jsonb, calls jsonb, receipts jsonb)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -1159,6 +1530,7 @@ begin
   where m.org_id = p_org and m.session_id = p_session and m.seq <= p_read_to;
   steps := '[]';
   calls := '[]';
+  receipts := '{}';
   if not p_fresh then
     select coalesce(jsonb_agg(jsonb_build_object(
       'step_index', s.step_index, 'message_seq', s.message_seq, 'response', s.response) order by s.step_index), '[]')
@@ -1178,6 +1550,18 @@ begin
         where g.org_id = c.org_id and g.call_id = c.id and g.consumed_at is null) end)
       order by c.step_index, c.position), '[]')
     into calls from tool_call c where c.org_id = p_org and c.job_id = p_job;
+    -- Of the calls that somebody approved and that may still be sent: as they are kept, for the worker to verify.
+    select coalesce(jsonb_object_agg(c.id, jsonb_build_object(
+      'body', encode(r.body, 'hex'), 'signature', encode(r.signature, 'hex'), 'key_id', k.id,
+      'public_key', encode(k.public_key, 'hex'), 'sealed', encode(k.sealed, 'hex'))), '{}')
+    into receipts
+    from tool_call c
+    cross join lateral (
+      select g.approval_id from approval_grant g
+      where g.org_id = c.org_id and g.call_id = c.id order by g.created_at desc limit 1) g
+    join approval_receipt r on r.org_id = c.org_id and r.approval_id = g.approval_id
+    join signing_key k on k.org_id = r.org_id and k.id = r.key_id
+    where c.org_id = p_org and c.job_id = p_job and c.finished_at is null;
   end if;
   return next;
 end
@@ -1244,7 +1628,85 @@ CREATE FUNCTION public.next_deadline() RETURNS double precision
     (select min(s.idle_check_at) from session s where s.idle_check_at is not null)) - plane_now())::double precision
 $$;
 
-CREATE FUNCTION public.open_approval(p_org uuid, p_approval uuid) RETURNS TABLE(approval jsonb, jobs jsonb, calls jsonb, siblings jsonb, policies text, now timestamp with time zone)
+CREATE FUNCTION public.notify_approvers(p_org uuid, p_approval uuid) RETURNS integer
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  told integer;
+begin
+  -- Most orgs have no such channel: they pay one look for it.
+  if not exists (
+    select from channel_connection c
+    where c.org_id = p_org and c.disabled_at is null and c.channel_type = any (deliverable_channels())) then
+    return 0;
+  end if;
+  with request as (
+    select r.* from approval_request r where r.org_id = p_org and r.id = p_approval and r.status = 'pending'),
+  ways as (
+    select m.id as mapping_id, m.connection_id, m.channel_type, m.channel_user_id, d.id as member_id,
+      r.owner_id is not distinct from d.id as owner, r.approvers -> 'members' ? d.id::text as named,
+      exists (select from notification n
+        where n.org_id = p_org and n.approval_id = p_approval and n.user_account_id = d.id) as known
+    from request r
+    cross join lateral approval_deciders(p_org, p_approval) d
+    join channel_mapping m on m.org_id = p_org and m.user_account_id = d.id
+    join channel_connection c on c.org_id = p_org and c.id = m.connection_id
+    where m.verified_at is not null and m.suppressed_at is null and c.disabled_at is null
+      and c.channel_type = any (deliverable_channels())
+      and (r.channels is null or c.channel_type = any (r.channels))),
+  people as (
+    select w.member_id,
+      row_number() over (order by bool_or(w.known) desc, bool_or(w.owner) desc, bool_or(w.named) desc, w.member_id) as place
+    from ways w group by w.member_id)
+  insert into notification (org_id, id, kind, approval_id, connection_id, channel_type, mapping_id, user_account_id, address,
+    data, next_attempt_at, created_at)
+  select p_org, gen_random_uuid(), 'approval', p_approval, w.connection_id, w.channel_type, w.mapping_id, w.member_id,
+    w.channel_user_id, jsonb_build_object('level', (select r.escalation_level from request r)), t.at, t.at
+  from (select plane_now() as at) t cross join ways w join people p on p.member_id = w.member_id and p.place <= 100
+  on conflict (org_id, approval_id, mapping_id) where approval_id is not null do nothing;
+  get diagnostics told = row_count;
+  return told;
+end
+$$;
+
+CREATE FUNCTION public.notify_mapping(p_org uuid, p_mapping uuid) RETURNS integer
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  told integer;
+begin
+  with way as (
+    select m.* from channel_mapping m join channel_connection c on c.org_id = p_org and c.id = m.connection_id
+    where m.org_id = p_org and m.id = p_mapping and m.verified_at is not null and m.suppressed_at is null
+      and c.disabled_at is null and c.channel_type = any (deliverable_channels())),
+  open as (
+    select r.id, r.channels, r.escalation_level from approval_request r
+    where r.org_id = p_org and r.status = 'pending' and exists (select from way)
+    order by r.requested_at desc, r.id desc limit 200),
+  theirs as (
+    select o.id as approval_id, o.escalation_level, w.connection_id, w.channel_type, w.user_account_id, w.channel_user_id
+    from way w
+    join open o on o.channels is null or w.channel_type = any (o.channels)
+    where exists (select from approval_deciders(p_org, o.id) d where d.id = w.user_account_id)
+      -- The same hundred as everywhere.
+      and (exists (select from notification n
+          where n.org_id = p_org and n.approval_id = o.id and n.user_account_id = w.user_account_id)
+        or (select count(distinct n.user_account_id) from notification n
+          where n.org_id = p_org and n.approval_id = o.id) < 100))
+  insert into notification (org_id, id, kind, approval_id, connection_id, channel_type, mapping_id, user_account_id, address,
+    data, next_attempt_at, created_at)
+  select p_org, gen_random_uuid(), 'approval', o.approval_id, o.connection_id, o.channel_type, p_mapping, o.user_account_id,
+    o.channel_user_id, jsonb_build_object('level', o.escalation_level), t.at, t.at
+  from (select plane_now() as at) t cross join theirs o
+  on conflict (org_id, approval_id, mapping_id) where approval_id is not null do nothing;
+  get diagnostics told = row_count;
+  return told;
+end
+$$;
+
+CREATE FUNCTION public.open_approval(p_org uuid, p_approval uuid) RETURNS TABLE(approval jsonb, jobs jsonb, calls jsonb, siblings jsonb, votes jsonb, policies text, now timestamp with time zone)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -1286,9 +1748,69 @@ begin
   from approval_request r
   where r.org_id = p_org and r.status = 'pending' and r.kind = 'call' and r.id <> p_approval and r.id in (
     select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (concerned));
+  -- A vote counts as long as whoever gave it could still give it.
+  select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles) order by v.created_at), '[]')
+  into votes
+  from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version
+  join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
+  where v.org_id = p_org and v.approval_id = p_approval and v.decision = 'approved';
   policies := policies_version(p_org);
   now := plane_now();
   return next;
+end
+$$;
+
+CREATE FUNCTION public.open_approval_link(p_approval uuid, p_operator uuid, p_purpose text) RETURNS TABLE(org_id uuid, deadline timestamp with time zone, template text, now timestamp with time zone, secret_ids uuid[], sealed bytea[], member_id uuid, name text, roles text[], clearance integer, active boolean)
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+  home uuid;
+begin
+  select r.org_id into home from resolve_approval(p_approval) r;
+  if home is null then
+    return;
+  end if;
+  perform set_config('app.org_id', home::text, true);
+  return query
+    select r.org_id, r.deadline, r.template, plane_now(), s.ids, s.sealed, u.id, u.display_name, u.roles, u.clearance,
+      u.deactivated_at is null
+    from approval_request r
+    cross join lateral (
+      select coalesce(array_agg(k.id order by k.retire_at desc nulls first, k.id), '{}') as ids,
+        coalesce(array_agg(k.sealed order by k.retire_at desc nulls first, k.id), '{}') as sealed
+      from signing_secret k
+      where k.org_id = r.org_id and k.purpose = p_purpose
+        and (k.retire_at is null or k.retire_at > (select plane_now()))) s
+    left join user_account u on u.org_id = r.org_id and u.id = p_operator
+    where r.org_id = home and r.id = p_approval;
+end
+$$;
+
+CREATE FUNCTION public.open_approval_token(p_token_hash bytea) RETURNS TABLE(org_id uuid, id uuid, approval_id uuid, version integer, input_hash text, template text, expires_at timestamp with time zone, used_at timestamp with time zone, said text, now timestamp with time zone, member_id uuid, name text, roles text[], clearance integer, active boolean)
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+  home uuid;
+  found_id uuid;
+begin
+  select r.org_id, r.id into home, found_id from resolve_approval_token(p_token_hash) r;
+  if home is null then
+    return;
+  end if;
+  perform set_config('app.org_id', home::text, true);
+  return query
+    select t.org_id, t.id, t.approval_id, t.version, encode(t.input_hash, 'hex'), r.template, t.expires_at, t.used_at,
+      v.decision, plane_now(), u.id, u.display_name, u.roles, u.clearance, u.deactivated_at is null
+    from approval_token t
+    join approval_request r on r.org_id = t.org_id and r.id = t.approval_id
+    join user_account u on u.org_id = t.org_id and u.id = t.user_account_id
+    left join approval_vote v on v.org_id = t.org_id and v.approval_id = t.approval_id and v.version = t.version
+      and v.user_account_id = t.user_account_id
+    where t.org_id = home and t.id = found_id;
 end
 $$;
 
@@ -1418,6 +1940,100 @@ begin
 end
 $_$;
 
+CREATE FUNCTION public.raise_notifications(p_org uuid, p_approval uuid) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  update notification n
+  set desired_version = n.desired_version + 1, status = 'pending',
+    attempts = case when n.status = 'dead' then 0 else n.attempts end,
+    next_attempt_at = least(n.next_attempt_at, (select plane_now()))
+  where n.org_id = p_org and n.approval_id = p_approval
+    and (n.status <> 'dead' or n.sent_at is not null and exists (
+      select from channel_mapping m
+      where m.org_id = p_org and m.id = n.mapping_id and m.verified_at is not null and m.suppressed_at is null))
+$$;
+
+CREATE FUNCTION public.reach_approval(p_org uuid, p_approval uuid) RETURNS TABLE(from_member_id uuid, from_member text, to_member_id uuid, to_member text, to_clearance integer, reason text)
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+  hop record;
+  at timestamptz := plane_now();
+begin
+  for _ in 1 .. 100 loop
+    select d.id as from_id, d.display_name as from_name, u.id as to_id, u.display_name as to_name, u.clearance,
+      coalesce('out of office: ' || a.reason, 'out of office') as why
+    into hop
+    from approval_request r
+    cross join lateral approval_deciders(p_org, p_approval) d
+    join member_absence a on a.org_id = p_org and a.user_account_id = d.id and a.cancelled_at is null
+      and a.starts_at <= at and a.ends_at > at
+    join user_account u on u.org_id = p_org and u.id = a.delegate_id
+    where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.kind = 'call'
+      and u.deactivated_at is null and u.roles <> '{guest}' and u.clearance >= r.required_clearance
+      and not u.id = any (r.delegated) and (r.self_approval or not u.id = any (r.causes))
+      and not exists (select from approval_deciders(p_org, p_approval) already where already.id = u.id)
+      and not exists (select from approval_vote v
+        where v.org_id = p_org and v.approval_id = p_approval and v.user_account_id = d.id and v.version = r.version)
+      and not exists (select from jsonb_to_recordset(r.quorum -> 'roles') q (role text, votes integer)
+        where q.role = any (d.roles) and not q.role = any (u.roles))
+    order by d.id, a.starts_at limit 1;
+    exit when not found;
+    perform delegate_approval(p_org, p_approval, hop.from_id, hop.from_name, hop.to_id, hop.to_name, hop.clearance, hop.why, true);
+    return query select hop.from_id, hop.from_name, hop.to_id, hop.to_name, hop.clearance, hop.why;
+  end loop;
+  perform notify_approvers(p_org, p_approval);
+end
+$$;
+
+CREATE FUNCTION public.record_delivery(p_org uuid, p_id uuid, p_claim uuid, p_version integer, p_sent boolean, p_first boolean, p_ref text, p_shown jsonb, p_said jsonb, p_payload jsonb, p_actions text[], p_bodies bytea[]) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  kept notification%rowtype;
+  at timestamptz;
+  of_session uuid;
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  select * into kept from notification n where n.org_id = p_org and n.id = p_id and n.taken_by = p_claim;
+  if not found then
+    return false;
+  end if;
+  if p_first and kept.approval_id is not null then
+    update approval_request r set channels_dispatched = r.channels_dispatched || kept.channel_type
+    where r.org_id = p_org and r.id = kept.approval_id and r.status = 'pending'
+      and not kept.channel_type = any (r.channels_dispatched);
+  end if;
+  at := plane_now();
+  update notification n
+  set rendered_version = p_version, attempts = 0, last_error = null, said = p_said,
+    status = case when n.desired_version = p_version then 'delivered' else 'pending' end,
+    next_attempt_at = case when n.desired_version = p_version then null else at end,
+    message_ref = case when p_sent then coalesce(p_ref, n.message_ref) else n.message_ref end,
+    shown = case when p_sent then p_shown else n.shown end, sent_at = case when p_sent then at else n.sent_at end,
+    taken_by = null, taken_until = null
+  where n.org_id = p_org and n.id = p_id and n.taken_by = p_claim;
+  if not found then
+    return false;
+  end if;
+  if p_sent then
+    update channel_connection c set failing_since = null
+    where c.org_id = p_org and c.id = kept.connection_id and c.failing_since is not null;
+  end if;
+  if p_first and kept.approval_id is not null then
+    insert into approval_event (org_id, approval_id, event_type, channel, payload, created_at)
+    values (p_org, kept.approval_id, 'dispatched', kept.channel_type, p_payload, at);
+    select r.session_id into of_session from approval_request r where r.org_id = p_org and r.id = kept.approval_id;
+    perform session_append(p_org, of_session, 0, '{}', '{}', '{}', p_actions, p_bodies);
+  end if;
+  return true;
+end
+$$;
+
 CREATE FUNCTION public.register_worker(p_id uuid, p_name text, p_host text, p_pid integer, p_apps text[], p_concurrency integer, p_lease interval) RETURNS timestamp with time zone
     LANGUAGE sql
     SET search_path TO 'public', 'pg_temp'
@@ -1472,11 +2088,39 @@ CREATE FUNCTION public.resolve_api_key(p_secret_hash bytea) RETURNS TABLE(org_id
   select k.org_id, k.id from api_key k where k.secret_hash = p_secret_hash
 $$;
 
+CREATE FUNCTION public.resolve_approval(p_approval uuid) RETURNS TABLE(org_id uuid, id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select r.org_id, r.id from approval_request r where r.id = p_approval
+$$;
+
+CREATE FUNCTION public.resolve_approval_token(p_token_hash bytea) RETURNS TABLE(org_id uuid, id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select t.org_id, t.id from approval_token t where t.token_hash = p_token_hash
+$$;
+
 CREATE FUNCTION public.resolve_browser_session(p_secret_hash bytea) RETURNS TABLE(org_id uuid, id uuid)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     AS $$
   select s.org_id, s.id from browser_session s where s.secret_hash = p_secret_hash
+$$;
+
+CREATE FUNCTION public.resolve_connection(p_id uuid) RETURNS TABLE(org_id uuid, id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select c.org_id, c.id from channel_connection c where c.id = p_id
+$$;
+
+CREATE FUNCTION public.resolve_identity_code(p_code_hash bytea) RETURNS TABLE(org_id uuid, id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select c.org_id, c.id from identity_code c where c.code_hash = p_code_hash
 $$;
 
 CREATE FUNCTION public.resolve_login_link(p_secret_hash bytea) RETURNS TABLE(org_id uuid, id uuid)
@@ -1602,6 +2246,35 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.use_standing(p_org uuid, p_session uuid, p_standing uuid, p_call uuid, p_granter_revision integer) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  counts integer;
+begin
+  -- Locked by a statement of its own: the next one sees everything that was committed while this one waited.
+  perform from standing_approval s where s.org_id = p_org and s.id = p_standing for no key update;
+  if found then
+    insert into standing_use (org_id, standing_id, call_id, created_at) values (p_org, p_standing, p_call, plane_now())
+    on conflict do nothing;
+    get diagnostics counts = row_count;
+    update standing_approval s set used_calls = s.used_calls + counts, last_used_at = plane_now()
+    from tool_call c
+    where s.org_id = p_org and s.id = p_standing and s.session_id = p_session
+      and c.org_id = p_org and c.id = p_call and c.tool_name = s.tool_name and c.tool_digest = s.tool_digest
+      and coalesce(s.input_hash, c.input_hash) = c.input_hash
+      and s.revoked_at is null and s.expires_at > plane_now() and (s.max_calls is null or s.used_calls + counts <= s.max_calls)
+      and exists (select from user_account u where u.org_id = p_org and u.id = s.granted_by_id
+        and u.deactivated_at is null and u.revision = p_granter_revision);
+  end if;
+  if not found then
+    raise exception using errcode = 'CX409', detail = 'grant_refused',
+      message = 'A standing approval does not cover this call any more.', hint = 'It is authorised again.';
+  end if;
+end
+$$;
+
 CREATE FUNCTION public.void_chunks(p_org uuid, p_job uuid, p_epoch bigint) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -1633,6 +2306,40 @@ begin
   update session_head h set event_seq = head.event_seq + 1
   where h.org_id = p_org and h.session_id = head.session_id;
   return true;
+end
+$$;
+
+CREATE FUNCTION public.vote_approval(p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_arguments text, p_input_hash bytea, p_member uuid, p_name text, p_reason text, p_channel text, p_key text, p_events jsonb, p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  at timestamptz := plane_now();
+  the_approval approval_request%rowtype;
+begin
+  update approval_request r
+  set version = p_version,
+    original_arguments = case when p_arguments is null then r.original_arguments
+      else coalesce(r.original_arguments, r.arguments) end,
+    original_hash = case when p_arguments is null then r.original_hash else coalesce(r.original_hash, r.input_hash) end,
+    arguments = coalesce(p_arguments::jsonb, r.arguments), input_hash = coalesce(p_input_hash, r.input_hash)
+  where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.version = p_seen
+  returning * into the_approval;
+  if not found then
+    raise serialization_failure using message = 'the approval changed meanwhile';
+  end if;
+  if p_arguments is not null then
+    update tool_call c set edited = true, arguments = p_arguments::jsonb, input_hash = p_input_hash
+    from approval_invocation i
+    where i.org_id = p_org and i.approval_id = p_approval and c.org_id = p_org and c.id = i.call_id and c.status = 'awaiting';
+  end if;
+  insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at)
+  values (p_org, p_approval, p_version, p_member, p_name, 'approved', p_reason, p_channel, at);
+  insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, idempotency_key, payload,
+    created_at)
+  select p_org, p_approval, e.type, p_channel, p_member, p_name, case when e.keyed then p_key end, coalesce(e.payload, '{}'), at
+  from jsonb_to_recordset(p_events) e (type text, keyed boolean, payload jsonb);
+  perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies);
 end
 $$;
 
@@ -1692,6 +2399,32 @@ CREATE TABLE public.api_key (
 
 ALTER TABLE ONLY public.api_key FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE public.approval_delegation (
+    org_id uuid NOT NULL,
+    id bigint NOT NULL,
+    approval_id uuid NOT NULL,
+    from_member_id uuid NOT NULL,
+    from_member text NOT NULL,
+    to_member_id uuid NOT NULL,
+    to_member text NOT NULL,
+    to_clearance integer NOT NULL,
+    reason text,
+    automatic boolean NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    CONSTRAINT chk_approval_delegation_self CHECK ((from_member_id <> to_member_id))
+);
+
+ALTER TABLE ONLY public.approval_delegation FORCE ROW LEVEL SECURITY;
+
+ALTER TABLE public.approval_delegation ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME public.approval_delegation_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE public.approval_event (
     org_id uuid NOT NULL,
     id bigint NOT NULL,
@@ -1703,7 +2436,7 @@ CREATE TABLE public.approval_event (
     idempotency_key text,
     payload jsonb DEFAULT '{}'::jsonb NOT NULL,
     created_at timestamp with time zone NOT NULL,
-    CONSTRAINT chk_approval_event_type CHECK ((event_type = ANY (ARRAY['requested'::text, 'joined'::text, 'dispatched'::text, 'delegated'::text, 'edited'::text, 'approved'::text, 'denied'::text, 'expired'::text, 'cancelled'::text, 'reminded'::text, 'escalated'::text, 'answered'::text, 'refused'::text, 'channel_duplicate'::text, 'channel_conflict'::text])))
+    CONSTRAINT chk_approval_event_type CHECK ((event_type = ANY (ARRAY['requested'::text, 'joined'::text, 'dispatched'::text, 'delegated'::text, 'voted'::text, 'edited'::text, 'approved'::text, 'denied'::text, 'expired'::text, 'cancelled'::text, 'reminded'::text, 'escalated'::text, 'answered'::text, 'refused'::text, 'undeliverable'::text, 'channel_duplicate'::text, 'channel_conflict'::text])))
 );
 
 ALTER TABLE ONLY public.approval_event FORCE ROW LEVEL SECURITY;
@@ -1740,67 +2473,32 @@ CREATE TABLE public.approval_invocation (
 
 ALTER TABLE ONLY public.approval_invocation FORCE ROW LEVEL SECURITY;
 
-CREATE TABLE public.approval_request (
+CREATE TABLE public.approval_receipt (
     org_id uuid NOT NULL,
-    id uuid NOT NULL,
-    kind text NOT NULL,
-    status text DEFAULT 'pending'::text NOT NULL,
-    version integer DEFAULT 1 NOT NULL,
-    session_id uuid NOT NULL,
-    job_id uuid NOT NULL,
-    agent_id uuid NOT NULL,
-    step_index integer NOT NULL,
-    action_type text NOT NULL,
-    tool_name text NOT NULL,
-    tool_digest text,
-    target text NOT NULL,
-    arguments jsonb NOT NULL,
-    input_hash bytea NOT NULL,
-    original_arguments jsonb,
-    original_hash bytea,
-    invocations integer DEFAULT 1 NOT NULL,
-    risk text NOT NULL,
-    action_summary text NOT NULL,
-    agent_says text,
-    asked_for text,
-    question text,
-    rule text NOT NULL,
-    policy_version text NOT NULL,
-    template text NOT NULL,
-    required_clearance integer NOT NULL,
-    timeout_seconds integer NOT NULL,
-    approvers jsonb NOT NULL,
-    on_deny text NOT NULL,
-    self_approval boolean NOT NULL,
-    owner_id uuid,
-    caused_by uuid,
-    causes uuid[] DEFAULT '{}'::uuid[] NOT NULL,
-    terms_hash bytea NOT NULL,
-    escalation_level integer DEFAULT 0 NOT NULL,
-    channels_dispatched text[] DEFAULT '{dashboard}'::text[] NOT NULL,
-    requested_at timestamp with time zone NOT NULL,
-    deadline timestamp with time zone,
-    remind_at timestamp with time zone,
-    reminded_at timestamp with time zone,
-    next_action_at timestamp with time zone,
-    resolved_at timestamp with time zone,
-    resolved_by uuid,
-    resolved_by_name text,
-    resolution_reason text,
-    resolved_via text,
-    CONSTRAINT chk_approval_request_deadline CHECK (((kind <> 'call'::text) OR ((deadline IS NOT NULL) AND ((status = 'pending'::text) = (next_action_at IS NOT NULL))))),
-    CONSTRAINT chk_approval_request_decider CHECK (((status <> ALL (ARRAY['approved'::text, 'denied'::text])) OR (resolved_by_name IS NOT NULL))),
-    CONSTRAINT chk_approval_request_end CHECK (((status = 'pending'::text) = (resolved_at IS NULL))),
-    CONSTRAINT chk_approval_request_hashes CHECK (((length(input_hash) = 32) AND (length(terms_hash) = 32))),
-    CONSTRAINT chk_approval_request_kind CHECK ((kind = ANY (ARRAY['call'::text, 'uncertain_effect'::text]))),
-    CONSTRAINT chk_approval_request_on_deny CHECK ((on_deny = ANY (ARRAY['fail'::text, 'continue'::text]))),
-    CONSTRAINT chk_approval_request_status CHECK ((status = ANY (ARRAY['pending'::text, 'approved'::text, 'denied'::text, 'expired'::text, 'cancelled'::text]))),
-    CONSTRAINT chk_approval_request_summary CHECK ((length(TRIM(BOTH FROM action_summary)) > 0)),
-    CONSTRAINT chk_approval_request_template CHECK ((template = ANY (ARRAY['dev_only'::text, 'dev_review'::text, 'full_pipeline'::text, 'critical_path'::text])))
-)
-WITH (fillfactor='85');
+    approval_id uuid NOT NULL,
+    key_id uuid NOT NULL,
+    body bytea NOT NULL,
+    signature bytea NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    CONSTRAINT chk_approval_receipt_signature CHECK ((length(signature) = 64))
+);
 
-ALTER TABLE ONLY public.approval_request FORCE ROW LEVEL SECURITY;
+ALTER TABLE ONLY public.approval_receipt FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.approval_vote (
+    org_id uuid NOT NULL,
+    approval_id uuid NOT NULL,
+    version integer NOT NULL,
+    user_account_id uuid NOT NULL,
+    member text NOT NULL,
+    decision text NOT NULL,
+    reason text,
+    channel text NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    CONSTRAINT chk_approval_vote_decision CHECK ((decision = ANY (ARRAY['approved'::text, 'denied'::text])))
+);
+
+ALTER TABLE ONLY public.approval_vote FORCE ROW LEVEL SECURITY;
 
 CREATE VIEW public.approval_shown WITH (security_invoker='true') AS
  SELECT r.org_id,
@@ -1849,26 +2547,43 @@ CREATE VIEW public.approval_shown WITH (security_invoker='true') AS
     r.resolution_reason,
     r.resolved_via,
     r.requested_at AS created_at,
+    r.quorum,
+    r.delegated,
+    r.standing,
+    r.action,
+    r.details,
+    jsonb_array_length(r.escalations) AS escalations,
+        CASE
+            WHEN (r.status = 'pending'::text) THEN r.escalate_at[(r.escalation_level + 1)]
+            ELSE NULL::timestamp with time zone
+        END AS escalate_at,
+    ( SELECT count(*) AS count
+           FROM public.approval_vote v
+          WHERE ((v.org_id = r.org_id) AND (v.approval_id = r.id) AND (v.version = r.version) AND (v.decision = 'approved'::text) AND ((r.status <> 'pending'::text) OR (EXISTS ( SELECT
+                   FROM public.approval_deciders(r.org_id, r.id) d(id, display_name, clearance, roles)
+                  WHERE (d.id = v.user_account_id)))))) AS votes_for,
     s.user_account_id,
     s.opened_by
    FROM ((public.approval_request r
      JOIN public.agent a ON (((a.org_id = r.org_id) AND (a.id = r.agent_id))))
      JOIN public.session s ON (((s.org_id = r.org_id) AND (s.id = r.session_id))));
 
-CREATE TABLE public.approval_vote (
+CREATE TABLE public.approval_token (
     org_id uuid NOT NULL,
+    id uuid NOT NULL,
     approval_id uuid NOT NULL,
-    version integer NOT NULL,
     user_account_id uuid NOT NULL,
-    member text NOT NULL,
-    decision text NOT NULL,
-    reason text,
-    channel text NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    CONSTRAINT chk_approval_vote_decision CHECK ((decision = ANY (ARRAY['approved'::text, 'denied'::text])))
+    notification_id uuid,
+    token_hash bytea NOT NULL,
+    version integer NOT NULL,
+    input_hash bytea NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    used_at timestamp with time zone,
+    CONSTRAINT chk_approval_token_hashes CHECK (((length(token_hash) = 32) AND (length(input_hash) = 32)))
 );
 
-ALTER TABLE ONLY public.approval_vote FORCE ROW LEVEL SECURITY;
+ALTER TABLE ONLY public.approval_token FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.audit_entry (
     org_id uuid NOT NULL,
@@ -1880,10 +2595,39 @@ CREATE TABLE public.audit_entry (
     body_hash bytea NOT NULL,
     hash bytea NOT NULL,
     created_at timestamp with time zone NOT NULL,
+    xid xid8 DEFAULT pg_current_xact_id(),
     CONSTRAINT chk_audit_entry_hashes CHECK (((length(body_hash) = 32) AND (length(hash) = 32)))
 );
 
 ALTER TABLE ONLY public.audit_entry FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.audit_root (
+    org_id uuid NOT NULL,
+    seq bigint NOT NULL,
+    previous bytea NOT NULL,
+    body bytea NOT NULL,
+    hash bytea NOT NULL,
+    key_id uuid NOT NULL,
+    signature bytea NOT NULL,
+    chains integer NOT NULL,
+    snapshot pg_snapshot,
+    created_at timestamp with time zone NOT NULL,
+    CONSTRAINT chk_audit_root_lengths CHECK (((length(previous) = 32) AND (length(hash) = 32) AND (length(signature) = 64))),
+    CONSTRAINT chk_audit_root_seq CHECK ((seq > 0))
+);
+
+ALTER TABLE ONLY public.audit_root FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.audit_root_head (
+    org_id uuid NOT NULL,
+    root_seq bigint NOT NULL,
+    chain_id uuid NOT NULL,
+    audit_seq bigint NOT NULL,
+    hash bytea NOT NULL,
+    CONSTRAINT chk_audit_root_head_hash CHECK ((length(hash) = 32))
+);
+
+ALTER TABLE ONLY public.audit_root_head FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.browser_session (
     org_id uuid NOT NULL,
@@ -1921,6 +2665,10 @@ CREATE TABLE public.channel_connection (
     revision integer DEFAULT 1 NOT NULL,
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    config jsonb DEFAULT '{}'::jsonb NOT NULL,
+    sealed bytea,
+    failing_since timestamp with time zone,
+    disabled_reason text,
     CONSTRAINT chk_channel_type_lowercase CHECK ((channel_type = lower(channel_type))),
     CONSTRAINT chk_channel_type_not_empty CHECK ((length(TRIM(BOTH FROM channel_type)) > 0))
 );
@@ -1937,6 +2685,11 @@ CREATE TABLE public.channel_mapping (
     metadata jsonb DEFAULT '{}'::jsonb NOT NULL,
     verified_at timestamp with time zone,
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    suppressed_at timestamp with time zone,
+    suppressed_reason text,
+    removed_at timestamp with time zone,
+    CONSTRAINT chk_channel_mapping_removed CHECK (((removed_at IS NULL) OR (verified_at IS NULL))),
+    CONSTRAINT chk_channel_mapping_suppressed CHECK (((suppressed_at IS NULL) = (suppressed_reason IS NULL))),
     CONSTRAINT chk_channel_user_id_not_empty CHECK ((length(TRIM(BOTH FROM channel_user_id)) > 0))
 );
 
@@ -1978,6 +2731,49 @@ CREATE TABLE public.idempotency (
 );
 
 ALTER TABLE ONLY public.idempotency FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.identity_code (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    user_account_id uuid NOT NULL,
+    mapping_id uuid,
+    code_hash bytea NOT NULL,
+    purpose text NOT NULL,
+    issued_by text NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    used_at timestamp with time zone,
+    CONSTRAINT chk_identity_code_hash CHECK ((length(code_hash) = 32)),
+    CONSTRAINT chk_identity_code_mapping CHECK (((purpose = 'sender'::text) = (mapping_id IS NULL))),
+    CONSTRAINT chk_identity_code_purpose CHECK ((purpose = ANY (ARRAY['invitation'::text, 'address'::text, 'sender'::text])))
+);
+
+ALTER TABLE ONLY public.identity_code FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.identity_guess (
+    org_id uuid NOT NULL,
+    connection_id uuid NOT NULL,
+    sender text NOT NULL,
+    wrong integer NOT NULL,
+    forget_at timestamp with time zone NOT NULL
+);
+
+ALTER TABLE ONLY public.identity_guess FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.inbound_event (
+    org_id uuid NOT NULL,
+    connection_id uuid NOT NULL,
+    event_id text NOT NULL,
+    body_hash bytea NOT NULL,
+    answer jsonb,
+    received_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    answered_at timestamp with time zone,
+    CONSTRAINT chk_inbound_event_answered CHECK (((answer IS NULL) = (answered_at IS NULL))),
+    CONSTRAINT chk_inbound_event_hash CHECK ((length(body_hash) = 32)),
+    CONSTRAINT chk_inbound_event_id CHECK (((length(event_id) >= 1) AND (length(event_id) <= 255)))
+);
+
+ALTER TABLE ONLY public.inbound_event FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.job (
     org_id uuid NOT NULL,
@@ -2075,6 +2871,23 @@ CREATE TABLE public.login_link (
 
 ALTER TABLE ONLY public.login_link FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE public.member_absence (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    user_account_id uuid NOT NULL,
+    delegate_id uuid NOT NULL,
+    starts_at timestamp with time zone NOT NULL,
+    ends_at timestamp with time zone NOT NULL,
+    reason text,
+    cancelled_at timestamp with time zone,
+    created_by text NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    CONSTRAINT chk_member_absence_self CHECK ((user_account_id <> delegate_id)),
+    CONSTRAINT chk_member_absence_span CHECK ((starts_at < ends_at))
+);
+
+ALTER TABLE ONLY public.member_absence FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE public.message (
     org_id uuid NOT NULL,
     session_id uuid NOT NULL,
@@ -2089,6 +2902,59 @@ CREATE TABLE public.message (
 );
 
 ALTER TABLE ONLY public.message FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.notification (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    seq bigint NOT NULL,
+    kind text NOT NULL,
+    approval_id uuid,
+    connection_id uuid NOT NULL,
+    channel_type text NOT NULL,
+    mapping_id uuid,
+    user_account_id uuid NOT NULL,
+    address text NOT NULL,
+    lane bigint GENERATED ALWAYS AS (hashtextextended((((connection_id)::text || ' '::text) || address), (2)::bigint)) STORED NOT NULL,
+    data jsonb DEFAULT '{}'::jsonb NOT NULL,
+    desired_version integer DEFAULT 1 NOT NULL,
+    rendered_version integer DEFAULT 0 NOT NULL,
+    status text DEFAULT 'pending'::text NOT NULL,
+    attempts integer DEFAULT 0 NOT NULL,
+    next_attempt_at timestamp with time zone,
+    taken_until timestamp with time zone,
+    taken_by uuid,
+    last_error text,
+    message_ref text,
+    shown jsonb DEFAULT '{}'::jsonb NOT NULL,
+    said jsonb DEFAULT '{}'::jsonb NOT NULL,
+    tried_at timestamp with time zone,
+    sent_at timestamp with time zone,
+    created_at timestamp with time zone NOT NULL,
+    CONSTRAINT chk_notification_address CHECK ((length(TRIM(BOTH FROM address)) > 0)),
+    CONSTRAINT chk_notification_attempts CHECK ((attempts >= 0)),
+    CONSTRAINT chk_notification_dead CHECK (((status <> 'dead'::text) OR (last_error IS NOT NULL))),
+    CONSTRAINT chk_notification_delivered CHECK (((status <> 'delivered'::text) OR (rendered_version = desired_version))),
+    CONSTRAINT chk_notification_kind CHECK ((kind = ANY (ARRAY['approval'::text, 'invitation'::text]))),
+    CONSTRAINT chk_notification_mapping CHECK (((kind <> 'approval'::text) OR (mapping_id IS NOT NULL))),
+    CONSTRAINT chk_notification_sent CHECK (((sent_at IS NULL) OR (tried_at IS NOT NULL))),
+    CONSTRAINT chk_notification_status CHECK ((status = ANY (ARRAY['pending'::text, 'delivered'::text, 'dead'::text]))),
+    CONSTRAINT chk_notification_subject CHECK (((kind = 'approval'::text) = (approval_id IS NOT NULL))),
+    CONSTRAINT chk_notification_taken CHECK (((taken_until IS NULL) = (taken_by IS NULL))),
+    CONSTRAINT chk_notification_versions CHECK (((0 <= rendered_version) AND (rendered_version <= desired_version))),
+    CONSTRAINT chk_notification_work CHECK (((status = 'pending'::text) = (next_attempt_at IS NOT NULL)))
+)
+WITH (fillfactor='85');
+
+ALTER TABLE ONLY public.notification FORCE ROW LEVEL SECURITY;
+
+ALTER TABLE public.notification ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME public.notification_seq_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
 
 CREATE TABLE public.org (
     id uuid NOT NULL,
@@ -2134,8 +3000,14 @@ CREATE TABLE public.platform_policy (
     on_deny text,
     self_approval boolean,
     final boolean DEFAULT false NOT NULL,
+    channels text[],
+    quorum jsonb,
+    escalation_seconds integer,
+    escalate_to jsonb,
+    standing boolean,
     CONSTRAINT chk_platform_policy_clearance CHECK (((required_clearance >= 0) AND (required_clearance <= 1000))),
     CONSTRAINT chk_platform_policy_effect CHECK ((effect = ANY (ARRAY['allow'::text, 'deny'::text, 'requires_approval'::text]))),
+    CONSTRAINT chk_platform_policy_escalation CHECK (((escalation_seconds >= 0) AND (escalation_seconds <= 604800))),
     CONSTRAINT chk_platform_policy_on_deny CHECK ((on_deny = ANY (ARRAY['fail'::text, 'continue'::text]))),
     CONSTRAINT chk_platform_policy_template CHECK ((template = ANY (ARRAY['dev_only'::text, 'dev_review'::text, 'full_pipeline'::text, 'critical_path'::text]))),
     CONSTRAINT chk_platform_policy_times CHECK ((((timeout_seconds >= 1) AND (timeout_seconds <= 604800)) AND ((reminder_seconds >= 0) AND (reminder_seconds <= 604800))))
@@ -2168,8 +3040,13 @@ CREATE TABLE public.policy (
     self_approval boolean,
     final boolean NOT NULL,
     channels text[],
+    quorum jsonb,
+    escalation_seconds integer,
+    escalate_to jsonb,
+    standing boolean,
     CONSTRAINT chk_policy_clearance CHECK (((required_clearance >= 0) AND (required_clearance <= 1000))),
     CONSTRAINT chk_policy_effect CHECK ((effect = ANY (ARRAY['allow'::text, 'deny'::text, 'requires_approval'::text]))),
+    CONSTRAINT chk_policy_escalation CHECK (((escalation_seconds >= 0) AND (escalation_seconds <= 604800))),
     CONSTRAINT chk_policy_level CHECK ((((level = 'org'::text) AND (team_id IS NULL) AND (team IS NULL)) OR ((level = 'team'::text) AND (team_id IS NOT NULL) AND (team IS NOT NULL)))),
     CONSTRAINT chk_policy_on_deny CHECK ((on_deny = ANY (ARRAY['fail'::text, 'continue'::text]))),
     CONSTRAINT chk_policy_template CHECK ((template = ANY (ARRAY['dev_only'::text, 'dev_review'::text, 'full_pipeline'::text, 'critical_path'::text]))),
@@ -2214,6 +3091,99 @@ CREATE TABLE public.session_head (
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05');
 
 ALTER TABLE ONLY public.session_head FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.signing_key (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    public_key bytea NOT NULL,
+    sealed bytea NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    retired_at timestamp with time zone,
+    CONSTRAINT chk_signing_key_public CHECK ((length(public_key) = 32))
+);
+
+ALTER TABLE ONLY public.signing_key FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.signing_secret (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    purpose text NOT NULL,
+    sealed bytea NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    retire_at timestamp with time zone,
+    CONSTRAINT chk_signing_secret_purpose CHECK ((purpose = 'callback'::text))
+);
+
+ALTER TABLE ONLY public.signing_secret FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.standing_approval (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    agent_id uuid NOT NULL,
+    tool_name text NOT NULL,
+    tool_digest text NOT NULL,
+    input_hash bytea,
+    condition text,
+    max_calls integer,
+    used_calls integer DEFAULT 0 NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    granted_by text NOT NULL,
+    granted_by_id uuid NOT NULL,
+    approval_id uuid NOT NULL,
+    required jsonb NOT NULL,
+    reason text,
+    revoked_at timestamp with time zone,
+    revoked_by text,
+    revocation_reason text,
+    created_at timestamp with time zone NOT NULL,
+    last_used_at timestamp with time zone,
+    CONSTRAINT chk_standing_approval_calls CHECK (((((max_calls >= 1) AND (max_calls <= 1000)) AND ((used_calls >= 0) AND (used_calls <= max_calls))) OR ((max_calls IS NULL) AND (used_calls >= 0)))),
+    CONSTRAINT chk_standing_approval_condition CHECK (((length(condition) >= 1) AND (length(condition) <= 2000))),
+    CONSTRAINT chk_standing_approval_end CHECK (((expires_at > created_at) AND (expires_at <= (created_at + '7 days'::interval)))),
+    CONSTRAINT chk_standing_approval_hash CHECK ((length(input_hash) = 32)),
+    CONSTRAINT chk_standing_approval_revoked CHECK (((revoked_at IS NULL) = (revoked_by IS NULL)))
+)
+WITH (fillfactor='80');
+
+ALTER TABLE ONLY public.standing_approval FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW public.standing_shown WITH (security_invoker='true') AS
+ SELECT s.org_id,
+    s.id,
+    s.session_id,
+    a.slug AS agent,
+    s.tool_name,
+    s.tool_digest,
+    encode(s.input_hash, 'hex'::text) AS input_hash,
+    s.condition,
+    s.max_calls,
+    s.used_calls,
+    s.expires_at,
+    s.granted_by,
+    s.granted_by_id,
+    s.required,
+    s.approval_id,
+    s.reason,
+    s.revoked_at,
+    s.revoked_by,
+    s.revocation_reason,
+    s.created_at,
+    s.last_used_at,
+    n.user_account_id AS owner_id,
+    n.opened_by
+   FROM ((public.standing_approval s
+     JOIN public.agent a ON (((a.org_id = s.org_id) AND (a.id = s.agent_id))))
+     JOIN public.session n ON (((n.org_id = s.org_id) AND (n.id = s.session_id))));
+
+CREATE TABLE public.standing_use (
+    org_id uuid NOT NULL,
+    standing_id uuid NOT NULL,
+    call_id uuid NOT NULL,
+    created_at timestamp with time zone NOT NULL
+);
+
+ALTER TABLE ONLY public.standing_use FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.step (
     org_id uuid NOT NULL,
@@ -2377,6 +3347,9 @@ ALTER TABLE ONLY public.agent_version
 ALTER TABLE ONLY public.api_key
     ADD CONSTRAINT api_key_pkey PRIMARY KEY (org_id, id);
 
+ALTER TABLE ONLY public.approval_delegation
+    ADD CONSTRAINT approval_delegation_pkey PRIMARY KEY (org_id, approval_id, id);
+
 ALTER TABLE ONLY public.approval_event
     ADD CONSTRAINT approval_event_pkey PRIMARY KEY (org_id, approval_id, id);
 
@@ -2386,14 +3359,26 @@ ALTER TABLE ONLY public.approval_grant
 ALTER TABLE ONLY public.approval_invocation
     ADD CONSTRAINT approval_invocation_pkey PRIMARY KEY (org_id, approval_id, call_id);
 
+ALTER TABLE ONLY public.approval_receipt
+    ADD CONSTRAINT approval_receipt_pkey PRIMARY KEY (org_id, approval_id);
+
 ALTER TABLE ONLY public.approval_request
     ADD CONSTRAINT approval_request_pkey PRIMARY KEY (org_id, id);
+
+ALTER TABLE ONLY public.approval_token
+    ADD CONSTRAINT approval_token_pkey PRIMARY KEY (org_id, id);
 
 ALTER TABLE ONLY public.approval_vote
     ADD CONSTRAINT approval_vote_pkey PRIMARY KEY (org_id, approval_id, version, user_account_id);
 
 ALTER TABLE ONLY public.audit_entry
     ADD CONSTRAINT audit_entry_pkey PRIMARY KEY (org_id, chain_id, seq);
+
+ALTER TABLE ONLY public.audit_root_head
+    ADD CONSTRAINT audit_root_head_pkey PRIMARY KEY (org_id, chain_id, root_seq);
+
+ALTER TABLE ONLY public.audit_root
+    ADD CONSTRAINT audit_root_pkey PRIMARY KEY (org_id, seq);
 
 ALTER TABLE ONLY public.browser_session
     ADD CONSTRAINT browser_session_pkey PRIMARY KEY (org_id, id);
@@ -2416,6 +3401,15 @@ ALTER TABLE ONLY public.event_default
 ALTER TABLE ONLY public.idempotency
     ADD CONSTRAINT idempotency_pkey PRIMARY KEY (org_id, caller_id, verb, key);
 
+ALTER TABLE ONLY public.identity_code
+    ADD CONSTRAINT identity_code_pkey PRIMARY KEY (org_id, id);
+
+ALTER TABLE ONLY public.identity_guess
+    ADD CONSTRAINT identity_guess_pkey PRIMARY KEY (org_id, connection_id, sender);
+
+ALTER TABLE ONLY public.inbound_event
+    ADD CONSTRAINT inbound_event_pkey PRIMARY KEY (org_id, connection_id, event_id);
+
 ALTER TABLE ONLY public.job_history
     ADD CONSTRAINT job_history_pkey PRIMARY KEY (org_id, job_id, id);
 
@@ -2425,8 +3419,14 @@ ALTER TABLE ONLY public.job
 ALTER TABLE ONLY public.login_link
     ADD CONSTRAINT login_link_pkey PRIMARY KEY (org_id, id);
 
+ALTER TABLE ONLY public.member_absence
+    ADD CONSTRAINT member_absence_pkey PRIMARY KEY (org_id, id);
+
 ALTER TABLE ONLY public.message
     ADD CONSTRAINT message_pkey PRIMARY KEY (org_id, session_id, seq);
+
+ALTER TABLE ONLY public.notification
+    ADD CONSTRAINT notification_pkey PRIMARY KEY (org_id, id);
 
 ALTER TABLE ONLY public.org_head
     ADD CONSTRAINT org_head_pkey PRIMARY KEY (org_id);
@@ -2458,6 +3458,18 @@ ALTER TABLE ONLY public.session_head
 ALTER TABLE ONLY public.session
     ADD CONSTRAINT session_pkey PRIMARY KEY (org_id, id);
 
+ALTER TABLE ONLY public.signing_key
+    ADD CONSTRAINT signing_key_pkey PRIMARY KEY (org_id, id);
+
+ALTER TABLE ONLY public.signing_secret
+    ADD CONSTRAINT signing_secret_pkey PRIMARY KEY (org_id, id);
+
+ALTER TABLE ONLY public.standing_approval
+    ADD CONSTRAINT standing_approval_pkey PRIMARY KEY (org_id, id);
+
+ALTER TABLE ONLY public.standing_use
+    ADD CONSTRAINT standing_use_pkey PRIMARY KEY (org_id, standing_id, call_id);
+
 ALTER TABLE ONLY public.step
     ADD CONSTRAINT step_pkey PRIMARY KEY (org_id, job_id, step_index);
 
@@ -2488,6 +3500,12 @@ ALTER TABLE ONLY public.agent
 ALTER TABLE ONLY public.api_key
     ADD CONSTRAINT uq_api_key_secret UNIQUE (secret_hash);
 
+ALTER TABLE ONLY public.approval_delegation
+    ADD CONSTRAINT uq_approval_delegation_from UNIQUE (org_id, approval_id, from_member_id);
+
+ALTER TABLE ONLY public.approval_token
+    ADD CONSTRAINT uq_approval_token_hash UNIQUE (token_hash);
+
 ALTER TABLE ONLY public.browser_session
     ADD CONSTRAINT uq_browser_session_secret UNIQUE (secret_hash);
 
@@ -2497,8 +3515,8 @@ ALTER TABLE ONLY public.channel_connection
 ALTER TABLE ONLY public.channel_connection
     ADD CONSTRAINT uq_channel_connection_type UNIQUE (org_id, id, channel_type);
 
-ALTER TABLE ONLY public.channel_mapping
-    ADD CONSTRAINT uq_channel_identity UNIQUE (org_id, connection_id, channel_user_id);
+ALTER TABLE ONLY public.identity_code
+    ADD CONSTRAINT uq_identity_code UNIQUE (code_hash);
 
 ALTER TABLE ONLY public.login_link
     ADD CONSTRAINT uq_login_link_secret UNIQUE (secret_hash);
@@ -2508,6 +3526,9 @@ ALTER TABLE ONLY public.org
 
 ALTER TABLE ONLY public.platform_policy
     ADD CONSTRAINT uq_platform_policy UNIQUE (action_type, target, name);
+
+ALTER TABLE ONLY public.standing_approval
+    ADD CONSTRAINT uq_standing_approval_approval UNIQUE (org_id, approval_id);
 
 ALTER TABLE ONLY public.team
     ADD CONSTRAINT uq_team_depth UNIQUE (org_id, id, depth);
@@ -2524,9 +3545,9 @@ ALTER TABLE ONLY public.user_account
 ALTER TABLE ONLY public.worker
     ADD CONSTRAINT worker_pkey PRIMARY KEY (id);
 
-CREATE INDEX idx_event_approvals ON ONLY public.event USING btree (org_id, created_at) WHERE (type = ANY (ARRAY['approval_requested'::text, 'approval_joined'::text, 'approval_edited'::text, 'approval_decided'::text, 'approval_expired'::text, 'approval_cancelled'::text, 'approval_reminded'::text, 'approval_escalated'::text, 'effect_settled'::text]));
+CREATE INDEX idx_event_approvals ON ONLY public.event USING btree (org_id, created_at) WHERE (type = ANY (ARRAY['approval_requested'::text, 'approval_joined'::text, 'approval_edited'::text, 'approval_decided'::text, 'approval_expired'::text, 'approval_cancelled'::text, 'approval_reminded'::text, 'approval_escalated'::text, 'approval_voted'::text, 'approval_delegated'::text, 'effect_settled'::text]));
 
-CREATE INDEX event_default_org_id_created_at_idx ON public.event_default USING btree (org_id, created_at) WHERE (type = ANY (ARRAY['approval_requested'::text, 'approval_joined'::text, 'approval_edited'::text, 'approval_decided'::text, 'approval_expired'::text, 'approval_cancelled'::text, 'approval_reminded'::text, 'approval_escalated'::text, 'effect_settled'::text]));
+CREATE INDEX event_default_org_id_created_at_idx ON public.event_default USING btree (org_id, created_at) WHERE (type = ANY (ARRAY['approval_requested'::text, 'approval_joined'::text, 'approval_edited'::text, 'approval_decided'::text, 'approval_expired'::text, 'approval_cancelled'::text, 'approval_reminded'::text, 'approval_escalated'::text, 'approval_voted'::text, 'approval_delegated'::text, 'effect_settled'::text]));
 
 CREATE INDEX idx_agent_list ON public.agent USING btree (org_id, created_at DESC, id DESC);
 
@@ -2536,13 +3557,21 @@ CREATE INDEX idx_api_key_account ON public.api_key USING btree (org_id, user_acc
 
 CREATE INDEX idx_api_key_list ON public.api_key USING btree (org_id, created_at DESC, id DESC);
 
+CREATE INDEX idx_approval_delegation_from ON public.approval_delegation USING btree (org_id, from_member_id);
+
+CREATE INDEX idx_approval_delegation_to ON public.approval_delegation USING btree (org_id, to_member_id);
+
 CREATE INDEX idx_approval_grant_approval ON public.approval_grant USING btree (org_id, approval_id);
 
 CREATE INDEX idx_approval_invocation_call ON public.approval_invocation USING btree (org_id, call_id, created_at DESC);
 
 CREATE INDEX idx_approval_invocation_job ON public.approval_invocation USING btree (org_id, job_id);
 
+CREATE INDEX idx_approval_receipt_key ON public.approval_receipt USING btree (org_id, key_id);
+
 CREATE INDEX idx_approval_request_due ON public.approval_request USING btree (next_action_at) WHERE (next_action_at IS NOT NULL);
+
+CREATE INDEX idx_approval_request_id ON public.approval_request USING btree (id);
 
 CREATE INDEX idx_approval_request_job ON public.approval_request USING btree (org_id, job_id);
 
@@ -2558,13 +3587,35 @@ CREATE INDEX idx_approval_request_status ON public.approval_request USING btree 
 
 CREATE INDEX idx_approval_request_tool ON public.approval_request USING btree (org_id, tool_name, resolved_at DESC) WHERE (status = ANY (ARRAY['approved'::text, 'denied'::text]));
 
+CREATE INDEX idx_approval_token_account ON public.approval_token USING btree (org_id, user_account_id, approval_id);
+
+CREATE INDEX idx_approval_token_approval ON public.approval_token USING btree (org_id, approval_id);
+
+CREATE INDEX idx_approval_token_expiry ON public.approval_token USING btree (expires_at);
+
 CREATE INDEX idx_approval_vote_account ON public.approval_vote USING btree (org_id, user_account_id);
 
+CREATE INDEX idx_audit_entry_xid ON public.audit_entry USING btree (org_id, xid);
+
+CREATE INDEX idx_audit_root_head_root ON public.audit_root_head USING btree (org_id, root_seq);
+
+CREATE INDEX idx_audit_root_key ON public.audit_root USING btree (org_id, key_id);
+
 CREATE INDEX idx_browser_session_account ON public.browser_session USING btree (org_id, user_account_id);
+
+CREATE INDEX idx_channel_connection_failing ON public.channel_connection USING btree (failing_since) WHERE ((failing_since IS NOT NULL) AND (disabled_at IS NULL));
 
 CREATE INDEX idx_channel_connection_list ON public.channel_connection USING btree (org_id, created_at DESC, id DESC);
 
 CREATE INDEX idx_channel_mapping_user ON public.channel_mapping USING btree (org_id, user_account_id);
+
+CREATE INDEX idx_identity_code_account ON public.identity_code USING btree (org_id, user_account_id);
+
+CREATE INDEX idx_identity_code_mapping ON public.identity_code USING btree (org_id, mapping_id) WHERE (mapping_id IS NOT NULL);
+
+CREATE INDEX idx_identity_guess_forget ON public.identity_guess USING btree (org_id, connection_id, forget_at);
+
+CREATE INDEX idx_inbound_event_received ON public.inbound_event USING btree (received_at);
 
 CREATE INDEX idx_job_agent ON public.job USING btree (org_id, agent_id, created_at DESC, id DESC);
 
@@ -2584,6 +3635,30 @@ CREATE INDEX idx_job_worker ON public.job USING btree (worker_id) WHERE (worker_
 
 CREATE INDEX idx_login_link_account ON public.login_link USING btree (org_id, user_account_id);
 
+CREATE INDEX idx_member_absence_account ON public.member_absence USING btree (org_id, user_account_id, ends_at) WHERE (cancelled_at IS NULL);
+
+CREATE INDEX idx_member_absence_delegate ON public.member_absence USING btree (org_id, delegate_id);
+
+CREATE INDEX idx_member_absence_list ON public.member_absence USING btree (org_id, created_at DESC, id DESC);
+
+CREATE INDEX idx_notification_account ON public.notification USING btree (org_id, user_account_id);
+
+CREATE INDEX idx_notification_connection ON public.notification USING btree (org_id, connection_id);
+
+CREATE INDEX idx_notification_due ON public.notification USING btree (next_attempt_at) WHERE (next_attempt_at IS NOT NULL);
+
+CREATE INDEX idx_notification_lane ON public.notification USING btree (org_id, lane, next_attempt_at, seq) WHERE (next_attempt_at IS NOT NULL);
+
+CREATE INDEX idx_notification_list ON public.notification USING btree (org_id, created_at DESC, id DESC);
+
+CREATE INDEX idx_notification_mapping ON public.notification USING btree (org_id, mapping_id) WHERE (mapping_id IS NOT NULL);
+
+CREATE INDEX idx_notification_org ON public.notification USING btree (org_id, next_attempt_at) WHERE (next_attempt_at IS NOT NULL);
+
+CREATE INDEX idx_notification_status ON public.notification USING btree (org_id, status, created_at DESC, id DESC) WHERE (status <> 'delivered'::text);
+
+CREATE INDEX idx_notification_taken ON public.notification USING btree (org_id, lane) WHERE (taken_until IS NOT NULL);
+
 CREATE INDEX idx_session_agent ON public.session USING btree (org_id, agent_id, created_at DESC, id DESC);
 
 CREATE INDEX idx_session_idle ON public.session USING btree (idle_check_at) WHERE (idle_check_at IS NOT NULL);
@@ -2598,6 +3673,24 @@ CREATE INDEX idx_session_status ON public.session USING btree (org_id, status, c
 
 CREATE INDEX idx_session_user ON public.session USING btree (org_id, user_account_id, created_at DESC, id DESC) WHERE (user_account_id IS NOT NULL);
 
+CREATE INDEX idx_signing_secret_age ON public.signing_secret USING btree (created_at) WHERE (retire_at IS NULL);
+
+CREATE INDEX idx_signing_secret_purpose ON public.signing_secret USING btree (org_id, purpose, created_at DESC);
+
+CREATE INDEX idx_signing_secret_retired ON public.signing_secret USING btree (retire_at) WHERE (retire_at IS NOT NULL);
+
+CREATE INDEX idx_standing_approval_agent ON public.standing_approval USING btree (org_id, agent_id);
+
+CREATE INDEX idx_standing_approval_granter ON public.standing_approval USING btree (org_id, granted_by_id);
+
+CREATE INDEX idx_standing_approval_list ON public.standing_approval USING btree (org_id, created_at DESC, id DESC);
+
+CREATE INDEX idx_standing_approval_of_session ON public.standing_approval USING btree (org_id, session_id, created_at DESC, id DESC);
+
+CREATE INDEX idx_standing_approval_session ON public.standing_approval USING btree (org_id, session_id, tool_name) WHERE (revoked_at IS NULL);
+
+CREATE INDEX idx_standing_use_call ON public.standing_use USING btree (org_id, call_id);
+
 CREATE INDEX idx_team_list ON public.team USING btree (org_id, created_at DESC, id DESC);
 
 CREATE INDEX idx_team_member_account ON public.team_member USING btree (org_id, user_account_id);
@@ -2605,6 +3698,8 @@ CREATE INDEX idx_team_member_account ON public.team_member USING btree (org_id, 
 CREATE INDEX idx_team_parent ON public.team USING btree (org_id, parent_id, parent_depth) WHERE (parent_id IS NOT NULL);
 
 CREATE INDEX idx_text_chunk_step ON public.text_chunk USING btree (org_id, job_id, step_index);
+
+CREATE INDEX idx_tool_call_time ON public.tool_call USING btree (org_id, created_at DESC, id DESC);
 
 CREATE INDEX idx_user_account_list ON public.user_account USING btree (org_id, created_at DESC, id DESC);
 
@@ -2614,15 +3709,33 @@ CREATE UNIQUE INDEX uq_approval_event_key ON public.approval_event USING btree (
 
 CREATE UNIQUE INDEX uq_approval_request_pending ON public.approval_request USING btree (org_id, session_id, tool_name, input_hash, terms_hash) WHERE ((status = 'pending'::text) AND (kind = 'call'::text));
 
+CREATE UNIQUE INDEX uq_channel_claim ON public.channel_mapping USING btree (org_id, connection_id, channel_user_id, user_account_id) WHERE (removed_at IS NULL);
+
+CREATE UNIQUE INDEX uq_channel_connection_id ON public.channel_connection USING btree (id);
+
+CREATE UNIQUE INDEX uq_channel_identity ON public.channel_mapping USING btree (org_id, connection_id, channel_user_id) WHERE (verified_at IS NOT NULL);
+
 CREATE UNIQUE INDEX uq_job_open_conversation ON public.job USING btree (org_id, session_id) WHERE ((kind = 'conversation'::text) AND (status <> ALL (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text])));
 
+CREATE UNIQUE INDEX uq_notification_recipient ON public.notification USING btree (org_id, approval_id, mapping_id) WHERE (approval_id IS NOT NULL);
+
 CREATE UNIQUE INDEX uq_session_open_conversation ON public.session USING btree (org_id, user_account_id, agent_id) WHERE ((kind = 'conversation'::text) AND (status <> 'TERMINATED'::text));
+
+CREATE UNIQUE INDEX uq_signing_key_active ON public.signing_key USING btree (org_id) WHERE (retired_at IS NULL);
+
+CREATE UNIQUE INDEX uq_signing_secret_current ON public.signing_secret USING btree (org_id, purpose) WHERE (retire_at IS NULL);
 
 ALTER INDEX public.idx_event_approvals ATTACH PARTITION public.event_default_org_id_created_at_idx;
 
 ALTER INDEX public.event_pkey ATTACH PARTITION public.event_default_pkey;
 
+CREATE TRIGGER approval_changed AFTER UPDATE ON public.approval_request FOR EACH ROW WHEN (((((((((old.status IS DISTINCT FROM new.status) OR (old.version IS DISTINCT FROM new.version)) OR (old.escalation_level IS DISTINCT FROM new.escalation_level)) OR (old.delegated IS DISTINCT FROM new.delegated)) OR (old.reminded_at IS DISTINCT FROM new.reminded_at)) OR (old.approvers IS DISTINCT FROM new.approvers)) OR (old.required_clearance IS DISTINCT FROM new.required_clearance)) OR (old.quorum IS DISTINCT FROM new.quorum))) EXECUTE FUNCTION public.approval_changed();
+
 CREATE TRIGGER approval_guard BEFORE UPDATE ON public.approval_request FOR EACH ROW EXECUTE FUNCTION public.approval_guard();
+
+CREATE TRIGGER approval_voted AFTER INSERT ON public.approval_vote FOR EACH ROW EXECUTE FUNCTION public.approval_voted();
+
+CREATE TRIGGER consume_approval_tokens AFTER INSERT OR UPDATE ON public.approval_vote FOR EACH ROW EXECUTE FUNCTION public.consume_approval_tokens();
 
 CREATE TRIGGER job_guard BEFORE UPDATE OF status ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_guard();
 
@@ -2655,6 +3768,15 @@ ALTER TABLE ONLY public.agent_version
 ALTER TABLE ONLY public.api_key
     ADD CONSTRAINT fk_api_key_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
 
+ALTER TABLE ONLY public.approval_delegation
+    ADD CONSTRAINT fk_approval_delegation_approval FOREIGN KEY (org_id, approval_id) REFERENCES public.approval_request(org_id, id);
+
+ALTER TABLE ONLY public.approval_delegation
+    ADD CONSTRAINT fk_approval_delegation_from FOREIGN KEY (org_id, from_member_id) REFERENCES public.user_account(org_id, id);
+
+ALTER TABLE ONLY public.approval_delegation
+    ADD CONSTRAINT fk_approval_delegation_to FOREIGN KEY (org_id, to_member_id) REFERENCES public.user_account(org_id, id);
+
 ALTER TABLE ONLY public.approval_event
     ADD CONSTRAINT fk_approval_event_approval FOREIGN KEY (org_id, approval_id) REFERENCES public.approval_request(org_id, id);
 
@@ -2663,6 +3785,12 @@ ALTER TABLE ONLY public.approval_grant
 
 ALTER TABLE ONLY public.approval_invocation
     ADD CONSTRAINT fk_approval_invocation_approval FOREIGN KEY (org_id, approval_id) REFERENCES public.approval_request(org_id, id);
+
+ALTER TABLE ONLY public.approval_receipt
+    ADD CONSTRAINT fk_approval_receipt_approval FOREIGN KEY (org_id, approval_id) REFERENCES public.approval_request(org_id, id);
+
+ALTER TABLE ONLY public.approval_receipt
+    ADD CONSTRAINT fk_approval_receipt_key FOREIGN KEY (org_id, key_id) REFERENCES public.signing_key(org_id, id);
 
 ALTER TABLE ONLY public.approval_request
     ADD CONSTRAINT fk_approval_request_job FOREIGN KEY (org_id, job_id) REFERENCES public.job(org_id, id);
@@ -2673,11 +3801,23 @@ ALTER TABLE ONLY public.approval_request
 ALTER TABLE ONLY public.approval_request
     ADD CONSTRAINT fk_approval_request_session FOREIGN KEY (org_id, session_id) REFERENCES public.session(org_id, id);
 
+ALTER TABLE ONLY public.approval_token
+    ADD CONSTRAINT fk_approval_token_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
+
+ALTER TABLE ONLY public.approval_token
+    ADD CONSTRAINT fk_approval_token_approval FOREIGN KEY (org_id, approval_id) REFERENCES public.approval_request(org_id, id);
+
 ALTER TABLE ONLY public.approval_vote
     ADD CONSTRAINT fk_approval_vote_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
 
 ALTER TABLE ONLY public.approval_vote
     ADD CONSTRAINT fk_approval_vote_approval FOREIGN KEY (org_id, approval_id) REFERENCES public.approval_request(org_id, id);
+
+ALTER TABLE ONLY public.audit_root_head
+    ADD CONSTRAINT fk_audit_root_head_root FOREIGN KEY (org_id, root_seq) REFERENCES public.audit_root(org_id, seq);
+
+ALTER TABLE ONLY public.audit_root
+    ADD CONSTRAINT fk_audit_root_key FOREIGN KEY (org_id, key_id) REFERENCES public.signing_key(org_id, id);
 
 ALTER TABLE ONLY public.browser_session
     ADD CONSTRAINT fk_browser_session_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
@@ -2687,6 +3827,18 @@ ALTER TABLE ONLY public.channel_mapping
 
 ALTER TABLE ONLY public.channel_mapping
     ADD CONSTRAINT fk_channel_mapping_connection FOREIGN KEY (org_id, connection_id, channel_type) REFERENCES public.channel_connection(org_id, id, channel_type);
+
+ALTER TABLE ONLY public.identity_code
+    ADD CONSTRAINT fk_identity_code_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
+
+ALTER TABLE ONLY public.identity_code
+    ADD CONSTRAINT fk_identity_code_mapping FOREIGN KEY (org_id, mapping_id) REFERENCES public.channel_mapping(org_id, id);
+
+ALTER TABLE ONLY public.identity_guess
+    ADD CONSTRAINT fk_identity_guess_connection FOREIGN KEY (org_id, connection_id) REFERENCES public.channel_connection(org_id, id);
+
+ALTER TABLE ONLY public.inbound_event
+    ADD CONSTRAINT fk_inbound_event_connection FOREIGN KEY (org_id, connection_id) REFERENCES public.channel_connection(org_id, id);
 
 ALTER TABLE ONLY public.job
     ADD CONSTRAINT fk_job_agent_version FOREIGN KEY (org_id, agent_id, agent_version) REFERENCES public.agent_version(org_id, agent_id, version);
@@ -2700,11 +3852,29 @@ ALTER TABLE ONLY public.job
 ALTER TABLE ONLY public.login_link
     ADD CONSTRAINT fk_login_link_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
 
+ALTER TABLE ONLY public.member_absence
+    ADD CONSTRAINT fk_member_absence_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
+
+ALTER TABLE ONLY public.member_absence
+    ADD CONSTRAINT fk_member_absence_delegate FOREIGN KEY (org_id, delegate_id) REFERENCES public.user_account(org_id, id);
+
 ALTER TABLE ONLY public.message
     ADD CONSTRAINT fk_message_job FOREIGN KEY (org_id, job_id) REFERENCES public.job(org_id, id);
 
 ALTER TABLE ONLY public.message
     ADD CONSTRAINT fk_message_session FOREIGN KEY (org_id, session_id) REFERENCES public.session(org_id, id);
+
+ALTER TABLE ONLY public.notification
+    ADD CONSTRAINT fk_notification_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
+
+ALTER TABLE ONLY public.notification
+    ADD CONSTRAINT fk_notification_approval FOREIGN KEY (org_id, approval_id) REFERENCES public.approval_request(org_id, id);
+
+ALTER TABLE ONLY public.notification
+    ADD CONSTRAINT fk_notification_connection FOREIGN KEY (org_id, connection_id, channel_type) REFERENCES public.channel_connection(org_id, id, channel_type);
+
+ALTER TABLE ONLY public.notification
+    ADD CONSTRAINT fk_notification_mapping FOREIGN KEY (org_id, mapping_id) REFERENCES public.channel_mapping(org_id, id);
 
 ALTER TABLE ONLY public.policy
     ADD CONSTRAINT fk_policy_version FOREIGN KEY (org_id, version) REFERENCES public.policy_version(org_id, version);
@@ -2717,6 +3887,27 @@ ALTER TABLE ONLY public.session
 
 ALTER TABLE ONLY public.session
     ADD CONSTRAINT fk_session_origin FOREIGN KEY (org_id, origin_channel_mapping_id) REFERENCES public.channel_mapping(org_id, id);
+
+ALTER TABLE ONLY public.signing_secret
+    ADD CONSTRAINT fk_signing_secret_org FOREIGN KEY (org_id) REFERENCES public.org(id);
+
+ALTER TABLE ONLY public.standing_approval
+    ADD CONSTRAINT fk_standing_approval_agent FOREIGN KEY (org_id, agent_id) REFERENCES public.agent(org_id, id);
+
+ALTER TABLE ONLY public.standing_approval
+    ADD CONSTRAINT fk_standing_approval_approval FOREIGN KEY (org_id, approval_id) REFERENCES public.approval_request(org_id, id);
+
+ALTER TABLE ONLY public.standing_approval
+    ADD CONSTRAINT fk_standing_approval_granter FOREIGN KEY (org_id, granted_by_id) REFERENCES public.user_account(org_id, id);
+
+ALTER TABLE ONLY public.standing_approval
+    ADD CONSTRAINT fk_standing_approval_session FOREIGN KEY (org_id, session_id) REFERENCES public.session(org_id, id);
+
+ALTER TABLE ONLY public.standing_use
+    ADD CONSTRAINT fk_standing_use_call FOREIGN KEY (org_id, call_id) REFERENCES public.tool_call(org_id, id);
+
+ALTER TABLE ONLY public.standing_use
+    ADD CONSTRAINT fk_standing_use_standing FOREIGN KEY (org_id, standing_id) REFERENCES public.standing_approval(org_id, id);
 
 ALTER TABLE ONLY public.team_member
     ADD CONSTRAINT fk_team_member_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
@@ -2736,6 +3927,9 @@ ALTER TABLE ONLY public.org_head
 ALTER TABLE ONLY public.policy_version
     ADD CONSTRAINT policy_version_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
 
+ALTER TABLE ONLY public.signing_key
+    ADD CONSTRAINT signing_key_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
+
 ALTER TABLE ONLY public.team
     ADD CONSTRAINT team_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
 
@@ -2745,17 +3939,27 @@ ALTER TABLE public.agent_version ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.api_key ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE public.approval_delegation ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE public.approval_event ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.approval_grant ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.approval_invocation ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE public.approval_receipt ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE public.approval_request ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.approval_token ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.approval_vote ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.audit_entry ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.audit_root ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.audit_root_head ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.browser_session ENABLE ROW LEVEL SECURITY;
 
@@ -2779,13 +3983,23 @@ ALTER TABLE public.event_default ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.idempotency ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE public.identity_code ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.identity_guess ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.inbound_event ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE public.job ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.job_history ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.login_link ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE public.member_absence ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE public.message ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.notification ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.org ENABLE ROW LEVEL SECURITY;
 
@@ -2797,7 +4011,15 @@ ALTER TABLE public.policy_version ENABLE ROW LEVEL SECURITY;
 
 CREATE POLICY resolver ON public.api_key FOR SELECT TO cortex_resolver USING (true);
 
+CREATE POLICY resolver ON public.approval_request FOR SELECT TO cortex_resolver USING (true);
+
+CREATE POLICY resolver ON public.approval_token FOR SELECT TO cortex_resolver USING (true);
+
 CREATE POLICY resolver ON public.browser_session FOR SELECT TO cortex_resolver USING (true);
+
+CREATE POLICY resolver ON public.channel_connection FOR SELECT TO cortex_resolver USING (true);
+
+CREATE POLICY resolver ON public.identity_code FOR SELECT TO cortex_resolver USING (true);
 
 CREATE POLICY resolver ON public.login_link FOR SELECT TO cortex_resolver USING (true);
 
@@ -2805,15 +4027,43 @@ CREATE POLICY resolver ON public.org FOR SELECT TO cortex_resolver USING (true);
 
 CREATE POLICY scheduler ON public.approval_request FOR SELECT TO cortex_scheduler USING (true);
 
+CREATE POLICY scheduler ON public.approval_token FOR SELECT TO cortex_scheduler USING (true);
+
+CREATE POLICY scheduler ON public.audit_entry FOR SELECT TO cortex_scheduler USING (true);
+
+CREATE POLICY scheduler ON public.audit_root FOR SELECT TO cortex_scheduler USING (true);
+
+CREATE POLICY scheduler ON public.channel_connection FOR SELECT TO cortex_scheduler USING (true);
+
+CREATE POLICY scheduler ON public.inbound_event FOR SELECT TO cortex_scheduler USING (true);
+
+CREATE POLICY scheduler ON public.notification FOR SELECT TO cortex_scheduler USING (true);
+
+CREATE POLICY scheduler ON public.org FOR SELECT TO cortex_scheduler USING (true);
+
 CREATE POLICY scheduler ON public.session FOR SELECT TO cortex_scheduler USING (true);
+
+CREATE POLICY scheduler ON public.signing_secret FOR SELECT TO cortex_scheduler USING (true);
 
 CREATE POLICY scheduler ON public.text_chunk FOR SELECT TO cortex_scheduler USING (true);
 
+CREATE POLICY scheduler_deletes ON public.inbound_event FOR DELETE TO cortex_scheduler USING (true);
+
 CREATE POLICY scheduler_deletes ON public.text_chunk FOR DELETE TO cortex_scheduler USING (true);
+
+CREATE POLICY scheduler_takes ON public.notification FOR UPDATE TO cortex_scheduler USING (true) WITH CHECK (true);
 
 ALTER TABLE public.session ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.session_head ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.signing_key ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.signing_secret ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.standing_approval ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.standing_use ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.step ENABLE ROW LEVEL SECURITY;
 
@@ -2829,17 +4079,27 @@ CREATE POLICY tenant ON public.agent_version USING ((org_id = (NULLIF(current_se
 
 CREATE POLICY tenant ON public.api_key USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
+CREATE POLICY tenant ON public.approval_delegation USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
 CREATE POLICY tenant ON public.approval_event USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.approval_grant USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.approval_invocation USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
+CREATE POLICY tenant ON public.approval_receipt USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
 CREATE POLICY tenant ON public.approval_request USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.approval_token USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.approval_vote USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.audit_entry USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.audit_root USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.audit_root_head USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.browser_session USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
@@ -2855,13 +4115,23 @@ CREATE POLICY tenant ON public.event_default USING ((org_id = (NULLIF(current_se
 
 CREATE POLICY tenant ON public.idempotency USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
+CREATE POLICY tenant ON public.identity_code USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.identity_guess USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.inbound_event USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
 CREATE POLICY tenant ON public.job USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.job_history USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.login_link USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
+CREATE POLICY tenant ON public.member_absence USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
 CREATE POLICY tenant ON public.message USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.notification USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.org USING ((id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
@@ -2874,6 +4144,14 @@ CREATE POLICY tenant ON public.policy_version USING ((org_id = (NULLIF(current_s
 CREATE POLICY tenant ON public.session USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.session_head USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.signing_key USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.signing_secret USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.standing_approval USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.standing_use USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.step USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
@@ -2900,6 +4178,54 @@ GRANT USAGE ON SCHEMA public TO cortex_resolver;
 GRANT USAGE ON SCHEMA public TO cortex_claimer;
 GRANT USAGE ON SCHEMA public TO cortex_scheduler;
 
+GRANT SELECT,INSERT ON TABLE public.approval_request TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.approval_request TO cortex_scheduler;
+GRANT SELECT(org_id) ON TABLE public.approval_request TO cortex_resolver;
+
+GRANT SELECT(id) ON TABLE public.approval_request TO cortex_scheduler;
+GRANT SELECT(id) ON TABLE public.approval_request TO cortex_resolver;
+
+GRANT UPDATE(status) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(version) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(arguments) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(input_hash) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(original_arguments) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(original_hash) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(invocations) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(approvers) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(escalation_level) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(channels_dispatched) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(reminded_at) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(next_action_at) ON TABLE public.approval_request TO cortex_app;
+GRANT SELECT(next_action_at) ON TABLE public.approval_request TO cortex_scheduler;
+
+GRANT UPDATE(resolved_at) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(resolved_by) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(resolved_by_name) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(resolution_reason) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(resolved_via) ON TABLE public.approval_request TO cortex_app;
+
+GRANT UPDATE(delegated) ON TABLE public.approval_request TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.claim_notifications(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.claim_notifications(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) TO cortex_app;
+
 GRANT SELECT,INSERT,UPDATE ON TABLE public.session TO cortex_app;
 
 GRANT SELECT(org_id) ON TABLE public.session TO cortex_scheduler;
@@ -2914,6 +4240,9 @@ GRANT ALL ON FUNCTION public.find_cancelled(p_worker uuid) TO cortex_app;
 REVOKE ALL ON FUNCTION public.find_due_approvals(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_due_approvals(p_limit integer) TO cortex_app;
 
+REVOKE ALL ON FUNCTION public.find_failing_connections(p_channel text, p_longer interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.find_failing_connections(p_channel text, p_longer interval, p_limit integer) TO cortex_app;
+
 REVOKE ALL ON FUNCTION public.find_idle_sessions(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_idle_sessions(p_limit integer) TO cortex_app;
 
@@ -2923,11 +4252,20 @@ GRANT ALL ON FUNCTION public.find_leased(p_worker uuid) TO cortex_app;
 REVOKE ALL ON FUNCTION public.find_next_job(p_apps text[], p_after uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_next_job(p_apps text[], p_after uuid) TO cortex_app;
 
+REVOKE ALL ON FUNCTION public.find_old_credentials(p_rotate_after interval, p_keep_tokens interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.find_old_credentials(p_rotate_after interval, p_keep_tokens interval, p_limit integer) TO cortex_app;
+
 REVOKE ALL ON FUNCTION public.find_orphans(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_orphans(p_limit integer) TO cortex_app;
 
+REVOKE ALL ON FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) TO cortex_app;
+
 REVOKE ALL ON FUNCTION public.forget_chunks(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.forget_chunks(p_limit integer) TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.forget_inbound_events(p_older interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.forget_inbound_events(p_older interval, p_limit integer) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.next_deadline() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.next_deadline() TO cortex_app;
@@ -2938,8 +4276,20 @@ GRANT ALL ON FUNCTION public.prepare_event_partitions(months_ahead integer) TO c
 REVOKE ALL ON FUNCTION public.resolve_api_key(p_secret_hash bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.resolve_api_key(p_secret_hash bytea) TO cortex_app;
 
+REVOKE ALL ON FUNCTION public.resolve_approval(p_approval uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.resolve_approval(p_approval uuid) TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.resolve_approval_token(p_token_hash bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.resolve_approval_token(p_token_hash bytea) TO cortex_app;
+
 REVOKE ALL ON FUNCTION public.resolve_browser_session(p_secret_hash bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.resolve_browser_session(p_secret_hash bytea) TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.resolve_connection(p_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.resolve_connection(p_id uuid) TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.resolve_identity_code(p_code_hash bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.resolve_identity_code(p_code_hash bytea) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.resolve_login_link(p_secret_hash bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.resolve_login_link(p_secret_hash bytea) TO cortex_app;
@@ -2980,6 +4330,8 @@ GRANT UPDATE(revoked_at) ON TABLE public.api_key TO cortex_app;
 
 GRANT UPDATE(last_used_at) ON TABLE public.api_key TO cortex_app;
 
+GRANT SELECT,INSERT ON TABLE public.approval_delegation TO cortex_app;
+
 GRANT SELECT,INSERT ON TABLE public.approval_event TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.approval_grant TO cortex_app;
@@ -2988,46 +4340,51 @@ GRANT UPDATE(consumed_at) ON TABLE public.approval_grant TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.approval_invocation TO cortex_app;
 
-GRANT SELECT,INSERT ON TABLE public.approval_request TO cortex_app;
-
-GRANT SELECT(org_id) ON TABLE public.approval_request TO cortex_scheduler;
-
-GRANT SELECT(id) ON TABLE public.approval_request TO cortex_scheduler;
-
-GRANT UPDATE(status) ON TABLE public.approval_request TO cortex_app;
-
-GRANT UPDATE(version) ON TABLE public.approval_request TO cortex_app;
-
-GRANT UPDATE(arguments) ON TABLE public.approval_request TO cortex_app;
-
-GRANT UPDATE(input_hash) ON TABLE public.approval_request TO cortex_app;
-
-GRANT UPDATE(original_arguments) ON TABLE public.approval_request TO cortex_app;
-
-GRANT UPDATE(original_hash) ON TABLE public.approval_request TO cortex_app;
-
-GRANT UPDATE(invocations) ON TABLE public.approval_request TO cortex_app;
-
-GRANT UPDATE(reminded_at) ON TABLE public.approval_request TO cortex_app;
-
-GRANT UPDATE(next_action_at) ON TABLE public.approval_request TO cortex_app;
-GRANT SELECT(next_action_at) ON TABLE public.approval_request TO cortex_scheduler;
-
-GRANT UPDATE(resolved_at) ON TABLE public.approval_request TO cortex_app;
-
-GRANT UPDATE(resolved_by) ON TABLE public.approval_request TO cortex_app;
-
-GRANT UPDATE(resolved_by_name) ON TABLE public.approval_request TO cortex_app;
-
-GRANT UPDATE(resolution_reason) ON TABLE public.approval_request TO cortex_app;
-
-GRANT UPDATE(resolved_via) ON TABLE public.approval_request TO cortex_app;
-
-GRANT SELECT ON TABLE public.approval_shown TO cortex_app;
+GRANT SELECT,INSERT ON TABLE public.approval_receipt TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.approval_vote TO cortex_app;
 
+GRANT UPDATE(decision) ON TABLE public.approval_vote TO cortex_app;
+
+GRANT UPDATE(reason) ON TABLE public.approval_vote TO cortex_app;
+
+GRANT UPDATE(channel) ON TABLE public.approval_vote TO cortex_app;
+
+GRANT UPDATE(created_at) ON TABLE public.approval_vote TO cortex_app;
+
+GRANT SELECT ON TABLE public.approval_shown TO cortex_app;
+
+GRANT SELECT,INSERT,DELETE ON TABLE public.approval_token TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.approval_token TO cortex_resolver;
+GRANT SELECT(org_id) ON TABLE public.approval_token TO cortex_scheduler;
+
+GRANT SELECT(id) ON TABLE public.approval_token TO cortex_resolver;
+GRANT SELECT(id) ON TABLE public.approval_token TO cortex_scheduler;
+
+GRANT SELECT(token_hash) ON TABLE public.approval_token TO cortex_resolver;
+
+GRANT SELECT(expires_at) ON TABLE public.approval_token TO cortex_scheduler;
+
+GRANT UPDATE(used_at) ON TABLE public.approval_token TO cortex_app;
+
 GRANT SELECT,INSERT ON TABLE public.audit_entry TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.audit_entry TO cortex_scheduler;
+
+GRANT SELECT(xid) ON TABLE public.audit_entry TO cortex_scheduler;
+
+GRANT SELECT,INSERT ON TABLE public.audit_root TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.audit_root TO cortex_scheduler;
+
+GRANT SELECT(seq) ON TABLE public.audit_root TO cortex_scheduler;
+
+GRANT SELECT(snapshot) ON TABLE public.audit_root TO cortex_scheduler;
+
+GRANT SELECT(created_at) ON TABLE public.audit_root TO cortex_scheduler;
+
+GRANT SELECT,INSERT ON TABLE public.audit_root_head TO cortex_app;
 
 GRANT SELECT,INSERT,DELETE ON TABLE public.browser_session TO cortex_app;
 
@@ -3043,11 +4400,62 @@ GRANT SELECT,INSERT ON TABLE public.call_authorization TO cortex_app;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.channel_connection TO cortex_app;
 
+GRANT SELECT(org_id) ON TABLE public.channel_connection TO cortex_resolver;
+GRANT SELECT(org_id) ON TABLE public.channel_connection TO cortex_scheduler;
+
+GRANT SELECT(id) ON TABLE public.channel_connection TO cortex_resolver;
+GRANT SELECT(id) ON TABLE public.channel_connection TO cortex_scheduler;
+
+GRANT SELECT(channel_type) ON TABLE public.channel_connection TO cortex_scheduler;
+
+GRANT SELECT(disabled_at) ON TABLE public.channel_connection TO cortex_scheduler;
+
+GRANT SELECT(failing_since) ON TABLE public.channel_connection TO cortex_scheduler;
+
 GRANT SELECT,INSERT ON TABLE public.channel_mapping TO cortex_app;
+
+GRANT UPDATE(verified_at) ON TABLE public.channel_mapping TO cortex_app;
+
+GRANT UPDATE(suppressed_at) ON TABLE public.channel_mapping TO cortex_app;
+
+GRANT UPDATE(suppressed_reason) ON TABLE public.channel_mapping TO cortex_app;
+
+GRANT UPDATE(removed_at) ON TABLE public.channel_mapping TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.event TO cortex_app;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.idempotency TO cortex_app;
+
+GRANT SELECT,INSERT,DELETE ON TABLE public.identity_code TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.identity_code TO cortex_resolver;
+
+GRANT SELECT(id) ON TABLE public.identity_code TO cortex_resolver;
+
+GRANT SELECT(code_hash) ON TABLE public.identity_code TO cortex_resolver;
+
+GRANT UPDATE(used_at) ON TABLE public.identity_code TO cortex_app;
+
+GRANT SELECT,INSERT,DELETE ON TABLE public.identity_guess TO cortex_app;
+
+GRANT UPDATE(wrong) ON TABLE public.identity_guess TO cortex_app;
+
+GRANT UPDATE(forget_at) ON TABLE public.identity_guess TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.inbound_event TO cortex_app;
+GRANT DELETE ON TABLE public.inbound_event TO cortex_scheduler;
+
+GRANT SELECT(org_id) ON TABLE public.inbound_event TO cortex_scheduler;
+
+GRANT SELECT(connection_id) ON TABLE public.inbound_event TO cortex_scheduler;
+
+GRANT SELECT(event_id) ON TABLE public.inbound_event TO cortex_scheduler;
+
+GRANT UPDATE(answer) ON TABLE public.inbound_event TO cortex_app;
+
+GRANT SELECT(received_at) ON TABLE public.inbound_event TO cortex_scheduler;
+
+GRANT UPDATE(answered_at) ON TABLE public.inbound_event TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.job TO cortex_app;
 
@@ -3125,11 +4533,57 @@ GRANT SELECT(secret_hash) ON TABLE public.login_link TO cortex_resolver;
 
 GRANT UPDATE(used_at) ON TABLE public.login_link TO cortex_app;
 
+GRANT SELECT,INSERT ON TABLE public.member_absence TO cortex_app;
+
+GRANT UPDATE(cancelled_at) ON TABLE public.member_absence TO cortex_app;
+
 GRANT SELECT,INSERT ON TABLE public.message TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.notification TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT SELECT(id) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT SELECT(seq) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT SELECT(channel_type) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT SELECT(lane) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT UPDATE(desired_version) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(rendered_version) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(status) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(attempts) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(next_attempt_at) ON TABLE public.notification TO cortex_app;
+GRANT SELECT(next_attempt_at) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT UPDATE(taken_until) ON TABLE public.notification TO cortex_app;
+GRANT SELECT(taken_until),UPDATE(taken_until) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT UPDATE(taken_by) ON TABLE public.notification TO cortex_app;
+GRANT UPDATE(taken_by) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT UPDATE(last_error) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(message_ref) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(shown) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(said) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(tried_at) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(sent_at) ON TABLE public.notification TO cortex_app;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.org TO cortex_app;
 
 GRANT SELECT(id) ON TABLE public.org TO cortex_resolver;
+GRANT SELECT(id) ON TABLE public.org TO cortex_scheduler;
 
 GRANT SELECT(slug) ON TABLE public.org TO cortex_resolver;
 
@@ -3150,6 +4604,37 @@ GRANT SELECT,INSERT ON TABLE public.policy_version TO cortex_app;
 GRANT SELECT ON TABLE public.schema_migration TO cortex_app;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.session_head TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.signing_key TO cortex_app;
+
+GRANT UPDATE(retired_at) ON TABLE public.signing_key TO cortex_app;
+
+GRANT SELECT,INSERT,DELETE ON TABLE public.signing_secret TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.signing_secret TO cortex_scheduler;
+
+GRANT SELECT(id) ON TABLE public.signing_secret TO cortex_scheduler;
+
+GRANT SELECT(created_at) ON TABLE public.signing_secret TO cortex_scheduler;
+
+GRANT UPDATE(retire_at) ON TABLE public.signing_secret TO cortex_app;
+GRANT SELECT(retire_at) ON TABLE public.signing_secret TO cortex_scheduler;
+
+GRANT SELECT,INSERT ON TABLE public.standing_approval TO cortex_app;
+
+GRANT UPDATE(used_calls) ON TABLE public.standing_approval TO cortex_app;
+
+GRANT UPDATE(revoked_at) ON TABLE public.standing_approval TO cortex_app;
+
+GRANT UPDATE(revoked_by) ON TABLE public.standing_approval TO cortex_app;
+
+GRANT UPDATE(revocation_reason) ON TABLE public.standing_approval TO cortex_app;
+
+GRANT UPDATE(last_used_at) ON TABLE public.standing_approval TO cortex_app;
+
+GRANT SELECT ON TABLE public.standing_shown TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.standing_use TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.step TO cortex_app;
 

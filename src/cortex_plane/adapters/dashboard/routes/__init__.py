@@ -8,9 +8,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cortex_plane.adapters.dashboard import pages
-from cortex_plane.adapters.dashboard.routes import approvals, files, inbox, jobs, live, login
+from cortex_plane.adapters.dashboard.routes import (
+    absences,
+    approvals,
+    callback,
+    deliveries,
+    files,
+    inbox,
+    jobs,
+    live,
+    login,
+    mail,
+    standing,
+    verify,
+)
 
-PAGES = (inbox, approvals, jobs, login, live, files)
+PAGES = (
+    inbox, approvals, callback, jobs, standing, absences, deliveries, login, verify, mail, live, files,
+)  # fmt: skip
 
 
 def mount(app: FastAPI) -> None:

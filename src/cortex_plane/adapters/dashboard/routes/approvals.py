@@ -11,29 +11,30 @@ from fastapi import APIRouter
 from starlette.responses import RedirectResponse, Response
 
 from cortex_plane.adapters.dashboard import pages, text
+from cortex_plane.adapters.dashboard.cards import ASKED_TWICE, card, seen_of
+from cortex_plane.adapters.dashboard.people import chosen
 from cortex_plane.adapters.dashboard.visits import Visit, signed_in
-from cortex_plane.domain.access import Actor, Permission
+from cortex_plane.adapters.http.problems import status_of
+from cortex_plane.domain.access import Permission
 from cortex_plane.domain.approvals import (
     Approval,
     ApprovalDetails,
-    ApprovalKind,
     ApprovalStatus,
     Channel,
     Choice,
     Decision,
+    DelegationDraft,
     EffectAnswer,
 )
 from cortex_plane.domain.canonical import canonical
-from cortex_plane.domain.deciding import refusal
+from cortex_plane.domain.delegates import AT_MOST, Delegate
 from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound
+from cortex_plane.domain.policies import Approvers
 from cortex_plane.domain.tools import ToolVersion
-from cortex_plane.domain.values import parse
-from cortex_plane.operations import approvals, workers
+from cortex_plane.domain.values import parse, to_json
+from cortex_plane.operations import approvals, delegates, marks, receipts, workers
 
 router = APIRouter()
-
-ASKED_TWICE = frozenset({"high", "critical"})
-"""The risks that are approved with a second press."""
 
 
 def _id(visit: Visit) -> UUID:
@@ -44,7 +45,19 @@ def _id(visit: Visit) -> UUID:
 
 
 async def _card(visit: Visit, details: ApprovalDetails) -> dict[str, Any]:
-    return card(details, await _tool(visit, details.approval), visit.actor)
+    shown = card(details, await _tool(visit, details.approval), visit.actor)
+    takers: list[Delegate] = []
+    if shown["may_delegate"]:
+        takers = await delegates.list_some(visit.db, visit.actor, approval_id=details.approval.id)
+    return {**shown, "takers": takers, "too_many_takers": len(takers) == AT_MOST} | {
+        "next_level": await _next_level(visit, details.approval)
+    }
+
+
+async def _next_level(visit: Visit, approval: Approval) -> Approvers | None:
+    if approval.escalate_at is None:
+        return None
+    return await marks.next_level(visit.db, visit.actor, approval.id)
 
 
 async def _tool(visit: Visit, approval: Approval) -> ToolVersion | None:
@@ -53,51 +66,6 @@ async def _tool(visit: Visit, approval: Approval) -> ToolVersion | None:
         return None
     known = await workers.list_tools(visit.db, visit.actor)
     return next((t for t in known if t.name == approval.tool_name and t.digest == approval.tool_digest), None)
-
-
-def card(details: ApprovalDetails, tool: ToolVersion | None, actor: Actor) -> dict[str, Any]:
-    """What the templates of a card show."""
-    approval = details.approval
-    edited = approval.original_arguments is not None
-    tree = text.tree(approval.arguments)
-    return {
-        "details": details,
-        "approval": approval,
-        "tool": tool,
-        "tree": tree,
-        "lines": tree.count("\n") + 1,
-        "raw": text.escaped_json(approval.arguments),
-        "changes": text.changes(approval.original_arguments, approval.arguments) if edited else [],
-        "asked_twice": approval.risk in ASKED_TWICE,
-        "may_deny": _may_deny(approval, actor),
-        "seen": seen_of(details),
-        "now": details.now,
-    }
-
-
-def seen_of(details: ApprovalDetails) -> str:
-    """From what is read anyway: whether a card changed is asked far more often than it is shown."""
-    approval = details.approval
-    last = details.events[-1].created_at if details.events else None
-    return pages.fingerprint(
-        approval.status, approval.version, approval.may_decide, len(details.events), last, len(details.votes)
-    )
-
-
-def _may_deny(approval: Approval, actor: Actor) -> bool:
-    """Whoever asked for a thing may always say no to it, also where somebody else must say yes."""
-    if approval.kind is ApprovalKind.UNCERTAIN_EFFECT:
-        return False
-    refused = refusal(
-        approvers=approval.approvers,
-        required_clearance=approval.required_clearance,
-        self_approval=approval.self_approval,
-        owner_id=approval.owner_id,
-        causes=approval.causes,
-        actor=actor,
-        choice=Choice.DENIED,
-    )
-    return refused is None
 
 
 async def show_card(visit: Visit) -> Response:
@@ -146,10 +114,21 @@ def _decision(form: dict[str, str]) -> Decision:
     }
     if "arguments" in form:
         given["arguments"] = _arguments(form["arguments"])
+    if form.get("standing") == "yes":
+        given["standing"] = _standing(form)
     try:
         return parse(Decision, given)
     except pydantic.ValidationError as error:
         raise _unreadable(error) from None
+
+
+def _standing(form: dict[str, str]) -> dict[str, Any]:
+    calls = form.get("standing_calls", "").strip()
+    return {
+        "same_arguments": form.get("standing_same") == "yes",
+        "calls": _number(calls) if calls else None,
+        "seconds": _number(form.get("standing_seconds", "")),
+    }
 
 
 def _number(text: str) -> int | str:
@@ -163,11 +142,14 @@ def _unreadable(error: pydantic.ValidationError) -> InvalidInput:
 
 
 async def _needs_confirmation(visit: Visit, id: UUID, decision: Decision) -> bool:
-    """High risk is approved with a second press: on the page by its script, or here on a page of its own."""
-    if decision.decision is not Choice.APPROVED or visit.form.get("confirmed") == "yes":
+    """High risk is approved with a second press: on the page by its script, or here on a page of its own. Whoever allows
+    more than one call always reads that in words first."""
+    form = visit.form
+    allows_more = decision.standing is not None and form.get("standing_confirmed") != "yes"
+    if decision.decision is not Choice.APPROVED or (form.get("confirmed") == "yes" and not allows_more):
         return False
-    details = await approvals.get(visit.db, visit.actor, id)
-    return details.approval.status is ApprovalStatus.PENDING and details.approval.risk in ASKED_TWICE
+    approval = (await approvals.get(visit.db, visit.actor, id)).approval
+    return approval.status is ApprovalStatus.PENDING and (allows_more or approval.risk in ASKED_TWICE)
 
 
 async def _ask_again(visit: Visit, id: UUID, decision: Decision) -> Response:
@@ -175,8 +157,9 @@ async def _ask_again(visit: Visit, id: UUID, decision: Decision) -> Response:
     approval = details.approval
     shown = approval.arguments if decision.arguments is None else decision.arguments
     return visit.page(
-        "approval_confirm.html", decision=decision, approval=approval, tree=text.tree(shown), now=details.now
-    )
+        "approval_confirm.html", decision=decision, approval=approval, tree=text.tree(shown), now=details.now,
+        standing=decision.standing,
+    )  # fmt: skip
 
 
 async def _show_what_happened(visit: Visit, id: UUID, form: dict[str, str], error: CortexError) -> Response:
@@ -204,6 +187,40 @@ def notice_of(approval: Approval, form: dict[str, str], error: CortexError) -> d
             "text": "Nothing was decided. Look again, then decide.",
         }
     return {"title": error.message, "text": error.hint}
+
+
+async def receipt(visit: Visit) -> Response:
+    """The signed proof of a decision, as a file that verifies without the plane."""
+    made = await receipts.get(visit.db, visit.actor, _id(visit))
+    name = f"receipt-{made.approval_id}.json"
+    headers = {**pages.HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(to_json(made), 200, headers, "application/json")
+
+
+# Handing it on -------------------------------------------------------------------------------------------------------
+
+
+async def delegate(visit: Visit) -> Response:
+    id, form = _id(visit), visit.form
+    try:
+        given = {
+            "to": await chosen(visit, form.get("to", "")),
+            "reason": form.get("reason", "").replace("\r\n", "\n").strip() or None,
+        }
+        await approvals.delegate(visit.db, visit.actor, id, parse(DelegationDraft, given))
+    except pydantic.ValidationError as error:
+        raise _unreadable(error) from None
+    except (Conflict, Forbidden, InvalidInput, NotFound) as error:
+        if error.code == "approval_not_found":
+            raise
+        return await _refused(visit, id, error)
+    return RedirectResponse(f"/approvals/{id}", 303, pages.HEADERS)
+
+
+async def _refused(visit: Visit, id: UUID, error: CortexError) -> Response:
+    details = await approvals.get(visit.db, visit.actor, id)
+    notice = {"title": error.message, "text": error.hint}
+    return visit.page("approval.html", status_of(error), notice=notice, **await _card(visit, details))
 
 
 # Editing -------------------------------------------------------------------------------------------------------------
@@ -307,6 +324,8 @@ router.add_api_route(
     "/approvals/{approval_id}/live", signed_in(show_card_again, by_itself=True), methods=["GET"]
 )
 router.add_api_route("/approvals/{approval_id}/decide", signed_in(decide), methods=["POST"])
+router.add_api_route("/approvals/{approval_id}/receipt", signed_in(receipt), methods=["GET"])
+router.add_api_route("/approvals/{approval_id}/delegate", signed_in(delegate), methods=["POST"])
 router.add_api_route("/approvals/{approval_id}/edit", signed_in(edit), methods=["GET"])
 router.add_api_route("/approvals/{approval_id}/edit", signed_in(preview_edit), methods=["POST"])
 router.add_api_route("/approvals/{approval_id}/answer", signed_in(answer), methods=["POST"])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -13,7 +14,8 @@ from starlette.responses import Response
 from cortex_plane.adapters.dashboard.pages import fingerprint
 from cortex_plane.adapters.dashboard.visits import Visit, signed_in
 from cortex_plane.domain.approvals import Approval, Waiting
-from cortex_plane.operations import approvals
+from cortex_plane.domain.marks import Mark
+from cortex_plane.operations import approvals, marks
 
 router = APIRouter()
 
@@ -87,7 +89,8 @@ async def _look(visit: Visit, shown_at: datetime | None) -> dict[str, Any]:
     if shown_at is not None and none_known and not ended_since(settled, shown_at):
         shown_at = None  # nothing is under the finger: show all there is
         waiting = await _waiting(visit, page, None)
-    return look(arrange(waiting, settled, shown_at, page=page))
+    inbox = arrange(waiting, settled, shown_at, page=page)
+    return look(inbox, await marks.of_approvals(visit.db, visit.actor, inbox.rows))
 
 
 async def _waiting(visit: Visit, page: int, shown_at: datetime | None) -> Waiting:
@@ -98,14 +101,17 @@ def _page(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
 
 
-def look(inbox: Inbox) -> dict[str, Any]:
+def look(inbox: Inbox, marked: Mapping[UUID, Mark]) -> dict[str, Any]:
     """What the templates show."""
     seen = fingerprint(
-        [(a.id, a.version, a.status, a.may_decide) for a in inbox.rows],
+        [
+            (a.id, a.version, a.status, a.may_decide, a.votes_for, a.escalation_level, marked.get(a.id))
+            for a in inbox.rows
+        ],
         (inbox.arrived, inbox.waiting, inbox.elsewhere, inbox.page),
         [(a.id, a.status) for a in inbox.settled],
     )
-    return {"inbox": inbox, "seen": seen, "waiting": inbox.waiting, "at_most": AT_MOST}
+    return {"inbox": inbox, "seen": seen, "waiting": inbox.waiting, "at_most": AT_MOST, "marks": marked}
 
 
 async def show_inbox(visit: Visit) -> Response:

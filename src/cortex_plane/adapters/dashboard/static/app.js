@@ -59,7 +59,7 @@
   if (window.Idiomorph) {
     const callbacks = Idiomorph.defaults.callbacks;
     // What a person typed or opened stays as it is.
-    callbacks.beforeNodeMorphed = (old) => !(old.nodeType === 1 && old.matches("textarea, [data-armed]"));
+    callbacks.beforeNodeMorphed = (old) => !(old.nodeType === 1 && old.matches("textarea, select, input:not([type=hidden]), [data-armed]"));
     callbacks.beforeAttributeUpdated = (name, node) => !(name === "open" && node.nodeName === "DETAILS");
   }
 

@@ -24,6 +24,7 @@ from cortex_plane.domain.approvals import (
     Channel,
     Decision,
     DecisionReceipt,
+    DelegationDraft,
     EffectAnswer,
 )
 from cortex_plane.operations import approvals
@@ -68,6 +69,12 @@ async def decide_approval(
     `DUPLICATE`, another one is the error `approval_conflict`.
     """
     return reply(await approvals.decide(db, actor, approval_id, decision, Channel.API, once))
+
+
+@router.post("/approvals/{approval_id}/delegate", response_model=Approval, **route(approvals.delegate))
+async def delegate_approval(db: Db, actor: Caller, approval_id: UUID, draft: DelegationDraft) -> Response:
+    """Hand your part in a request to somebody with the clearance for it. You decide no more; they may hand it on."""
+    return reply(await approvals.delegate(db, actor, approval_id, draft))
 
 
 @router.post("/approvals/{approval_id}/answer", response_model=DecisionReceipt, **route(approvals.answer))

@@ -15,12 +15,15 @@ from cortex_plane.adapters.http.exchange import (
     Listing,
     ListQuery,
     reply,
+    reply_all,
     reply_numbered,
     route,
 )
 from cortex_plane.domain.audit import AuditRecord, Verification
 from cortex_plane.domain.audit_exports import MEDIA_TYPE
-from cortex_plane.operations import audit, audit_exports
+from cortex_plane.domain.roots import AuditRoot, RootMade
+from cortex_plane.domain.signing import SigningKey
+from cortex_plane.operations import audit, audit_exports, roots, signing
 
 router = APIRouter(tags=["audit"])
 
@@ -53,7 +56,7 @@ async def list_audit(db: Db, actor: Caller, query: Annotated[AuditQuery, Query()
 
 @router.get("/audit/verification", response_model=Verification, **route(audit.verify))
 async def verify_audit(db: Db, actor: Caller) -> Response:
-    """Follow every chain of the org and name the first bad entry of each."""
+    """Follow every chain and every signed root of the org; names the first bad entry of each, and the first bad root."""
     return reply(await audit.verify(db, actor))
 
 
@@ -62,3 +65,28 @@ async def export_audit(db: Db, actor: Caller, query: Annotated[ExportQuery, Quer
     """Every chain of the org, or that of one session, as a file that can be verified without the plane."""
     chunks = await audit_exports.export(db, actor, query.session_id)
     return Download(chunks, MEDIA_TYPE, "audit.ndjson")
+
+
+@router.get("/audit/roots", response_model=Listing[AuditRoot], **route(roots.list_page))
+async def list_roots(db: Db, actor: Caller, query: Annotated[ListQuery, Query()]) -> Response:
+    """Signed roots over all chains, newest first."""
+    found = await roots.list_page(db, actor, decode_number("roots", query.cursor), query.limit + 1)
+    return reply_numbered("roots", found, query.limit, lambda root: root.seq)
+
+
+@router.post("/audit/roots", response_model=RootMade, **route(roots.make_now))
+async def make_root(db: Db, actor: Caller) -> Response:
+    """A root over everything so far, at once; the newest one where nothing was appended since."""
+    return reply(await roots.make_now(db, actor))
+
+
+@router.get("/audit/keys", response_model=Listing[SigningKey], **route(signing.list_all))
+async def list_signing_keys(db: Db, actor: Caller) -> Response:
+    """The public keys that receipts and roots are signed with, oldest first. Retired ones stay: what they signed is valid."""
+    return reply_all(await signing.list_all(db, actor))
+
+
+@router.post("/audit/keys", status_code=201, response_model=SigningKey, **route(signing.rotate))
+async def rotate_signing_key(db: Db, actor: Caller) -> Response:
+    """A new key signs from now on."""
+    return reply(await signing.rotate(db, actor), 201)

@@ -3,9 +3,10 @@ from __future__ import annotations
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
+from cortex_plane.adapters.channels.webhooks import WebhookChannel
 from cortex_plane.adapters.http.cursors import decode_position
 from cortex_plane.adapters.http.exchange import (
     Caller,
@@ -20,16 +21,36 @@ from cortex_plane.adapters.http.exchange import (
 )
 from cortex_plane.adapters.http.shortcut import IngestRoute
 from cortex_plane.adapters.telemetry.metrics import Metrics
-from cortex_plane.domain.connections import Connection, ConnectionChange, ConnectionDraft
+from cortex_plane.domain.connections import (
+    Connection,
+    ConnectionChange,
+    ConnectionDraft,
+    Mapping,
+    MappingDraft,
+    NewConnection,
+    NewSecret,
+)
 from cortex_plane.domain.messages import Delivery, InboundMessage
-from cortex_plane.operations import connections, messages
+from cortex_plane.domain.webhooks import Ping
+from cortex_plane.operations import connections, messages, webhooks
 
 router = APIRouter(tags=["connections"])
 
 
-@router.post("/connections", response_model=Connection, status_code=201, **route(connections.create))
-async def create_connection(db: Db, actor: Caller, once: OnceOnly, draft: ConnectionDraft) -> Response:
-    return reply(await connections.create(db, actor, draft, once), 201)
+async def webhook_channel(request: Request) -> WebhookChannel:
+    found: WebhookChannel = request.app.state.webhooks
+    return found
+
+
+Webhooks = Annotated[WebhookChannel, Depends(webhook_channel)]
+
+
+@router.post("/connections", response_model=NewConnection, status_code=201, **route(connections.create))
+async def create_connection(
+    db: Db, actor: Caller, once: OnceOnly, channel: Webhooks, draft: ConnectionDraft
+) -> Response:
+    """A webhook has a `url`; the answer holds the secret that signs its messages, which is shown once."""
+    return reply(await connections.create(db, actor, draft, once, allowed=channel.allowed), 201)
 
 
 @router.get("/connections", response_model=Listing[Connection], **route(connections.list_page))
@@ -45,9 +66,41 @@ async def get_connection(db: Db, actor: Caller, connection_id: UUID) -> Response
 
 @router.patch("/connections/{connection_id}", response_model=Connection, **route(connections.update))
 async def update_connection(
-    db: Db, actor: Caller, connection_id: UUID, change: ConnectionChange, revision: Revision
+    db: Db,
+    actor: Caller,
+    connection_id: UUID,
+    channel: Webhooks,
+    change: ConnectionChange,
+    revision: Revision,
 ) -> Response:
-    return reply(await connections.update(db, actor, connection_id, change, revision))
+    """Enabling a connection that the plane disabled by itself lets it be tried anew."""
+    changed = await connections.update(db, actor, connection_id, change, revision, allowed=channel.allowed)
+    return reply(changed)
+
+
+@router.post(
+    "/connections/{connection_id}/rotate-secret", response_model=NewSecret, **route(connections.rotate_secret)
+)
+async def rotate_connection_secret(db: Db, actor: Caller, connection_id: UUID) -> Response:
+    """A new secret for a webhook, shown once. The one before it counts for 24 hours more."""
+    return reply(await connections.rotate_secret(db, actor, connection_id))
+
+
+@router.post("/connections/{connection_id}/test", response_model=Ping, **route(webhooks.try_out))
+async def test_connection(db: Db, actor: Caller, connection_id: UUID, channel: Webhooks) -> Response:
+    """Send a signed `ping` to a webhook now, and say what came back."""
+    return reply(await webhooks.try_out(db, actor, connection_id, channel))
+
+
+@router.post(
+    "/connections/{connection_id}/mappings",
+    response_model=Mapping,
+    status_code=201,
+    **route(connections.map_member),
+)
+async def map_connection_member(db: Db, actor: Caller, connection_id: UUID, draft: MappingDraft) -> Response:
+    """Say whose a name in the system behind a webhook is: from then on that member is told there, and decides there."""
+    return reply(await connections.map_member(db, actor, connection_id, draft), 201)
 
 
 async def ingest_message(

@@ -25,7 +25,8 @@ from cortex_plane.domain.policy_files import (
     PolicyVersion,
     PolicyVersionDetails,
 )
-from cortex_plane.operations import policies
+from cortex_plane.domain.simulations import Simulation, SimulationRequest
+from cortex_plane.operations import policies, simulations
 
 router = APIRouter(tags=["policies"])
 
@@ -69,3 +70,18 @@ async def get_policy_version(db: Db, actor: Caller, version: Version) -> Respons
 async def explain_policies(db: Db, actor: Caller, asked: ExplainRequest) -> Response:
     """What would be said about a call that nobody made, and why. Nothing is recorded."""
     return reply(await policies.explain(db, actor, asked))
+
+
+async def simulate_policies(db: Db, actor: Caller, asked: SimulationRequest) -> Response:
+    """Judges the calls of a time span by a file that is not applied, and says what would change. Nothing is recorded."""
+    return reply(await simulations.simulate(db, actor, asked))
+
+
+router.add_api_route(
+    "/policies/simulate",
+    simulate_policies,
+    methods=["POST"],
+    response_model=Simulation,
+    route_class_override=LargerBodyRoute,
+    **route(simulations.simulate),
+)

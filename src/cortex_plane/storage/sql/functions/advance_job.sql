@@ -9,6 +9,9 @@
 -- pauses one that is handed back, and one that nothing holds any more goes on. The answer says what became of it.
 -- A call that a person approved has its row already: p_granted says which of them become intents now. Each consumes its
 -- grant, which fits one tool version and one digest of arguments; without a grant nothing that needed approval is sent.
+-- A call that leans on a standing approval names it, among p_calls where it is new and among p_granted where it is sent
+-- again: it is looked at once more and counted here, after the job and before the session's head are locked. A write has
+-- at most one such call, so that two of them cannot wait for each other.
 -- p_policies names the policies by which calls were allowed: where they changed since, no intent is written.
 -- A conversation is completed only if its job has read every message; otherwise nothing is written, and the answer
 -- says RUNNING.
@@ -167,7 +170,7 @@ begin
       update tool_call c
       set status = given.status, result = p_results[given.result]::jsonb, result_id = given.result_id,
         error = given.error, settled_by = given.settled_by,
-        finished_at = case when given.status in ('completed', 'failed') then now end
+        finished_at = case when given.status in ('completed', 'failed', 'rejected') then now end
       where c.org_id = p_org and c.id = given.id;
     end loop;
   end if;
@@ -194,8 +197,13 @@ begin
   if p_granted is not null then
     for given in
       select * from jsonb_to_recordset(p_granted::jsonb) g (
-        id uuid, digest text, input_hash text, on_uncertain text, timeout_seconds double precision)
+        id uuid, digest text, input_hash text, on_uncertain text, timeout_seconds double precision, standing_id uuid,
+        granter_revision integer)
     loop
+      if given.standing_id is not null then
+        perform use_standing(p_org, the_job.session_id, given.standing_id, given.id, given.granter_revision);
+        continue;
+      end if;
       update approval_grant g set consumed_at = now
       from tool_call c
       where g.org_id = p_org and g.call_id = given.id and g.consumed_at is null and g.expires_at > now
@@ -217,14 +225,16 @@ begin
       select * from jsonb_to_recordset(p_calls::jsonb) c (
         id uuid, step integer, position integer, tool text, digest text, arguments integer, input_hash text,
         read_only boolean, on_uncertain text, authorization_id uuid, verdict text, rule text,
-        timeout_seconds double precision, status text, result integer, result_id uuid, error text)
+        timeout_seconds double precision, status text, result integer, result_id uuid, error text,
+        standing_id uuid, granter_revision integer)
     loop
       if given.verdict is not null then
         insert into call_authorization (org_id, id, job_id, tool_name, input_hash, verdict, rule, created_at)
         values (p_org, given.authorization_id, p_job, given.tool, decode(given.input_hash, 'hex'), given.verdict,
           given.rule, now);
       end if;
-      if given.status = 'intended' and given.verdict is distinct from 'allow' then
+      if given.status = 'intended' and (given.verdict is distinct from 'allow'
+          or given.standing_id is distinct from case when given.rule like 'standing:%' then substr(given.rule, 10)::uuid end) then
         raise exception using errcode = 'CX409', detail = 'not_authorised',
           message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
       end if;
@@ -248,6 +258,9 @@ begin
       if not found then
         raise exception using errcode = 'CX409', detail = 'not_authorised',
           message = 'A call that is over cannot be asked for again.', hint = 'This is a defect: report it.';
+      end if;
+      if given.standing_id is not null then
+        perform use_standing(p_org, the_job.session_id, given.standing_id, given.id, given.granter_revision);
       end if;
     end loop;
   end if;

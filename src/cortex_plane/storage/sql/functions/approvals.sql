@@ -39,6 +39,20 @@ $$;
 create or replace trigger tool_call_guard before update of arguments, input_hash, tool_digest on tool_call
   for each row execute function tool_call_guard();
 
+-- Who may decide a request now, in SQL: the rules are those of deciding.refusal, and a test compares the two.
+create or replace function approval_deciders(p_org uuid, p_approval uuid)
+  returns table (id uuid, display_name text, clearance integer, roles text[])
+  language sql stable set search_path = public, pg_temp as $$
+  select u.id, u.display_name, u.clearance, u.roles
+  from approval_request r join user_account u on u.org_id = r.org_id
+  where r.org_id = p_org and r.id = p_approval
+    and u.deactivated_at is null and u.clearance >= r.required_clearance and u.roles <> '{guest}'
+    and not u.id = any (r.delegated) and (r.self_approval or not u.id = any (r.causes))
+    and (r.approvers -> 'roles' ?| u.roles or r.approvers -> 'members' ? u.id::text
+      or r.approvers @> '{"owner": true}'
+        and (r.owner_id = u.id or r.owner_id is null and u.roles && array['admin', 'approver']))
+$$;
+
 -- An approval as surfaces show it.
 drop view if exists approval_shown;
 create view approval_shown with (security_invoker = true) as
@@ -48,11 +62,104 @@ create view approval_shown with (security_invoker = true) as
     r.agent_says, r.asked_for, r.question, r.rule, r.policy_version, r.template, r.required_clearance, r.timeout_seconds,
     r.approvers, r.on_deny, r.self_approval, r.owner_id, r.caused_by, r.causes, r.escalation_level, r.channels_dispatched,
     r.requested_at, r.deadline, r.reminded_at, r.resolved_at, r.resolved_by, r.resolved_by_name, r.resolution_reason,
-    r.resolved_via, r.requested_at as created_at, s.user_account_id, s.opened_by
+    r.resolved_via, r.requested_at as created_at, r.quorum, r.delegated, r.standing, r.action, r.details,
+    jsonb_array_length(r.escalations) as escalations,
+    case when r.status = 'pending' then r.escalate_at[r.escalation_level + 1] end as escalate_at,
+    (select count(*) from approval_vote v where v.org_id = r.org_id and v.approval_id = r.id and v.version = r.version
+      and v.decision = 'approved'
+      and (r.status <> 'pending' or exists (select from approval_deciders(r.org_id, r.id) d where d.id = v.user_account_id)))
+      as votes_for,
+    s.user_account_id, s.opened_by
   from approval_request r
   join agent a on a.org_id = r.org_id and a.id = r.agent_id
   join session s on s.org_id = r.org_id and s.id = r.session_id;
 grant select on approval_shown to cortex_app;
+
+-- When a scheduler must look next: the reminder, the next level, the deadline.
+create or replace function approval_next_action(r approval_request) returns timestamptz
+  language sql stable set search_path = public, pg_temp
+  return least(r.deadline, r.escalate_at[r.escalation_level + 1], case when r.reminded_at is null then r.remind_at end);
+
+-- A request looks for its people: whoever is out of office hands their part on, hop by hop, and everybody who may decide now
+-- is told. Nobody's absence makes a quorum impossible. Returns the hops, for the audit trail.
+create or replace function reach_approval(p_org uuid, p_approval uuid)
+  returns table (from_member_id uuid, from_member text, to_member_id uuid, to_member text, to_clearance integer, reason text)
+  language plpgsql set search_path = public, pg_temp as $$
+#variable_conflict use_column
+declare
+  hop record;
+  at timestamptz := plane_now();
+begin
+  for _ in 1 .. 100 loop
+    select d.id as from_id, d.display_name as from_name, u.id as to_id, u.display_name as to_name, u.clearance,
+      coalesce('out of office: ' || a.reason, 'out of office') as why
+    into hop
+    from approval_request r
+    cross join lateral approval_deciders(p_org, p_approval) d
+    join member_absence a on a.org_id = p_org and a.user_account_id = d.id and a.cancelled_at is null
+      and a.starts_at <= at and a.ends_at > at
+    join user_account u on u.org_id = p_org and u.id = a.delegate_id
+    where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.kind = 'call'
+      and u.deactivated_at is null and u.roles <> '{guest}' and u.clearance >= r.required_clearance
+      and not u.id = any (r.delegated) and (r.self_approval or not u.id = any (r.causes))
+      and not exists (select from approval_deciders(p_org, p_approval) already where already.id = u.id)
+      and not exists (select from approval_vote v
+        where v.org_id = p_org and v.approval_id = p_approval and v.user_account_id = d.id and v.version = r.version)
+      and not exists (select from jsonb_to_recordset(r.quorum -> 'roles') q (role text, votes integer)
+        where q.role = any (d.roles) and not q.role = any (u.roles))
+    order by d.id, a.starts_at limit 1;
+    exit when not found;
+    perform delegate_approval(p_org, p_approval, hop.from_id, hop.from_name, hop.to_id, hop.to_name, hop.clearance, hop.why, true);
+    return query select hop.from_id, hop.from_name, hop.to_id, hop.to_name, hop.clearance, hop.why;
+  end loop;
+  perform notify_approvers(p_org, p_approval);
+end
+$$;
+
+-- One hop: the part of one person becomes the part of another.
+create or replace function delegate_approval(
+  p_org uuid, p_approval uuid, p_from uuid, p_from_name text, p_to uuid, p_to_name text, p_clearance integer, p_reason text,
+  p_automatic boolean) returns void
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  at timestamptz := plane_now();
+begin
+  insert into approval_delegation (org_id, approval_id, from_member_id, from_member, to_member_id, to_member, to_clearance,
+    reason, automatic, created_at)
+  values (p_org, p_approval, p_from, p_from_name, p_to, p_to_name, p_clearance, p_reason, p_automatic, at);
+  insert into approval_event (org_id, approval_id, event_type, actor_member_id, actor, payload, created_at)
+  values (p_org, p_approval, 'delegated', p_from, p_from_name,
+    jsonb_build_object('to', p_to, 'name', p_to_name, 'reason', p_reason, 'automatic', p_automatic), at);
+  update approval_request r
+  set delegated = r.delegated || p_from,
+    approvers = jsonb_set(r.approvers, '{members}',
+      case when r.approvers -> 'members' ? p_to::text then r.approvers -> 'members'
+        else r.approvers -> 'members' || to_jsonb(p_to) end)
+  where r.org_id = p_org and r.id = p_approval and r.status = 'pending';
+  if not found then
+    raise serialization_failure using message = 'the approval changed meanwhile';
+  end if;
+end
+$$;
+
+-- One level up: more people may decide, until the same deadline.
+create or replace function escalate_approval(p_org uuid, p_approval uuid, p_approvers jsonb) returns integer
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  reached approval_request%rowtype;
+begin
+  -- A reminder that would come at the same moment has come with it.
+  update approval_request r
+  set escalation_level = r.escalation_level + 1, approvers = p_approvers,
+    reminded_at = coalesce(r.reminded_at, case when r.remind_at <= plane_now() then plane_now() end)
+  where r.org_id = p_org and r.id = p_approval and r.status = 'pending'
+  returning * into strict reached;
+  update approval_request r set next_action_at = approval_next_action(reached) where r.org_id = p_org and r.id = p_approval;
+  insert into approval_event (org_id, approval_id, event_type, payload, created_at)
+  values (p_org, p_approval, 'escalated', jsonb_build_object('level', reached.escalation_level), plane_now());
+  return reached.escalation_level;
+end
+$$;
 
 -- The open approvals of these jobs, and this one: everybody locks them in the order in which an attempt asks, by tool and
 -- digest, because whoever joins several of them has no other.
@@ -71,7 +178,8 @@ $$;
 -- which an attempt asks. Each statement sees what was committed before it; a job that joined while this waited cannot be
 -- locked in order any more, so it starts again.
 create or replace function open_approval(p_org uuid, p_approval uuid)
-  returns table (approval jsonb, jobs jsonb, calls jsonb, siblings jsonb, policies text, now timestamptz)
+  returns table (
+    approval jsonb, jobs jsonb, calls jsonb, siblings jsonb, votes jsonb, policies text, now timestamptz)
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -111,19 +219,62 @@ begin
   from approval_request r
   where r.org_id = p_org and r.status = 'pending' and r.kind = 'call' and r.id <> p_approval and r.id in (
     select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (concerned));
+  -- A vote counts as long as whoever gave it could still give it.
+  select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles) order by v.created_at), '[]')
+  into votes
+  from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version
+  join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
+  where v.org_id = p_org and v.approval_id = p_approval and v.decision = 'approved';
   policies := policies_version(p_org);
   now := plane_now();
   return next;
 end
 $$;
 
--- What a decision, an expiry or an answer changes, in one statement. p_jobs and p_calls say what becomes of each.
+-- A yes that is not the last one that is needed; an edit makes a new version, for which only this yes counts.
+create or replace function vote_approval(
+  p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_arguments text, p_input_hash bytea, p_member uuid, p_name text, p_reason text, p_channel text, p_key text, p_events jsonb,
+  p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[])
+  returns void
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  at timestamptz := plane_now();
+  the_approval approval_request%rowtype;
+begin
+  update approval_request r
+  set version = p_version,
+    original_arguments = case when p_arguments is null then r.original_arguments
+      else coalesce(r.original_arguments, r.arguments) end,
+    original_hash = case when p_arguments is null then r.original_hash else coalesce(r.original_hash, r.input_hash) end,
+    arguments = coalesce(p_arguments::jsonb, r.arguments), input_hash = coalesce(p_input_hash, r.input_hash)
+  where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.version = p_seen
+  returning * into the_approval;
+  if not found then
+    raise serialization_failure using message = 'the approval changed meanwhile';
+  end if;
+  if p_arguments is not null then
+    update tool_call c set edited = true, arguments = p_arguments::jsonb, input_hash = p_input_hash
+    from approval_invocation i
+    where i.org_id = p_org and i.approval_id = p_approval and c.org_id = p_org and c.id = i.call_id and c.status = 'awaiting';
+  end if;
+  insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at)
+  values (p_org, p_approval, p_version, p_member, p_name, 'approved', p_reason, p_channel, at);
+  insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, idempotency_key, payload,
+    created_at)
+  select p_org, p_approval, e.type, p_channel, p_member, p_name, case when e.keyed then p_key end, coalesce(e.payload, '{}'), at
+  from jsonb_to_recordset(p_events) e (type text, keyed boolean, payload jsonb);
+  perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies);
+end
+$$;
+
+-- What a decision, an expiry or an answer changes, in one statement. p_jobs and p_calls say what becomes of each. Returns
+-- what the receipt of a decision says.
 create or replace function close_approval(
   p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_status text, p_arguments text, p_input_hash bytea,
   p_member uuid, p_name text, p_reason text, p_channel text, p_vote text, p_key text,
   p_calls jsonb, p_grant_seconds double precision, p_jobs jsonb, p_cancelled uuid[], p_events jsonb,
   p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[])
-  returns void
+  returns jsonb
   language plpgsql set search_path = public, pg_temp as $$
 declare
   at timestamptz := plane_now();
@@ -145,7 +296,11 @@ begin
   end if;
   if p_vote is not null then
     insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at)
-    values (p_org, p_approval, p_version, p_member, p_name, p_vote, p_reason, p_channel, at);
+    values (p_org, p_approval, p_version, p_member, p_name, p_vote, p_reason, p_channel, at)
+    -- Whoever said yes may still say no before the others have decided.
+    on conflict (org_id, approval_id, version, user_account_id)
+    do update set decision = excluded.decision, reason = excluded.reason, channel = excluded.channel,
+      created_at = excluded.created_at;
   end if;
   for given in select * from jsonb_to_recordset(p_calls) c (id uuid, status text, error text) loop
     update tool_call c
@@ -189,6 +344,8 @@ begin
     case when e.approval = p_approval and e.keyed then p_key end, coalesce(e.payload, '{}'), at
   from jsonb_to_recordset(p_events) e (approval uuid, type text, keyed boolean, payload jsonb);
   perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies);
+  return case when p_vote is not null then
+    approval_decided(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end;
 end
 $$;
 

@@ -68,7 +68,8 @@ begin
   select m.id, m.user_account_id, u.deactivated_at, u.roles = '{guest}'
   into known_mapping, known_account, deactivated, is_guest
   from channel_mapping m join user_account u on u.org_id = m.org_id and u.id = m.user_account_id
-  where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user;
+  where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user
+    and m.verified_at is not null;  -- what somebody only claims is not theirs
   if coalesce(is_guest, true) and not connection.guests_may_chat then
     raise exception using errcode = 'CX403', detail = 'guests_not_allowed',
       message = 'This org does not let unknown people talk with its agents.',
@@ -78,7 +79,8 @@ begin
     -- First contact. The lock makes concurrent first messages of one person take turns, and nobody else wait.
     perform pg_advisory_xact_lock(hashtextextended(p_connection::text || ':' || p_external_user, 0));
     select m.id, m.user_account_id into known_mapping, known_account from channel_mapping m
-    where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user;
+    where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user
+      and m.verified_at is not null;
     if not found then
       insert into user_account (org_id, id, display_name, roles)
       values (p_org, p_account, p_display_name, '{guest}');

@@ -1,6 +1,6 @@
 -- What a job has said and done so far, for whoever takes it up again: one round trip. p_read_to null: it has no messages.
 create or replace function job_past(p_org uuid, p_job uuid, p_session uuid, p_read_to bigint, p_fresh boolean)
-  returns table (said jsonb, steps jsonb, calls jsonb)
+  returns table (said jsonb, steps jsonb, calls jsonb, receipts jsonb)
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
 begin
@@ -11,6 +11,7 @@ begin
   where m.org_id = p_org and m.session_id = p_session and m.seq <= p_read_to;
   steps := '[]';
   calls := '[]';
+  receipts := '{}';
   if not p_fresh then
     select coalesce(jsonb_agg(jsonb_build_object(
       'step_index', s.step_index, 'message_seq', s.message_seq, 'response', s.response) order by s.step_index), '[]')
@@ -30,6 +31,18 @@ begin
         where g.org_id = c.org_id and g.call_id = c.id and g.consumed_at is null) end)
       order by c.step_index, c.position), '[]')
     into calls from tool_call c where c.org_id = p_org and c.job_id = p_job;
+    -- Of the calls that somebody approved and that may still be sent: as they are kept, for the worker to verify.
+    select coalesce(jsonb_object_agg(c.id, jsonb_build_object(
+      'body', encode(r.body, 'hex'), 'signature', encode(r.signature, 'hex'), 'key_id', k.id,
+      'public_key', encode(k.public_key, 'hex'), 'sealed', encode(k.sealed, 'hex'))), '{}')
+    into receipts
+    from tool_call c
+    cross join lateral (
+      select g.approval_id from approval_grant g
+      where g.org_id = c.org_id and g.call_id = c.id order by g.created_at desc limit 1) g
+    join approval_receipt r on r.org_id = c.org_id and r.approval_id = g.approval_id
+    join signing_key k on k.org_id = r.org_id and k.id = r.key_id
+    where c.org_id = p_org and c.job_id = p_job and c.finished_at is null;
   end if;
   return next;
 end

@@ -1,1 +1,3 @@
-select id, channel_type, name, disabled_at, revision, created_at, updated_at from channel_connection where id = $1
+select id, channel_type, name, config ->> 'url' as url, failing_since, disabled_at, disabled_reason, revision, created_at,
+  updated_at
+from channel_connection where id = $1

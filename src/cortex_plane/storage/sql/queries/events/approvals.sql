@@ -5,7 +5,8 @@ from (
   from event e
   where e.type in (
       'approval_requested', 'approval_joined', 'approval_edited', 'approval_decided', 'approval_expired',
-      'approval_cancelled', 'approval_reminded', 'approval_escalated', 'effect_settled')
+      'approval_cancelled', 'approval_reminded', 'approval_escalated', 'approval_voted', 'approval_delegated',
+      'effect_settled')
     and e.created_at > (select plane_now()) - make_interval(secs => $1)
   order by e.created_at desc, e.session_id desc, e.seq desc
   limit $2) lately

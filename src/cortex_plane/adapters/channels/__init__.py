@@ -1,0 +1,1 @@
+"""Ways to reach people. Each is one class that implements the port `Channel`."""

@@ -1,0 +1,58 @@
+"""How often one address may guess. Only failures count, so whoever comes with what is right is never slowed down by it."""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from starlette.requests import Request
+
+from cortex_plane.domain.errors import TooMany
+
+FAILURES = 30
+PER_SECONDS = 60.0
+ADDRESSES = 10_000
+"""How many are remembered: those that failed longest ago are forgotten first."""
+
+
+class Throttle:
+    """A bucket of failures for each address, which fills again by itself. In the memory of one process."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def require(self, request: Request) -> None:
+        """Refuses an address that failed too often, before anything is looked up for it."""
+        if self._left(_address(request)) < 1:
+            raise TooMany(
+                "Too many tokens or links from this address were wrong.",
+                code="too_many_failures",
+                hint="Wait a minute, then open the link or copy the token from the newest message.",
+            )
+
+    def failed(self, request: Request) -> None:
+        address = _address(request)
+        left = self._left(address)
+        self._buckets[address] = (max(left - 1, 0.0), self._clock())
+        self._buckets.move_to_end(address)
+        if len(self._buckets) > ADDRESSES:
+            self._buckets.popitem(last=False)
+
+    def _left(self, address: str) -> float:
+        left, at = self._buckets.get(address, (float(FAILURES), 0.0))
+        return min(float(FAILURES), left + (self._clock() - at) * FAILURES / PER_SECONDS)
+
+
+def _address(request: Request) -> str:
+    """Of IPv6 the network: whoever has one address there has all of them."""
+    host = request.client.host if request.client else ""
+    try:
+        given = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(given, ipaddress.IPv4Address):
+        return host
+    return str(ipaddress.ip_network((given, 64), strict=False))

@@ -1,0 +1,444 @@
+"""Receipts: the signed proof of one decision, which needs neither the plane nor its database to be verified.
+
+A receipt is written by the transaction that decides. Before an approved call is sent, its worker verifies it: without a
+receipt that says yes to exactly this call nothing is sent. docs/proof.md describes the fields.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+import orjson
+
+from cortex_plane.domain.approvals import ApprovalKind, Channel, Choice
+from cortex_plane.domain.audit import iso
+from cortex_plane.domain.canonical import canonical
+from cortex_plane.domain.errors import InvalidInput
+from cortex_plane.domain.signing import (
+    KEY_BYTES,
+    SIGNATURE_BYTES,
+    fingerprint,
+    from_base64,
+    is_signed,
+)
+from cortex_plane.domain.standing_approvals import StandingApproval
+
+FORMAT = "cortex-receipt"
+VERSION = 1
+MAX_FILE_BYTES = 4 * 1024 * 1024
+
+_OR_NOTHING, _NUMBER = (str, type(None)), (int, type(None))
+_PERSON = {"id": _OR_NOTHING, "name": str}
+_STANDING = {
+    "id": str, "tool": str, "digest": str, "input_hash": _OR_NOTHING, "condition": _OR_NOTHING, "max_calls": _NUMBER,
+    "expires_at": str,
+}  # fmt: skip
+SHAPE: dict[str, Any] = {
+    "format": str,
+    "version": int,
+    "org": str,
+    "approval": str,
+    "approval_version": int,
+    "kind": str,
+    "session": str,
+    "job": str,
+    "agent": str,
+    "tool": {"name": str, "digest": _OR_NOTHING},
+    "arguments": {"digest": str, "original_digest": _OR_NOTHING},
+    "calls": [str],
+    "policy": {"rule": str, "version": str, "file_digest": _OR_NOTHING},
+    "card": {"digest": str},
+    "decision": str,
+    "by": _PERSON,
+    "via": str,
+    "votes": [{"by": _PERSON, "decision": str, "via": str, "at": str}],
+    "delegations": [{"from": _PERSON, "to": _PERSON, "automatic": bool, "at": str}],
+    "checkpoints": [{"job": str, "step_index": _NUMBER, "crc32": _NUMBER, "mac": _OR_NOTHING}],
+    "standing": (_STANDING, type(None)),
+    "requested_at": str,
+    "decided_at": str,
+    "expires_at": _OR_NOTHING,
+    "issued_at": str,
+}
+"""The body, field by field. A list stands for any number of its one item, a tuple for one of its members."""
+IN_A_FILE = ("body", "signature", "public_key", "key_id", "fingerprint")
+
+
+# The card --------------------------------------------------------------------------------------------------------
+
+
+class Shown(Protocol):
+    """What a person was shown: a whole approval, not one of a list."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def tool_name(self) -> str: ...
+    @property
+    def tool_digest(self) -> str | None: ...
+    @property
+    def target(self) -> str: ...
+    @property
+    def arguments(self) -> Any: ...
+    @property
+    def invocations(self) -> int: ...
+    @property
+    def risk(self) -> str: ...
+    @property
+    def action_summary(self) -> str: ...
+    @property
+    def action(self) -> str | None: ...
+    @property
+    def details(self) -> dict[str, Any] | None: ...
+    @property
+    def agent_says(self) -> str | None: ...
+    @property
+    def asked_for(self) -> str | None: ...
+    @property
+    def question(self) -> str | None: ...
+    @property
+    def rule(self) -> str: ...
+    @property
+    def required_clearance(self) -> int: ...
+
+
+CARD = (
+    "version", "tool_name", "tool_digest", "target", "arguments", "invocations", "risk", "action_summary", "action",
+    "details", "agent_says", "asked_for", "question", "rule", "required_clearance",
+)  # fmt: skip
+
+
+def card_digest(approval: Shown) -> str:
+    """SHA-256 of the card as it was decided, an edit included: whoever has the approval can compute it again."""
+    return hashlib.sha256(canonical({name: getattr(approval, name) for name in CARD})).hexdigest()
+
+
+# Writing one -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CastVote:
+    member_id: UUID
+    member: str
+    decision: Choice
+    channel: Channel
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hop:
+    """One step of a delegation chain."""
+
+    from_member_id: UUID
+    from_member: str
+    to_member_id: UUID
+    to_member: str
+    automatic: bool
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointMark:
+    """From which state a job goes on: its checkpoint, by checksum and by the code that only the plane can compute."""
+
+    job: UUID
+    step_index: int | None
+    crc32: int | None
+    mac: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decided:
+    """An approval as its decision left it."""
+
+    id: UUID
+    kind: ApprovalKind
+    version: int
+    session_id: UUID
+    job_id: UUID
+    agent_id: UUID
+    tool_name: str
+    tool_digest: str | None
+    target: str
+    arguments: Any
+    input_hash: str
+    original_hash: str | None
+    invocations: int
+    risk: str
+    action_summary: str
+    action: str | None
+    details: dict[str, Any] | None
+    agent_says: str | None
+    asked_for: str | None
+    question: str | None
+    rule: str
+    policy_version: str
+    policy_digest: str | None
+    required_clearance: int
+    requested_at: datetime
+    decided_at: datetime
+    expires_at: datetime | None
+    votes: list[CastVote]
+    delegations: list[Hop]
+    checkpoints: list[CheckpointMark]
+    now: datetime
+    active_key: UUID | None
+
+
+def receipt_body(
+    org_id: UUID,
+    decided: Decided,
+    *,
+    decision: Choice,
+    member_id: UUID | None,
+    name: str,
+    channel: Channel,
+    calls: Sequence[UUID],
+    standing: StandingApproval | None = None,
+) -> bytes:
+    """Canonical JSON. Reasons stay out of it: they are people's words, which the trail can erase and this could not."""
+    return canonical(
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "org": str(org_id),
+            "approval": str(decided.id),
+            "approval_version": decided.version,
+            "kind": decided.kind.value,
+            "session": str(decided.session_id),
+            "job": str(decided.job_id),
+            "agent": str(decided.agent_id),
+            "tool": {"name": decided.tool_name, "digest": decided.tool_digest},
+            "arguments": {"digest": decided.input_hash, "original_digest": decided.original_hash},
+            "calls": sorted(str(call) for call in calls),
+            "policy": {
+                "rule": decided.rule,
+                "version": decided.policy_version,
+                "file_digest": decided.policy_digest,
+            },
+            "card": {"digest": card_digest(decided)},
+            "decision": decision.value,
+            "by": {"id": str(member_id) if member_id else None, "name": name},
+            "via": channel.value,
+            "votes": [
+                {
+                    "by": {"id": str(vote.member_id), "name": vote.member},
+                    "decision": vote.decision.value,
+                    "via": vote.channel.value,
+                    "at": iso(vote.at),
+                }
+                for vote in decided.votes
+            ],
+            "delegations": [
+                {
+                    "from": {"id": str(hop.from_member_id), "name": hop.from_member},
+                    "to": {"id": str(hop.to_member_id), "name": hop.to_member},
+                    "automatic": hop.automatic,
+                    "at": iso(hop.at),
+                }
+                for hop in decided.delegations
+            ],
+            "checkpoints": [
+                {"job": str(mark.job), "step_index": mark.step_index, "crc32": mark.crc32, "mac": mark.mac}
+                for mark in decided.checkpoints
+            ],
+            "standing": {"id": str(standing.id), **standing.bounds()} if standing else None,
+            "requested_at": iso(decided.requested_at),
+            "decided_at": iso(decided.decided_at),
+            "expires_at": iso(decided.expires_at) if decided.expires_at else None,
+            "issued_at": iso(decided.now),
+        }
+    )
+
+
+# Reading one -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Receipt:
+    """The receipt of a decision, with the public key that verifies it."""
+
+    approval_id: UUID
+    body: str
+    """Canonical JSON: the exact bytes that were signed, as UTF-8."""
+    signature: str
+    """Ed25519 over the body, in base64."""
+    public_key: str
+    """The 32 raw bytes in base64."""
+    key_id: UUID
+    fingerprint: str
+    """SHA-256 of the raw public key, in hex."""
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    """What became of a receipt that somebody verified."""
+
+    says: dict[str, Any]
+    """What it says; to be believed only where there is no fault."""
+    fingerprint: str
+    """Of the key that it names."""
+    fault: str | None
+
+
+def as_file(receipt: Receipt) -> bytes:
+    """All that is needed to verify it elsewhere."""
+    kept = {name: getattr(receipt, name) for name in IN_A_FILE} | {"key_id": str(receipt.key_id)}
+    return orjson.dumps(kept, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def check_file(content: bytes, trusted: str | None = None) -> Checked:
+    """Verify a receipt without the plane. ``trusted`` is the fingerprint of the key that must have signed it.
+
+    Raises ``InvalidInput`` where this is no receipt at all.
+    """
+    kept = _opened(content)
+    body = kept["body"].encode()
+    public_key = from_base64(kept["public_key"], KEY_BYTES)
+    signature = from_base64(kept["signature"], SIGNATURE_BYTES)
+    if public_key is None or signature is None:
+        raise _no_receipt("its key or its signature is no base64 of the right length")
+    says = said_by(body)
+    fault = None
+    if fingerprint(public_key) != kept["fingerprint"]:
+        fault = "its fingerprint is not that of its key"
+    elif trusted is not None and kept["fingerprint"] != trusted:
+        fault = f"it is signed with another key than the one you trust: {kept['fingerprint']}"
+    elif not is_signed(public_key, signature, body):
+        fault = "its signature is false: what it says was changed, or somebody else signed it"
+    elif says is None:
+        fault = "what was signed is not a receipt of this version"
+    return Checked(says=says or {}, fingerprint=kept["fingerprint"], fault=fault)
+
+
+def said_by(body: bytes) -> dict[str, Any] | None:
+    """What a body says; None where it is no receipt of a version that we know."""
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    known = _fits(found, SHAPE) and (found["format"], found["version"]) == (FORMAT, VERSION)
+    return found if known else None
+
+
+def _fits(value: Any, shape: Any) -> bool:
+    if isinstance(shape, dict):
+        return (
+            isinstance(value, dict)
+            and value.keys() == shape.keys()
+            and all(_fits(value[name], part) for name, part in shape.items())
+        )
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_fits(item, shape[0]) for item in value)
+    if isinstance(shape, tuple):
+        return any(_fits(value, each) for each in shape)
+    return type(value) is shape
+
+
+def _opened(content: bytes) -> dict[str, str]:
+    if len(content) > MAX_FILE_BYTES:
+        raise _no_receipt("it is too large")
+    try:
+        kept = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        raise _no_receipt("it is not JSON") from None
+    if not isinstance(kept, dict) or not all(isinstance(kept.get(name), str) for name in IN_A_FILE):
+        raise _no_receipt(f"it lacks one of {', '.join(IN_A_FILE)}")
+    return kept
+
+
+def _no_receipt(why: str) -> InvalidInput:
+    return InvalidInput(
+        f"This is not the file of a receipt: {why}.",
+        code="not_a_receipt",
+        hint="Save one with `cortex approval receipt ID --out FILE`.",
+    )
+
+
+# Sending by one --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stamp:
+    """A receipt as the database keeps it, with the key that it names; both may have been tampered with."""
+
+    body: bytes
+    signature: bytes
+    key_id: UUID
+    public_key: bytes
+    sealed: bytes
+    """The private key: who holds the master key can tell by it whether the key is one of the plane's own."""
+
+
+def yes_of(stamp: Stamp, org_id: UUID) -> dict[str, Any] | str:
+    """What a receipt says that is true, of this org, and a yes; else why it is none."""
+    if not is_signed(stamp.public_key, stamp.signature, stamp.body):
+        return "the signature of its receipt is false"
+    says = said_by(stamp.body)
+    if says is None:
+        return "its receipt cannot be read"
+    if says["decision"] != Choice.APPROVED:
+        return "its receipt does not say that it was approved"
+    return says if says["org"] == str(org_id) else "its receipt is for another org"
+
+
+def why_not_standing(stamp: Stamp, standing: StandingApproval, org_id: UUID) -> str | None:
+    """Why the receipt of its request does not vouch for a standing approval as it stands here; None where it does."""
+    says = yes_of(stamp, org_id)
+    if isinstance(says, str):
+        return says
+    if says["standing"] is None:
+        return "its receipt is for one call, and for no more"
+    told = {
+        **says["standing"],
+        **{name: says[name] for name in ("approval", "session")},
+        "by": says["by"]["id"],
+    }
+    here = {
+        **standing.bounds(), "id": str(standing.id), "approval": str(standing.approval_id),
+        "session": str(standing.session_id), "by": str(standing.granted_by_id),
+    }  # fmt: skip
+    other = sorted(name for name in here if told[name] != here[name])
+    return f"its receipt says something else: {', '.join(other)}" if other else None
+
+
+def why_not_sent(
+    stamp: Stamp,
+    *,
+    org_id: UUID,
+    call_id: UUID,
+    tool_name: str,
+    tool_digest: str | None,
+    input_hash: str,
+    now: datetime | None,
+) -> str | None:
+    """Why this receipt does not let exactly this call be sent; None where it does. ``now`` is left out for a call that
+    was sent in time before."""
+    says = yes_of(stamp, org_id)
+    if isinstance(says, str):
+        return says
+    expected: Mapping[str, tuple[Any, Any]] = {
+        "tool": (says["tool"], {"name": tool_name, "digest": tool_digest}),
+        "arguments": (says["arguments"]["digest"], input_hash),
+    }
+    for what, (told, wanted) in expected.items():
+        if told != wanted:
+            return f"its receipt is for {_ANOTHER[what]}"
+    if str(call_id) not in says["calls"]:
+        return "its receipt is for another call"
+    expires_at = says["expires_at"]
+    if now is not None and (expires_at is None or datetime.fromisoformat(expires_at) <= now):
+        return "the time of its receipt is over"
+    return None
+
+
+_ANOTHER = {
+    "tool": "another tool, or another version of it",
+    "arguments": "other arguments",
+}

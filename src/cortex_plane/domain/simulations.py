@@ -1,0 +1,326 @@
+"""Simulations: the calls of a time span judged once more, by the policies of now and by those of a proposed file.
+
+Pure: whoever has the calls gives them here, and gets what would change.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import AfterValidator, AwareDatetime, Field
+from pydantic.dataclasses import dataclass as draft
+from pydantic_core import PydanticCustomError
+
+from cortex_plane.domain.authorization import STRICTNESS, PolicyVerdict
+from cortex_plane.domain.fields import DRAFT
+from cortex_plane.domain.policies import Approvers, CallFacts, PolicyDecision, PolicyRow, Quorum, Terms
+from cortex_plane.domain.policy_engine import CompiledPolicies
+from cortex_plane.domain.policy_files import PolicyText
+from cortex_plane.domain.tools import Risk
+
+DEFAULT_CALLS, MAX_CALLS = 10_000, 100_000
+DEFAULT_SECONDS, MAX_SECONDS = 7 * 86400, 366 * 86400
+MAX_GROUPS = 200
+MAX_EXAMPLES = 3
+NOT_COMPARED = frozenset({"action", "details"})
+"""What a request says to its approvers, whatever the policies are."""
+
+
+def _in_our_time(moment: datetime) -> datetime:
+    """Clocks and databases have ends: nothing is computed near them."""
+    if not 1970 <= moment.year <= 9000:
+        raise PydanticCustomError("out_of_time", "must lie between the years 1970 and 9000")
+    return moment
+
+
+Moment = Annotated[AwareDatetime, AfterValidator(_in_our_time)]
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class SimulationRequest:
+    """A policy file that is not applied, and the calls that it is tried on."""
+
+    text: PolicyText
+    since: Moment | None = None
+    within_seconds: Annotated[int, Field(strict=True, ge=1, le=MAX_SECONDS)] | None = None
+    """So long before `until`, instead of `since`. Where both are absent: seven days."""
+    until: Moment | None = None
+    """Where absent: now."""
+    limit: Annotated[int, Field(strict=True, ge=1, le=MAX_CALLS)] = DEFAULT_CALLS
+    """How many calls at most, the newest first."""
+
+    def __post_init__(self) -> None:
+        if self.since is not None and self.within_seconds is not None:
+            raise PydanticCustomError("one_of", "say `since` or `within_seconds`, not both")
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            raise PydanticCustomError("empty_span", "`since` must be earlier than `until`")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PastCall:
+    """A call that was made, with what policies look at."""
+
+    id: UUID
+    job_id: UUID
+    tool_name: str
+    arguments: Any
+    created_at: datetime
+    agent: str
+    teams: tuple[UUID, ...]
+    session_kind: str
+    request_policies: list[PolicyRow] | None
+    risk: Risk | None
+    """None: no such tool was published, or the call did not fit it. No policy was asked then."""
+    read_only: bool | None
+    recorded_verdict: PolicyVerdict | None
+    """None: a call that only reads leaves no such record."""
+    recorded_rule: str | None
+
+
+class Direction(StrEnum):
+    STRICTER = "stricter"
+    LOOSER = "looser"
+    OTHERWISE = "otherwise"
+    """Neither, or both: other people decide, for example."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    verdict: PolicyVerdict
+    rule: str
+    """Without the version: level and name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recorded:
+    """What was answered about calls when they were made."""
+
+    verdict: PolicyVerdict | None
+    rule: str | None
+    calls: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChangeGroup:
+    """Calls that would be judged otherwise, in the same way."""
+
+    tool: str
+    agent: str
+    direction: Direction
+    before: Judged
+    """By the policies of now."""
+    after: Judged
+    """By the proposed file."""
+    terms: list[str]
+    """Which of the terms differ, where both ask people."""
+    calls: int
+    recorded: list[Recorded]
+    """As it was then, the most frequent first; at most three."""
+    examples: list[UUID]
+    """Ids of calls, the newest first; at most three."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Totals:
+    looked_at: int
+    unchanged: int
+    other_rule: int
+    """Of the unchanged: another row says the same."""
+    changed: int
+    stricter: int
+    looser: int
+    unknown: int
+    """Calls that no policy is asked about: there is no such tool, or its arguments do not fit."""
+    drifted: int
+    """Calls of which the policies of now say another verdict than was recorded when they were made."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Simulation:
+    version: str
+    """The policies that hold now, and that the file was compared with."""
+    rows: int
+    """How many the file has."""
+    warnings: list[str]
+    since: datetime
+    until: datetime
+    stopped: bool
+    """There are more calls in this time: only the newest were looked at."""
+    oldest: datetime | None
+    """When the oldest call was made that was looked at."""
+    totals: Totals
+    groups: list[ChangeGroup]
+    """The largest first; at most two hundred."""
+    total_groups: int
+
+
+# Judging ---------------------------------------------------------------------------------------------------------
+
+Key = tuple[str, str, Judged, Judged, tuple[str, ...], Direction]
+
+
+@dataclass(slots=True)
+class _Group:
+    calls: int = 0
+    examples: list[UUID] = field(default_factory=list)
+    recorded: Counter[tuple[PolicyVerdict | None, str | None]] = field(default_factory=Counter)
+
+
+class Replay:
+    """Takes calls, the newest first, and counts what would become of them."""
+
+    def __init__(self, before: CompiledPolicies, after: CompiledPolicies) -> None:
+        self._before = before
+        self._after = after
+        self._counts: Counter[str] = Counter()
+        self._groups: dict[Key, _Group] = {}
+        self.oldest: datetime | None = None
+
+    def look_at(self, calls: Iterable[PastCall]) -> None:
+        for call in calls:
+            self._counts["looked_at"] += 1
+            self.oldest = call.created_at
+            facts = _facts(call)
+            if facts is None:
+                self._counts["unknown"] += 1
+                continue
+            asked = tuple(call.request_policies or ())
+            self._compare(call, self._before.decide(facts, asked), self._after.decide(facts, asked))
+
+    def _compare(self, call: PastCall, before: PolicyDecision, after: PolicyDecision) -> None:
+        if call.recorded_verdict is not None and call.recorded_verdict is not before.verdict:
+            self._counts["drifted"] += 1
+        terms = different_terms(before.terms, after.terms)
+        was, becomes = _judged(before), _judged(after)
+        if was.verdict is becomes.verdict and not terms:
+            self._counts["unchanged"] += 1
+            self._counts["other_rule"] += was.rule != becomes.rule
+            return
+        found = direction(before, after)
+        self._counts["changed"] += 1
+        self._counts[found] += 1
+        key = (call.tool_name, call.agent, was, becomes, tuple(terms), found)
+        group = self._groups.setdefault(key, _Group())
+        group.calls += 1
+        group.recorded[call.recorded_verdict, _without_version(call.recorded_rule)] += 1
+        if len(group.examples) < MAX_EXAMPLES:
+            group.examples.append(call.id)
+
+    @property
+    def totals(self) -> Totals:
+        names = Totals.__slots__
+        return Totals(**{name: self._counts[name] for name in names})
+
+    @property
+    def total_groups(self) -> int:
+        return len(self._groups)
+
+    def groups(self) -> list[ChangeGroup]:
+        order = sorted(self._groups.items(), key=lambda each: (-each[1].calls, each[0][0], each[0][1]))
+        return [_shown(key, group) for key, group in order[:MAX_GROUPS]]
+
+
+def _shown(key: Key, group: _Group) -> ChangeGroup:
+    tool, agent, before, after, terms, found = key
+    return ChangeGroup(
+        tool=tool,
+        agent=agent,
+        direction=found,
+        before=before,
+        after=after,
+        terms=list(terms),
+        calls=group.calls,
+        recorded=[
+            Recorded(verdict=verdict, rule=rule, calls=calls)
+            for (verdict, rule), calls in group.recorded.most_common(MAX_EXAMPLES)
+        ],
+        examples=group.examples,
+    )
+
+
+def _facts(call: PastCall) -> CallFacts | None:
+    if call.risk is None or call.read_only is None or not isinstance(call.arguments, dict):
+        return None
+    return CallFacts(
+        target=call.tool_name,
+        arguments=call.arguments,
+        read_only=call.read_only,
+        risk=call.risk,
+        agent=call.agent,
+        teams=call.teams,
+        session_kind=call.session_kind,
+    )
+
+
+def _judged(decision: PolicyDecision) -> Judged:
+    return Judged(verdict=decision.verdict, rule=_without_version(decision.rule) or "")
+
+
+def _without_version(rule: str | None) -> str | None:
+    """Two versions of a row are the same row."""
+    return None if rule is None else rule.partition("@")[0]
+
+
+# Comparing -------------------------------------------------------------------------------------------------------
+
+
+def different_terms(before: Terms | None, after: Terms | None) -> list[str]:
+    if before is None or after is None:
+        return []
+    return [
+        name
+        for name in Terms.__slots__
+        if name not in NOT_COMPARED and getattr(before, name) != getattr(after, name)
+    ]
+
+
+def direction(before: PolicyDecision, after: PolicyDecision) -> Direction:
+    """Which way a change goes. Of terms only those count that make a yes harder or easier to come by."""
+    change = STRICTNESS[after.verdict] - STRICTNESS[before.verdict]
+    if change:
+        return Direction.STRICTER if change > 0 else Direction.LOOSER
+    if before.terms is None or after.terms is None:
+        return Direction.OTHERWISE
+    found = set()
+    for name, at_least in _AT_LEAST_AS_STRICT.items():
+        old, new = getattr(before.terms, name), getattr(after.terms, name)
+        if old != new:
+            found.add((at_least(new, old), at_least(old, new)))
+    if found == {(True, False)}:
+        return Direction.STRICTER
+    return Direction.LOOSER if found == {(False, True)} else Direction.OTHERWISE
+
+
+def _quorum_is_at_least(one: Quorum, other: Quorum) -> bool:
+    votes = {needed.role: needed.votes for needed in one.roles}
+    return one.votes >= other.votes and all(
+        votes.get(needed.role, 0) >= needed.votes for needed in other.roles
+    )
+
+
+def _are_among(few: Approvers, many: Approvers) -> bool:
+    return (
+        (many.owner or not few.owner)
+        and set(few.roles) <= set(many.roles)
+        and set(few.members) <= set(many.members)
+    )
+
+
+def _no_before_yes(one: bool, other: bool) -> bool:
+    return not one or other
+
+
+_AT_LEAST_AS_STRICT: dict[str, Callable[[Any, Any], bool]] = {
+    "required_clearance": lambda one, other: one >= other,
+    "timeout_seconds": lambda one, other: one <= other,
+    "quorum": _quorum_is_at_least,
+    "approvers": _are_among,
+    "self_approval": _no_before_yes,
+    "standing": _no_before_yes,
+}

@@ -1,0 +1,64 @@
+"""Deliveries: what was sent to whom, what was given up, and sending that again."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from cortex_plane.domain.access import Actor, Permission
+from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.deliveries import Delivery, DeliveryStatus
+from cortex_plane.domain.errors import Conflict
+from cortex_plane.domain.pages import Page, Position
+from cortex_plane.operations.verbs import found, verb
+from cortex_plane.storage import audit, notifications
+from cortex_plane.storage.database import Database, Transaction
+
+
+@verb(Permission.DELIVERY_READ)
+async def list_page(
+    db: Database,
+    actor: Actor,
+    position: Position | None,
+    limit: int,
+    *,
+    status: DeliveryStatus | None = None,
+    approval_id: UUID | None = None,
+) -> Page[Delivery]:
+    """Newest first."""
+    async with db.transaction(actor.org_id) as tx:
+        return await notifications.list_page(tx, position, limit, status, approval_id)
+
+
+@verb(Permission.DELIVERY_READ)
+async def get(db: Database, actor: Actor, id: UUID) -> Delivery:
+    async with db.transaction(actor.org_id) as tx:
+        return found(await notifications.get(tx, id), "delivery")
+
+
+@verb(Permission.DELIVERY_WRITE)
+async def resend(db: Database, actor: Actor, id: UUID) -> Delivery:
+    """What was given up is due now, with all its tries; an address that nothing was sent to any more is trusted again."""
+    async with db.transaction(actor.org_id) as tx:
+        before = found(await notifications.get(tx, id), "delivery")
+        again = await notifications.resend(tx, id)
+        if again is None:
+            raise Conflict(
+                "Only what was given up can be sent again.",
+                code="delivery_not_dead",
+                hint="What is pending is tried by itself; what was delivered has arrived.",
+            )
+        trusted = await notifications.trust_again(tx, id)
+        fact = Fact.of(
+            actor, "delivery_resent", delivery=str(id), member=before.member, channel=before.channel_type,
+            reason=before.last_error, trusted_again=trusted,
+        )  # fmt: skip
+        if again["session_id"] is not None:
+            await audit.append_to_session(tx, again["session_id"], [fact])
+        else:
+            await audit.append_to_org(tx, fact)
+        return found(await notifications.get(tx, id), "delivery")
+
+
+async def deliveries_of(tx: Transaction, approval_id: UUID) -> list[Delivery]:
+    """For the card of a request: to whom it went, oldest first."""
+    return await notifications.of_approval(tx, approval_id)

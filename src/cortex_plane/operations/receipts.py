@@ -1,0 +1,66 @@
+"""Receipts: signed in the transaction that decides, shown to whoever sees the approval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from cortex_plane.domain.access import Actor, Permission
+from cortex_plane.domain.approvals import Channel, Choice
+from cortex_plane.domain.errors import NotFound
+from cortex_plane.domain.receipts import Decided, Receipt, receipt_body
+from cortex_plane.domain.signing import fingerprint, to_base64
+from cortex_plane.domain.standing_approvals import StandingApproval
+from cortex_plane.operations import signing
+from cortex_plane.operations.verbs import found, verb
+from cortex_plane.storage import approvals, receipts
+from cortex_plane.storage.database import Database, Transaction
+
+
+async def write(
+    db: Database,
+    tx: Transaction,
+    decided: Decided,
+    *,
+    actor: Actor,
+    decision: Choice,
+    channel: Channel,
+    calls: Sequence[UUID],
+    standing: StandingApproval | None = None,
+) -> None:
+    """Sign what was decided, and the yes to more calls that came with it, in the transaction that closed the approval."""
+    key = await signing.signer(db, tx, decided.active_key)
+    body = receipt_body(
+        tx.org,
+        decided,
+        decision=decision,
+        member_id=actor.user_account_id,
+        name=actor.name,
+        channel=channel,
+        calls=calls,
+        standing=standing,
+    )
+    await receipts.insert(tx, decided.id, key.id, body, key.sign(body), decided.now)
+
+
+@verb(Permission.APPROVAL_READ)
+async def get(db: Database, actor: Actor, approval_id: UUID) -> Receipt:
+    """The receipt of a decision, for whoever sees the approval."""
+    async with db.transaction(actor.org_id) as tx:
+        found(await approvals.get(tx, approval_id, actor.sees), "approval")
+        row = await receipts.get(tx, approval_id)
+    if row is None:
+        raise NotFound(
+            "There is no receipt: nobody approved or denied this.",
+            code="receipt_not_found",
+            hint="Look at its status with `cortex approval show`.",
+        )
+    return Receipt(
+        approval_id=row["approval_id"],
+        body=row["body"].decode(errors="replace"),
+        signature=to_base64(row["signature"]),
+        public_key=to_base64(row["public_key"]),
+        key_id=row["key_id"],
+        fingerprint=fingerprint(row["public_key"]),
+        created_at=row["created_at"],
+    )

@@ -1,0 +1,80 @@
+"""Simulations: what a policy file would change about the calls of the last days, before it is applied."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from datetime import datetime, timedelta
+
+from cortex_plane.domain.access import Actor, Permission
+from cortex_plane.domain.errors import InvalidInput
+from cortex_plane.domain.policy_engine import CompiledPolicies
+from cortex_plane.domain.policy_files import PlacedRow, policy_set
+from cortex_plane.domain.simulations import DEFAULT_SECONDS, Replay, Simulation, SimulationRequest
+from cortex_plane.manifests.policies import read
+from cortex_plane.operations.policies import book, examined
+from cortex_plane.operations.policy_book import compiled, load
+from cortex_plane.operations.verbs import found, verb
+from cortex_plane.storage import policies, simulations
+from cortex_plane.storage.database import Database, Transaction
+
+BATCH = 100
+
+
+@verb(Permission.POLICY_WRITE)
+async def simulate(db: Database, actor: Actor, asked: SimulationRequest) -> Simulation:
+    """Nothing is written: calls, people and policies are those of one moment."""
+    draft = await asyncio.to_thread(read, asked.text)
+    async with db.transaction(actor.org_id, snapshot=True) as tx:
+        since, until = await _span(tx, asked)
+        rows, warnings = await examined(tx, draft)
+        before = await _current(tx)
+        replay = Replay(before, await _proposed(tx, before.version, rows))
+        stopped = await _look(tx, replay, since, until, asked.limit)
+    groups = await asyncio.to_thread(replay.groups)
+    return Simulation(
+        version=before.version,
+        rows=len(rows),
+        warnings=warnings,
+        since=since,
+        until=until,
+        stopped=stopped,
+        oldest=replay.oldest,
+        totals=replay.totals,
+        groups=groups,
+        total_groups=replay.total_groups,
+    )
+
+
+async def _span(tx: Transaction, asked: SimulationRequest) -> tuple[datetime, datetime]:
+    until = asked.until or await simulations.now(tx)
+    since = asked.since or until - timedelta(seconds=asked.within_seconds or DEFAULT_SECONDS)
+    if since >= until:
+        raise InvalidInput(
+            f"The time span is empty: it begins at {since.isoformat()} and ends at {until.isoformat()}.",
+            hint="Let `since` be earlier than `until`; without `until` it ends now.",
+        )
+    return since, until
+
+
+async def _current(tx: Transaction) -> CompiledPolicies:
+    version = found(await policies.version(tx), "org")
+    return book.known(tx.org, version) or await compiled(await load(tx, version))
+
+
+async def _proposed(tx: Transaction, version: str, rows: list[PlacedRow]) -> CompiledPolicies:
+    """As they would hold with the platform's rows of now."""
+    org_version, _, platform_version = version.partition(".")
+    name = f"{int(org_version) + 1}.{platform_version}"
+    platform = await policies.platform_rows(tx)
+    return await asyncio.to_thread(lambda: CompiledPolicies(policy_set(name, rows, platform)))
+
+
+async def _look(tx: Transaction, replay: Replay, since: datetime, until: datetime, limit: int) -> bool:
+    """Whether there are more calls than may be looked at. Conditions take time: they run beside everything else."""
+    left = limit
+    async with aclosing(simulations.calls(tx, since, until, limit + 1, BATCH)) as batches:
+        async for calls in batches:
+            await asyncio.to_thread(replay.look_at, calls[: max(0, left)])
+            left -= len(calls)
+    return left < 0

@@ -1,0 +1,280 @@
+-- The outbox: who is told, when a message is due again, and who delivers it.
+
+-- The channels that carry approvals; one list for everybody.
+create or replace function deliverable_channels() returns text[]
+  language sql immutable parallel safe
+  return array['email', 'webhook'];
+
+-- Everybody who may decide a request now is told on every address that they proved, once. At most a hundred people, first
+-- whose session it is, then whom it names.
+create or replace function notify_approvers(p_org uuid, p_approval uuid) returns integer
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  told integer;
+begin
+  -- Most orgs have no such channel: they pay one look for it.
+  if not exists (
+    select from channel_connection c
+    where c.org_id = p_org and c.disabled_at is null and c.channel_type = any (deliverable_channels())) then
+    return 0;
+  end if;
+  with request as (
+    select r.* from approval_request r where r.org_id = p_org and r.id = p_approval and r.status = 'pending'),
+  ways as (
+    select m.id as mapping_id, m.connection_id, m.channel_type, m.channel_user_id, d.id as member_id,
+      r.owner_id is not distinct from d.id as owner, r.approvers -> 'members' ? d.id::text as named,
+      exists (select from notification n
+        where n.org_id = p_org and n.approval_id = p_approval and n.user_account_id = d.id) as known
+    from request r
+    cross join lateral approval_deciders(p_org, p_approval) d
+    join channel_mapping m on m.org_id = p_org and m.user_account_id = d.id
+    join channel_connection c on c.org_id = p_org and c.id = m.connection_id
+    where m.verified_at is not null and m.suppressed_at is null and c.disabled_at is null
+      and c.channel_type = any (deliverable_channels())
+      and (r.channels is null or c.channel_type = any (r.channels))),
+  people as (
+    select w.member_id,
+      row_number() over (order by bool_or(w.known) desc, bool_or(w.owner) desc, bool_or(w.named) desc, w.member_id) as place
+    from ways w group by w.member_id)
+  insert into notification (org_id, id, kind, approval_id, connection_id, channel_type, mapping_id, user_account_id, address,
+    data, next_attempt_at, created_at)
+  select p_org, gen_random_uuid(), 'approval', p_approval, w.connection_id, w.channel_type, w.mapping_id, w.member_id,
+    w.channel_user_id, jsonb_build_object('level', (select r.escalation_level from request r)), t.at, t.at
+  from (select plane_now() as at) t cross join ways w join people p on p.member_id = w.member_id and p.place <= 100
+  on conflict (org_id, approval_id, mapping_id) where approval_id is not null do nothing;
+  get diagnostics told = row_count;
+  return told;
+end
+$$;
+
+-- Somebody can be reached in a new way: what waits for their decision already is told there, the newest 200 of it. Locks no
+-- request (one that ends meanwhile is told to nobody who was never asked) and waits for nobody: until this commits nobody else
+-- knows the way.
+create or replace function notify_mapping(p_org uuid, p_mapping uuid) returns integer
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  told integer;
+begin
+  with way as (
+    select m.* from channel_mapping m join channel_connection c on c.org_id = p_org and c.id = m.connection_id
+    where m.org_id = p_org and m.id = p_mapping and m.verified_at is not null and m.suppressed_at is null
+      and c.disabled_at is null and c.channel_type = any (deliverable_channels())),
+  open as (
+    select r.id, r.channels, r.escalation_level from approval_request r
+    where r.org_id = p_org and r.status = 'pending' and exists (select from way)
+    order by r.requested_at desc, r.id desc limit 200),
+  theirs as (
+    select o.id as approval_id, o.escalation_level, w.connection_id, w.channel_type, w.user_account_id, w.channel_user_id
+    from way w
+    join open o on o.channels is null or w.channel_type = any (o.channels)
+    where exists (select from approval_deciders(p_org, o.id) d where d.id = w.user_account_id)
+      -- The same hundred as everywhere.
+      and (exists (select from notification n
+          where n.org_id = p_org and n.approval_id = o.id and n.user_account_id = w.user_account_id)
+        or (select count(distinct n.user_account_id) from notification n
+          where n.org_id = p_org and n.approval_id = o.id) < 100))
+  insert into notification (org_id, id, kind, approval_id, connection_id, channel_type, mapping_id, user_account_id, address,
+    data, next_attempt_at, created_at)
+  select p_org, gen_random_uuid(), 'approval', o.approval_id, o.connection_id, o.channel_type, p_mapping, o.user_account_id,
+    o.channel_user_id, jsonb_build_object('level', o.escalation_level), t.at, t.at
+  from (select plane_now() as at) t cross join theirs o
+  on conflict (org_id, approval_id, mapping_id) where approval_id is not null do nothing;
+  get diagnostics told = row_count;
+  return told;
+end
+$$;
+
+-- A request changed: its messages show less than they should. What waits already keeps its place, and what was put off is due
+-- now. What was given up stays so, unless a message stands somewhere that still asks: that one must not go on asking.
+create or replace function raise_notifications(p_org uuid, p_approval uuid) returns void
+  language sql set search_path = public, pg_temp as $$
+  update notification n
+  set desired_version = n.desired_version + 1, status = 'pending',
+    attempts = case when n.status = 'dead' then 0 else n.attempts end,
+    next_attempt_at = least(n.next_attempt_at, (select plane_now()))
+  where n.org_id = p_org and n.approval_id = p_approval
+    and (n.status <> 'dead' or n.sent_at is not null and exists (
+      select from channel_mapping m
+      where m.org_id = p_org and m.id = n.mapping_id and m.verified_at is not null and m.suppressed_at is null))
+$$;
+
+create or replace function approval_changed() returns trigger
+  language plpgsql set search_path = public, pg_temp as $$
+begin
+  perform raise_notifications(new.org_id, new.id);
+  return null;
+end
+$$;
+
+create or replace trigger approval_changed after update on approval_request
+  for each row when (
+    (old.status, old.version, old.escalation_level, old.delegated, old.reminded_at, old.approvers, old.required_clearance,
+      old.quorum)
+    is distinct from
+    (new.status, new.version, new.escalation_level, new.delegated, new.reminded_at, new.approvers, new.required_clearance,
+      new.quorum))
+  execute function approval_changed();
+
+-- The vote that ends a request changes the request itself; the others change only what its card counts.
+create or replace function approval_voted() returns trigger
+  language plpgsql set search_path = public, pg_temp as $$
+begin
+  if exists (select from approval_request r where r.org_id = new.org_id and r.id = new.approval_id and r.status = 'pending')
+  then
+    perform raise_notifications(new.org_id, new.approval_id);
+  end if;
+  return null;
+end
+$$;
+
+create or replace trigger approval_voted after insert on approval_vote
+  for each row execute function approval_voted();
+
+-- Takes up to p_lanes lanes for a notifier, each with up to p_per_lane messages in the order in which they are due. Orgs take
+-- turns (the caller names the one that was served last, and those that have their share already), and give up to p_per_org
+-- lanes in a turn; within an org it begins anywhere, so that nobody is always last. Two notifiers never have one lane: whoever
+-- takes from it holds its lock until commit, and looks again whether somebody took from it before. p_channels are those that
+-- the notifier can speak; what is for others waits.
+create or replace function claim_notifications(
+  p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer,
+  p_lease interval)
+  returns table (org_id uuid, lane bigint, ids uuid[])
+  language plpgsql security definer set search_path = public, pg_temp set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+  due timestamptz := plane_now();
+  at_org uuid := p_after;
+  around boolean := false;
+  next_org record;
+  started bigint;
+  at_lane bigint;
+  round boolean;
+  next_lane record;
+  wanted integer := p_lanes;
+  left_here integer;
+begin
+  if not exists (select from notification n where n.next_attempt_at <= due) then
+    return;
+  end if;
+  loop
+    exit when wanted = 0;
+    select n.org_id as id, n.next_attempt_at as earliest into next_org from notification n
+    where n.next_attempt_at is not null and n.org_id > at_org order by n.org_id, n.next_attempt_at limit 1;
+    if not found or (around and next_org.id > p_after) then
+      exit when around;
+      around := true;
+      at_org := '00000000-0000-0000-0000-000000000000';
+      continue;
+    end if;
+    at_org := next_org.id;
+    continue when next_org.earliest > due or at_org = any (p_full);
+    left_here := least(p_per_org, wanted);
+    started := hashtextextended(gen_random_uuid()::text, 2);
+    at_lane := started;
+    round := false;
+    while left_here > 0 loop
+      select n.lane, n.next_attempt_at as earliest, n.channel_type into next_lane from notification n
+      where n.org_id = at_org and n.next_attempt_at is not null and n.lane > at_lane
+      order by n.lane, n.next_attempt_at limit 1;
+      if not found or (round and next_lane.lane > started) then
+        exit when round;
+        round := true;
+        at_lane := -9223372036854775808;
+        continue;
+      end if;
+      at_lane := next_lane.lane;
+      continue when next_lane.earliest > due or next_lane.channel_type <> all (p_channels);
+      continue when exists (
+        select from notification n where n.org_id = at_org and n.lane = at_lane and n.taken_until > due);
+      continue when not pg_try_advisory_xact_lock(at_lane);
+      -- A statement of its own: it sees what was committed before the lock was free.
+      continue when exists (
+        select from notification n where n.org_id = at_org and n.lane = at_lane and n.taken_until > due);
+      -- What somebody changes at this moment is not waited for, and nothing overtakes it either.
+      with first as (
+        -- Rows are compared as a whole so that only the index of lanes can answer: any other would walk through what
+        -- is due in other lanes.
+        select n.id, n.next_attempt_at, n.seq from notification n
+        where n.org_id = at_org and n.next_attempt_at is not null
+          and (n.lane, n.next_attempt_at) >= (at_lane, '-infinity') and (n.lane, n.next_attempt_at) <= (at_lane, due)
+        order by n.lane, n.next_attempt_at, n.seq limit p_per_lane),
+      free as (
+        select n.id from notification n
+        where n.org_id = at_org and n.id in (select f.id from first f) and n.next_attempt_at <= due
+        for no key update skip locked),
+      ahead as (
+        select f.id, f.next_attempt_at, f.seq,
+          bool_and(e.id is not null) over (order by f.next_attempt_at, f.seq) as reachable
+        from first f left join free e on e.id = f.id)
+      select array_agg(a.id order by a.next_attempt_at, a.seq) into ids from ahead a where a.reachable;
+      continue when ids is null;
+      update notification n set taken_by = p_claim, taken_until = due + p_lease
+      where n.org_id = at_org and n.id = any (ids);
+      org_id := at_org;
+      lane := at_lane;
+      return next;
+      wanted := wanted - 1;
+      left_here := left_here - 1;
+    end loop;
+  end loop;
+end
+$$;
+
+do $$
+declare
+  finder regprocedure := 'claim_notifications(uuid,text[],uuid,uuid[],integer,integer,integer,interval)';
+begin
+  grant create on schema public to cortex_scheduler;
+  execute format('alter function %s owner to cortex_scheduler', finder);
+  execute format('revoke all on function %s from public', finder);
+  execute format('grant execute on function %s to cortex_app', finder);
+  revoke create on schema public from cortex_scheduler;
+end
+$$;
+
+-- What was sent is written down, by whoever still has it; false where somebody else took it over. With p_first the request
+-- tells that it reached somebody. p_sent is false where there was nothing new to say.
+create or replace function record_delivery(
+  p_org uuid, p_id uuid, p_claim uuid, p_version integer, p_sent boolean, p_first boolean, p_ref text, p_shown jsonb,
+  p_said jsonb, p_payload jsonb, p_actions text[], p_bodies bytea[]) returns boolean
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  kept notification%rowtype;
+  at timestamptz;
+  of_session uuid;
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  select * into kept from notification n where n.org_id = p_org and n.id = p_id and n.taken_by = p_claim;
+  if not found then
+    return false;
+  end if;
+  if p_first and kept.approval_id is not null then
+    update approval_request r set channels_dispatched = r.channels_dispatched || kept.channel_type
+    where r.org_id = p_org and r.id = kept.approval_id and r.status = 'pending'
+      and not kept.channel_type = any (r.channels_dispatched);
+  end if;
+  at := plane_now();
+  update notification n
+  set rendered_version = p_version, attempts = 0, last_error = null, said = p_said,
+    status = case when n.desired_version = p_version then 'delivered' else 'pending' end,
+    next_attempt_at = case when n.desired_version = p_version then null else at end,
+    message_ref = case when p_sent then coalesce(p_ref, n.message_ref) else n.message_ref end,
+    shown = case when p_sent then p_shown else n.shown end, sent_at = case when p_sent then at else n.sent_at end,
+    taken_by = null, taken_until = null
+  where n.org_id = p_org and n.id = p_id and n.taken_by = p_claim;
+  if not found then
+    return false;
+  end if;
+  if p_sent then
+    update channel_connection c set failing_since = null
+    where c.org_id = p_org and c.id = kept.connection_id and c.failing_since is not null;
+  end if;
+  if p_first and kept.approval_id is not null then
+    insert into approval_event (org_id, approval_id, event_type, channel, payload, created_at)
+    values (p_org, kept.approval_id, 'dispatched', kept.channel_type, p_payload, at);
+    select r.session_id into of_session from approval_request r where r.org_id = p_org and r.id = kept.approval_id;
+    perform session_append(p_org, of_session, 0, '{}', '{}', '{}', p_actions, p_bodies);
+  end if;
+  return true;
+end
+$$;

@@ -1,0 +1,1 @@
+select escalate_approval($1, $2, $3)

@@ -1,0 +1,1 @@
+select * from reach_approval($1, $2)

@@ -1,0 +1,2 @@
+select id, connection_id, user_account_id, channel_type, channel_user_id, metadata, verified_at, created_at
+from channel_mapping where connection_id = $1 and channel_user_id = $2 and verified_at is not null

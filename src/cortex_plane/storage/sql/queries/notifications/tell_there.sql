@@ -1,0 +1,1 @@
+select notify_mapping($1, $2)

@@ -1,0 +1,1 @@
+select seq, body, hash, key_id, signature from audit_root order by org_id, seq
