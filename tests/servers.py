@@ -24,8 +24,9 @@ from cortex_plane.embedded import EmbeddedPostgres
 from cortex_plane.storage.migrate import migrate
 from cortex_plane.storage.vault import Vault
 
-VAULT = Vault(bytes(range(32)))
-"""The master key of every test."""
+MASTER_KEY = bytes(range(32)).hex()
+"""Of every test."""
+VAULT = Vault(bytes.fromhex(MASTER_KEY))
 
 VARIABLE = "CORTEX_TEST_SERVERS"
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")

@@ -32,7 +32,7 @@ from cortex_plane.storage.hints import EVENTS, listening
 from tests.adapters.streams import Plane, append, reading, serving
 from tests.conftest import Urls
 from tests.people import World
-from tests.servers import VAULT
+from tests.servers import MASTER_KEY, VAULT
 
 UNKNOWN = "01936f3a-0000-7000-8000-000000000000"
 
@@ -424,7 +424,9 @@ async def test_a_server_with_open_streams_stops_at_once(world: World, urls: Urls
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("CORTEX_", "DATABASE_"))}
     server = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "cortex_plane", "api",
-        env=environment | {"DATABASE_URL": urls.app, "CORTEX_PORT": "0", "CORTEX_LOG_LEVEL": "warning"},
+        env=environment | {
+            "DATABASE_URL": urls.app, "CORTEX_PORT": "0", "CORTEX_LOG_LEVEL": "warning", "CORTEX_MASTER_KEY": MASTER_KEY,
+        },
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     assert server.stdout is not None

@@ -488,6 +488,14 @@ def examples(s: Stage) -> list[Example]:
                 "session_kind": "conversation", "policies": [demanded],
             },
         ),
+        Example(
+            "POST /v1/policies/simulate",
+            body={
+                "text": "policies: [{name: everything-goes, target: '*', effect: allow}]",
+                "since": "2026-01-01T00:00:00Z", "until": "2100-01-01T00:00:00Z", "limit": 10,
+            },
+        ),
+        Example("POST /v1/policies/simulate", body={"text": "policies: []", "within_seconds": 60}),
         Example("GET /v1/tools"),
         Example("GET /v1/workers"),
         Example("GET /schemas/checkpoint/v1.json"),

@@ -15,6 +15,7 @@ from cortex_plane.operations import browser_sessions
 from cortex_plane.settings import load
 from tests.conftest import Urls
 from tests.people import World
+from tests.servers import MASTER_KEY
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,7 @@ async def test_a_proxy_is_believed_where_it_was_named(
         k: v for k, v in os.environ.items() if not k.startswith(("CORTEX_", "DATABASE_", "FORWARDED_"))
     }
     environment |= {"DATABASE_URL": urls.app, "CORTEX_PORT": "0", "CORTEX_LOG_LEVEL": "warning"}
+    environment["CORTEX_MASTER_KEY"] = MASTER_KEY
     if trusted is not None:
         environment["CORTEX_TRUSTED_PROXIES"] = trusted
     server = await asyncio.create_subprocess_exec(

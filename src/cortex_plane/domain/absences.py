@@ -11,11 +11,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
-from pydantic import AwareDatetime
 from pydantic.dataclasses import dataclass as draft
 
 from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.fields import DRAFT, Note
+from cortex_plane.domain.fields import DRAFT, Moment, Note
 
 AT_MOST_AHEAD = timedelta(days=366)
 
@@ -31,9 +30,9 @@ class AbsenceStatus(StrEnum):
 class AbsenceDraft:
     delegate_id: UUID
     """Who decides meanwhile, where their clearance allows it."""
-    ends_at: AwareDatetime
+    ends_at: Moment
     """At most a year ahead."""
-    starts_at: AwareDatetime | None = None
+    starts_at: Moment | None = None
     """Now, where it is left out or in the past."""
     member_id: UUID | None = None
     """Who is absent: yourself, where it is left out. For others it takes an admin."""

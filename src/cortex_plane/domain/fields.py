@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from cortex_plane.domain.canonical import check_json, check_text
 from cortex_plane.domain.errors import InvalidInput
 
+_NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 SLUG_PATTERN = r"^[a-z0-9][a-z0-9-]*[a-z0-9]$"
 REF_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9-]*[A-Za-z0-9]$"
@@ -81,3 +83,22 @@ Clearance = Annotated[int, Field(strict=True, ge=0, le=1000)]
 JsonObject = Annotated[dict[str, Any], AfterValidator(_storable_json("object"))]
 JsonValue = Annotated[Any, AfterValidator(_storable_json("value"))]
 """Any JSON at all."""
+
+
+def _in_our_time(moment: datetime) -> datetime:
+    """Clocks and databases have ends: nothing is computed near them."""
+    if not 1970 <= moment.year <= 9000:
+        raise PydanticCustomError("out_of_time", "must lie between the years 1970 and 9000")
+    return moment
+
+
+def _no_number(given: Any) -> Any:
+    """A number could be seconds or milliseconds: a time is written out."""
+    if isinstance(given, str) and _NUMBER.fullmatch(given.strip()):
+        given = 0
+    if isinstance(given, int | float):
+        raise PydanticCustomError("moment", "must be a time with its zone, such as 2026-12-01T09:00:00Z")
+    return given
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(_no_number), AfterValidator(_in_our_time)]

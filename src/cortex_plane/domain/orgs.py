@@ -14,7 +14,10 @@ from cortex_plane.domain.fields import DRAFT, Name, Slug
 from cortex_plane.domain.keys import NewKey
 
 KeyGlobs = Annotated[
-    tuple[Annotated[str, StringConstraints(min_length=1, max_length=100)], ...], Field(max_length=100)
+    tuple[
+        Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")], ...
+    ],
+    Field(max_length=100),
 ]
 
 

@@ -13,12 +13,12 @@ from enum import StrEnum
 from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import AfterValidator, AwareDatetime, Field
+from pydantic import Field
 from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
 from cortex_plane.domain.authorization import STRICTNESS, PolicyVerdict
-from cortex_plane.domain.fields import DRAFT
+from cortex_plane.domain.fields import DRAFT, Moment
 from cortex_plane.domain.policies import Approvers, CallFacts, PolicyDecision, PolicyRow, Quorum, Terms
 from cortex_plane.domain.policy_engine import CompiledPolicies
 from cortex_plane.domain.policy_files import PolicyText
@@ -30,16 +30,6 @@ MAX_GROUPS = 200
 MAX_EXAMPLES = 3
 NOT_COMPARED = frozenset({"action", "details"})
 """What a request says to its approvers, whatever the policies are."""
-
-
-def _in_our_time(moment: datetime) -> datetime:
-    """Clocks and databases have ends: nothing is computed near them."""
-    if not 1970 <= moment.year <= 9000:
-        raise PydanticCustomError("out_of_time", "must lie between the years 1970 and 9000")
-    return moment
-
-
-Moment = Annotated[AwareDatetime, AfterValidator(_in_our_time)]
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
