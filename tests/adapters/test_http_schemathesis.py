@@ -104,11 +104,13 @@ def running(urls: Urls) -> Iterator[Plane]:
             metrics.close()
 
 
+_DECIDED: dict[str, list[Any]] = {"version": [1], "arguments": [None], "standing": [None], "reason": [None]}
+"""Few decisions that are made up fit the request that waits."""
 _NOW = datetime.now(UTC)
 SOON, LATER = ((_NOW + timedelta(days=days)).isoformat() for days in (1, 30))
 
 
-def _known(stage: Stage, operation: Operation) -> dict[str, list[str]]:
+def _known(stage: Stage, operation: Operation) -> dict[str, list[Any]]:
     """What exists, for the fields and parameters that name it: otherwise every made-up id would be a 404."""
     deletes = operation.method.upper() == "DELETE"
     of_member = "/members/" in operation.path and deletes
@@ -145,10 +147,11 @@ def _known(stage: Stage, operation: Operation) -> dict[str, list[str]]:
         "result_id": [stage.result],
         "text": ["policies: []"],
         "version": ["0", "1"],
+        **(_DECIDED | {"approval_id": [stage.approval]} if operation.path.endswith("_id}/decide") else {}),
     }
 
 
-def _aim(case: Case, known: dict[str, list[str]], data: st.DataObject) -> None:
+def _aim(case: Case, known: dict[str, list[Any]], data: st.DataObject) -> None:
     """Most of the time, put what exists into a request that was made up."""
     for place in (case.path_parameters, case.query, case.body):
         if isinstance(place, dict):
