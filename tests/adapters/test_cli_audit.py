@@ -107,6 +107,7 @@ async def test_an_export_that_is_cut_off_leaves_no_file(
         """
         select pg_terminate_backend(pid) from pg_stat_activity
         where datname = current_database() and pid <> pg_backend_pid() and xact_start is not null
+          and backend_type = 'client backend'
         """
     )
     _, err = await asyncio.wait_for(process.communicate(), 60)

@@ -40,6 +40,7 @@ async def _held(admin: asyncpg.Connection) -> int:
         """
         select count(*) from pg_stat_activity
         where datname = current_database() and pid <> pg_backend_pid() and xact_start is not null
+          and backend_type = 'client backend'
         """
     )
     return count
@@ -127,6 +128,7 @@ async def test_a_database_that_fails_midway_cuts_the_answer_visibly(
                 """
                 select pg_terminate_backend(pid) from pg_stat_activity
                 where datname = current_database() and pid <> pg_backend_pid() and xact_start is not null
+                  and backend_type = 'client backend'
                 """
             )
             with pytest.raises(Unavailable) as cut:

@@ -28,6 +28,7 @@ async def _idle(admin: asyncpg.Connection) -> int:
         """
         select count(*) from pg_stat_activity
         where datname = current_database() and pid <> pg_backend_pid() and xact_start is not null
+          and backend_type = 'client backend'
         """
     )
     return count
@@ -163,6 +164,7 @@ async def test_a_database_that_fails_midway_leaves_no_trailer(
         """
         select pg_terminate_backend(pid) from pg_stat_activity
         where datname = current_database() and pid <> pg_backend_pid() and xact_start is not null
+          and backend_type = 'client backend'
         """
     )
 

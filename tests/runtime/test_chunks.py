@@ -69,7 +69,10 @@ async def until_gone(admin: asyncpg.Connection) -> None:
 
 async def until_waiting(admin: asyncpg.Connection, name: str) -> None:
     """Until a call of that function waits for a lock."""
-    waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like $1"
+    waiting = (
+        "select count(*) from pg_stat_activity"
+        " where datname = current_database() and wait_event_type = 'Lock' and query like $1"
+    )
     async with asyncio.timeout(10):
         while True:
             if await admin.fetchval(waiting, f"%{name}%"):

@@ -235,7 +235,7 @@ async def test_a_task_cancelled_in_the_middle_of_a_statement_too_and_twice(
     urls: Urls, admin: asyncpg.Connection, world: World
 ) -> None:
     """The second time while it rolls back: whoever comes next must not find an open transaction."""
-    waiting = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
+    waiting = "select count(*) from pg_locks where locktype = 'advisory' and objid = 77 and not granted"
     await admin.execute("select pg_advisory_lock(77)")
     async with opened(urls.app, max_size=1) as db:
 
