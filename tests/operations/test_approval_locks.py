@@ -22,17 +22,14 @@ from tests.conformance.postbox import connect
 from tests.people import World
 from tests.runtime.planes import job_of, whole
 from tests.storage.leases import Held, call, make_worker, request_for
-
-BLOCKED = (
-    "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
-)
+from tests.waits import lock_waiters
 
 
 async def _blocks(admin: asyncpg.Connection, task: asyncio.Future[Any]) -> bool:
     """Once it waits for somebody's lock; False where it is done instead."""
     async with asyncio.timeout(10):
         while not task.done():
-            if await admin.fetchval(BLOCKED):
+            if await lock_waiters(admin):
                 return True
             await asyncio.sleep(0.01)
     return False

@@ -47,6 +47,7 @@ from tests.clock import Clock
 from tests.conftest import Urls
 from tests.operations.rows import digests
 from tests.people import World
+from tests.waits import lock_waiters
 
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 PLANE = "https://plane.example"
@@ -211,9 +212,6 @@ async def test_a_mail_that_came_twice_works_once(world: World, admin: asyncpg.Co
     assert await admin.fetchval("select count(*) from identity_code where used_at is null") == 0
 
 
-WAITING = (
-    "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
-)
 SENT = """update notification set status = 'delivered', rendered_version = desired_version, next_attempt_at = null,
   tried_at = plane_now(), sent_at = plane_now() where status = 'pending'"""
 
@@ -411,7 +409,7 @@ async def test_an_hours_mails_are_counted_when_they_are_asked_for_at_once(
         await holder.fetch("select from org_head where org_id = $1 for update", world.org_id)
         asking = asyncio.gather(*(claim(f"x{n}") for n in range(4)), return_exceptions=True)
         async with asyncio.timeout(20):
-            while await admin.fetchval(WAITING) < 4:  # noqa: ASYNC110 -- only the database knows
+            while await lock_waiters(admin) < 4:  # noqa: ASYNC110 -- only the database knows
                 await asyncio.sleep(0.01)
     await holder.close()
     assert sum(isinstance(each, TooMany) for each in await asking) == 3

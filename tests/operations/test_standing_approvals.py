@@ -26,6 +26,7 @@ from tests.operations.test_campaign import INVARIANTS
 from tests.people import Person, World, apply_policies
 from tests.standing_approvals import policy, stand, standing, standing_of, standing_world
 from tests.storage.leases import Held, call, ledger, make_agent, make_worker, queue, step
+from tests.waits import lock_waiters
 
 LEASES = 8
 
@@ -243,9 +244,8 @@ async def test_a_revocation_that_races_with_uses_comes_before_or_after_each(
 
 async def _blocked(admin: asyncpg.Connection) -> None:
     """Until somebody waits for somebody else's lock."""
-    waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
     async with asyncio.timeout(10):
-        while not await admin.fetchval(waits):  # noqa: ASYNC110 -- only the database knows
+        while not await lock_waiters(admin):  # noqa: ASYNC110 -- only the database knows
             await asyncio.sleep(0.01)
 
 

@@ -19,6 +19,7 @@ from cortex_plane.runtime import chunks, scheduler
 from cortex_plane.runtime.models.backends import Backends
 from tests.people import World
 from tests.runtime.planes import Gate, expire, leased, make_agent, submit, until, working
+from tests.waits import lock_waiters
 
 USAGE = Usage(prompt_tokens=1, completion_tokens=1)
 WORDS = ["It ", "is ", "done."]
@@ -69,13 +70,9 @@ async def until_gone(admin: asyncpg.Connection) -> None:
 
 async def until_waiting(admin: asyncpg.Connection, name: str) -> None:
     """Until a call of that function waits for a lock."""
-    waiting = (
-        "select count(*) from pg_stat_activity"
-        " where datname = current_database() and wait_event_type = 'Lock' and query like $1"
-    )
     async with asyncio.timeout(10):
         while True:
-            if await admin.fetchval(waiting, f"%{name}%"):
+            if await lock_waiters(admin, name):
                 return
             await asyncio.sleep(0.01)
 
