@@ -218,7 +218,7 @@ async def plane(world: World, receiver: Receiver | None) -> AsyncIterator[httpx.
     """The application of an operator who lists this receiver."""
     allowed = Allowed.parse(receiver.host if receiver else "")
     metrics = Metrics()
-    app = create_app(world.db, metrics, webhook_channel=WebhookChannel(allowed, timeout=1))
+    app = create_app(world.db, metrics, webhook_channel=WebhookChannel(allowed, timeout=3))
     transport = httpx.ASGITransport(framed(app))
     async with httpx.AsyncClient(
         transport=transport, base_url="http://plane", headers=world.admin.headers
@@ -293,8 +293,8 @@ async def test_a_webhook_that_fails_says_since_when_and_one_that_is_gone_is_disa
     strict: World, admin: asyncpg.Connection
 ) -> None:
     async with receiving() as receiver, plane(strict, receiver) as http:
-        channel = WebhookChannel(Allowed.parse(receiver.host), timeout=1)
-        notifier = Notifier(strict.db, [channel], "https://plane.example", send_seconds=2)
+        channel = WebhookChannel(Allowed.parse(receiver.host), timeout=5)
+        notifier = Notifier(strict.db, [channel], "https://plane.example", send_seconds=10)
         draft = {"channel_type": "webhook", "name": "hook", "url": receiver.url}
         made = (await http.post("/v1/connections", json=draft)).json()
         path = f"/v1/connections/{made['id']}"

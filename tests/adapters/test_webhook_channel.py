@@ -249,7 +249,7 @@ async def test_silence_ends_at_the_time_limit() -> None:
         started = time.monotonic()
         with pytest.raises(TryAgain, match=r"No answer within 0\.2 seconds"):
             await channel_to(receiver, timeout=0.2).send(outgoing(receiver.url))
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20
 
 
 @pytest.mark.proves("D.144")
@@ -293,7 +293,7 @@ async def test_only_a_few_pings_are_on_their_way_at_once(monkeypatch: pytest.Mon
     monkeypatch.setattr(webhook_channel, "PING_PATIENCE", 0.05)
     async with receiving() as receiver:
         receiver.default = Reply(silent=True)
-        channel = channel_to(receiver, timeout=1)
+        channel = channel_to(receiver, timeout=3)
         target = outgoing(receiver.url).target
         tried = await asyncio.gather(
             *(channel.ping(target, ID) for _ in range(3 * PINGS_AT_ONCE)), return_exceptions=True
@@ -321,7 +321,7 @@ async def test_of_a_large_answer_little_is_read_and_it_counts() -> None:
 async def test_a_yes_whose_text_never_ends_is_a_yes() -> None:
     async with receiving() as receiver:
         receiver.default = Reply(200, {"Content-Length": "100"}, b"so far", endless=True)
-        await channel_to(receiver, timeout=0.3).send(outgoing(receiver.url))
+        await channel_to(receiver, timeout=2).send(outgoing(receiver.url))
 
 
 @pytest.mark.proves("D.144")
