@@ -82,7 +82,8 @@ class Write:
     status: JobStatus | None = None
     """Where the job goes; None keeps the lease, RUNNING hands the job back."""
     error: str | None = None
-    delay_seconds: float = 0
+    delay_seconds: float | None = 0
+    """None: a job that sleeps is woken by a signal alone."""
     hold: str | None = None
     result: bytes | None = None
     granted: bytes | None = None
@@ -91,6 +92,8 @@ class Write:
     """The version of the policies by which the calls were allowed."""
     requests: tuple[NewRequest, ...] = ()
     asked_by: Actor | None = None
+    more: dict[str, Any] = field(default_factory=dict)
+    """What not every write has, by the noun that it belongs to; see `record_more` in the database."""
     events: Sequence[tuple[str, dict[str, Any]]] = field(default_factory=tuple)
     facts: Sequence[Fact] = field(default_factory=tuple)
 

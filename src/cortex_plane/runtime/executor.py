@@ -31,8 +31,6 @@ from cortex_plane.domain.jobs import JobKind, JobStatus
 from cortex_plane.domain.models import (
     AssistantTurn,
     ModelError,
-    Request,
-    Response,
     ToolTurn,
 )
 from cortex_plane.domain.retry import ErrorClass, classify
@@ -51,24 +49,20 @@ from cortex_plane.runtime.calls import (
     summary,
     without_intents,
 )
-from cortex_plane.runtime.chunks import Chunks, heard
 from cortex_plane.runtime.clock import ticks
 from cortex_plane.runtime.effects import perform, read
 from cortex_plane.runtime.lease import Abandoned, Ended, Host, Lost
-from cortex_plane.runtime.opening import Opening
-from cortex_plane.storage.crash_points import reached
+from cortex_plane.runtime.voice import Voice
 
 log = structlog.get_logger()
 
 
-class Attempt(Opening):
+class Attempt(Voice):
     """One lease of one job, from the claim to its end."""
 
     def __init__(self, host: Host, given: Assignment) -> None:
         super().__init__(host, given)
         self.step_started = self.started
-        self.cancel_requested = False
-        self._interruptible: asyncio.Task[Response] | None = None
 
     # The loop --------------------------------------------------------------------------------------------------
 
@@ -125,7 +119,7 @@ class Attempt(Opening):
         self.step_started = ticks()
         await self.check_limits()
         try:
-            response = await self._ask()
+            response = await self.ask(self.request(self.turns))
         except ModelError as error:
             kind = ErrorClass.PERMANENT if error.code == "unknown_model" else classify(error.status)
             await self.retry(kind, str(error))
@@ -165,49 +159,6 @@ class Attempt(Opening):
         facts = [self.fact("step_responded", step=step.index, calls=said)] if acts else []
         events = telling.called(step.index, response.text, calls)
         await self._resolve(calls, Write(step=step, facts=facts, events=events))
-
-    # The model -------------------------------------------------------------------------------------------------
-
-    async def _ask(self) -> Response:
-        config = self.given.model_config
-        backend = self.host.backends.find(config["model"])
-        request = Request(
-            model=config["model"],
-            system_prompt=self.prompt,
-            turns=self.turns,
-            tools=self.toolbox.specs,
-            temperature=config.get("temperature"),
-            max_tokens=config.get("max_tokens"),
-            settings=config,
-            turn_index=self.at.iterations,
-        )
-        limits = self.limits.resources
-        seconds = min(limits.call_timeout_seconds, limits.step_timeout_seconds, self.job_seconds_left())
-
-        chunks = Chunks(self.host, self.given, self.at.step)
-        reached("model:before")
-        speaking = aiter(backend.stream(request))
-        self._interruptible = asyncio.ensure_future(heard(speaking, limits.chunk_timeout_seconds, chunks))
-        try:
-            async with asyncio.timeout(seconds):
-                response = await self._interruptible
-        except TimeoutError:
-            raise ModelError(f"The model did not answer within {seconds:.0f} s.", status=408) from None
-        except asyncio.CancelledError:
-            if self.cancel_requested:
-                await self.end_cancelled()
-            raise
-        finally:
-            self._interruptible.cancel()
-            self._interruptible = None
-        reached("model:after")
-        return response
-
-    def interrupt(self) -> None:
-        """Somebody cancelled the job. An answer of the model is not waited for; a call of a tool is."""
-        self.cancel_requested = True
-        if self._interruptible is not None:
-            self._interruptible.cancel()
 
     async def _answer(self, text: str, step: NewStep) -> None:
         """A response without calls ends the job, unless somebody said something meanwhile."""

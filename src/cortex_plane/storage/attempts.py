@@ -49,6 +49,7 @@ async def advance_job(
         write.reply, write.status, write.error, write.delay_seconds, write.hold,
         write.result.decode() if write.result else None,
         write.granted.decode() if write.granted else None, write.policies, open_approvals,
+        write.more or None,
         [kind for kind, _ in write.events], [data for _, data in write.events],
         [fact.action for fact in write.facts], [fact.body for fact in write.facts],
     )  # fmt: skip

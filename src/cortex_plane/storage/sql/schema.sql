@@ -57,7 +57,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.advance_job(p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_write bigint, p_checkpoint text, p_mac bytea, p_step integer, p_message_seq bigint, p_response text, p_prompt_tokens integer, p_completion_tokens integer, p_step_seconds double precision, p_done_step integer, p_calls text, p_arguments text[], p_outcomes text, p_results text[], p_again uuid[], p_dispatch_seconds double precision, p_stored_ids uuid[], p_stored bytea[], p_reply text, p_status text, p_error text, p_delay_seconds double precision, p_hold text, p_result text, p_granted text, p_policies text, p_open_approvals integer, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[]) RETURNS TABLE(status text, session_id uuid, message_seq bigint, held boolean, cancelled boolean, dispatch_before timestamp with time zone, now timestamp with time zone, applied_before boolean, policies text, held_seconds double precision)
+CREATE FUNCTION public.advance_job(p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_write bigint, p_checkpoint text, p_mac bytea, p_step integer, p_message_seq bigint, p_response text, p_prompt_tokens integer, p_completion_tokens integer, p_step_seconds double precision, p_done_step integer, p_calls text, p_arguments text[], p_outcomes text, p_results text[], p_again uuid[], p_dispatch_seconds double precision, p_stored_ids uuid[], p_stored bytea[], p_reply text, p_status text, p_error text, p_delay_seconds double precision, p_hold text, p_result text, p_granted text, p_policies text, p_open_approvals integer, p_more jsonb, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[]) RETURNS TABLE(status text, session_id uuid, message_seq bigint, held boolean, cancelled boolean, dispatch_before timestamp with time zone, now timestamp with time zone, applied_before boolean, policies text, held_seconds double precision)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -73,6 +73,9 @@ declare
 begin
   perform set_config('app.org_id', p_org::text, true);
   applied_before := false;
+  if p_more is not null then
+    perform lock_more(p_org, p_more);
+  end if;
   if p_status is null then
     update job j
     set checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), checkpoint_mac = coalesce(p_mac, j.checkpoint_mac),
@@ -129,7 +132,7 @@ begin
   end if;
 
   if p_status is not null then
-    ends := now + make_interval(secs => coalesce(p_delay_seconds, 0));
+    ends := now + make_interval(secs => p_delay_seconds);
     new_holds := case when p_hold is null or p_hold = any (the_job.holds) then the_job.holds
       else the_job.holds || p_hold end;
     ends_as := case
@@ -293,6 +296,9 @@ begin
         perform use_standing(p_org, the_job.session_id, given.standing_id, given.id, given.granter_revision);
       end if;
     end loop;
+  end if;
+  if p_more is not null then
+    perform record_more(p_org, p_job, the_job.session_id, p_more, now);
   end if;
   if p_reply is not null then
     insert into message (org_id, session_id, seq, role, text, job_id, created_at)
@@ -1619,6 +1625,15 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.lock_more(p_org uuid, p_more jsonb) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  null;
+end
+$$;
+
 CREATE FUNCTION public.next_deadline() RETURNS double precision
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
@@ -2031,6 +2046,15 @@ begin
     perform session_append(p_org, of_session, 0, '{}', '{}', '{}', p_actions, p_bodies);
   end if;
   return true;
+end
+$$;
+
+CREATE FUNCTION public.record_more(p_org uuid, p_job uuid, p_session uuid, p_more jsonb, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  null;
 end
 $$;
 

@@ -13,6 +13,8 @@
 -- again: it is looked at once more and counted here, after the job and before the session's head are locked. A write has
 -- at most one such call, so that two of them cannot wait for each other.
 -- p_policies names the policies by which calls were allowed: where they changed since, no intent is written.
+-- p_more holds what not every write has, each under its own key: see record_more. A job that sleeps with p_delay_seconds
+-- null wakes by a signal alone.
 -- A conversation is completed only if its job has read every message; otherwise nothing is written, and the answer
 -- says RUNNING.
 create or replace function advance_job(
@@ -24,7 +26,7 @@ create or replace function advance_job(
   p_dispatch_seconds double precision,
   p_stored_ids uuid[], p_stored bytea[],
   p_reply text, p_status text, p_error text, p_delay_seconds double precision, p_hold text, p_result text,
-  p_granted text, p_policies text, p_open_approvals integer,
+  p_granted text, p_policies text, p_open_approvals integer, p_more jsonb,
   p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[])
   returns table (
     status text, session_id uuid, message_seq bigint, held boolean, cancelled boolean, dispatch_before timestamptz,
@@ -43,6 +45,9 @@ declare
 begin
   perform set_config('app.org_id', p_org::text, true);
   applied_before := false;
+  if p_more is not null then
+    perform lock_more(p_org, p_more);
+  end if;
   if p_status is null then
     update job j
     set checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), checkpoint_mac = coalesce(p_mac, j.checkpoint_mac),
@@ -99,7 +104,7 @@ begin
   end if;
 
   if p_status is not null then
-    ends := now + make_interval(secs => coalesce(p_delay_seconds, 0));
+    ends := now + make_interval(secs => p_delay_seconds);
     new_holds := case when p_hold is null or p_hold = any (the_job.holds) then the_job.holds
       else the_job.holds || p_hold end;
     ends_as := case
@@ -263,6 +268,9 @@ begin
         perform use_standing(p_org, the_job.session_id, given.standing_id, given.id, given.granter_revision);
       end if;
     end loop;
+  end if;
+  if p_more is not null then
+    perform record_more(p_org, p_job, the_job.session_id, p_more, now);
   end if;
   if p_reply is not null then
     insert into message (org_id, session_id, seq, role, text, job_id, created_at)
