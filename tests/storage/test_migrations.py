@@ -56,7 +56,8 @@ async def ledger(admin: asyncpg.Connection) -> dict[str, str]:
 async def test_an_empty_database_gets_everything_once(server: TestServer, empty: str) -> None:
     told: list[str] = []
     assert await migrate(server.admin(empty), on_progress=told.append) == EVERYTHING
-    assert told == [f"applying {name}" for name in EVERYTHING]
+    numbered = [name for name in EVERYTHING if name[0].isdigit()]
+    assert told == [f"applying {name}" for name in (*numbered, "functions")]
     assert await migrate(server.admin(empty)) == []
     db = await Database.open(server.app(empty))
     try:

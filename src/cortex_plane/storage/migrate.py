@@ -85,10 +85,13 @@ async def _migrate(
     applied = await _applied(connection)
     _refuse_strange(wanted, applied)
     done: list[str] = []
+    doing = ""
     for script in wanted:
         if applied.get(script.key) == script.checksum:
             continue
-        on_progress(f"applying {script.name}")
+        doing, before = script.name if script.kind == "migration" else "functions", doing
+        if doing != before:
+            on_progress(f"applying {doing}")
         async with connection.transaction():
             try:
                 await connection.execute(script.text)
