@@ -5,7 +5,7 @@ RUN := $(VENV)/bin
 BENCH := .venv-bench
 TESTS ?= tests
 
-.PHONY: help up test check browser bench soak docs clean
+.PHONY: help up example test check browser bench soak docs clean
 .DEFAULT_GOAL := help
 
 help: ## Show what there is
@@ -13,6 +13,11 @@ help: ## Show what there is
 
 up: $(VENV)/.runs ## Start everything here: PostgreSQL, API, inbox, a worker, a demo. Ctrl-C stops it
 	@$(RUN)/cortex up
+
+example: $(VENV)/.runs ## Run one of examples/: make example NAME=release_agent, with AUTO=1 to approve by itself
+	@[ -f "examples/$(NAME)/__main__.py" ] || \
+	  { echo "NAME is one of:"; for each in examples/*/__main__.py; do basename "$$(dirname "$$each")"; done; exit 2; }
+	@$(RUN)/python -m examples.$(NAME) $(if $(AUTO),--auto)
 
 test: check browser ## Everything CI runs: style, types, architecture, tests, the browser's included
 	@$(RUN)/python -m pytest $(TESTS) -q -n auto --dist worksteal

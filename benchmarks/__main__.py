@@ -12,13 +12,18 @@ from benchmarks import (
     audit,
     checkpoints,
     claims,
+    code_agents,
+    conversations,
     credentials,
     growth,
+    guards,
     ingest,
     outbox,
+    parked,
     policies,
     startup,
     steps,
+    streaming,
     streams,
 )
 from benchmarks.crash.table import all_rows, print_table
@@ -39,6 +44,7 @@ def main() -> int:
                 asyncio.run(part(admin))
                 for part in (
                     steps.run,
+                    code_agents.run,
                     checkpoints.run,
                     growth.run,
                     claims.run,
@@ -47,6 +53,10 @@ def main() -> int:
                     outbox.run,
                     audit.run,
                     streams.run,
+                    streaming.run,
+                    guards.run,
+                    conversations.run,
+                    parked.run,
                 )
             ]
             met.append(asyncio.run(ingest.run(plain_login(home, admin), admin)))

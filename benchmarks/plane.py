@@ -48,22 +48,29 @@ class Plane:
     admin_url: str
 
     async def agent(
-        self, slug: str, script: Sequence[dict[str, Any]], app: str = "bench", **limits: int
+        self,
+        slug: str,
+        script: Sequence[dict[str, Any]],
+        app: str = "bench",
+        run: str | None = None,
+        model: str = "scripted",
+        **limits: int,
     ) -> Agent:
+        """``run`` names the function of an agent that is written as code."""
         bounds = {"max_concurrent_jobs": 10_000, "max_iterations": 100_000, **limits}
         draft = AgentDraft(
             name=slug,
             slug=slug,
             role="Bench",
             team="main",
-            model_config=adapter(ModelConfig).validate_python({"model": "scripted", "script": list(script)}),
-            skill_config={"app": app},
+            model_config=adapter(ModelConfig).validate_python({"model": model, "script": list(script)}),
+            skill_config={"app": app} | ({"run": run} if run else {}),
             resource_limits=adapter(ResourceLimits).validate_python(bounds),
         )
         return await agents.create(self.db, self.actor, draft)
 
-    async def submit(self, slug: str) -> UUID:
-        draft = JobDraft(agent=slug, payload={"text": "go"})
+    async def submit(self, slug: str, payload: dict[str, Any] | None = None) -> UUID:
+        draft = JobDraft(agent=slug, payload=payload or {"text": "go"})
         return (await jobs.submit(self.db, self.actor, draft)).id
 
 

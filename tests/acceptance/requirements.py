@@ -361,6 +361,129 @@ REQUIREMENTS = [
     _R("D.205", "No notifier waits for one message while it holds another: whoever ends several requests is never in a circle"
        " with it."),
     _R("D.206", "Votes, delegation and escalation follow a model of the lifecycle that knows nothing of the database."),
+    # Models
+    _R("D.210", "Every model backend passes one suite over a real worker: text as it is spoken, calls in order, their results back,"
+       " a cancel that does not wait for the end of an answer."),
+    _R("D.211", "The providers that tests speak with are taken for real ones by the vendors' own clients, failures included."),
+    _R("D.212", "Rate limits, overload, cut streams, broken events, wrong keys and dead addresses are errors that say what to do and"
+       " never the key; what may help is tried again, not before the time that the provider wished."),
+    _R("D.213", "Calls that cannot be read are answers to the model, none of an answer that was cut off is run, a text that was cut"
+       " off is marked, and a refusal fails the job with its reason."),
+    _R("D.214", "A worker imports no provider before the first call of that provider."),
+    _R("D.215", "Prompt, tools and conversation are cached where the provider can, and what came from the cache is counted."),
+    _R("D.216", "Each answer is counted once, with its step or with what came instead, by job, agent, day and model."),
+    _R("D.217", "Costs come from a price list that needs no network; an unknown price is said to be unknown."),
+    _R("D.218", "Without a key a job fails and says where to put one, unless the agent's script stands in, which the step, its"
+       " events and the count say."),
+    _R("D.219", "A job's budget of tokens or money is looked at before the call; with a price that nobody knows nothing is asked."),
+    _R("D.220", "An agent that spent its budget of the day sleeps until the next day of UTC, and says so."),
+    _R("D.221", "An org's own key is sealed, goes before the worker's, is nobody else's, and ends within seconds; the trail says who"
+       " set it and never what it is."),
+    _R("D.222", "Killed in the middle of a provider's answer and between it and the tools, every act happened exactly once."),
+    _R("D.223", "Keys, usage and costs are on REST, the client, the command line and the page of a job."),
+    # Signals
+    _R("D.255", "A signal wakes every job that waits for its name and key, before or after it was sent; the first payload stays,"
+       " another one is a conflict that says what to do."),
+    _R("D.256", "A held job hears a signal and goes on when it is resumed, a cancelled one stays cancelled; without a signal a wait"
+       " ends with its time, and what comes before the job goes on has come."),
+    _R("D.257", "Whoever may submit jobs sends signals, through REST, the client and the command line, within their org; who is"
+       " not staff sees their own."),
+    _R("D.258", "A signal is kept for 30 days, and as long as an open job has heard it; jobs that a sender could not tell any more are"
+       " told by the scheduler."),
+    _R("D.259", "Jobs that go to sleep and signals that are sent at the same moment miss each other never: 200 against 200, one"
+       " payload wins, senders die at every statement, and nobody waits in a circle."),
+    _R("D.270", "An agent that runs elsewhere asks before it acts: authorisation, intent, outcome, events and audit stand in the same"
+       " ledger as a worker's, and an allowed call costs two requests and two commits."),
+    _R("D.271", "A call elsewhere that needs a person waits by long poll, holds nothing, and begins once with its grant; a denial ends"
+       " the call and not the session."),
+    _R("D.272", "One key is one call of its agent, whichever session or process asks and however many at once; other arguments under"
+       " it are refused."),
+    _R("D.273", "Operators hold, resume, cancel and terminate an external session; it is completed only with nothing open; an outcome"
+       " counts also after its end."),
+    _R("D.274", "Arguments of a call elsewhere are edited only where a schema was given, and must be acknowledged by their digest."),
+    _R("D.275", "Policies that changed since a call elsewhere was authorised are asked again when it begins."),
+    _R("D.276", "An intent elsewhere without an outcome is settled as it declares, never run again blindly, and after three uncertain"
+       " attempts a person is asked."),
+    _R("D.277", "No worker claims, adopts or fails the job of an agent that runs elsewhere, however long it lasts."),
+    _R("D.278", "That a call elsewhere only reads is a claim: it allows nothing unless a policy looks at it."),
+    _R("D.279", "Standing approvals and receipts hold for calls elsewhere; what nobody signed is not sent."),
+    _R("D.280", "`plane.guard` puts a function, plain or async, method or not, behind the plane in three lines, and runs it with what"
+       " was approved."),
+    _R("D.281", "A guarded function that fails, forks, hangs, is cancelled, or has no plane to ask leaves a defined state: what is"
+       " unknown is reported so, and without the plane nothing runs."),
+    _R("D.282", "A guarded script killed at every request and around its effect, and the API at every statement: nothing repeated,"
+       " nothing lost, for every way to settle."),
+    _R("D.283", "The job page, the card and the command line show calls of agents that run elsewhere."),
+    _R("D.284", "Service keys ask and decide nothing; input of calls elsewhere is bounded; sessions of other kinds and orgs are apart."),
+    # MCP tools
+    _R("D.260", "Tools of MCP servers from the registry are tools like any other: validated strictly, approved, run once, in the"
+       " ledger and the audit trail."),
+    _R("D.261", "An MCP server is declared in code alone, gets only the secrets that are named, and their values appear in no log,"
+       " error, result or row; a missing one stops the worker with its name."),
+    _R("D.262", "A tool that cannot be named, told apart or checked is left out and said so; two servers that models would mix up"
+       " are refused."),
+    _R("D.263", "A server's tool that changes is published as a new version and seen as changed: what was approved is asked again, what"
+       " is gone holds the job as code_changed."),
+    _R("D.264", "A server that dies, hangs, floods, babbles or breaks the protocol in a call leaves it uncertain and comes back; what it"
+       " says itself is known; nothing of it is unbounded."),
+    _R("D.265", "A server that is down stops neither the worker nor what was approved, is tried again, is seen with its reason, and no"
+       " process of it outlives its worker."),
+    _R("D.266", "A server's hints are believed by nobody: a tool has side effects until a steward of the org confirms this very version,"
+       " visibly and revocably."),
+    _R("D.267", "A confirmation counts from the next verdict on, and a call that was planned under an older one is not sent."),
+    _R("D.268", "Servers elsewhere are reached over streamable HTTP with secret headers, refused tokens and lost connections are named,"
+       " and answers are bounded."),
+    _R("D.269", "A worker killed before, in or after the call of an MCP tool neither repeats nor loses it, by the count of the outside"
+       " world."),
+    _R("D.230", "What a call of the model is told keeps to its budget and its order: no tool call is parted from its results, the newest"
+       " user turn is always in it, and every turn is in it or covered by the memory."),
+    _R("D.231", "Near the budget the model writes a summary and facts, checked strictly; a malformed one is asked for once more, then"
+       " replaced by an extract, and no job fails of it."),
+    _R("D.232", "Turn 500 of a conversation reads as many rows and sends as many bytes as turn 50, and misses nothing."),
+    _R("D.233", "A long job keeps neither in memory nor in its window what was summarised, and never forgets what it was asked."),
+    _R("D.234", "A resumed job reads only what its memory does not cover, is asked exactly what it was asked before, and still knows"
+       " every no that it was told."),
+    _R("D.235", "What is said while a job runs, waits for a person, sleeps or compacts is heard by its model at the next boundary."),
+    _R("D.236", "A worker killed at every point of a compaction loses no message and no fact, and makes no summary twice."),
+    _R("D.237", "What is remembered is on REST, the client, the command line and the page of the job, as data and escaped, for those who"
+       " may see the session."),
+    _R("D.238", "A memory is told to the model as labelled data below its system prompt, and cannot grow without bound."),
+    _R("D.239", "An agent elsewhere that names a webhook of its org is told there of each decision about its call, denied, expired and"
+       " cancelled too: signed, at least once under one id, however long the receiver was away; it never names an address."),
+    _R("D.285", "`cortex doctor preflight` names every parked job of every org that the code loaded here cannot resume, with the reason"
+       " and what to do; it ends with 0 for none, 1 for some, 2 where it could not look."),
+    _R("D.286", "Preflight changes no row, in pages of bounded memory, over several hundred parked jobs of every kind."),
+    _R("D.287", "What preflight says of a parked job is what becomes of it under the new code: goes on, is asked again, is held, waits"
+       " or fails."),
+    _R("D.288", "Each example runs as its README says, with one command and no key, on a plane of its own, and says which model answered."),
+    _R("D.289", "A key in the environment switches an example to its provider, and nothing else changes."),
+    _R("D.290", "A code agent whose worker is killed in a step goes on in another one; nothing that was recorded is repeated."),
+    _R("D.291", "With `--replay` preflight runs code agents on what they recorded, performs nothing, and names the first operation that"
+       " differs."),
+    # Agents written as code
+    _R("D.240", "An agent may be an `async` function of its app; what cannot run is refused when it is declared, and an agent's"
+       " `run` when it is written."),
+    _R("D.241", "Each operation of a code agent has an entry in its job's journal, keyed by branch, name and occurrence; what was"
+       " recorded is given back and never done again."),
+    _R("D.242", "A code agent's tools go through the same door, ledger and settling as a model's; a failure, a denial and an uncertain"
+       " effect are told apart."),
+    _R("D.243", "A step's failure is recorded where the agent goes on; where it does not, the job is tried again and the step runs"
+       " again."),
+    _R("D.244", "The journal is read over HTTP, in the client, on the command line and on the job's page, by whoever sees the job."),
+    _R("D.245", "A code agent asks its model within the agent's limits; the answer is recorded before it is given."),
+    _R("D.246", "Branches run at once and go as far as they can; what they ask of people is asked in one write."),
+    _R("D.247", "A code agent that sleeps or waits for a signal holds no worker; it goes on at the earliest time, with the signal, or"
+       " is told that none came."),
+    _R("D.248", "Code that differs from what was recorded puts its job on hold with what was expected and what came; nothing is"
+       " written or run, and it goes on once the code is right again."),
+    _R("D.249", "What takes a function back is not caught by `except Exception`; code that swallows it is put on hold."),
+    _R("D.250", "A deploy with changed code and 1,000 parked jobs: all go on or are on hold with a reason, and none fails."),
+    _R("D.251", "A code agent killed at every write, step and act, and so is whoever goes on: every act of every kind happens once,"
+       " and nothing is lost."),
+    _R("D.252", "What a code agent does that cannot be recorded fails its job with what to correct; its context works nowhere else."),
+    _R("D.253", "Cancel, pause and a stopping worker take effect between two operations; a function that never returns runs out of"
+       " its time."),
+    _R("D.254", "A dry run tells whether code fits a journal, and performs nothing."),
 ]  # fmt: skip
 
 

@@ -248,6 +248,7 @@ def test_a_program_watches_in_json_lines(live: Live) -> None:
         assert kind in kinds
     assert told[-1]["data"]["status"] == "CANCELLED"
     assert [step["step_index"] for step in live.shell.many("job", "steps", str(id))] == [0, 1]
+    assert live.shell.many("job", "journal", str(id)) == []
 
 
 async def _cancel_when_asked(world: World, id: UUID, out: io.StringIO) -> None:

@@ -14,11 +14,13 @@ DRAFT: dict[str, Any] = {
     "name": "Writer", "slug": "writer", "role": "Writes", "team": "main", "description": "Writes things",
     "model_config": {
         "model": "scripted", "temperature": 0.5, "max_tokens": 100, "system_prompt": "Be brief.", "script": None,
+        "stand_in": None,
     },
     "skill_config": {"checkpoint_granularity": "per_tool_call", "side_effect_tools": ["deploy"], "retries": 1},
     "resource_limits": {
         "max_concurrent_jobs": 2, "max_memory_mb": 64, "timeout_seconds": 60, "step_timeout_seconds": 50,
         "call_timeout_seconds": 40, "chunk_timeout_seconds": 30, "max_iterations": 20, "token_budget": 10_000,
+        "cost_budget_usd": 2.5, "daily_token_budget": 1_000_000, "daily_cost_budget_usd": 10.0,
         "retry_base_seconds": 0.5, "retry_cap_seconds": 60.5, "idle_timeout_seconds": 600,
     },
     "channel_permissions": ["slack"],
@@ -58,6 +60,7 @@ async def test_an_agent_has_all_that_the_spec_gives_it(http: httpx.AsyncClient, 
     assert defaults["resource_limits"] == {
         "max_concurrent_jobs": 5, "max_memory_mb": 512, "timeout_seconds": 3600, "step_timeout_seconds": 600,
         "call_timeout_seconds": 300, "chunk_timeout_seconds": 60, "max_iterations": 100, "token_budget": None,
+        "cost_budget_usd": None, "daily_token_budget": None, "daily_cost_budget_usd": None,
         "retry_base_seconds": 1.0, "retry_cap_seconds": 300.0, "idle_timeout_seconds": 86_400,
     }  # fmt: skip
     assert (defaults["skill_config"], defaults["channel_permissions"]) == ({}, [])

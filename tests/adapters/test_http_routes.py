@@ -18,20 +18,24 @@ from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.domain.absences import AbsenceDraft
 from cortex_plane.domain.access import Permission
 from cortex_plane.domain.agents import AgentDraft, ModelConfig
+from cortex_plane.domain.calls import CallDraft
 from cortex_plane.domain.identities import InvitationDraft, LinkDraft
 from cortex_plane.domain.jobs import Cancellation, JobDraft
 from cortex_plane.domain.keys import KeyDraft
 from cortex_plane.domain.members import MemberDraft, Role
-from cortex_plane.domain.sessions import SessionDraft
+from cortex_plane.domain.model_keys import ModelKeyDraft, Provider
+from cortex_plane.domain.sessions import SessionDraft, SessionKind
 from cortex_plane.domain.teams import TeamDraft
 from cortex_plane.operations import (
     absences,
     agents,
+    calls,
     invitations,
     jobs,
     keys,
     linking,
     members,
+    model_keys,
     sessions,
     steering,
     teams,
@@ -43,9 +47,10 @@ from tests.notifications import dead_letter
 from tests.people import World
 from tests.proofs import receipted
 from tests.standing_approvals import given_standing
+from tests.tool_confirmations import DIGEST, confirmed
 from tests.webhooks import System
 
-FREE_FORM = frozenset({"payload", "context", "metadata", "skill_config", "arguments"})
+FREE_FORM = frozenset({"payload", "context", "metadata", "skill_config", "arguments", "parameters"})
 """The fields that take any JSON object."""
 ANY_JSON = frozenset({"result"})
 """The fields that take any JSON."""
@@ -94,6 +99,14 @@ class Stage:
     """A message that was given up."""
     standing: str
     """A standing approval, from a request of whoever opened the session."""
+    confirmation: str
+    """Of the tool `files.read_query`, in the version `DIGEST`."""
+    elsewhere: str
+    """A session of an agent that runs elsewhere."""
+    elsewhere_ending: str
+    """Another one, which ends."""
+    elsewhere_call: str
+    """A call of it that has begun; the digest of its arguments is `SHIP_HASH`."""
     mapping: str
     """Of whoever opened the session."""
     invited: str
@@ -154,6 +167,13 @@ class Stage:
         shipper = await asking_agent(world)
         asking = await asking_job(world, shipper, admin if guest else acting)
         other = await asking_job(world, shipper, admin if guest else acting)
+        elsewhere = await sessions.create(
+            db, acting, SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL)
+        )
+        failing = await sessions.create(db, acting, SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL))
+        begun = CallDraft(tool="ship.now", arguments={"version": "1"}, dispatch=True, sender="stage")
+        elsewhere_call = await calls.authorize(db, acting, elsewhere.id, begun)
+        await model_keys.put(db, admin, Provider.ANTHROPIC, ModelKeyDraft(key="sk-ant-of-the-stage-0001"))
         return cls(
             team=str(team.id),
             spare_team=str(spare_team.id),
@@ -178,6 +198,10 @@ class Stage:
             absence=str(absence.id),
             delivery=str(await dead_letter(world, asking.other)),
             standing=await given_standing(world, other.approval, acting),
+            elsewhere=str(elsewhere.id),
+            elsewhere_ending=str(failing.id),
+            elsewhere_call=str(elsewhere_call.id),
+            confirmation=await confirmed(world),
             mapping=str(mapping.id),
             invited=str(invited.member.id),
             invited_mapping=str(invited.mapping.id),
@@ -238,12 +262,13 @@ def examples(s: Stage) -> list[Example]:
     held = {"job_id": s.held_job}
     limit = {"limit": "5"}
     model = {
-        "model": "scripted", "temperature": 0.5, "max_tokens": 1000, "system_prompt": "Be brief.",
-        "script": [{"text": "Done."}],
+        "model": "scripted", "temperature": 0.5, "max_tokens": 1000, "context_tokens": 50000, "context_turns": 100, "system_prompt": "Be brief.",
+        "script": [{"text": "Done."}], "stand_in": "script",
     }  # fmt: skip
     limits = {
         "max_concurrent_jobs": 2, "max_memory_mb": 64, "timeout_seconds": 60, "step_timeout_seconds": 50,
         "call_timeout_seconds": 40, "chunk_timeout_seconds": 30, "max_iterations": 20, "token_budget": 10_000,
+        "cost_budget_usd": 2.5, "daily_token_budget": 100_000, "daily_cost_budget_usd": 10.5,
         "retry_base_seconds": 0.5, "retry_cap_seconds": 60.5, "idle_timeout_seconds": 600,
     }  # fmt: skip
     demanded = {
@@ -368,7 +393,10 @@ def examples(s: Stage) -> list[Example]:
         ),
         Example("GET /v1/agents/{agent}/versions", agent, limit),
         Example("DELETE /v1/agents/{agent}", {"agent": s.spare_agent}),
-        Example("POST /v1/sessions", body={"agent": s.agent, "title": "A run", "context": {"ticket": 7}}),
+        Example(
+            "POST /v1/sessions",
+            body={"agent": s.agent, "kind": "external", "title": "A run", "context": {"ticket": 7}},
+        ),
         Example(
             "GET /v1/sessions",
             query={**limit, "status": "ACTIVE", "agent": s.agent, "member_id": s.member},
@@ -379,6 +407,35 @@ def examples(s: Stage) -> list[Example]:
         ),
         Example("POST /v1/sessions/{session_id}/messages", session, body={"text": "And then?"}),
         Example("GET /v1/sessions/{session_id}/messages", session, limit),
+        Example("GET /v1/sessions/{session_id}/memory", session, limit),
+        Example(
+            "POST /v1/sessions/{session_id}/calls",
+            {"session_id": s.elsewhere},
+            body={
+                "tool": "ship.later", "arguments": {"version": "2"}, "risk": "low", "timeout_seconds": 5.0,
+                "on_uncertain": "fail", "dispatch": False, "sender": "try-1", "says": "Now?",
+                "parameters": {"type": "object"}, "read_only": False, "key": "stage-1",
+                "callback": s.hook,
+            },
+        ),
+        Example("GET /v1/calls", query={**limit, "session_id": s.elsewhere, "status": "intended"}),
+        Example("GET /v1/calls/{call_id}", {"call_id": s.elsewhere_call}, {"wait": "0"}),
+        Example(
+            "POST /v1/calls/{call_id}/intent",
+            {"call_id": s.elsewhere_call},
+            body={"input_hash": SHIP_HASH, "sender": "stage", "did_not_happen": False, "renew": False},
+        ),
+        Example(
+            "POST /v1/calls/{call_id}/outcome",
+            {"call_id": s.elsewhere_call},
+            body={"status": "completed", "result": {"ok": True}, "error": None, "attempt": 1, "probed": False},
+        ),
+        Example(
+            "POST /v1/sessions/{session_id}/complete",
+            {"session_id": s.elsewhere},
+            body={"result": {"n": 1}, "error": None},
+        ),
+        Example("POST /v1/sessions/{session_id}/fail", {"session_id": s.elsewhere_ending}, body={"error": "gone", "result": None}),
         Example("GET /v1/sessions/{session_id}/events", session, {**limit, "after": "1"}),
         Example("POST /v1/sessions/{session_id}/pause", session, body={"reason": "lunch"}),
         Example("POST /v1/sessions/{session_id}/resume", session, body={"note": "back"}),
@@ -402,9 +459,13 @@ def examples(s: Stage) -> list[Example]:
         Example("GET /v1/jobs/{job_id}/history", job),
         Example("GET /v1/jobs/{job_id}/events", held, {**limit, "after": "1", "follow": "session"}),
         Example("GET /v1/jobs/{job_id}/steps", held, {**limit, "above": "-1"}),
+        Example("GET /v1/jobs/{job_id}/journal", held, {**limit, "above": "-1"}),
         Example("GET /v1/jobs/{job_id}/checkpoint", held),
         Example("GET /v1/jobs/{job_id}/results/{result_id}", {**held, "result_id": s.result}),
         Example("GET /v1/jobs/{job_id}/questions", held),
+        Example("GET /v1/jobs/{job_id}/waits", held),
+        Example("POST /v1/signals", body={"name": "paid", "key": "order-1", "payload": {"amount": 3}}),
+        Example("GET /v1/signals", query={**limit, "name": "paid", "key": "order-1"}),
         Example(
             "POST /v1/jobs/{job_id}/calls/{call_id}/settle",
             {**held, "call_id": s.call},
@@ -496,7 +557,33 @@ def examples(s: Stage) -> list[Example]:
             },
         ),
         Example("POST /v1/policies/simulate", body={"text": "policies: []", "within_seconds": 60}),
+        Example(
+            "PUT /v1/model-keys/{provider}", {"provider": "openai"}, body={"key": "sk-of-the-stage-0002"}
+        ),
+        Example("GET /v1/model-keys"),
+        Example("GET /v1/model-keys/{provider}", {"provider": "openai"}),
+        Example("DELETE /v1/model-keys/{provider}", {"provider": "anthropic"}),
+        Example(
+            "GET /v1/usage",
+            query={
+                **limit, "by": "agent", "since": "2026-01-01T00:00:00Z", "until": "2100-01-01T00:00:00Z",
+                "agent": s.agent, "job_id": s.job,
+            },
+        ),
+        Example("GET /v1/jobs/{job_id}/usage", job),
         Example("GET /v1/tools"),
+        Example("GET /v1/tools/versions", query={"app": "office"}),
+        Example("GET /v1/tools/servers"),
+        Example(
+            "POST /v1/tools/confirmations",
+            body={
+                "tool": "files.read_query", "app": "office", "digest": DIGEST, "read_only": True, "idempotent": True,
+                "risk": "low", "note": "looked at its source",
+            },
+        ),
+        Example("GET /v1/tools/confirmations", query={**limit, "holding": "true"}),
+        Example("GET /v1/tools/confirmations/{confirmation_id}", {"confirmation_id": s.confirmation}),
+        Example("POST /v1/tools/confirmations/{confirmation_id}/revoke", {"confirmation_id": s.confirmation}),
         Example("GET /v1/workers"),
         Example("GET /schemas/checkpoint/v1.json"),
         Example("GET /healthz"),

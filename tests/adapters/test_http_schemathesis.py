@@ -39,6 +39,7 @@ from tests.conftest import PAGES, Urls
 from tests.people import Person, World
 from tests.receivers import nowhere
 from tests.servers import VAULT
+from tests.tool_confirmations import DIGEST
 
 CHECKS: list[schemathesis.CheckFunction] = [
     not_a_server_error,
@@ -134,15 +135,22 @@ def _known(stage: Stage, operation: Operation) -> dict[str, list[Any]]:
         "key_id": [stage.key],
         "connection_id": [stage.connection, stage.hook],
         "agent": [stage.spare_agent] if deletes else [stage.agent, "deployer"],
-        "session_id": [stage.session, stage.ending_session],
+        "session_id": [stage.elsewhere]
+        if operation.path.endswith(("/calls", "/complete", "/fail"))
+        else [stage.session, stage.ending_session],
         "job_id": [stage.job, stage.cancelled_job, stage.held_job, stage.held_job],
-        "call_id": [stage.call],
+        "call_id": [stage.elsewhere_call] if operation.path.startswith("/v1/calls") else [stage.call],
         "request_id": [stage.job, stage.held_job],
         "tool_call_id": [stage.asking_call],
         "approval_id": [stage.handed_on]
         if operation.path.endswith("/delegate")
         else [stage.approval, stage.card],
         "standing_id": [stage.standing],
+        "confirmation_id": [stage.confirmation],
+        "tool": ["files.read_query"],
+        "app": ["office"],
+        "digest": [DIGEST],
+        "provider": ["anthropic"] if deletes else ["openai", "anthropic"],
         "input_hash": [SHIP_HASH],
         "result_id": [stage.result],
         "text": ["policies: []"],

@@ -25,8 +25,10 @@ ALLOWED_IN = ("manifests/", "domain/trace.py", "domain/checkpoint", "runtime/pro
 @pytest.mark.proves("D.23")
 def test_the_public_names_are_these() -> None:
     assert sorted(cortex_plane.__all__) == [
-        "AgentDraft", "App", "Client", "ConnectionDraft", "CortexError", "DidNotHappen", "Happened", "InboundMessage",
-        "JobDraft", "KeyDraft", "ModelConfig", "Role", "ToolContext", "ToolError", "UncertainOutcome", "__version__",
+        "AgentDraft", "App", "ApprovalPending", "Client", "ConnectionDraft", "Context", "ContextMisused", "CortexError",
+        "Decision", "Denied", "DidNotHappen", "Happened", "InboundMessage", "JobDraft", "KeyDraft", "ModelConfig", "Role",
+        "Secret", "StepFailed", "ToolContext", "ToolDenied", "ToolError", "ToolFailed", "UncertainOutcome", "WaitTimeout",
+        "__version__",
     ]  # fmt: skip
     for name in cortex_plane.__all__:
         assert getattr(cortex_plane, name) is not None

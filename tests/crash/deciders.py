@@ -10,8 +10,9 @@ from cortex_plane.domain.approvals import Channel, Choice, Decision, DelegationD
 from cortex_plane.domain.credentials import TokenDecision
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.jobs import Cancellation
+from cortex_plane.domain.signals import SignalDraft
 from cortex_plane.domain.standing_approvals import StandingDraft
-from cortex_plane.operations import approvals, credentials, deadlines, keys, steering
+from cortex_plane.operations import approvals, credentials, deadlines, keys, signals, steering
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage.database import Database
 from tests.operations.approval_racer import follow
@@ -54,3 +55,10 @@ async def act_when_due(db: Database, given: dict[str, Any]) -> None:
 async def cancel(db: Database, given: dict[str, Any]) -> None:
     actor = await keys.authenticate(db, given["secret"])
     await steering.cancel(db, actor, UUID(given["job"]), Cancellation())
+
+
+async def send_signal(db: Database, given: dict[str, Any]) -> None:
+    actor = await keys.authenticate(db, given["secret"])
+    draft = SignalDraft(name=given["name"], key=given["key"], payload=given["payload"])
+    once = Once(key=given["once"], fingerprint=b"the same") if given.get("once") else None
+    await signals.send(db, actor, draft, once, at_once=given.get("at_once", 1000))

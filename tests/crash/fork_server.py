@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import importlib
 import json
 import os
 import selectors
@@ -19,6 +20,7 @@ import socket
 import sys
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -31,10 +33,15 @@ from cortex_plane.storage.database import Database
 from cortex_plane.storage.hints import listening
 from tests.crash import deciders
 from tests.crash.tools import SHORT, TOOL_SECONDS, crash_app, renamed
+from tests.mcp_servers.apps import mortal
 from tests.runtime.planes import KEY
 from tests.servers import VAULT
 
 _PR_SET_PDEATHSIG = 1
+PROVIDER_MODULES = (
+    "pydantic_ai.direct", "pydantic_ai.models.anthropic", "pydantic_ai.providers.anthropic", "genai_prices",
+)  # fmt: skip
+MCP_MODULES = ("mcp", "mcp.client.subscriptions", "jsonschema")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -59,6 +66,10 @@ class Order:
     verb: str | None = None
     """Not a worker: a process that does this to an approval, once, and ends."""
     arguments: dict[str, Any] | None = None
+    environment: dict[str, str] | None = None
+    """Keys and addresses of model providers."""
+    folder: str | None = None
+    """Not the app of all others: the one with MCP servers, which write what they did into this folder."""
 
 
 async def _work(order: Order, app: App) -> None:
@@ -68,9 +79,8 @@ async def _work(order: Order, app: App) -> None:
         await getattr(deciders, order.verb)(db, order.arguments)
         await db.close()
         return
-    worker = Worker(
-        db, [renamed(app, order.app)], KEY, replace(SHORT, **order.settings or {}), name=order.name
-    )
+    mine = renamed(app, order.app) if order.folder is None else mortal(Path(order.folder))
+    worker = Worker(db, [mine], KEY, replace(SHORT, **order.settings or {}), name=order.name)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
     async with AsyncExitStack() as stack:
         if order.listens:
@@ -91,6 +101,7 @@ def _child(order: Order, app: App, parent: int) -> None:
         os._exit(1)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.environ.update(order.environment or {})
     output = os.open(order.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -137,6 +148,12 @@ class _Server:
             client.close()
             return
         order = Order(**json.loads(said))
+        # Once, and not by every worker: it takes longer than a worker's life.
+        for module in (
+            *(PROVIDER_MODULES if order.environment else ()),
+            *(MCP_MODULES if order.folder else ()),
+        ):
+            importlib.import_module(module)
         if order.tool_seconds not in self._apps:
             self._apps[order.tool_seconds] = crash_app(self._world, order.tool_seconds)
         app, parent = self._apps[order.tool_seconds], os.getpid()

@@ -24,11 +24,12 @@ async def recorded(stage: Stage, run: Run) -> list[str]:
 def worth_a_try(points: Sequence[str], *, statements: bool = False) -> list[str]:
     """All but the later repetitions of what happens again and again.
 
-    And but the window that is left: whoever is stopped after its last look at the clock acts when it wakes up. To die
-    at a statement inside of a transaction is to die before its commit; those that ask and decide are tried all the same.
+    And but the look for orphans, which a worker takes only once it has been there for a while. And but the window that is
+    left: whoever is stopped after its last look at the clock acts when it wakes up. To die at a statement inside of a
+    transaction is to die before its commit; those that ask and decide are tried all the same.
     """
     once = [point for point in points if name(point) not in TIMED or point.endswith("#1")]
-    left_out = ("act:before",) if statements else ("act:before", "statement:")
+    left_out = ("act:before", "find_orphans:", *(() if statements else ("statement:",)))
     return [point for point in once if not point.startswith(left_out)]
 
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from benchmarks.world import World
 
 from cortex_plane.domain.tools import DidNotHappen, Happened
+from cortex_plane.runtime.code.context import Context
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.runtime.tools.context import ToolContext
 from cortex_plane.runtime.worker import WorkerSettings
@@ -87,7 +88,28 @@ def crash_app(outside: World, timeout: float = TOOL_SECONDS) -> App:
         """Acts; the job is given up where it is uncertain."""
         return await act(Kind.OR_FAIL, word, delay_ms, ctx, None, None)
 
+    app.agent(walk)
     return app
+
+
+async def walk(ctx: Context) -> dict[str, Any]:
+    """An agent written as code, with every kind of operation."""
+
+    async def branch(kind: Kind, word: str) -> None:
+        await ctx.step("think", lambda: word)
+        await ctx.tool(kind, word=word)
+
+    await ctx.step("plan", lambda: "planned")
+    await ctx.tool("look", at="here")
+    await ctx.tool(Kind.WITH_KEY, word="a")
+    await ctx.sleep(0.02)
+    await ctx.gather(branch(Kind.PROBED, "b"), branch(Kind.ASKED, "c"))
+    said = await ctx.request_approval("Go on?", details={"job": str(ctx.job_id)})
+    if said:
+        await ctx.tool(Kind.WITH_KEY, word="d")
+    await ctx.model("What next?")
+    await ctx.tool(Kind.OR_FAIL, word="e")
+    return {"text": "done"}
 
 
 def renamed(app: App, name: str) -> App:

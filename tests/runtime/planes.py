@@ -16,11 +16,10 @@ from cortex_plane.domain.jobs import TERMINAL, Job, JobDraft, JobStatus, Step
 from cortex_plane.domain.models import Request, Response, TextChunk, Turn
 from cortex_plane.domain.values import adapter
 from cortex_plane.operations import agents, attempts, audit, jobs, steering, workers
-from cortex_plane.runtime.executor import Attempt
 from cortex_plane.runtime.models.backends import Backends
 from cortex_plane.runtime.models.scripted import ScriptedModel
 from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.worker import Worker, WorkerSettings
+from cortex_plane.runtime.worker import Worker, WorkerSettings, attempt_of
 from cortex_plane.storage.database import NOBODY, Database
 from tests.people import World
 
@@ -160,7 +159,7 @@ async def died(db: Database, *apps: App, backends: Backends | None = None) -> As
     worker, given = await leased(db, *apps)
     host = replace(worker._host, backends=backends or Backends())
     try:
-        await Attempt(host, given).run()
+        await attempt_of(host, given).run()
     except Died:
         await expire(db, worker)
         return given

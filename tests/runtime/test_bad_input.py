@@ -409,7 +409,9 @@ async def test_an_unknown_model_fails_the_job_and_names_those_there_are(
 ) -> None:
     job, _ = await outcome(world, an_app(stuck), [], model="gpt-17")
     assert (job.status, job.retry_count) == (JobStatus.FAILED, 0)
-    assert "No backend answers for the model `gpt-17`; there is `scripted`." in (job.error_message or "")
+    assert "No backend answers for the model `gpt-17`; there is `anthropic`, `openai`, `scripted`." in (
+        job.error_message or ""
+    )
     assert names_what_to_do(job, 0)
 
 
@@ -467,11 +469,12 @@ async def test_a_response_that_cannot_be_stored_fails_the_job(world: World, stuc
 
 @pytest.mark.proves("D.40")
 async def test_the_token_budget_ends_the_job(world: World, stuck: threading.Event) -> None:
-    job, steps = await outcome(
-        world, an_app(stuck), [turn(call("add", a=1)), turn(call("add", a=2))], limits={"token_budget": 10}
-    )
+    script = [turn(call("add", a=1)), turn(call("add", a=2))]
+    _, (first, *_) = await outcome(world, an_app(stuck), script, slug="rich")
+    budget = first.prompt_tokens + first.completion_tokens
+    job, steps = await outcome(world, an_app(stuck), script, limits={"token_budget": budget})
     assert (job.status, len(steps)) == (JobStatus.FAILED, 1)
-    assert "its budget is 10." in (job.error_message or "")
+    assert f"its budget is {budget}." in (job.error_message or "")
     assert names_what_to_do(job, 1)
 
 

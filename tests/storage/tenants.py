@@ -13,19 +13,29 @@ import asyncpg
 from cortex_plane.domain.absences import AbsenceDraft
 from cortex_plane.domain.approvals import Channel, Choice, Decision, DelegationDraft
 from cortex_plane.domain.attempts import Write
+from cortex_plane.domain.calls import CallDraft
 from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.identities import LinkDraft
 from cortex_plane.domain.jobs import Cancellation, JobDraft, JobStatus
 from cortex_plane.domain.members import Role
+from cortex_plane.domain.model_keys import ModelKeyDraft, Provider
+from cortex_plane.domain.models import Usage
+from cortex_plane.domain.sessions import SessionDraft, SessionKind
+from cortex_plane.domain.signals import SignalDraft
+from cortex_plane.domain.usage import ModelCall
 from cortex_plane.operations import (
     absences,
     approvals,
     browser_sessions,
+    calls,
     credentials,
     jobs,
     linking,
+    model_keys,
     roots,
+    sessions,
+    signals,
     steering,
 )
 from cortex_plane.operations.verbs import new_id
@@ -34,12 +44,14 @@ from tests.notifications import dead_letter
 from tests.people import World
 from tests.standing_approvals import given_standing
 from tests.storage.leases import Held, call, ledger, make_worker, step
+from tests.tool_confirmations import confirmed
 
 # Tables that belong to no org, each with its reason. A test proves that nothing in them could name one.
 NOT_A_TENANTS = {
     "schema_migration": "what was applied to this database",
     "worker": "processes of the platform, which run jobs of every org",
     "tool_version": "the code that workers loaded",
+    "tool_server": "programs of the platform beside its workers",
     "plane_key": "the fingerprint of the key that the whole plane signs with",
     "platform_policy": "rows that limit every org, written by whoever migrates",
     "platform_policy_version": "how often those rows have changed",
@@ -61,15 +73,64 @@ async def populate(world: World) -> None:
     assert await events.append_chunks(
         world.db, world.org_id, held.given.job_id, held.worker, held.given.epoch, 1, ["I "]
     )
+    await _spend(world, held)
+    memory = {"message_seq": 1, "summary": "They said hello.", "facts": ["It was polite."]}
+    await held.write(Write(more={"memory": memory}))
+    entry = {
+        "key": "plan#0",
+        "position": 0,
+        "kind": "step",
+        "name": "plan",
+        "input_hash": "ab" * 32,
+        "status": "open",
+    }
+    await held.write(Write(more={"journal": [entry]}))
     await held.write(Write(status=JobStatus.RUNNING))
     await _approve_one(world)
     await _go_away(world)
     await _link(world)
     await _hear(world)
+    await _signal(world)
+    await _call_elsewhere(world)
+    await confirmed(world)
     await roots.make(world.db, world.org_id)
     for _ in range(2):
         link = await browser_sessions.issue_own_login_link(world.db, world.admin.actor)
         await browser_sessions.log_in(world.db, link.url_path.rpartition("/")[2])
+
+
+async def _signal(world: World) -> None:
+    """A signal, and a job that waited for it. It is over afterwards."""
+    job = await jobs.submit(world.db, world.admin.actor, JobDraft(agent=world.agent.slug))
+    worker = await make_worker(world.db)
+    while (held := await Held.claim_of(world.db, worker, world.org_id)).given.job_id != job.id:
+        await held.write(Write(status=JobStatus.PAUSED, hold="code_changed"))
+    wait = {"entry": "paid#0", "name": "paid", "key": "order-1"}
+    await held.write(Write(status=JobStatus.SLEEPING, delay_seconds=None, more={"waits": [wait]}))
+    await signals.send(
+        world.db, world.admin.actor, SignalDraft(name="paid", key="order-1", payload={"amount": 3})
+    )
+    await steering.cancel(world.db, world.admin.actor, job.id, Cancellation())
+
+
+async def _call_elsewhere(world: World) -> None:
+    """A call of an agent that runs elsewhere: allowed, and not begun."""
+    draft = SessionDraft(agent=world.agent.slug, kind=SessionKind.EXTERNAL)
+    session = await sessions.create(world.db, world.admin.actor, draft)
+    asked = CallDraft(tool="pay.out", parameters={"type": "object"}, key="order-1")
+    await calls.authorize(world.db, world.admin.actor, session.id, asked)
+
+
+async def _spend(world: World, held: Held) -> None:
+    """A key of the org's own, and an answer that was paid for with it."""
+    await model_keys.put(
+        world.db, world.admin.actor, Provider.ANTHROPIC, ModelKeyDraft(key="sk-ant-of-the-org-0001")
+    )
+    asked = ModelCall(
+        id=new_id(), step_index=0, purpose="step", model="anthropic:m", estimated=False, seconds=1.0,
+        usage=Usage(prompt_tokens=10, completion_tokens=5), cost_micros=7,
+    )  # fmt: skip
+    await held.write(Write(more={"usage": [asked.row()]}))
 
 
 async def _hear(world: World) -> None:

@@ -128,8 +128,8 @@ OF_0001 = {
 
 
 LATER_THAN_0001 = {
-    "advance_job", "approvals", "browser_sessions", "claiming", "count_suspended_sessions", "credentials", "deliver_message",
-    "events", "identities", "ingest_message", "outbox", "policies", "resolvers", "roots", "session_guard", "standing_approvals",
+    "advance_job", "approvals", "browser_sessions", "callbacks", "claiming", "count_suspended_sessions", "credentials", "deliver_message",
+    "events", "external", "identities", "ingest_message", "journal", "memories", "outbox", "policies", "resolvers", "roots", "session_guard", "signals", "standing_approvals",
     "webhooks", "workers",
 }  # fmt: skip
 

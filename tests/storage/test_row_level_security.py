@@ -40,11 +40,14 @@ DEFINERS = {
     "find_leased": "cortex_claimer",
     "find_cancelled": "cortex_claimer",
     "find_due_approvals": "cortex_scheduler",
+    "find_due_calls": "cortex_scheduler",
     "find_idle_sessions": "cortex_scheduler",
     "claim_notifications": "cortex_scheduler",
     "next_deadline": "cortex_scheduler",
     "forget_chunks": "cortex_scheduler",
     "find_unrooted": "cortex_scheduler",
+    "find_untold_signals": "cortex_scheduler",
+    "forget_signals": "cortex_scheduler",
 }
 ROLES = ("cortex_app", "cortex_resolver", "cortex_claimer", "cortex_scheduler")
 
@@ -52,7 +55,9 @@ ROLES = ("cortex_app", "cortex_resolver", "cortex_claimer", "cortex_scheduler")
 RIGHTS_WITHOUT_AN_ORG = {
     "schema_migration": {"select"},
     "worker": {"select", "insert", "delete", "update expires_at", "update stopped_at"},
-    "tool_version": {"select", "insert"},
+    "tool_version": {"select", "insert", "update published_at"},
+    "tool_server": {"select", "insert", "delete"}
+    | {f"update {c}" for c in ("state", "since", "reason", "tools")},
     "plane_key": {"select", "insert"},
     "platform_policy": {"select"},
     "platform_policy_version": {"select"},
@@ -110,6 +115,7 @@ async def test_nothing_opens_another_way_to_the_rows(admin: asyncpg.Connection) 
         ("agent_version", "claimer", "SELECT", "['cortex_claimer']"),
         ("approval_request", "scheduler", "SELECT", "['cortex_scheduler']"),
         ("session", "scheduler", "SELECT", "['cortex_scheduler']"),
+        ("external_call", "scheduler", "SELECT", "['cortex_scheduler']"),
         ("notification", "scheduler", "SELECT", "['cortex_scheduler']"),
         ("notification", "scheduler_takes", "UPDATE", "['cortex_scheduler']"),
         ("org", "scheduler", "SELECT", "['cortex_scheduler']"),
@@ -117,6 +123,11 @@ async def test_nothing_opens_another_way_to_the_rows(admin: asyncpg.Connection) 
         ("audit_root", "scheduler", "SELECT", "['cortex_scheduler']"),
         ("text_chunk", "scheduler", "SELECT", "['cortex_scheduler']"),
         ("text_chunk", "scheduler_deletes", "DELETE", "['cortex_scheduler']"),
+        ("signal", "scheduler", "SELECT", "['cortex_scheduler']"),
+        ("signal", "scheduler_deletes", "DELETE", "['cortex_scheduler']"),
+        ("job_wait", "scheduler", "SELECT", "['cortex_scheduler']"),
+        ("job_wait", "scheduler_deletes", "DELETE", "['cortex_scheduler']"),
+        ("job", "scheduler_of_waits", "SELECT", "['cortex_scheduler']"),
     }
     # A foreign table or a view would show its owner's rows, unless the view runs with the rights of whoever asks.
     views = await admin.fetch(

@@ -41,7 +41,7 @@ LEASED = {"status": "RUNNING", "worker_id": UUID(int=1)}
 APPEND_ONLY = (
     "agent_version", "message", "audit_entry", "event", "job_history", "step",
     "call_authorization", "stored_result", "policy_version", "approval_invocation", "approval_delegation",
-    "approval_event",
+    "approval_event", "model_call",
 )  # fmt: skip
 
 # Every value that some state asks for, so that only the trigger decides.
@@ -369,7 +369,7 @@ async def test_the_app_may_delete_little_and_truncate_nothing(
                 erasable.add(table)
             else:
                 assert isinstance(error, asyncpg.InsufficientPrivilegeError), table
-    # What is over: links and sessions of browsers, tokens and secrets that nobody accepts, and text that a message stands for by now.
+    # What is over: links and sessions of browsers, tokens, secrets and keys that nobody uses, and text that a message stands for by now.
     over = {
         "login_link",
         "browser_session",
@@ -378,5 +378,6 @@ async def test_the_app_may_delete_little_and_truncate_nothing(
         "signing_secret",
         "identity_code",
         "identity_guess",
+        "model_key",
     }
     assert erasable == {"team", "team_member", "agent"} | over

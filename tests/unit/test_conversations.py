@@ -3,8 +3,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.domain.conversations import Said, StepRow, opening, rebuilt, result_of, spoken
-from cortex_plane.domain.jobs import JobKind
+from cortex_plane.domain.conversations import Said, StepRow, heard, opening, rebuilt, result_of
 from cortex_plane.domain.models import AssistantTurn, CallRequest, CallResult, ToolTurn, UserTurn
 from tests.unit.test_effects import a_call
 
@@ -29,9 +28,9 @@ def test_a_task_begins_with_its_text_or_with_all_of_its_payload() -> None:
 
 def test_what_a_job_said_itself_stands_in_its_steps() -> None:
     talk = [said(1, "Hi"), said(2, "Hello", OTHER), said(3, "Mine", MINE)]
-    assert spoken(talk, MINE) == [UserTurn("Hi"), AssistantTurn(text="Hello")]
+    assert [entry.turn for entry in heard(talk, MINE)] == [UserTurn("Hi"), AssistantTurn(text="Hello")]
     system = Said(seq=4, role="system", text="note", job_id=None)
-    assert spoken([system], MINE) == []
+    assert heard([system], MINE) == []
 
 
 def test_turns_stand_in_the_order_in_which_they_were_heard() -> None:
@@ -57,8 +56,8 @@ def test_turns_stand_in_the_order_in_which_they_were_heard() -> None:
     middle = [AssistantTurn(text="before"), UserTurn("two"), AssistantTurn(text="Re: two")]
 
     def turns(finished_below: int, read_to: int) -> list[Any]:
-        heard = [each for each in talk if each.seq <= read_to]
-        return list(rebuilt(JobKind.CONVERSATION, MINE, {}, heard, steps, calls, finished_below))
+        read = [each for each in talk if each.seq <= read_to]
+        return list(rebuilt(MINE, read, steps, calls, finished_below))
 
     assert turns(0, 0) == []
     assert turns(0, 1) == [UserTurn("one")]
@@ -72,8 +71,27 @@ def test_turns_stand_in_the_order_in_which_they_were_heard() -> None:
 
 
 def test_a_task_hears_no_messages() -> None:
-    assert rebuilt(JobKind.TASK, MINE, {"text": "Go."}, [], [step(0, 0, "Done.")], {}, 1) == [
-        UserTurn("Go."), AssistantTurn(text="Done."),
+    turns = rebuilt(MINE, [], [step(0, 0, "Done.")], {}, 1, opening({"text": "Go."}))
+    assert list(turns) == [UserTurn("Go."), AssistantTurn(text="Done.")]
+
+
+def test_every_turn_says_which_rows_it_comes_from() -> None:
+    """So that a memory can say how far it goes."""
+    talk = [said(3, "one"), said(4, "before", OTHER), said(5, "Mine", MINE), said(6, "two")]
+    calls: dict[int, Any] = {2: [a_call(position=0, result=1)]}
+    thread = rebuilt(MINE, talk, [step(2, 4, None, "look"), step(3, 4, "Mine")], calls, 4)
+    assert [(entry.step, entry.seq) for entry in thread.entries] == [
+        (None, 3), (None, 4), (2, 4), (2, 4), (3, 4), (None, 6),
+    ]  # fmt: skip
+
+
+def test_what_a_person_asked_last_stands_in_front_until_somebody_speaks_again() -> None:
+    steps = [step(2, 4, "Still at it.")]
+    assert list(rebuilt(MINE, [], steps, {}, 3, UserTurn("Go."))) == [
+        UserTurn("Go."), AssistantTurn(text="Still at it."),
+    ]  # fmt: skip
+    assert list(rebuilt(MINE, [said(5, "Well?")], steps, {}, 3, UserTurn("Go."))) == [
+        AssistantTurn(text="Still at it."), UserTurn("Well?"),
     ]  # fmt: skip
 
 

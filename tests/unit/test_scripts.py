@@ -221,6 +221,23 @@ def test_what_no_script_may_say(turn: Any) -> None:
         _parsed([turn])
 
 
+def test_a_turn_may_be_for_certain_messages_alone() -> None:
+    script = [
+        ScriptTurn(said="refund", text="How much?"),
+        ScriptTurn(said="thanks", text="You are welcome."),
+        ScriptTurn(text="Anything else?"),
+    ]
+
+    def said(message: str, index: int) -> str | None:
+        return answer(
+            script, _request(UserTurn("refund thanks"), UserTurn(message), index=index)
+        ).response.text
+
+    assert [said("a refund, please", n) for n in range(3)] == ["How much?", "Anything else?", THE_END]
+    assert [said("thanks", n) for n in range(2)] == ["You are welcome.", "Anything else?"]
+    assert [said("hello", n) for n in range(2)] == ["Anything else?", THE_END]
+
+
 def test_scripts_have_limits() -> None:
     _parsed([{"text": "a"}] * MAX_TURNS)
     with pytest.raises(ValidationError, match="at most 1000 items"):

@@ -20,25 +20,29 @@ from cortex_plane.adapters.cli import (
     agents,
     approvals,
     audit,
+    calls,
     connections,
     deliveries,
     jobs,
     keys,
     members,
+    model_keys,
     orgs,
     policies,
     proofs,
     sessions,
+    signals,
     standing_approvals,
     teams,
     tools,
+    usage,
     users,
     workers,
 )
 from cortex_plane.adapters.cli.output import AsJson, console, said, show_one
-from cortex_plane.adapters.cli.plane import guarded, run
+from cortex_plane.adapters.cli.plane import fail, guarded, run
 from cortex_plane.bootstrap import demo_commands
-from cortex_plane.domain.errors import SetupError
+from cortex_plane.domain.errors import CortexError, SetupError
 from cortex_plane.settings import load
 
 if TYPE_CHECKING:
@@ -50,12 +54,15 @@ app = typer.Typer(
     help="Agents that never lose their place and never act without permission.",
 )
 db = typer.Typer(no_args_is_help=True, help="The database: migrate it, look at it, make a login for it.")
+doctor = typer.Typer(help="Examine this machine, the database and the API.")
 for noun, commands in {
-    "org": orgs, "team": teams, "member": members, "user": users, "absence": absences, "key": keys, "connection": connections, "agent": agents,
-    "session": sessions, "job": jobs, "approval": approvals, "standing": standing_approvals, "delivery": deliveries, "policy": policies, "tool": tools, "workers": workers, "audit": audit,
+    "org": orgs, "team": teams, "member": members, "user": users, "absence": absences, "key": keys, "model-key": model_keys, "connection": connections, "agent": agents,
+    "session": sessions, "call": calls, "job": jobs, "signal": signals, "approval": approvals, "standing": standing_approvals, "delivery": deliveries, "policy": policies, "tool": tools, "workers": workers, "audit": audit,
 }.items():  # fmt: skip
     app.add_typer(commands.app, name=noun)
+app.command("usage")(usage.usage)
 app.add_typer(db, name="db")
+app.add_typer(doctor, name="doctor")
 app.add_typer(demo_commands.app, name="demo")
 
 
@@ -153,12 +160,14 @@ def me(as_json: AsJson = False) -> None:
     show_one(run(lambda plane: plane.me()), as_json)
 
 
-@app.command("doctor")
-def doctor_command() -> None:
+@doctor.callback(invoke_without_command=True)
+def doctor_command(context: typer.Context) -> None:
     """Examine this machine, the database and the API."""
-    from cortex_plane.bootstrap import doctor
+    if context.invoked_subcommand is not None:
+        return
+    from cortex_plane.bootstrap.doctor import examine
 
-    findings = doctor.examine(load())
+    findings = examine(load())
     table = Table(box=None, pad_edge=False, show_header=False)
     for finding in findings:
         table.add_row(
@@ -169,6 +178,28 @@ def doctor_command() -> None:
     console.print(table)
     if not all(finding.ok for finding in findings):
         raise typer.Exit(1)
+
+
+@doctor.command()
+def preflight(
+    apps: Annotated[
+        list[str] | None,
+        typer.Option("--app", help="An app that workers will load: package.module:app. Any number of times."),
+    ] = None,
+    replay: Annotated[
+        bool, typer.Option(help="Also run code agents up to where they stand, on what they recorded.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List parked jobs that the code, tools and models loaded here cannot resume. Exit code 0: none; 1: some; 2: could not look."""
+    from cortex_plane.bootstrap.preflight import COULD_NOT_LOOK
+    from cortex_plane.bootstrap.preflight import preflight as look
+
+    try:
+        code = look(load(), _app_url(), apps or [], as_json=as_json, replay=replay)
+    except CortexError as error:
+        fail(error, COULD_NOT_LOOK)
+    raise typer.Exit(code)
 
 
 @db.command("migrate")

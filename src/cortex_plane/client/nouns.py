@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
+from cortex_plane.client.calls import Calls, ExternalSession
 from cortex_plane.client.events import Lost
 from cortex_plane.client.transport import Transport
 from cortex_plane.domain.agents import Agent, AgentChange, AgentDraft, AgentStatus, AgentVersion
@@ -35,8 +36,10 @@ from cortex_plane.domain.jobs import (
     Resumption,
     Step,
 )
+from cortex_plane.domain.journal import Entry
 from cortex_plane.domain.keys import Key, KeyDraft, NewKey
 from cortex_plane.domain.members import Member, MemberChange, MemberDraft, Role
+from cortex_plane.domain.memories import SessionMemory
 from cortex_plane.domain.messages import Delivery, InboundMessage, Message, MessageDraft
 from cortex_plane.domain.orgs import NewOrg, Org, OrgChange, OrgDraft
 from cortex_plane.domain.roots import AuditRoot, RootMade
@@ -44,13 +47,14 @@ from cortex_plane.domain.sessions import (
     Session,
     SessionChange,
     SessionDraft,
+    SessionKind,
     SessionReceipt,
     SessionStatus,
     Termination,
 )
+from cortex_plane.domain.signals import Wait
 from cortex_plane.domain.signing import SigningKey
 from cortex_plane.domain.teams import Team, TeamChange, TeamDraft
-from cortex_plane.domain.tools import ToolVersion
 from cortex_plane.domain.webhooks import Ping
 from cortex_plane.domain.workers import Worker
 
@@ -213,6 +217,19 @@ class Sessions(_Noun):
             Session, "POST", "/v1/sessions", body=draft, idempotency_key=idempotency_key
         )
 
+    async def open_external(
+        self,
+        agent: str,
+        *,
+        title: str | None = None,
+        context: dict[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> ExternalSession:
+        """For an agent that runs here: it asks with `authorize` before it acts."""
+        draft = SessionDraft(agent=agent, kind=SessionKind.EXTERNAL, title=title, context=context or {})
+        made = await self.create(draft, idempotency_key=idempotency_key)
+        return ExternalSession(made, Calls(self._transport))
+
     async def get(self, id: UUID) -> Session:
         return await self._transport.one(Session, "GET", f"/v1/sessions/{id}")
 
@@ -260,6 +277,10 @@ class Sessions(_Noun):
     def messages(self, id: UUID, limit: int | None = None) -> AsyncIterator[Message]:
         return self._transport.pages(Message, f"/v1/sessions/{id}/messages", limit=limit)
 
+    def memory(self, id: UUID, limit: int | None = None) -> AsyncIterator[SessionMemory]:
+        """What is kept of what no longer fits into the model's window: the newest first, then how it came about."""
+        return self._transport.pages(SessionMemory, f"/v1/sessions/{id}/memory", limit=limit)
+
     def events(self, id: UUID, *, after: int = 0, on_lost: Lost | None = None) -> AsyncIterator[Event]:
         """What happens in it after number ``after``, without end; a lost connection is made again."""
         return self._transport.events(f"/v1/sessions/{id}/events", after, on_lost)
@@ -291,6 +312,12 @@ class Jobs(_Noun):
         """In order; with ``above`` only those after that one. The last may still be under way."""
         return self._transport.pages(Step, f"/v1/jobs/{id}/steps", limit=limit, above=above)
 
+    def journal(
+        self, id: UUID, limit: int | None = None, *, above: int | None = None
+    ) -> AsyncIterator[Entry]:
+        """What the code of a job did so far, in the order in which it was begun."""
+        return self._transport.pages(Entry, f"/v1/jobs/{id}/journal", limit=limit, above=above)
+
     def events(
         self, id: UUID, *, after: int = 0, follow: str | None = None, on_lost: Lost | None = None
     ) -> AsyncIterator[Event]:
@@ -299,6 +326,10 @@ class Jobs(_Noun):
         ``follow="session"`` gives everything in its session, without end. ``on_lost`` is told of a plane that is away.
         """
         return self._transport.events(f"/v1/jobs/{id}/events", after, on_lost, follow=follow)
+
+    async def waits(self, id: UUID) -> Sequence[Wait]:
+        """The signals that it waits for, and what came."""
+        return await self._transport.all(Wait, f"/v1/jobs/{id}/waits")
 
     async def checkpoint(self, id: UUID) -> dict[str, Any]:
         """The durable state, as the job would be resumed from it."""
@@ -367,9 +398,3 @@ class Workers(_Noun):
     async def list(self) -> Sequence[Worker]:
         """The processes that run jobs. Needs a platform key."""
         return await self._transport.all(Worker, "/v1/workers")
-
-
-class Tools(_Noun):
-    async def list(self) -> Sequence[ToolVersion]:
-        """The newest version of every tool that a worker has published."""
-        return await self._transport.all(ToolVersion, "/v1/tools")

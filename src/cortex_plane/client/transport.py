@@ -81,9 +81,9 @@ class Transport:
     async def one(self, kind: type[T], method: str, path: str, **options: Any) -> T:
         return parse(kind, await self.send(method, path, **options))
 
-    async def all(self, kind: type[T], path: str) -> Sequence[T]:
+    async def all(self, kind: type[T], path: str, **query: Any) -> Sequence[T]:
         """A list that comes in one page, and takes no page parameters."""
-        page = await self.send("GET", path)
+        page = await self.send("GET", path, query=query)
         return [parse(kind, item) for item in page["items"]]
 
     async def pages(

@@ -38,6 +38,8 @@ class Permission(StrEnum):
     JOB_SUBMIT = "job.submit"
     JOB_STEER = "job.steer"
     JOB_SETTLE = "job.settle"
+    SIGNAL_READ = "signal.read"
+    SIGNAL_SEND = "signal.send"
     APPROVAL_READ = "approval.read"
     APPROVAL_DECIDE = "approval.decide"
     DELIVERY_READ = "delivery.read"
@@ -45,6 +47,7 @@ class Permission(StrEnum):
     POLICY_READ = "policy.read"
     POLICY_WRITE = "policy.write"
     TOOL_READ = "tool.read"
+    TOOL_CONFIRM = "tool.confirm"
     WORKER_READ = "worker.read"
     AUDIT_READ = "audit.read"
     METRICS_READ = "metrics.read"
@@ -85,6 +88,8 @@ GRANTS: dict[Permission, frozenset[Role]] = {
     Permission.JOB_SUBMIT: _WORKING,
     Permission.JOB_STEER: frozenset({_R.ADMIN, _R.OPERATOR, _R.MEMBER}),
     Permission.JOB_SETTLE: frozenset({_R.ADMIN, _R.OPERATOR, _R.APPROVER}),
+    Permission.SIGNAL_READ: _STAFF | {_R.MEMBER},
+    Permission.SIGNAL_SEND: _WORKING,
     Permission.APPROVAL_READ: _EVERYONE,
     Permission.APPROVAL_DECIDE: _EVERYONE,  # who may decide what is asked of each request, and refusals are recorded
     Permission.DELIVERY_READ: _STAFF,
@@ -92,6 +97,7 @@ GRANTS: dict[Permission, frozenset[Role]] = {
     Permission.POLICY_READ: _STAFF,
     Permission.POLICY_WRITE: frozenset({_R.ADMIN, _R.STEWARD}),
     Permission.TOOL_READ: _STAFF | {_R.MEMBER},
+    Permission.TOOL_CONFIRM: frozenset({_R.ADMIN, _R.STEWARD}),
     Permission.AUDIT_READ: frozenset({_R.ADMIN, _R.STEWARD, _R.OPERATOR}),
 }
 

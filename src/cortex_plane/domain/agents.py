@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import AfterValidator, Field
@@ -41,6 +41,9 @@ class CheckpointGranularity(StrEnum):
     PER_LLM_RESPONSE = "per_llm_response"
 
 
+Dollars = Annotated[float, Field(strict=True, ge=0.000001, le=10**9)]
+
+
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class ModelConfig:
     """Which model answers for the agent, and how."""
@@ -48,9 +51,15 @@ class ModelConfig:
     model: Name
     temperature: Annotated[float, Field(strict=True, ge=0, le=2)] | None = None
     max_tokens: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] | None = None
+    context_tokens: Annotated[int, Field(strict=True, ge=1_000, le=100_000_000)] | None = None
+    """What one question to the model may hold, its answer included; 100,000 where none is given."""
+    context_turns: Annotated[int, Field(strict=True, ge=4, le=100_000)] | None = None
+    """How many turns it may hold; 200 where none is given."""
     system_prompt: Text | None = None
     script: Script | None = None
     """What the model called `scripted` answers, turn by turn."""
+    stand_in: Literal["script"] | None = None
+    """Where there is no key for the model's provider, the script answers in its place, and says so."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -69,6 +78,12 @@ class ResourceLimits:
     max_iterations: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 100
     """Responses of the model in one job, over all its resumes."""
     token_budget: Annotated[int, Field(strict=True, ge=1, le=10**12)] | None = None
+    """Of a job: prompt and completion, over all its attempts."""
+    cost_budget_usd: Dollars | None = None
+    """Of a job."""
+    daily_token_budget: Annotated[int, Field(strict=True, ge=1, le=10**12)] | None = None
+    """Of the agent, in a day of UTC: over it, its jobs sleep until the next one."""
+    daily_cost_budget_usd: Dollars | None = None
     retry_base_seconds: Annotated[float, Field(strict=True, ge=0.001, le=3600)] = 1.0
     retry_cap_seconds: Annotated[float, Field(strict=True, ge=0.001, le=24 * 3600)] = 300.0
     idle_timeout_seconds: Annotated[int, Field(strict=True, ge=1, le=365 * 24 * 3600)] = 86_400
@@ -109,6 +124,8 @@ class SkillSettings:
     checkpoint_granularity: CheckpointGranularity
     on_prompt_change: PromptChange
     approval: ApprovalTimes
+    run: str | None = None
+    """The function of the app that is the agent; None for an agent that follows its model."""
 
     @classmethod
     def of(cls, config: dict[str, Any]) -> SkillSettings:
@@ -120,12 +137,18 @@ class SkillSettings:
             checkpoint_granularity=CheckpointGranularity(config.get("checkpoint_granularity") or "per_step"),
             on_prompt_change=PromptChange(config.get("on_prompt_change") or "continue"),
             approval=ApprovalTimes.of(config.get("approval")),
+            run=config.get("run"),
         )
 
 
 MAX_TTL_SECONDS = 604_800
 DEFAULT_APP = "plane"
 """The app without tools that every worker has."""
+
+
+def is_agent_name(name: str) -> bool:
+    """Whether an app may call a code agent so."""
+    return re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]{0,99}", name) is not None
 
 
 def _settings_known(config: dict[str, Any]) -> dict[str, Any]:
@@ -144,6 +167,11 @@ def _settings_known(config: dict[str, Any]) -> dict[str, Any]:
         given = config.get(name)
         if given is not None and not (isinstance(given, list) and all(isinstance(t, str) for t in given)):
             raise PydanticCustomError(name, "{name} must be a list of tool names", {"name": name})
+    run = config.get("run")
+    if run is not None and not (isinstance(run, str) and is_agent_name(run)):
+        raise PydanticCustomError(
+            "run", "run must be the name of a code agent of the app, such as `deploy`: at most 100 characters"
+        )
     times = config.get("approval") or {}
     if not isinstance(times, dict) or any(
         name not in ("token_ttl_seconds", "max_ttl_seconds")

@@ -248,6 +248,8 @@ class Approval:
     resolved_by_name: str | None
     resolution_reason: str | None
     resolved_via: Channel | None
+    session_kind: str | None = None
+    """`external`: the agent runs elsewhere. None where a short list leaves it out."""
     may_decide: bool = False
     """Whether whoever asks could decide it."""
     why_not: str | None = None

@@ -113,6 +113,8 @@ class Written:
     policies: str
     held_seconds: float | None
     """How long ago somebody held it."""
+    sent: float = 0.0
+    """When the write that was answered went out, by the worker's own clock."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -219,6 +219,8 @@ _CURSOR = {
         "message_seq": _COUNT,
         "phase": {"enum": list(Phase)},
         "step": _COUNT,
+        "window_step": _COUNT,
+        "window_seq": _COUNT,
     },
 }
 
@@ -275,6 +277,8 @@ def _cursor_read(given: Blob) -> Cursor:
         iterations=given["iterations"],
         invocation=None if invocation is None else UUID(invocation),
         gates=given["gates"],
+        window_step=given.get("window_step", 0),
+        window_seq=given.get("window_seq", 0),
     )
 
 

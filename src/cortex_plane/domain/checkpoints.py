@@ -130,9 +130,15 @@ class Cursor:
     invocation: UUID | None = None
     """The call under way."""
     gates: Mapping[str, int] = field(default_factory=dict)
+    window_step: int = 0
+    """Steps below this one are covered by the summary and the facts."""
+    window_seq: int = 0
+    """So are messages up to this one."""
 
     def __post_init__(self) -> None:
         _check_count(self.step, "step")
+        _check_count(self.window_step, "window_step")
+        _check_count(self.window_seq, "window_seq")
         _check_count(self.message_seq, "message_seq")
         _check_count(self.iterations, "iterations")
         for gate, times in self.gates.items():
@@ -256,6 +262,9 @@ def _memory_written(checkpoint: Checkpoint) -> Blob:
         "message_seq": cursor.message_seq,
         "phase": cursor.phase,
         "step": cursor.step,
+        # Only where there is something to say: whoever knew no windows reads the rest as it is.
+        **({"window_step": cursor.window_step} if cursor.window_step else {}),
+        **({"window_seq": cursor.window_seq} if cursor.window_seq else {}),
     }
     return {
         "accumulated_facts": checkpoint.accumulated_facts,

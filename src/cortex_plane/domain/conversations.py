@@ -9,8 +9,8 @@ from uuid import UUID
 
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.effects import ToolCall
-from cortex_plane.domain.jobs import JobKind
 from cortex_plane.domain.models import AssistantTurn, CallRequest, CallResult, ToolTurn, Turn, UserTurn
+from cortex_plane.domain.windows import Entry, Thread
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,13 +38,17 @@ def opening(payload: Mapping[str, Any]) -> Turn:
     return UserTurn(text if isinstance(text, str) and text else canonical(dict(payload)).decode())
 
 
-def spoken(said: Sequence[Said], job_id: UUID) -> list[Turn]:
+def heard(said: Sequence[Said], job_id: UUID) -> list[Entry]:
     """Messages as turns. What the job itself answered stands in its steps already."""
     return [
-        AssistantTurn(text=message.text) if message.role == "assistant" else UserTurn(message.text)
+        Entry(_turn(message), seq=message.seq)
         for message in said
         if message.role in ("user", "assistant") and message.job_id != job_id
     ]
+
+
+def _turn(message: Said) -> Turn:
+    return AssistantTurn(text=message.text) if message.role == "assistant" else UserTurn(message.text)
 
 
 def requests_of(response: Mapping[str, Any]) -> tuple[CallRequest, ...]:
@@ -71,27 +75,31 @@ def result_of(request: CallRequest, call: ToolCall) -> CallResult:
 
 
 def rebuilt(
-    kind: JobKind,
     job_id: UUID,
-    payload: Mapping[str, Any],
     said: Sequence[Said],
     steps: Sequence[StepRow],
     calls: Mapping[int, Sequence[ToolCall]],
     finished_below: int,
-) -> list[Turn]:
-    """The turns before the step ``finished_below``, plus the messages that were read for it and not yet answered."""
-    turns: list[Turn] = [] if kind is JobKind.CONVERSATION else [opening(payload)]
+    asked: Turn | None = None,
+) -> Thread:
+    """The turns before the step ``finished_below``, plus the messages that were read for it and not yet answered.
+
+    What a memory covers is not among the rows. ``asked`` is what a task begins with, or the newest user message that
+    is covered.
+    """
+    entries: list[Entry] = []
     position = 0
     for step in steps:
         if step.step_index >= finished_below:
             break
-        turns += spoken([m for m in said if position < m.seq <= step.message_seq], job_id)
+        entries += heard([m for m in said if position < m.seq <= step.message_seq], job_id)
         position = step.message_seq
         done = {call.position: call for call in calls.get(step.step_index, ())}
         requests = as_sent(requests_of(step.response), done)
-        turns.append(AssistantTurn(text=step.response["text"], calls=requests))
+        turns: list[Turn] = [AssistantTurn(text=step.response["text"], calls=requests)]
         if requests:
-            turns.append(
-                ToolTurn(tuple(result_of(request, done[index]) for index, request in enumerate(requests)))
-            )
-    return turns + spoken([m for m in said if position < m.seq], job_id)
+            results = tuple(result_of(request, done[index]) for index, request in enumerate(requests))
+            turns.append(ToolTurn(results))
+        entries += [Entry(turn, step=step.step_index, seq=step.message_seq) for turn in turns]
+    entries += heard([m for m in said if position < m.seq], job_id)
+    return Thread(entries, None if asked is None else Entry(asked))

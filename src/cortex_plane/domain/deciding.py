@@ -218,6 +218,19 @@ def may_decide(request: Request, actor: Actor, choice: Choice) -> CortexError | 
     )
 
 
+def may_approve(approval: Approval, actor: Actor) -> CortexError | None:
+    return refusal(
+        approvers=approval.approvers,
+        required_clearance=approval.required_clearance,
+        self_approval=approval.self_approval,
+        owner_id=approval.owner_id,
+        causes=approval.causes,
+        actor=actor,
+        choice=Choice.APPROVED,
+        delegated=approval.delegated,
+    )
+
+
 # How many ---------------------------------------------------------------------------------------------------------
 
 
@@ -358,14 +371,5 @@ def shown_to(approval: Approval, actor: Actor) -> Approval:
         able = actor.may(Permission.JOB_SETTLE)
         why = None if able else "Only admins, operators and approvers may answer this."
         return replace(approval, may_decide=able, why_not=why)
-    refused = refusal(
-        approvers=approval.approvers,
-        required_clearance=approval.required_clearance,
-        self_approval=approval.self_approval,
-        owner_id=approval.owner_id,
-        causes=approval.causes,
-        actor=actor,
-        choice=Choice.APPROVED,
-        delegated=approval.delegated,
-    )
+    refused = may_approve(approval, actor)
     return replace(approval, may_decide=refused is None, why_not=refused.message if refused else None)

@@ -13,6 +13,8 @@ class NotificationKind(StrEnum):
     """A request that somebody may decide; its message follows the request to its end."""
     INVITATION = "invitation"
     """A link with which somebody proves that an address is theirs."""
+    CALLBACK = "callback"
+    """What was decided about a call, for the agent that runs elsewhere and waits for it."""
 
 
 class DeliveryStatus(StrEnum):
@@ -30,12 +32,16 @@ class Delivery:
     id: UUID
     kind: NotificationKind
     approval_id: UUID | None
+    call_id: UUID | None = None
+    """The call that a callback is about."""
     channel_type: str
     connection_id: UUID
     connection: str
     """Its name."""
-    member_id: UUID
+    member_id: UUID | None
+    """None where an agent is told."""
     member: str
+    """Who is told: a person, or an agent."""
     address: str
     status: DeliveryStatus
     attempts: int

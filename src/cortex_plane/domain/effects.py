@@ -22,6 +22,8 @@ from cortex_plane.domain.tools import OnUncertain
 class CallStatus(StrEnum):
     AWAITING = "awaiting"
     """Written, not sent: a person must approve it first."""
+    ALLOWED = "allowed"
+    """The policies allow it, and whoever runs it elsewhere has not begun."""
     APPROVED = "approved"
     """A person said yes. It is sent with the grant that this gave it, once."""
     INTENDED = "intended"

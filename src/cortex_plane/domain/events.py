@@ -28,7 +28,10 @@ class EventType(StrEnum):
     SESSION_PAUSED = "session_paused"
     SESSION_RESUMED = "session_resumed"
     WORKER_LOST = "worker_lost"
+    BUDGET_SPENT = "budget_spent"
+    CONTEXT_COMPACTED = "context_compacted"
     EFFECT_SETTLED = "effect_settled"
+    SIGNAL_RECEIVED = "signal_received"
     APPROVAL_REQUESTED = "approval_requested"
     APPROVAL_DECIDED = "approval_decided"
     APPROVAL_EXPIRED = "approval_expired"
@@ -51,7 +54,7 @@ _T = EventType
 CARRIES: dict[EventType, Carries] = {
     _T.MESSAGE: Carries(
         "Somebody said something. Of the agent: what the model said in a step, in the place of its chunks.",
-        ("role", "seq?", "step?", "text?", "truncated?"),
+        ("role", "seq?", "step?", "text?", "truncated?", "model?", "stop_reason?"),
     ),
     _T.TEXT_CHUNK: Carries(
         "The model is saying this. Gone once the step is recorded: its `message` then has the whole text.",
@@ -63,7 +66,7 @@ CARRIES: dict[EventType, Carries] = {
     ),
     _T.TOOL_CALL: Carries(
         "The model calls a tool. It is recorded; whether it was sent, its `tool_result` tells.",
-        ("step", "id", "tool", "input_hash"),
+        ("step", "id", "tool", "input_hash", "model?", "stop_reason?"),
     ),
     _T.TOOL_RESULT: Carries(
         "The call is settled: `completed`, `failed` or `rejected`. Its result stands in the step.",
@@ -71,7 +74,7 @@ CARRIES: dict[EventType, Carries] = {
     ),
     _T.COMPLETION: Carries(
         "The job is done, and this is its answer.",
-        ("step", "text?", "truncated?"),
+        ("step", "text?", "truncated?", "model?", "stop_reason?"),
     ),
     _T.STATUS: Carries(
         "The status of the job (or, without a job, of the session) changed, or will at its next boundary.",
@@ -80,12 +83,23 @@ CARRIES: dict[EventType, Carries] = {
     _T.ERROR: Carries("Why the job failed, or why it is tried again.", ("message", "retry?")),
     _T.SESSION_PAUSED: Carries(
         "Held: nothing goes on until somebody resumes it or answers.",
-        ("reason?", "by?", "tools?", "calls?", "prompt?"),
+        ("reason?", "by?", "tools?", "calls?", "prompt?", "why?"),
     ),
     _T.SESSION_RESUMED: Carries("It goes on: a hold was lifted, or the last decision came.", ("by?", "approval_id?", "resumed_by_approval?")),
     _T.WORKER_LOST: Carries("The worker that ran the job died; another one takes it over.", ("worker", "epoch")),
+    _T.CONTEXT_COMPACTED: Carries(
+        "The window was full: its older turns were written down as a summary and facts, by the `model` or as an `extract`.",
+        ("step", "message_seq", "turns", "by", "facts", "facts_dropped", "tokens_before", "tokens_after"),
+    ),
+    _T.BUDGET_SPENT: Carries(
+        "The agent spent its budget of the day: the job sleeps until the next day of UTC.", ("message", "budget")
+    ),
     _T.EFFECT_SETTLED: Carries(
         "A person said whether an uncertain call happened.", ("call", "tool", "verdict", "note?")
+    ),
+    _T.SIGNAL_RECEIVED: Carries(
+        "A signal came that the job waits for. Its payload stands with what the job waits for.",
+        ("signal_id", "name", "key", "entry"),
     ),
     _T.APPROVAL_REQUESTED: Carries(
         "A person is asked; the job waits. `joined`: an identical call was asked before, and one decision is for both.",

@@ -83,6 +83,8 @@ class JobKind(StrEnum):
     """Answers the messages of its session; at most one is open per session."""
     TASK = "task"
     """Submitted by a program."""
+    EXTERNAL = "external"
+    """The whole of what an agent does that runs elsewhere. No worker ever leases it."""
 
 
 class Hold(StrEnum):
@@ -199,6 +201,10 @@ class Step:
 
     step_index: int
     text: str | None
+    model: str | None
+    """Who answered; null for the scripted model that the agent itself names."""
+    stop_reason: str | None
+    """Null where the model said all that it wanted to; `max_tokens` where it was cut off."""
     prompt_tokens: int
     completion_tokens: int
     started_at: datetime

@@ -14,6 +14,8 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.domain.approvals import ApprovalKind, ApprovalStatus, Choice
+from cortex_plane.domain.calls import Next
+from cortex_plane.domain.effects import CallStatus
 from cortex_plane.domain.errors import CortexError
 from cortex_plane.domain.policies import Template
 
@@ -108,6 +110,25 @@ class Invitation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Callback:
+    """What an agent that runs elsewhere is told of a decision about its call. It asks for the arguments itself, with its key.
+
+    All but ``decision`` is what holds when it is sent.
+    """
+
+    call_id: UUID
+    key: str | None
+    session_id: UUID
+    approval_id: UUID
+    decision: ApprovalStatus
+    status: CallStatus
+    next: Next
+    reason: str | None
+    input_hash: str
+    decided_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
     """Where a message goes, with what the channel needs to get it there."""
 
@@ -131,7 +152,7 @@ class Outgoing:
     version: int
     """What this message shows; `id` and it together are the same for every retry."""
     target: Target
-    content: Card | Invitation
+    content: Card | Invitation | Callback
     earlier: str | None
     """What the channel called the last message of this notification; None: there is none yet."""
     shown: Mapping[str, Any] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from cortex_plane.domain.authorization import STRICTNESS, PolicyVerdict
 from cortex_plane.domain.members import Role
+from cortex_plane.domain.tool_confirmations import Confirmed
 from cortex_plane.domain.tools import Risk
 
 TOOL_CALL = "tool_call"
@@ -215,6 +216,8 @@ class PolicySet:
     platform: tuple[PolicyRow, ...] = ()
     org: tuple[PolicyRow, ...] = ()
     teams: Mapping[UUID, tuple[PolicyRow, ...]] = field(default_factory=dict)
+    confirmed: Mapping[tuple[str, str, str], Confirmed] = field(default_factory=dict)
+    """What stewards confirmed about tools, by app, name and digest."""
 
     @property
     def size(self) -> int:

@@ -143,6 +143,8 @@ class CompiledPolicies:
     def __init__(self, policies: PolicySet) -> None:
         self.version = policies.version
         self.size = policies.size
+        self.confirmed = policies.confirmed
+        """What stewards confirmed about tools, by app, name and digest."""
         self._platform = LevelIndex(policies.platform)
         self._org = LevelIndex(policies.org)
         self._teams: dict[UUID, LevelIndex] = {id: LevelIndex(rows) for id, rows in policies.teams.items()}

@@ -29,6 +29,7 @@ from cortex_plane.domain.policies import (
     Template,
 )
 from cortex_plane.domain.policy_explanations import Explanation
+from cortex_plane.domain.tool_confirmations import Confirmed
 from cortex_plane.domain.tools import Risk
 from cortex_plane.domain.values import adapter
 
@@ -309,7 +310,12 @@ def row_as_json(row: PolicyRow) -> dict[str, Any]:
     return made
 
 
-def policy_set(version: str, placed: Iterable[PlacedRow], platform: Sequence[PolicyRow]) -> PolicySet:
+def policy_set(
+    version: str,
+    placed: Iterable[PlacedRow],
+    platform: Sequence[PolicyRow],
+    confirmed: Mapping[tuple[str, str, str], Confirmed] | None = None,
+) -> PolicySet:
     org: list[PolicyRow] = []
     teams: dict[UUID, list[PolicyRow]] = {}
     for one in placed:
@@ -319,6 +325,7 @@ def policy_set(version: str, placed: Iterable[PlacedRow], platform: Sequence[Pol
         platform=tuple(platform),
         org=tuple(org),
         teams={id: tuple(rows) for id, rows in teams.items()},
+        confirmed=confirmed or {},
     )
 
 

@@ -19,6 +19,8 @@ class ErrorClass(StrEnum):
 
 RETRIED = frozenset({ErrorClass.INFRASTRUCTURE, ErrorClass.TRANSIENT})
 _TRANSIENT = frozenset({408, 429, 503, 529})
+LONGEST_WISH_SECONDS = 3600.0
+"""Whatever a provider wishes: after so long it is asked again."""
 
 
 def classify(status: int | None) -> ErrorClass:
@@ -39,3 +41,8 @@ class Backoff:
         """Full jitter: anywhere between now and min(cap, base · 2ⁿ); ``chance`` is in [0, 1)."""
         # An exponent of 64 is past any cap; without the limit a large count would overflow.
         return chance * min(self.cap_seconds, self.base_seconds * 2.0 ** min(retry_count, 64))
+
+    def delay_after(self, wished: float | None, retry_count: int, chance: float) -> float:
+        """Never before the time that the other side wished, and not all who were told the same at once."""
+        least = min(max(wished or 0.0, 0.0), LONGEST_WISH_SECONDS)
+        return max(least * (1 + chance / 10), self.delay(retry_count, chance))

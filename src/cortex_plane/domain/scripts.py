@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError, to_jsonable_python
 from cortex_plane.domain.canonical import check_json
 from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.fields import DRAFT, MAX_OBJECT_BYTES, ExternalId, JsonObject, Text
+from cortex_plane.domain.memories import extract_of
 from cortex_plane.domain.models import (
     AssistantTurn,
     CallRequest,
@@ -53,6 +54,8 @@ class ScriptTurn:
 
     text: Text | None = None
     calls: Annotated[list[ScriptCall], Field(max_length=MAX_CALLS)] = Field(default_factory=list)
+    said: Text | None = None
+    """Left out unless the person's last message has these words: so one script can answer several messages."""
     repeat: bool = False
     """Every later response is this one too."""
     delay_ms: Annotated[int, Field(strict=True, ge=0, le=600_000)] = 0
@@ -86,8 +89,10 @@ class ScriptedAnswer:
 
 def answer(script: Sequence[ScriptTurn] | None, request: Request) -> ScriptedAnswer:
     """The turn that is due, its placeholders filled in. Without a script the model repeats what it hears."""
-    turn = _due(script, request.turn_index)
+    if request.purpose == "summary":
+        return _summary(request)
     words = _Words(request.turns)
+    turn = _due(script, request.turn_index, words)
     text = None if turn.text is None else _filled(turn.text, words)
     calls = tuple(
         CallRequest(
@@ -98,19 +103,31 @@ def answer(script: Sequence[ScriptTurn] | None, request: Request) -> ScriptedAns
         for number, call in enumerate(turn.calls, start=1)
     )
     usage = Usage(
-        prompt_tokens=_tokens(_heard(request)), completion_tokens=_tokens(len(text or "") + _said(calls))
+        prompt_tokens=tokens(heard(request)), completion_tokens=tokens(len(text or "") + _said(calls))
     )
     return ScriptedAnswer(
-        response=Response(text=text, calls=calls, usage=usage),
+        response=Response(text=text, calls=calls, usage=usage, cost_micros=0),
         delay_ms=turn.delay_ms,
         chunk_delay_ms=turn.chunk_delay_ms,
         error_status=turn.error_status,
     )
 
 
-def _due(script: Sequence[ScriptTurn] | None, turn_index: int) -> ScriptTurn:
+def _summary(request: Request) -> ScriptedAnswer:
+    """No turn of the script is used up: it tells what the agent says, not what is remembered of it."""
+    asked = next(turn.text for turn in request.turns if isinstance(turn, UserTurn))
+    text = extract_of(asked)
+    usage = Usage(prompt_tokens=tokens(len(asked)), completion_tokens=tokens(len(text)))
+    response = Response(text=text, calls=(), usage=usage, cost_micros=0)
+    return ScriptedAnswer(response=response, delay_ms=0, chunk_delay_ms=0, error_status=None)
+
+
+def _due(script: Sequence[ScriptTurn] | None, turn_index: int, words: _Words) -> ScriptTurn:
     if script is None:
         return ScriptTurn(text="You said: {message}")
+    if any(turn.said for turn in script):
+        heard = words["message"]
+        script = [turn for turn in script if turn.said is None or turn.said in heard]
     for index, turn in enumerate(script):
         if index == turn_index or turn.repeat:
             return turn
@@ -150,7 +167,7 @@ def _filled(value: Any, words: _Words) -> Any:
     return value
 
 
-def _tokens(characters: int) -> int:
+def tokens(characters: int) -> int:
     """An estimate that is the same every time; four characters make about one token."""
     return math.ceil(characters / 4)
 
@@ -159,7 +176,7 @@ def _said(calls: Sequence[CallRequest]) -> int:
     return sum(len(call.name) + len(str(call.arguments)) for call in calls)
 
 
-def _heard(request: Request) -> int:
+def heard(request: Request) -> int:
     """What is new since the model last spoke, as providers count that keep what they heard before."""
     heard = 0
     for turn in reversed(request.turns):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from pydantic import Field
@@ -95,6 +95,8 @@ class SessionDraft:
     """A session that a program opens; a conversation opens by itself with its first message."""
 
     agent: Ref
+    kind: Literal[SessionKind.PROGRAMMATIC, SessionKind.EXTERNAL] = SessionKind.PROGRAMMATIC
+    """`external`: the agent runs elsewhere, and asks with `POST /v1/sessions/{id}/calls` before it acts."""
     title: Note | None = None
     context: JsonObject = Field(default_factory=dict)
 

@@ -46,6 +46,14 @@ class ToolVersion:
     timeout_seconds: float
     on_uncertain: OnUncertain | None
     """None for read-only tools: they leave nothing uncertain and are simply called again."""
+    server: str | None = None
+    """The MCP server that offers it; None: it is written in the app's own code."""
+    remote_name: str | None = None
+    """As that server calls it."""
+    implementation: str | None = None
+    """What that server says it is: name and version."""
+    hints: dict[str, bool] | None = None
+    """What that server says about it. Nobody believes it before a steward confirms it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 from uuid import UUID
 
 from cortex_plane.domain.authorization import PolicyVerdict
 from cortex_plane.domain.policies import CallFacts, PolicyDecision, PolicyRow
 from cortex_plane.domain.policy_engine import CompiledPolicies
 from cortex_plane.operations.verbs import new_id
+
+
+class Asking(Protocol):
+    """The job that a call belongs to."""
+
+    @property
+    def org_id(self) -> UUID: ...
+    @property
+    def job_id(self) -> UUID: ...
+    @property
+    def session_id(self) -> UUID: ...
+    @property
+    def agent_id(self) -> UUID: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

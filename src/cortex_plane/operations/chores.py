@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from cortex_plane.operations import credentials, events, roots, webhooks
+from cortex_plane.operations import credentials, events, roots, signals, webhooks
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.migrate import EVENT_MONTHS_AHEAD
 
@@ -34,5 +34,7 @@ CHORES = (
     Chore("forgotten chunks", HOUR, _chunks),
     Chore("callback secrets", HOUR, credentials.keep),
     Chore("failing webhooks", HOUR, webhooks.keep),
+    Chore("old signals", HOUR, signals.forget),
+    Chore("untold signals", MINUTE, signals.tell_the_rest),
     Chore("signed roots", MINUTE, roots.keep),
 )

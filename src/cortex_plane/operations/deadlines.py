@@ -20,9 +20,10 @@ from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.deciding import Opened
 from cortex_plane.domain.errors import CortexError, Unavailable
 from cortex_plane.domain.sessions import SessionStatus
+from cortex_plane.operations import doubts
 from cortex_plane.operations.decisions import again_where_others_were_first, hop_fact, write_end
 from cortex_plane.operations.meters import meters
-from cortex_plane.storage import approvals, audit, sessions
+from cortex_plane.storage import approvals, audit, calls, sessions
 from cortex_plane.storage.database import Database, Transaction
 
 log = structlog.get_logger()
@@ -44,13 +45,17 @@ async def tick(db: Database, id: UUID, name: str) -> Tick:
     looked = Tick()
     due = await approvals.due(db, AT_ONCE)
     idle = await sessions.idle(db, AT_ONCE)
+    silent = await calls.due(db, AT_ONCE)
     for org_id, approval_id, _ in due:
         actor = scheduler_actor(org_id, id, name)
         await _each(looked, functools.partial(_approval, db, actor, approval_id))
     for org_id, session_id, _ in idle:
         actor = scheduler_actor(org_id, id, name)
         await _each(looked, functools.partial(_idle_session, db, actor, session_id))
-    looked.full = AT_ONCE in (len(due), len(idle)) and bool(looked.done)
+    for org_id, call_id, _ in silent:
+        actor = scheduler_actor(org_id, id, name)
+        await _each(looked, functools.partial(doubts.settle_due, db, actor, call_id))
+    looked.full = AT_ONCE in (len(due), len(idle), len(silent)) and bool(looked.done)
     return looked
 
 

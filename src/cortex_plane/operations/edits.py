@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-import jsonschema_rs
 import orjson
 
 from cortex_plane.domain.access import Actor
 from cortex_plane.domain.approvals import Choice, Decision
 from cortex_plane.domain.authorization import PolicyVerdict
 from cortex_plane.domain.canonical import canonical
-from cortex_plane.domain.deciding import Request, refusal
+from cortex_plane.domain.deciding import Request, may_approve, refusal
 from cortex_plane.domain.errors import CortexError, Forbidden, InvalidInput
 from cortex_plane.domain.policies import CallFacts, PolicyDecision
+from cortex_plane.domain.schemas import Unusable, compiled, faults
 from cortex_plane.domain.tools import Risk
 from cortex_plane.operations.policies import book, request_rows
 from cortex_plane.operations.verbs import found
@@ -50,6 +50,10 @@ async def prepared(db: Database, actor: Actor, id: UUID, decision: Decision) -> 
     version, policies = await book.current(db, actor.org_id)
     async with db.transaction(actor.org_id) as tx:
         approval, _ = found(await approvals.get(tx, id, actor.sees), "approval")
+        unable = may_approve(approval, actor)
+        if unable is not None:
+            # Whoever may not approve it does not have it checked either.
+            return Edit(arguments, digest, version, [], unable)
         context = found(await approvals.context(tx, id), "approval")
     sent = orjson.loads(arguments)
     fault = _schema_fault(context["parameters"], sent)
@@ -87,14 +91,21 @@ def _schema_fault(schema: dict[str, object] | None, arguments: dict[str, object]
             code="schema_unknown",
             hint="Approve the call as it is, or deny it.",
         )
-    for error in jsonschema_rs.Draft202012Validator(schema).iter_errors(arguments):
-        place = ".".join(str(part) for part in error.instance_path) or "arguments"
+    try:
+        wrong = faults(compiled(schema), arguments)
+    except Unusable as error:
         return InvalidInput(
-            f"The edited arguments do not fit the tool: {place}: {error.message[:500]}.",
+            f"The arguments cannot be checked against the tool: {error}.",
             code="edit_invalid",
-            hint="Correct them, or approve the call as it is.",
+            hint="Approve the call as it is, or deny it.",
         )
-    return None
+    if not wrong:
+        return None
+    return InvalidInput(
+        f"The edited arguments do not fit the tool: {wrong[0]}.",
+        code="edit_invalid",
+        hint="Correct them, or approve the call as it is.",
+    )
 
 
 def authority(edit: Edit, request: Request, actor: Actor) -> CortexError | None:

@@ -72,9 +72,9 @@ async def append_chunks(
     )
 
 
-async def void_chunks(db: Database, given: Assignment) -> None:
-    """The attempt ended in the middle of an answer: nobody should go on showing what there is of it."""
-    await events.void_chunks(db, given.org_id, given.job_id, given.epoch)
+async def void_chunks(db: Database, given: Assignment, step: int) -> None:
+    """The answer of a step broke off: nobody should go on showing what there is of it."""
+    await events.void_chunks(db, given.org_id, given.job_id, given.epoch, step)
 
 
 async def forget_chunks(db: Database, limit: int = 10_000) -> int:

@@ -82,6 +82,12 @@ async def _require_open_session(tx: Transaction, actor: Actor, session_id: UUID,
             code="wrong_agent",
             hint="Name the agent of the session, or leave out `session_id` to open a new one.",
         )
+    if session["kind"] == SessionKind.EXTERNAL:
+        raise Conflict(
+            "The agent of this session runs elsewhere: no worker takes its jobs.",
+            code="external_session",
+            hint="Open a new session where the agent is to go on, or submit the job without a session.",
+        )
     status = session["status"]
     if status == SessionStatus.CREATED:
         await sessions.set_status(tx, session_id, SessionStatus.ACTIVE)

@@ -18,10 +18,12 @@ from cortex_plane.domain import delivering
 from cortex_plane.domain.access import Actor
 from cortex_plane.domain.approvals import Approval, ApprovalStatus, Delegation, Vote
 from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.calls import advised
 from cortex_plane.domain.deliveries import NotificationKind
 from cortex_plane.domain.delivering import SCHEDULE, Said
 from cortex_plane.domain.errors import NotFound
 from cortex_plane.domain.notifications import (
+    Callback,
     Card,
     Invitation,
     Outgoing,
@@ -33,8 +35,8 @@ from cortex_plane.domain.notifications import (
 from cortex_plane.domain.values import parse
 from cortex_plane.operations import cards, identity_codes
 from cortex_plane.operations.ports import Channel
-from cortex_plane.operations.verbs import new_id
-from cortex_plane.storage import approvals, audit, connections, notifications
+from cortex_plane.operations.verbs import found, new_id
+from cortex_plane.storage import approvals, audit, calls, connections, notifications
 from cortex_plane.storage.database import Database, Row, Transaction
 from cortex_plane.storage.notifications import Lane
 
@@ -52,7 +54,7 @@ class Prepared:
     kind: NotificationKind
     channel_type: str
     approval_id: UUID | None
-    member_id: UUID
+    member_id: UUID | None
     member: str
     connection: str
     first: bool
@@ -111,7 +113,7 @@ async def prepare(
             return None
         approval = parse(Approval, row["approval"]) if row["approval"] else None
         over = approval is not None and approval.status is not ApprovalStatus.PENDING
-        if over and row["tried_at"] is None:
+        if over and row["tried_at"] is None and row["call_id"] is None:
             # Whoever was never asked is not told how it ended.
             return _prepared(id, row, None, row["said"])
         _require_reachable(row, channels[row["channel_type"]])
@@ -119,10 +121,12 @@ async def prepare(
             await notifications.postpone(tx, lane, row["connection_id"], _turned_off(row))
             return None
         if approval is None:
-            content: Card | Invitation | None = await identity_codes.invitation(
+            content: Card | Invitation | Callback | None = await identity_codes.invitation(
                 tx, row["mapping_id"], row["data"], public_url
             )
             said: Mapping[str, Any] = {}
+        elif row["call_id"] is not None:
+            content, said = await _callback(tx, row, approval), {}
         else:
             content, said = await _card(db, tx, channels[row["channel_type"]], public_url, id, row, approval)
         if content is None:
@@ -130,6 +134,17 @@ async def prepare(
         if not await notifications.begin(tx, id, lane.claim, lane.lane):
             return None
         return _prepared(id, row, _outgoing(db, lane.org_id, id, row, content), said)
+
+
+async def _callback(tx: Transaction, row: Row, approval: Approval) -> Callback:
+    kept = found(await calls.get(tx, row["call_id"], None), "call")
+    call = advised(kept.call, is_sender=False)
+    return Callback(
+        call_id=call.id, key=call.key, session_id=call.session_id, approval_id=approval.id,
+        decision=approval.status, status=call.status, next=call.next, input_hash=call.input_hash,
+        reason=call.reason[:LONGEST_ERROR] if call.reason else None,
+        decided_at=approval.resolved_at or row["now"],
+    )  # fmt: skip
 
 
 async def _card(
@@ -202,7 +217,9 @@ def _prepared(id: UUID, row: Row, outgoing: Outgoing | None, said: Mapping[str, 
     )
 
 
-def _outgoing(db: Database, org_id: UUID, id: UUID, row: Row, content: Card | Invitation) -> Outgoing:
+def _outgoing(
+    db: Database, org_id: UUID, id: UUID, row: Row, content: Card | Invitation | Callback
+) -> Outgoing:
     sealed = row["connection_sealed"]
     return Outgoing(
         id=id,
@@ -229,7 +246,7 @@ def _outgoing(db: Database, org_id: UUID, id: UUID, row: Row, content: Card | In
 async def delivered(db: Database, actor: Actor, lane: Lane, prepared: Prepared, sent: Sent | None) -> bool:
     """Written down, with the audit trail of its request where it is the first; ``sent`` is None where there was nothing to
     say. False where somebody else took it over meanwhile: then they may send it again."""
-    first = prepared.first and sent is not None and prepared.approval_id is not None
+    first = prepared.first and sent is not None and prepared.kind is NotificationKind.APPROVAL
     told = {
         "delivery": str(prepared.id),
         "member_id": str(prepared.member_id),
@@ -292,12 +309,11 @@ async def _bury(
     tx: Transaction, actor: Actor, id: UUID, row: Row, reason: str, *, gone: bool, suppress: bool
 ) -> None:
     """A dead letter is seen: on its request, on the audit trail, and where nothing more will arrive on what it was sent to."""
-    told: dict[str, Any] = {
-        "delivery": str(id),
-        "member_id": str(row["member_id"]),
-        "member": row["member"],
-        "reason": reason,
-    }
+    told: dict[str, Any] = {"delivery": str(id), "member": row["member"], "reason": reason}
+    if row["call_id"] is not None:
+        told["call"] = str(row["call_id"])
+    else:
+        told["member_id"] = str(row["member_id"])
     if suppress and row["channel_type"] == "email" and row["mapping_id"] is not None:
         told["suppressed"] = await notifications.suppress(tx, row["mapping_id"], reason)
     name = await notifications.disable_connection(tx, row["connection_id"], reason) if gone else None

@@ -30,6 +30,7 @@ from cortex_plane.domain.policy_files import (
     PolicyVersionDetails,
     difference,
 )
+from cortex_plane.domain.tool_confirmations import Confirmed
 from cortex_plane.domain.tools import Risk, ToolVersion
 from cortex_plane.domain.values import parse, to_json
 from cortex_plane.manifests.policies import Draft, place, policy_faults, read
@@ -187,7 +188,8 @@ async def explain(db: Database, actor: Actor, asked: ExplainRequest) -> Explaine
         app = SkillSettings.of(agent.skill_config).app
         version = await tools.newest(tx, app, asked.tool)
     _, compiled = await book.current(db, actor.org_id)
-    read_only, risk = _declared(version, asked)
+    confirmed = compiled.confirmed.get((app, asked.tool, version.digest)) if version is not None else None
+    read_only, risk = _declared(version, confirmed, asked)
     facts = CallFacts(
         target=asked.tool,
         arguments=asked.arguments,
@@ -208,10 +210,15 @@ async def explain(db: Database, actor: Actor, asked: ExplainRequest) -> Explaine
     )
 
 
-def _declared(version: ToolVersion | None, asked: ExplainRequest) -> tuple[bool, Risk]:
-    """As the tool was last published, unless the question says otherwise; the cautious answer where it never was."""
+def _declared(
+    version: ToolVersion | None, confirmed: Confirmed | None, asked: ExplainRequest
+) -> tuple[bool, Risk]:
+    """As the tool was last published, and what a steward confirmed about that, unless the question says otherwise; the
+    cautious answer where it never was."""
     read_only = version.read_only if version is not None else False
     risk = version.risk if version is not None else Risk.MEDIUM
+    if confirmed is not None:
+        read_only, risk = confirmed.read_only, confirmed.risk or risk
     return (
         read_only if asked.read_only is None else asked.read_only,
         risk if asked.risk is None else asked.risk,

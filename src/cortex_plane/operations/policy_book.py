@@ -10,7 +10,7 @@ from cortex_plane.domain.errors import NotFound
 from cortex_plane.domain.policies import PolicySet
 from cortex_plane.domain.policy_engine import CompiledPolicies
 from cortex_plane.domain.policy_files import policy_set
-from cortex_plane.storage import policies
+from cortex_plane.storage import policies, tool_confirmations
 from cortex_plane.storage.database import Database, Transaction
 
 Key = tuple[UUID, str]
@@ -78,11 +78,12 @@ class PolicyBook:
 
 
 async def load(tx: Transaction, version: str) -> PolicySet:
-    """The org's rows of this version, with the platform's of now."""
+    """The org's rows of this version, with the platform's and the stewards' confirmations of now."""
     org_version = int(version.partition(".")[0])
     platform_version = (await _version(tx)).partition(".")[2]
     rows = await policies.rows(tx, org_version) if org_version else []
-    return policy_set(f"{org_version}.{platform_version}", rows, await policies.platform_rows(tx))
+    confirmed = await tool_confirmations.holding(tx)
+    return policy_set(f"{org_version}.{platform_version}", rows, await policies.platform_rows(tx), confirmed)
 
 
 async def compiled(found: PolicySet) -> CompiledPolicies:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
-from cortex_plane.domain.models import Request, Response, TextChunk
+from cortex_plane.domain.models import Request, Response, TextChunk, Usage
 from cortex_plane.domain.notifications import Card, Outgoing, Sent
 
 PauseSource = Literal["operator", "approval", "policy"]
@@ -16,8 +16,11 @@ PauseSource = Literal["operator", "approval", "policy"]
 class ModelBackend(Protocol):
     """Something that answers for a language model. Keeps nothing between two requests."""
 
-    def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
-        """Any number of chunks, then exactly one response, last. Raises `ModelError`."""
+    def stream(self, request: Request) -> AsyncIterator[TextChunk | Usage | Response]:
+        """Any number of chunks, then exactly one response, last. Raises `ModelError`.
+
+        A `Usage` in between says what was counted so far: it is what counts where the answer breaks off.
+        """
         ...
 
 

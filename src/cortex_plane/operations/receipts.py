@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.approvals import Channel, Choice
 from cortex_plane.domain.errors import NotFound
-from cortex_plane.domain.receipts import Decided, Receipt, receipt_body
+from cortex_plane.domain.receipts import Decided, Receipt, Stamp, receipt_body, why_not_sent
 from cortex_plane.domain.signing import fingerprint, to_base64
 from cortex_plane.domain.standing_approvals import StandingApproval
 from cortex_plane.operations import signing
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import approvals, receipts
 from cortex_plane.storage.database import Database, Transaction
+from cortex_plane.storage.vault import Vault
 
 
 async def write(
@@ -41,6 +43,31 @@ async def write(
         standing=standing,
     )
     await receipts.insert(tx, decided.id, key.id, body, key.sign(body), decided.now)
+
+
+def why_not(
+    vault: Vault,
+    stamp: Stamp | None,
+    *,
+    org_id: UUID,
+    call_id: UUID,
+    tool_name: str,
+    tool_digest: str | None,
+    input_hash: str,
+    now: datetime | None,
+) -> str | None:
+    """Why an approved call must not be sent: its receipt is missing or not true; None where it is.
+
+    ``now`` is left out for a call that was sent in time before.
+    """
+    if stamp is None:
+        return "there is no receipt of its approval"
+    if not signing.is_ours(vault, org_id, stamp):
+        return "the key of its receipt is not one of the org's"
+    return why_not_sent(
+        stamp, org_id=org_id, call_id=call_id, tool_name=tool_name, tool_digest=tool_digest,
+        input_hash=input_hash, now=now,
+    )  # fmt: skip
 
 
 @verb(Permission.APPROVAL_READ)

@@ -18,6 +18,7 @@ from cortex_plane.domain.sessions import (
     SessionStatus,
     Termination,
 )
+from cortex_plane.operations import external
 from cortex_plane.operations.steering import end_approvals
 from cortex_plane.operations.verbs import found, new_id, once_only, require_revision, verb
 from cortex_plane.storage import agents, audit, jobs, sessions
@@ -32,12 +33,14 @@ async def create(db: Database, actor: Actor, draft: SessionDraft, once: Once | N
             agent = await agent_for_new_session(tx, draft.agent)
             id = new_id()
             await sessions.insert(
-                tx, id, SessionKind.PROGRAMMATIC, actor.user_account_id, agent.id, draft.title or None,
+                tx, id, draft.kind, actor.user_account_id, agent.id, draft.title or None,
                 draft.context, actor.key_id,
             )  # fmt: skip
             await audit.append_to_session(
                 tx, id, [Fact.of(actor, "session_created", session=str(id), agent=str(agent.id))]
             )
+            if draft.kind is SessionKind.EXTERNAL:
+                await external.begin(tx, actor, id, agent.id)
             return id
 
         id, _ = await once_only(tx, actor, "sessions.create", once, make)

@@ -5,14 +5,13 @@ Looking one up promises nothing yet: it is looked at again, and counted, in the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from cortex_plane.domain import covering
 from cortex_plane.domain.access import Actor, Permission
-from cortex_plane.domain.attempts import Assignment
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.covering import CallAsked, check
 from cortex_plane.domain.deciding import Request
@@ -26,7 +25,7 @@ from cortex_plane.domain.standing_approvals import (
     StandingDraft,
 )
 from cortex_plane.operations import people, signing
-from cortex_plane.operations.authorize import Leaning
+from cortex_plane.operations.authorize import Asking, Leaning
 from cortex_plane.operations.verbs import found, new_id, verb
 from cortex_plane.storage import approvals, audit, standing_approvals
 from cortex_plane.storage.database import Database, Row, Transaction
@@ -91,8 +90,9 @@ class Cover:
 
 
 async def cover(
-    db: Database, given: Assignment, read_to: int, call: Uncovered, taken: Mapping[UUID, int], vault: Vault
-) -> Cover:
+    db: Database, given: Asking, read_to: int, call: Uncovered, taken: Mapping[UUID, int], vault: Vault,
+    askers: Sequence[UUID] = (),
+) -> Cover:  # fmt: skip
     """``taken``: how many calls of the same response lean on each already. ``vault`` tells whose receipts are the plane's."""
     found_so_far = Cover()
     async with db.transaction(given.org_id) as tx:
@@ -101,7 +101,7 @@ async def cover(
         )
         if not candidates:
             return found_so_far
-        origin = found(await approvals.origin(tx, given.job_id, read_to), "job")
+        origin = found(await approvals.origin(tx, given.job_id, read_to, askers), "job")
         asked = CallAsked(
             session_id=given.session_id, tool_name=call.tool_name, tool_digest=call.tool_digest,
             input_hash=call.input_hash, facts=call.facts, owner_id=origin["owner_id"], causes=origin["causes"],

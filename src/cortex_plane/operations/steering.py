@@ -19,6 +19,7 @@ from cortex_plane.domain.jobs import (
     TERMINAL,
     Cancellation,
     Hold,
+    JobKind,
     JobStatus,
     Pause,
     Receipt,
@@ -214,7 +215,7 @@ async def settled(
     await steps.answer(tx, call_id, status, answer, actor.name)
     said = {"call": str(call_id), "tool": call.tool_name, "verdict": answer.verdict, "note": answer.note}
     await _append(tx, locked, id, actor, "effect_settled", said, [("effect_settled", id, said)])
-    if answer.verdict is Verdict.FAIL:
+    if answer.verdict is Verdict.FAIL and locked["kind"] != JobKind.EXTERNAL:
         error = f"`{call.tool_name}` of step {call.step_index} was given up by {actor.name}: {answer.note or 'no reason'}"
         await jobs.fail(tx, id, error)
         await end_approvals(tx, locked["session_id"], [id], actor, error)

@@ -10,11 +10,14 @@ from uuid import UUID
 
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.errors import SetupError
+from cortex_plane.domain.tool_confirmations import PublishedTool, ToolServer
 from cortex_plane.domain.tools import ToolVersion
 from cortex_plane.domain.workers import Worker
 from cortex_plane.operations.verbs import verb
-from cortex_plane.storage import tools, workers
+from cortex_plane.storage import tool_servers, tools, workers
 from cortex_plane.storage.database import Database
+
+MAX_VERSIONS = 1000
 
 
 async def register(
@@ -42,9 +45,28 @@ async def forget(db: Database) -> None:
     await workers.forget(db)
 
 
-async def publish(db: Database, versions: Sequence[ToolVersion]) -> None:
-    """Make known what this worker's tools are; a version that is known already stays as it is."""
-    await tools.publish(db, versions)
+async def publish(db: Database, versions: Sequence[ToolVersion]) -> list[ToolVersion]:
+    """Make known what this worker's tools are; a version that is known already stays as it is.
+
+    Returns those that take the place of another one: whatever was approved or confirmed about that is asked again.
+    """
+    return await tools.publish(db, versions)
+
+
+async def known_tools(db: Database, app: str, server: str) -> list[ToolVersion]:
+    """What an MCP server offered when a worker last heard of it."""
+    return await tools.of_server(db, app, server)
+
+
+async def tell_server(
+    db: Database, worker: UUID, app: str, name: str, state: str, reason: str | None, tools: int
+) -> None:
+    """How one of this worker's MCP servers is."""
+    await tool_servers.tell(db, app, name, worker, state, reason, tools)
+
+
+async def forget_servers(db: Database, worker: UUID) -> None:
+    await tool_servers.forget(db, worker)
 
 
 async def require_key(db: Database, master: bytes) -> None:
@@ -76,6 +98,19 @@ def _require(known: bytes, mine: bytes) -> None:
 @verb(Permission.WORKER_READ)
 async def list_all(db: Database, _: Actor) -> list[Worker]:
     return await workers.list_all(db)
+
+
+@verb(Permission.TOOL_READ)
+async def list_versions(db: Database, _: Actor, app: str) -> list[PublishedTool]:
+    """Every version of an app's tools, newest first: what changed, and when."""
+    return await tools.versions(db, app, MAX_VERSIONS)
+
+
+@verb(Permission.TOOL_READ)
+async def list_servers(db: Database, actor: Actor) -> list[ToolServer]:
+    """The MCP servers of the workers that are there. Whose machines those are is for the platform to see."""
+    found = await tool_servers.list_all(db)
+    return found if actor.may(Permission.WORKER_READ) else [each.for_tenants for each in found]
 
 
 @verb(Permission.TOOL_READ)

@@ -22,7 +22,7 @@ from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.checkpoints import ActiveTool, ToolStatus
 from cortex_plane.domain.effects import SETTLED, CallStatus, ToolCall
 from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.models import CallRequest, CallResult, Response, ToolSpec
+from cortex_plane.domain.models import CallRequest, CallResult, Response, StopReason, ToolSpec
 from cortex_plane.domain.policies import Terms
 from cortex_plane.domain.tools import InvalidArguments, OnUncertain
 from cortex_plane.operations.authorize import Authorization, Leaning
@@ -32,6 +32,7 @@ MAX_ERROR = 4000
 OF_INTENTS = ("session_suspended", "call_sent_again", "standing_used")
 """What the audit trail says of sending and asking."""
 SHOWN_BYTES = 2048
+TRUNCATED = "Your answer was cut off at `max_tokens`, so none of its calls were run. Say less, or make one call at a time."
 
 
 class CallKind(StrEnum):
@@ -62,6 +63,7 @@ class Apart:
 class Call:
     """One call while its step is under way."""
 
+    step: int
     position: int
     request: CallRequest
     id: UUID
@@ -73,6 +75,8 @@ class Call:
     arguments: bytes
     input_hash: str
     authorization: Authorization | None = None
+    policies: str | None = None
+    """The version of the policies by which it was judged last."""
     status: CallStatus | None = None
     written: bool = False
     """The ledger has its row."""
@@ -135,7 +139,7 @@ class Call:
             "timeout_seconds": self.code.timeout_seconds,
         }
 
-    def row(self, step: int, apart: Apart) -> dict[str, Any]:
+    def row(self, apart: Apart) -> dict[str, Any]:
         """As the ledger keeps it. Reading needs no intent, so what allowed it stands on the audit trail alone."""
         granted = None if self.kind is CallKind.READ else self.authorization
         decision = granted.decision if granted else None
@@ -143,7 +147,7 @@ class Call:
         return {
             **leaning,
             "id": str(self.id),
-            "step": step,
+            "step": self.step,
             "position": self.position,
             "tool": self.name,
             "digest": self.digest,
@@ -214,19 +218,22 @@ class Toolbox:
         return not tool.read_only or tool.name in self.side_effect_tools
 
 
-def planned(position: int, request: CallRequest, id: UUID, toolbox: Toolbox) -> Call:
+def planned(position: int, request: CallRequest, id: UUID, toolbox: Toolbox, step: int = 0) -> Call:
     """What a call is. Whatever is wrong with it becomes an answer for the model, never an exception."""
     tool = toolbox.tools.get(request.name)
     if tool is None:
         known = ", ".join(sorted(toolbox.tools)) or "none"
         return _refused(
-            position, request, id, f"There is no tool `{request.name[:100]}`. There are: {known}."
+            step, position, request, id, f"There is no tool `{request.name[:100]}`. There are: {known}."
         )
+    if request.truncated:
+        return _refused(step, position, request, id, TRUNCATED, tool)
     try:
         parsed = tool.parse(request.arguments)
     except InvalidArguments as error:
-        return _refused(position, request, id, str(error), tool)
+        return _refused(step, position, request, id, str(error), tool)
     return Call(
+        step=step,
         position=position,
         request=request,
         id=id,
@@ -240,9 +247,12 @@ def planned(position: int, request: CallRequest, id: UUID, toolbox: Toolbox) -> 
     )
 
 
-def _refused(position: int, request: CallRequest, id: UUID, error: str, tool: Tool | None = None) -> Call:
+def _refused(
+    step: int, position: int, request: CallRequest, id: UUID, error: str, tool: Tool | None = None
+) -> Call:
     arguments = _storable(request.arguments)
     return Call(
+        step=step,
         position=position,
         request=request,
         id=id,
@@ -326,9 +336,17 @@ def groups(calls: Sequence[Call]) -> Iterator[list[Call]]:
 
 
 def recorded_form(response: Response) -> dict[str, Any]:
+    """What is as usual is not written: the scripted model that speaks to its end is the usual one."""
+    cut = {"truncated": True} if response.stop_reason is StopReason.MAX_TOKENS else {}
+    more: dict[str, Any] = {} if response.model is None else {"model": response.model}
+    if response.stop_reason not in (StopReason.END, StopReason.TOOL_CALLS):
+        more["stop_reason"] = response.stop_reason.value
     return {
         "text": response.text,
-        "calls": [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in response.calls],
+        "calls": [
+            {"id": call.id, "name": call.name, "arguments": call.arguments, **cut} for call in response.calls
+        ],
+        **more,
     }
 
 
@@ -350,10 +368,44 @@ def without_intents(write: Write) -> Write:
         again=(),
         dispatches=False,
         requests=(),
+        policies=None,
         status=None,
         events=[event for event in write.events if event[0] not in ("status", "session_paused")],
         facts=[fact for fact in write.facts if fact.action not in OF_INTENTS],
     )
+
+
+def together(first: Write, then: Write) -> Write:
+    """One write in the place of two. ``then`` says where the job goes."""
+    calls, outcomes = _rows(first.calls), _rows(first.outcomes)
+    for row in (later := _rows(then.calls)):
+        row["arguments"] += len(first.arguments)
+    ends = _rows(then.outcomes)
+    for row in (*later, *ends):
+        if row["result"] is not None:
+            row["result"] += len(first.results)
+    more = {**first.more}
+    for key, value in then.more.items():
+        more[key] = [*more[key], *value] if key in more else value
+    return replace(
+        then,
+        step=then.step or first.step,
+        done_step=max((s for s in (first.done_step, then.done_step) if s is not None), default=None),
+        calls=orjson.dumps([*calls, *later]) if calls or later else None,
+        outcomes=orjson.dumps([*outcomes, *ends]) if outcomes or ends else None,
+        arguments=(*first.arguments, *then.arguments),
+        results=(*first.results, *then.results),
+        stored=(*first.stored, *then.stored),
+        requests=(*first.requests, *then.requests),
+        more=more,
+        events=[*first.events, *then.events],
+        facts=[*first.facts, *then.facts],
+    )
+
+
+def _rows(encoded: bytes | None) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = orjson.loads(encoded) if encoded else []
+    return rows
 
 
 def summary(call: Call) -> dict[str, Any]:
@@ -371,9 +423,8 @@ def summary(call: Call) -> dict[str, Any]:
 class Pending:
     """Whatever waits to be written, until it goes with the next write."""
 
-    def __init__(self, due: Write, step: int) -> None:
+    def __init__(self, due: Write) -> None:
         self.due = due
-        self.step = step
         self.unwritten: list[Call] = []
         self.granted: list[Call] = []
         self.settled: list[Call] = []
@@ -384,7 +435,7 @@ class Pending:
 
     def take(self) -> Write:
         apart = Apart()
-        rows = [call.row(self.step, apart) for call in self.unwritten]
+        rows = [call.row(apart) for call in self.unwritten]
         outcomes = [call.outcome(apart) for call in self.settled]
         write = self.due
         write.calls = orjson.dumps(rows) if rows else None

@@ -16,7 +16,7 @@ import structlog
 
 from cortex_plane.domain.attempts import Assignment
 from cortex_plane.domain.errors import CortexError
-from cortex_plane.domain.models import ModelError, Response, TextChunk
+from cortex_plane.domain.models import ModelError, Response, TextChunk, Usage
 from cortex_plane.operations import events
 from cortex_plane.runtime.calls import storable
 from cortex_plane.runtime.lease import Host
@@ -35,7 +35,7 @@ _tasks: set[asyncio.Task[None]] = set()
 
 
 async def heard(
-    pieces: AsyncIterator[TextChunk | Response], silence_seconds: float, chunks: Chunks
+    pieces: AsyncIterator[TextChunk | Usage | Response], silence_seconds: float, chunks: Chunks
 ) -> Response:
     """The response at the end of a stream; a model that falls silent gives none."""
     response = None
@@ -47,6 +47,8 @@ async def heard(
                 break
             if isinstance(piece, Response):
                 response = piece
+            elif isinstance(piece, Usage):
+                chunks.spent = piece
             else:
                 chunks.add(piece.text)
     except TimeoutError:
@@ -65,7 +67,12 @@ async def heard(
 class Chunks:
     """The chunks of one step of one attempt."""
 
-    def __init__(self, host: Host, given: Assignment, step: int) -> None:
+    def __init__(self, host: Host, given: Assignment, step: int, *, told: bool = True) -> None:
+        """Not ``told``: they are counted alone."""
+        self.spent: Usage | None = None
+        """What the provider counted so far, where it says so while it speaks."""
+        self.characters = 0
+        self._silent = not told
         self._host = host
         self._given = given
         self._step = step
@@ -79,6 +86,9 @@ class Chunks:
 
     def add(self, text: str) -> None:
         if not text or self._over:
+            return
+        self.characters += len(text)
+        if self._silent:
             return
         self._text.append(text)
         self._size += len(text)
@@ -122,7 +132,7 @@ class Chunks:
     async def _forget(self) -> None:
         if not self._complete:
             with contextlib.suppress(CortexError):
-                await events.void_chunks(self._host.db, self._given)
+                await events.void_chunks(self._host.db, self._given, self._step)
             return
         for seconds in FORGET_SECONDS:
             await asyncio.sleep(seconds)

@@ -30,7 +30,7 @@ from cortex_plane.runtime.tools.results import encode_result
 from cortex_plane.storage.crash_points import reached
 
 if TYPE_CHECKING:
-    from cortex_plane.runtime.executor import Attempt
+    from cortex_plane.runtime.acting import Acting
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -40,11 +40,11 @@ MAX_SENDS = 3
 """After so many uncertain ends of one call a person is asked, whatever the tool declares."""
 
 
-async def read(attempt: Attempt, call: Call, step: int) -> None:
+async def read(attempt: Acting, call: Call) -> None:
     """A call without side effects: whatever goes wrong is an answer for the model."""
     reached("tool:before")
     try:
-        value = await _within(call, call.code.call(call.values, _context(attempt, call, step)))
+        value = await within(call.code.timeout_seconds, call.code.call(call.values, _context(attempt, call)))
     except Exception as error:
         call.fail(_described(call, error))
     else:
@@ -52,26 +52,25 @@ async def read(attempt: Attempt, call: Call, step: int) -> None:
     reached("tool:after")
 
 
-async def perform(attempt: Attempt, call: Call, calls: Sequence[Call], due: Write, *, new: bool) -> None:
+async def perform(attempt: Acting, call: Call, calls: Sequence[Call], due: Write, *, new: bool) -> None:
     """A call with side effects, until it is settled. ``due`` holds its intent where it is ``new``."""
-    step = attempt.at.step
     if new:
         if call.granted:
             await _require_receipt(attempt, call, due)
         due.dispatches = True
-        if not await _send(attempt, call, calls, due, step):
+        if not await _send(attempt, call, calls, due):
             await _settle(attempt, call, calls, ended=True)
         return
     if due.calls or due.outcomes:
         await attempt.write_calls(calls, due)
     if call.status is CallStatus.CLEARED:
-        if not await _send_again(attempt, call, calls, step):
+        if not await _send_again(attempt, call, calls):
             await _settle(attempt, call, calls, ended=True)
         return
     await _settle(attempt, call, calls, ended=False)
 
 
-async def _require_receipt(attempt: Attempt, call: Call, due: Write) -> None:
+async def _require_receipt(attempt: Acting, call: Call, due: Write) -> None:
     """Without a true receipt an approved call is not sent: the job ends, and says why. What was done before is kept."""
     wrong = receipts.refusal(attempt, call, sent=False)
     if wrong is None:
@@ -91,18 +90,18 @@ async def _require_receipt(attempt: Attempt, call: Call, due: Write) -> None:
 
 
 async def _send(
-    attempt: Attempt, call: Call, calls: Sequence[Call], intent: Write, step: int, unknown: str | None = None
+    attempt: Acting, call: Call, calls: Sequence[Call], intent: Write, unknown: str | None = None
 ) -> bool:
     """Write the intent, then send. True: the outcome is known. ``unknown``: how an earlier sending went wrong."""
     attempt.at.invocation = call.id
     for _ in range(MAX_SENDS):
-        asked = ticks()
+        intent.policies = call.policies
         written = await attempt.write_calls(calls, intent)
         if written.cancelled:
             again = "not sent again: the job was cancelled, and nobody knows whether it happened before"
             call.fail("not sent: the job was cancelled" if unknown is None else f"{again} ({unknown})")
             return True
-        sent = await _dispatch(attempt, call, written, asked, step)
+        sent = await _dispatch(attempt, call, written)
         if sent is not None:
             return sent
         # Nothing was sent, and the lease is still ours, or the next write says so.
@@ -115,9 +114,7 @@ async def _send(
     return True
 
 
-async def _send_again(
-    attempt: Attempt, call: Call, calls: Sequence[Call], step: int, unknown: str | None = None
-) -> bool:
+async def _send_again(attempt: Acting, call: Call, calls: Sequence[Call], unknown: str | None = None) -> bool:
     """The same call with the same key: only after it is safe to do so."""
     call.attempt += 1
     call.status = CallStatus.INTENDED
@@ -126,26 +123,26 @@ async def _send_again(
         dispatches=True,
         facts=[attempt.fact("call_sent_again", call=str(call.id), tool=call.name, attempt=call.attempt)],
     )
-    return await _send(attempt, call, calls, again, step, unknown)
+    return await _send(attempt, call, calls, again, unknown)
 
 
-async def _dispatch(attempt: Attempt, call: Call, written: Written, asked: float, step: int) -> bool | None:
+async def _dispatch(attempt: Acting, call: Call, written: Written) -> bool | None:
     """True: the outcome is known. False: it is not. None: it was too late to send."""
     before = written.dispatch_before or written.now
-    # Counted from before the write was sent, so this is never later than what the database means.
-    last_moment = asked + (before - written.now).total_seconds()
+    # Counted from before the write went out, so this is never later than what the database means.
+    last_moment = written.sent + (before - written.now).total_seconds()
     call.settle_after = before + timedelta(seconds=call.code.timeout_seconds)
-    context = _context(attempt, call, step)
+    context = _context(attempt, call)
     reached("tool:before")
     if ticks() >= last_moment:
         # By now somebody else may be settling it.
         return None
     try:
-        value = await _within(call, call.code.call(call.values, context))
+        value = await within(call.code.timeout_seconds, call.code.call(call.values, context))
     except ToolError as error:
         call.fail(_described(call, error))
     except Exception as error:
-        call.timed_out = isinstance(error, _TimedOut)
+        call.timed_out = isinstance(error, TimedOut)
         # It may have happened before it went wrong. Only ToolError says that it did not.
         call.error = _described(call, error)
         log.warning("uncertain effect", job_id=str(attempt.given.job_id), tool=call.name, error=call.error)
@@ -156,9 +153,8 @@ async def _dispatch(attempt: Attempt, call: Call, written: Written, asked: float
     return True
 
 
-async def _settle(attempt: Attempt, call: Call, calls: Sequence[Call], *, ended: bool) -> None:
+async def _settle(attempt: Acting, call: Call, calls: Sequence[Call], *, ended: bool) -> None:
     """Find out, or let somebody decide. ``ended``: the call is over in this process, so nobody can be sending it."""
-    step = attempt.at.step
     on_uncertain = call.on_uncertain or OnUncertain.ASK_HUMAN
     trouble = call.error
     while True:
@@ -175,7 +171,7 @@ async def _settle(attempt: Attempt, call: Call, calls: Sequence[Call], *, ended:
         if call.attempt >= MAX_SENDS and chosen in (Settlement.SEND_AGAIN, Settlement.PROBE):
             chosen = Settlement.ASK_HUMAN
         if chosen is Settlement.PROBE:
-            found = await _probe(attempt, call, step)
+            found = await _probe(attempt, call)
             if isinstance(found, Happened):
                 call.error, call.settled_by = None, "probe"
                 _keep(attempt, call, found.result)
@@ -201,15 +197,17 @@ async def _settle(attempt: Attempt, call: Call, calls: Sequence[Call], *, ended:
             await asyncio.sleep(min(MAX_PAUSE, attempt.limits.backoff.delay(call.attempt, random.random())))  # noqa: S311
         call.error = None
         unknown = None if known else trouble or "the worker stopped while it was under way"
-        if await _send_again(attempt, call, calls, step, unknown):
+        if await _send_again(attempt, call, calls, unknown):
             return
         ended, trouble = True, call.error
 
 
-async def _probe(attempt: Attempt, call: Call, step: int) -> Happened | DidNotHappen | None:
+async def _probe(attempt: Acting, call: Call) -> Happened | DidNotHappen | None:
     reached("probe:before")
     try:
-        found = await _within(call, call.code.ask_probe(call.values, _context(attempt, call, step)))
+        found = await within(
+            call.code.timeout_seconds, call.code.ask_probe(call.values, _context(attempt, call))
+        )
     except Exception as error:
         described = _described(call, error)
         log.warning("probe failed", job_id=str(attempt.given.job_id), tool=call.name, error=described)
@@ -218,7 +216,7 @@ async def _probe(attempt: Attempt, call: Call, step: int) -> Happened | DidNotHa
     return found
 
 
-def _keep(attempt: Attempt, call: Call, value: Any) -> None:
+def _keep(attempt: Acting, call: Call, value: Any) -> None:
     """It happened, whatever it returned: a result that cannot be kept does not undo it."""
     call.status, call.error = CallStatus.COMPLETED, None
     try:
@@ -227,7 +225,7 @@ def _keep(attempt: Attempt, call: Call, value: Any) -> None:
         call.result = orjson.dumps({"unstorable": error.message})
 
 
-def _context(attempt: Attempt, call: Call, step: int) -> ToolContext:
+def _context(attempt: Acting, call: Call) -> ToolContext:
     given = attempt.given
     return ToolContext(
         org_id=given.org_id,
@@ -235,42 +233,42 @@ def _context(attempt: Attempt, call: Call, step: int) -> ToolContext:
         job_id=given.job_id,
         agent_id=given.agent_id,
         invocation_id=call.id,
-        step=step,
+        step=call.step,
         attempt=call.attempt,
     )
 
 
-class _TimedOut(Exception):
+class TimedOut(Exception):
     """The time of a call is over. A tool may raise TimeoutError itself; then the call is over too."""
 
 
-class _Stopped(Exception):
+class Stopped(Exception):
     """A tool raised what would stop its caller."""
 
 
-async def _within(call: Call, running: Coroutine[Any, Any, T]) -> T:
+async def within(seconds: float, running: Coroutine[Any, Any, T]) -> T:
     """Whatever a tool raises ends its call, never the job or the worker around it."""
     task = asyncio.current_task()
     try:
-        async with asyncio.timeout(call.code.timeout_seconds) as limit:
+        async with asyncio.timeout(seconds) as limit:
             return await running
     except TimeoutError as error:
         if limit.expired():
-            raise _TimedOut from error
+            raise TimedOut from error
         raise
     except asyncio.CancelledError as error:
         if task is not None and task.cancelling():
             raise
-        raise _Stopped("CancelledError") from error
+        raise Stopped("CancelledError") from error
     except SystemExit as error:
-        raise _Stopped(f"SystemExit: {error.code}") from error
+        raise Stopped(f"SystemExit: {error.code}") from error
 
 
 def _described(call: Call, error: Exception) -> str:
     if isinstance(error, ToolError):
         return storable(str(error))
-    if isinstance(error, _TimedOut):
+    if isinstance(error, TimedOut):
         return f"`{call.name}` did not answer within {call.code.timeout_seconds:g} s."
-    if isinstance(error, _Stopped):
+    if isinstance(error, Stopped):
         return storable(f"`{call.name}` raised {error}")
     return storable(f"`{call.name}` raised {type(error).__name__}: {str(error)[:2000]}")

@@ -15,8 +15,6 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
-import structlog
-
 from cortex_plane.domain.attempts import Assignment, NewStep, Write, Written
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.checkpoints import (
@@ -24,20 +22,22 @@ from cortex_plane.domain.checkpoints import (
     LogEntry,
     Phase,
 )
-from cortex_plane.domain.conversations import as_sent, requests_of, spoken
+from cortex_plane.domain.conversations import as_sent, heard, requests_of
 from cortex_plane.domain.effects import CallStatus
-from cortex_plane.domain.errors import Conflict, CortexError, Unavailable
+from cortex_plane.domain.errors import CortexError
 from cortex_plane.domain.jobs import JobKind, JobStatus
 from cortex_plane.domain.models import (
     AssistantTurn,
     ModelError,
+    Response,
+    StopReason,
     ToolTurn,
 )
-from cortex_plane.domain.retry import ErrorClass, classify
 from cortex_plane.operations import attempts
 from cortex_plane.operations.meters import meters
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime import telling
+from cortex_plane.runtime.acting import Acting
 from cortex_plane.runtime.asking import ask
 from cortex_plane.runtime.calls import (
     Call,
@@ -47,17 +47,14 @@ from cortex_plane.runtime.calls import (
     planned,
     recorded_form,
     summary,
-    without_intents,
 )
 from cortex_plane.runtime.clock import ticks
 from cortex_plane.runtime.effects import perform, read
-from cortex_plane.runtime.lease import Abandoned, Ended, Host, Lost
-from cortex_plane.runtime.voice import Voice
-
-log = structlog.get_logger()
+from cortex_plane.runtime.lease import Ended, Host
+from cortex_plane.runtime.windows import compact, window
 
 
-class Attempt(Voice):
+class Attempt(Acting):
     """One lease of one job, from the claim to its end."""
 
     def __init__(self, host: Host, given: Assignment) -> None:
@@ -65,26 +62,6 @@ class Attempt(Voice):
         self.step_started = self.started
 
     # The loop --------------------------------------------------------------------------------------------------
-
-    async def run(self) -> None:
-        """Until the lease is given up. Raises ``Abandoned`` where even that could not be written."""
-        try:
-            await self._run()
-        except Ended:
-            pass
-        except Lost:
-            log.warning("job lost", job_id=str(self.given.job_id), epoch=self.given.epoch)
-        except Abandoned:
-            raise
-        except asyncio.CancelledError:
-            await self.hand_back("the worker stops")
-            raise
-        except Unavailable as error:
-            raise Abandoned(str(error)) from error
-        except Exception as error:
-            log.exception("attempt failed", job_id=str(self.given.job_id))
-            message = f"{type(error).__name__}: {error}"
-            await self.quietly(self.retry(ErrorClass.INFRASTRUCTURE, message, keep_checkpoint=True))
 
     async def _run(self) -> None:
         past = await self.open()
@@ -95,7 +72,10 @@ class Attempt(Voice):
             calls = await self.restore(recorded, mine)
             await self.check_code(calls)
             sent = as_sent(requests_of(recorded), {call.position: call for call in mine})
-            self.turns.append(AssistantTurn(text=recorded["text"], calls=sent))
+            read_to = steps[self.at.step].message_seq
+            self.turns.append(
+                AssistantTurn(text=recorded["text"], calls=sent), step=self.at.step, seq=read_to
+            )
             await self._resolve(calls, Write())
         while True:
             await self._boundary()
@@ -112,17 +92,18 @@ class Attempt(Voice):
             said = await attempts.messages_between(
                 self.host.db, self.given, self.at.message_seq, self.unread_to
             )
-            self.turns += spoken(said, self.given.job_id)
+            self.turns.extend(heard(said, self.given.job_id))
             self.at.message_seq = self.unread_to
 
     async def _step(self) -> None:
         self.step_started = ticks()
         await self.check_limits()
         try:
-            response = await self.ask(self.request(self.turns))
+            if await self._made_room():
+                return
+            response = await self.ask(self.request(window(self)))
         except ModelError as error:
-            kind = ErrorClass.PERMANENT if error.code == "unknown_model" else classify(error.status)
-            await self.retry(kind, str(error))
+            await self.retry(error.error_class, str(error), wished=error.retry_after)
         self.at.prompt_tokens += response.usage.prompt_tokens
         self.at.completion_tokens += response.usage.completion_tokens
         self.at.iterations += 1
@@ -143,12 +124,13 @@ class Attempt(Voice):
             completion_tokens=response.usage.completion_tokens,
             seconds=ticks() - self.step_started,
         )
-        self.turns.append(AssistantTurn(text=response.text, calls=response.calls))
+        said_now = AssistantTurn(text=response.text, calls=response.calls)
+        self.turns.append(said_now, step=self.at.step, seq=self.at.message_seq)
         if not response.calls:
-            await self._answer(response.text or "", step)
+            await self._answer(response, step)
             return
         calls = [
-            planned(position, request, new_id(), self.toolbox)
+            planned(position, request, new_id(), self.toolbox, self.at.step)
             for position, request in enumerate(response.calls)
         ]
         await self.authorize(calls)
@@ -157,11 +139,20 @@ class Attempt(Voice):
         acts = any(call.kind is CallKind.EFFECT for call in calls)
         said = [summary(call) for call in calls]
         facts = [self.fact("step_responded", step=step.index, calls=said)] if acts else []
-        events = telling.called(step.index, response.text, calls)
+        events = telling.by(response, telling.called(step.index, response.text, calls))
         await self._resolve(calls, Write(step=step, facts=facts, events=events))
 
-    async def _answer(self, text: str, step: NewStep) -> None:
+    async def _made_room(self) -> bool:
+        """Whether something was compacted: it took a while, so the boundary is looked at again."""
+        written = await compact(self)
+        if written is not None:
+            await self._done(written)
+        return written is not None
+
+    async def _answer(self, response: Response, step: NewStep) -> None:
         """A response without calls ends the job, unless somebody said something meanwhile."""
+        text = response.text or ""
+        cut = {"truncated": True} if response.stop_reason is StopReason.MAX_TOKENS else {}
         conversation = self.given.kind is JobKind.CONVERSATION
         reply = text if conversation else None
         fact = self.fact("step_completed", step=step.index, calls=[])
@@ -173,8 +164,8 @@ class Attempt(Voice):
                 done_step=step.index,
                 reply=reply,
                 status=JobStatus.COMPLETED,
-                result=canonical({"text": text}),
-                events=telling.completed(step.index, text),
+                result=canonical({"text": text, **cut}),
+                events=telling.by(response, telling.completed(step.index, text)),
                 facts=[self.fact("job_completed"), fact],
             )
         )
@@ -192,7 +183,7 @@ class Attempt(Voice):
                     step=step,
                     done_step=step.index,
                     reply=reply,
-                    events=telling.said(step.index, text),
+                    events=telling.by(response, telling.said(step.index, text)),
                     facts=[fact],
                 )
             )
@@ -205,7 +196,7 @@ class Attempt(Voice):
         index = self.at.step
         if any(call.status is CallStatus.AWAITING for call in calls):
             await ask(self, calls, due)
-        pending = Pending(due, index)
+        pending = Pending(due)
         pending.new(*(call for call in calls if call.settled and not call.written))
         for group in groups(calls):
             if group[0].kind is CallKind.EFFECT:
@@ -224,26 +215,12 @@ class Attempt(Voice):
                 # The response before anything else; and what an effect did does not wait for others to read.
                 if pending.due.step is not None or pending.settled:
                     await self.write_calls(calls, pending.take())
-                await asyncio.gather(*(read(self, call, index) for call in group))
+                await asyncio.gather(*(read(self, call) for call in group))
                 pending.new(*group)
             pending.stored += self.take_stored()
             if self.limits.per_call:
                 await self.write_calls(calls, pending.take())
         await self._end_step(calls, pending.take(), index)
-
-    async def write_calls(self, calls: Sequence[Call], write: Write) -> Written:
-        self.at.active_tools = tuple(call.shown() for call in calls)
-        try:
-            return await self.write(write)
-        except Conflict as error:
-            if error.code not in ("policy_changed", "grant_refused"):
-                raise
-            why = error.message
-        # What no longer holds is neither sent nor asked for. The rest is kept, and the next attempt looks again.
-        self.notes, self.at.status = [], CheckpointStatus.IN_PROGRESS
-        await self.write(without_intents(write))
-        await self.hand_back(why)
-        raise Ended
 
     async def _end_step(self, calls: Sequence[Call], write: Write, index: int) -> None:
         names = ", ".join(dict.fromkeys(call.name for call in calls))
@@ -254,7 +231,7 @@ class Attempt(Voice):
         said = [{"id": str(call.id), "tool": call.name, "status": str(call.status)} for call in calls]
         acts = any(call.kind is CallKind.EFFECT for call in calls)
         proof = said if acts else [{**summary(call), "status": str(call.status)} for call in calls]
-        self.turns.append(ToolTurn(tuple(call.told() for call in calls)))
+        self.turns.append(ToolTurn(tuple(call.told() for call in calls)), step=index)
         write.done_step = index
         write.events = [*write.events, *telling.settled(index, calls)]
         write.facts = [*write.facts, self.fact("step_completed", step=index, calls=proof)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 from uuid import UUID
@@ -17,6 +18,7 @@ import structlog
 from cortex_plane.domain.access import worker_actor
 from cortex_plane.domain.attempts import Assignment, Write, Written
 from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.budgets import Question
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.checkpoints import (
     WARN_BYTES,
@@ -44,6 +46,18 @@ WRITE_TRIES = 6
 PREVIEW = 500
 
 
+def checkpoint_key(master_key: bytes, org_id: UUID) -> bytes:
+    """Each org's checkpoints are sealed with a key of its own."""
+    return hashlib.blake2b(org_id.bytes, key=master_key, digest_size=32, person=b"checkpoint").digest()
+
+
+def prompt_of(model_config: Mapping[str, Any], app: App) -> tuple[str | None, str]:
+    """The agent's own prompt and its app's instructions, and their hash."""
+    parts = (model_config.get("system_prompt"), app.instructions)
+    prompt = "\n\n".join(part for part in parts if part) or None
+    return prompt, hashlib.sha256((prompt or "").encode()).hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """What all attempts of a worker share."""
@@ -60,9 +74,7 @@ class Host:
     stopping: asyncio.Event
 
     def org_key(self, org_id: UUID) -> bytes:
-        return hashlib.blake2b(
-            org_id.bytes, key=self.master_key, digest_size=32, person=b"checkpoint"
-        ).digest()
+        return checkpoint_key(self.master_key, org_id)
 
 
 class Ended(Exception):
@@ -75,6 +87,15 @@ class Lost(Exception):
 
 class Abandoned(Exception):
     """A write could not be made, and nothing may happen without it. The job must be handed back."""
+
+
+class Overgrown(Exception):
+    """The checkpoint is too large to be written: the job ends, and what was done is kept. Nothing was written."""
+
+    def __init__(self, error: TooLarge, kept: Write) -> None:
+        super().__init__(error.message)
+        self.hint = error.hint
+        self.kept = kept
 
 
 async def refuse(host: Host, given: Assignment, error: Exception) -> None:
@@ -113,11 +134,10 @@ class Lease:
         """Of those that hold now, as far as we were told."""
         self.notes: list[Fact] = []
         """What goes on the trail with the next write."""
-        app = host.apps[given.app]
-        prompt = (given.model_config.get("system_prompt"), app.instructions)
-        self.prompt = "\n\n".join(part for part in prompt if part) or None
-        self.prompt_hash = hashlib.sha256((self.prompt or "").encode()).hexdigest()
+        self.prompt, self.prompt_hash = prompt_of(given.model_config, host.apps[given.app])
         self.at = Progress(given.agent_id, self.prompt_hash)
+        self.asking: list[Question] = []
+        """Those to the model that are under way."""
         self._stored: list[tuple[UUID, bytes]] = []
 
     def fact(self, action: str, **data: Any) -> Fact:
@@ -139,8 +159,7 @@ class Lease:
     async def fail(
         self, message: str, remedy: str, write: Write | None = None, *, keep_checkpoint: bool = False
     ) -> NoReturn:
-        message = storable(message)
-        error = f"Job {self.given.job_id}, step {self.at.step}: {message} {remedy}".strip()
+        error = storable(f"Job {self.given.job_id}, step {self.at.step}: {message} {remedy}".strip())
         self.at.status = CheckpointStatus.FAILED
         write = write or Write()
         await self.write(
@@ -155,8 +174,11 @@ class Lease:
         )
         raise Ended
 
-    async def retry(self, kind: ErrorClass, message: str, *, keep_checkpoint: bool = False) -> NoReturn:
-        """``keep_checkpoint``: what is in memory may be ahead of what was written, so it is not kept."""
+    async def retry(
+        self, kind: ErrorClass, message: str, *, keep_checkpoint: bool = False, wished: float | None = None
+    ) -> NoReturn:
+        """``keep_checkpoint``: what is in memory may be ahead of what was written, so it is not kept. ``wished``: seconds
+        after which whoever failed wants to be asked again."""
         remedy = "Correct the cause, then `cortex job resubmit` it."
         if kind not in RETRIED:
             await self.fail(f"{message} ({kind})", remedy, keep_checkpoint=keep_checkpoint)
@@ -164,7 +186,8 @@ class Lease:
             message = f"{message} (out of retries after {self.given.retry_count})"
             await self.fail(message, remedy, keep_checkpoint=keep_checkpoint)
         message = storable(message)
-        delay = self.limits.backoff.delay(self.given.retry_count, random.random())  # noqa: S311 -- jitter
+        chance = random.random()  # noqa: S311 -- jitter
+        delay = self.limits.backoff.delay_after(wished, self.given.retry_count, chance)
         await self.write(
             Write(
                 status=JobStatus.RETRY,
@@ -195,13 +218,15 @@ class Lease:
         )
         raise Ended
 
-    async def sleep(self, seconds: float, reason: str) -> NoReturn:
+    async def sleep(self, seconds: float, reason: str, told: Write | None = None) -> NoReturn:
+        """``told``: what readers and the trail learn of it, where that is more than usual."""
+        told = told or Write(facts=[self.fact("job_sleeps", reason=reason)])
         await self.write(
-            Write(
+            replace(
+                told,
                 status=JobStatus.SLEEPING,
                 delay_seconds=max(0.0, seconds),
-                events=[("status", {"status": JobStatus.SLEEPING, "reason": reason})],
-                facts=[self.fact("job_sleeps", reason=reason)],
+                events=[*told.events, ("status", {"status": JobStatus.SLEEPING, "reason": reason})],
             )
         )
         raise Ended
@@ -216,8 +241,17 @@ class Lease:
             await write
         except (Ended, Lost):
             pass
+        except Overgrown as error:
+            await self.quietly(self.end_overgrown(error))
         except (Abandoned, Unavailable) as error:
             raise Abandoned(str(error)) from error
+
+    async def end_overgrown(self, error: Overgrown) -> NoReturn:
+        try:
+            await self.fail(str(error), error.hint, error.kept)
+        except Overgrown:
+            # Even without what could be left out: then the one that was written last stays.
+            await self.fail(str(error), error.hint, error.kept, keep_checkpoint=True)
 
     # Limits ----------------------------------------------------------------------------------------------------
 
@@ -227,9 +261,10 @@ class Lease:
 
     async def check_limits(self) -> None:
         limits = self.limits.resources
-        if self.at.iterations >= limits.max_iterations:
+        asked = self.at.iterations + len(self.asking)
+        if asked >= limits.max_iterations:
             await self.fail(
-                f"The model was asked {self.at.iterations} times, which is the limit of its agent.",
+                f"The model was asked {asked} times, which is the limit of its agent.",
                 "It may be going in circles: look at its steps, or raise `max_iterations`.",
             )
         used = self.at.prompt_tokens + self.at.completion_tokens
@@ -238,11 +273,20 @@ class Lease:
                 f"The job used {used} tokens; its budget is {limits.token_budget}.",
                 "Raise `token_budget` in the agent's resource limits.",
             )
+        await self.check_time()
+
+    async def check_time(self) -> None:
         if self.job_seconds_left() <= 0:
-            await self.fail(
-                f"The job ran longer than {limits.timeout_seconds} s.",
-                "Raise `timeout_seconds` in the agent's resource limits.",
-            )
+            await self.fail(*self.ran_too_long)
+
+    @property
+    def ran_too_long(self) -> tuple[str, str]:
+        """What is said of it, and what helps."""
+        seconds = self.limits.resources.timeout_seconds
+        return (
+            f"The job ran longer than {seconds} s.",
+            "Raise `timeout_seconds` in the agent's resource limits.",
+        )
 
     # Large results ---------------------------------------------------------------------------------------------
 
@@ -275,37 +319,44 @@ class Lease:
 
     async def write(self, write: Write, *, keep_checkpoint: bool = False) -> Written:
         """Durable, or the attempt is over: nothing goes on without its write."""
-        write.facts = [*self.notes, *write.facts]
-        write.message_seq = self.at.message_seq
-        write.policies, write.asked_by = self.policies_version, self.actor
+        write = replace(
+            write,
+            message_seq=self.at.message_seq,
+            policies=write.policies or self.policies_version,
+            asked_by=self.actor,
+        )
         if not keep_checkpoint:
             try:
                 sealed = self._sealed()
             except TooLarge as error:
                 self.at.active_tools, self.at.working_data = (), {}
+                # Raised, because whoever writes may hold what others wait for: the end is written when nobody does.
                 kept = Write(outcomes=write.outcomes, results=write.results, stored=write.stored)
-                await self.fail(error.message, error.hint, kept)
+                raise Overgrown(error, kept) from error
             write.checkpoint, write.mac = sealed.text, sealed.mac
         self.number += 1
+        # Taken now: what a parallel branch notes meanwhile goes with the write after this one.
+        notes, self.notes = self.notes, []
+        write.facts = [*notes, *write.facts]
         try:
             written = await self._send(write)
-        except (Abandoned, Lost, asyncio.CancelledError):
-            raise
-        except BaseException:
-            # Refused, so nothing was written: the number is free.
-            self.number -= 1
+        except BaseException as error:
+            self.notes = [*notes, *self.notes]
+            if not isinstance(error, (Abandoned, Lost, asyncio.CancelledError)):
+                # Refused, so nothing was written: the number is free.
+                self.number -= 1
             raise
         if write.status is JobStatus.COMPLETED and written.status is not JobStatus.COMPLETED:
             # Somebody said something more: nothing was written either.
+            self.notes = [*notes, *self.notes]
             self.number -= 1
-        else:
-            self.notes = []
         self.unread_to = max(self.unread_to, written.message_seq)
         self.policies_heard = written.policies
         return written
 
     async def _send(self, write: Write) -> Written:
         for tries in range(1, WRITE_TRIES + 1):
+            sent = ticks()
             try:
                 written = await attempts.advance(
                     self.host.db,
@@ -329,5 +380,5 @@ class Lease:
             if written is None:
                 raise Lost
             self.time.heard(written.now, ticks())
-            return written
+            return replace(written, sent=sent)
         raise AssertionError("the last try returns or raises")

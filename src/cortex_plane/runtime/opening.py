@@ -16,12 +16,13 @@ from cortex_plane.domain.attempts import Assignment, Write, Written
 from cortex_plane.domain.authorization import PolicyVerdict
 from cortex_plane.domain.checkpoint_recovery import CheckpointCorrupt, open_sealed
 from cortex_plane.domain.checkpoints import CheckpointStatus
-from cortex_plane.domain.conversations import as_sent, rebuilt, requests_of
+from cortex_plane.domain.conversations import as_sent, opening, rebuilt, requests_of
 from cortex_plane.domain.effects import CallStatus, ToolCall
-from cortex_plane.domain.jobs import Hold, JobStatus
-from cortex_plane.domain.models import Turn
+from cortex_plane.domain.jobs import Hold, JobKind, JobStatus
+from cortex_plane.domain.models import Turn, UserTurn
 from cortex_plane.domain.policies import CallFacts
 from cortex_plane.domain.receipts import Stamp
+from cortex_plane.domain.windows import Thread
 from cortex_plane.operations import attempts, standing_approvals
 from cortex_plane.operations.authorize import Authorization, Leaning, authorize, leaning_on
 from cortex_plane.operations.policies import book, request_rows
@@ -30,9 +31,14 @@ from cortex_plane.runtime.calls import Call, CallKind, Toolbox, authorized, lean
 from cortex_plane.runtime.lease import Ended, Host, Lease
 from cortex_plane.runtime.progress import Progress
 from cortex_plane.runtime.tools.app import App
+from cortex_plane.runtime.tools.mcp.confirming import as_confirmed
+from cortex_plane.storage.steps import Past
 from cortex_plane.storage.vault import Vault
 
 log = structlog.get_logger()
+
+SERVER_SECONDS = 5.0
+"""Until an MCP server that is down is looked at again."""
 
 
 class Opening(Lease):
@@ -40,8 +46,9 @@ class Opening(Lease):
 
     def __init__(self, host: Host, given: Assignment) -> None:
         super().__init__(host, given)
-        self.turns: list[Turn] = []
-        self.toolbox = _toolbox(host.apps[given.app], self.limits.skills)
+        self.turns = Thread()
+        """What was said, as far as no memory covers it."""
+        self.toolbox = toolbox_of(host.apps[given.app], self.limits.skills)
         self.turned_down: set[tuple[str, str]] = set()
         """Calls that a person said no to: they do not come back unchanged."""
         self.leaning: dict[UUID, Leaning] = {}
@@ -67,10 +74,15 @@ class Opening(Lease):
 
     async def judged(self, call: Call) -> Authorization:
         """What the policies say; people's standing approvals are not asked."""
-        policies = await book.at(self.host.db, self.given.org_id, self.policies_heard)
-        self.policies_version = self.policies_heard
-        turned_down = (call.name, call.input_hash) in self.turned_down
+        # By call: several branches of a job may judge theirs by different policies, and hear of newer ones meanwhile.
+        call.policies = self.policies_version = self.policies_heard
+        policies = await book.at(self.host.db, self.given.org_id, call.policies)
+        as_confirmed(call, policies, self.given.app, self.toolbox)
+        turned_down = self.was_turned_down(call)
         return authorize(policies, self._facts(call), self._request_rows, turned_down=turned_down)
+
+    def was_turned_down(self, call: Call) -> bool:
+        return (call.name, call.input_hash) in self.turned_down
 
     def _facts(self, call: Call) -> CallFacts:
         return CallFacts(
@@ -128,7 +140,7 @@ class Opening(Lease):
 
     # State -----------------------------------------------------------------------------------------------------
 
-    async def open(self) -> attempts.Past:
+    async def open(self) -> Past:
         """Where the job stopped; whatever does not fit ends it, and nothing is repaired."""
         given = self.given
         action = "job_started" if given.checkpoint is None else "job_resumed"
@@ -148,20 +160,27 @@ class Opening(Lease):
             self.at = Progress.of(opened)
             if self.at.status is CheckpointStatus.AWAITING_APPROVAL:
                 self.at.status = CheckpointStatus.IN_PROGRESS
-        past = await attempts.past(self.host.db, given, self.at.message_seq)
-        self.receipts = past.receipts
-        self.turned_down = {
-            (call.tool_name, call.input_hash)
-            for call in past.calls
-            if call.settled_by in ("denied", "expired")
-        }
+        past = await self._recall()
+        await self._check_prompt()
+        return past
+
+    async def _recall(self) -> Past:
+        """What was said and done, as far as the job's memory does not cover it."""
+        given, at = self.given, self.at
+        if given.checkpoint is None:
+            at.message_seq = given.message_seq if given.kind is JobKind.CONVERSATION else 0
+        past = await attempts.past(self.host.db, given, at.message_seq, at.window_step, at.window_seq)
+        if past.memory is not None:
+            at.window_seq, at.conversation_summary = past.memory["message_seq"], past.memory["summary"]
+            at.accumulated_facts = tuple(past.memory["facts"])
+        self.receipts, self.turned_down = past.receipts, past.turned_down
         by_step: dict[int, list[ToolCall]] = {}
         for call in past.calls:
             by_step.setdefault(call.step_index, []).append(call)
-        self.turns = rebuilt(
-            given.kind, given.job_id, given.payload, past.said, past.steps, by_step, self.at.step
-        )
-        await self._check_prompt()
+        asked: Turn | None = None if past.asked is None else UserTurn(past.asked)
+        if given.kind is JobKind.TASK:
+            asked = opening(given.payload)
+        self.turns = rebuilt(given.job_id, past.said, past.steps, by_step, at.step, asked)
         return past
 
     async def _fail_unopened(self, error: CheckpointCorrupt) -> NoReturn:
@@ -201,27 +220,42 @@ class Opening(Lease):
         calls, unknown = [], []
         for position, request in enumerate(as_sent(requests_of(recorded), known)):
             row = known.get(position)
-            call = planned(position, request, row.id if row else ids[position], self.toolbox)
+            call = planned(position, request, row.id if row else ids[position], self.toolbox, self.at.step)
             calls.append(call)
-            if row is None:
+            if row is None or await self.restore_call(call, row):
                 unknown.append(call)
-            else:
-                said = call.error
-                restored(call, row)
-                self._check_receipt(call)
-                if row.status is CallStatus.CLEARED and call.tool is not None:
-                    unknown += [] if await self.may_be_sent_again(call) else [_anew(call)]
-                if row.status is CallStatus.APPROVED and call.tool is not None:
-                    unknown += [call] if await self._outgrown(call, row) else []
-                elif row.status is CallStatus.APPROVED and self._is_the_code_of(row):
-                    # An edit that fits the schema and not the tool: only its code could tell.
-                    call.status, call.error, call.written = CallStatus.REJECTED, said, False
         await self.authorize(unknown)
         for call in unknown:
             if call.kind is CallKind.REFUSED:
                 # What was refused then has its row. This one was fine, so it is the code that changed.
                 call.status = None
         return calls
+
+    async def restore_call(self, call: Call, row: ToolCall) -> bool:
+        """What became of a call meanwhile. True: it must be authorised as if nobody had been asked about it yet."""
+        said = call.error
+        restored(call, row)
+        self._check_receipt(call)
+        if row.status is CallStatus.CLEARED and call.tool is not None:
+            if await self.may_be_sent_again(call):
+                return False
+            _anew(call)
+            return True
+        if row.status is CallStatus.APPROVED and call.tool is not None:
+            if await self._outgrown(call, row):
+                return True
+            await self._require_server(call)
+            return False
+        if row.status is CallStatus.APPROVED and self.is_the_code_of(row):
+            # An edit that fits the schema and not the tool: only its code could tell.
+            call.status, call.error, call.written = CallStatus.REJECTED, said, False
+        return False
+
+    async def _require_server(self, call: Call) -> None:
+        """What somebody approved waits for its server: nothing is sent, so the approval is kept."""
+        why = await call.code.obstacle()
+        if why is not None:
+            await self.sleep(SERVER_SECONDS, why)
 
     def _check_receipt(self, call: Call) -> None:
         """What was sent with an approval is sent again with it only if its receipt is true."""
@@ -255,7 +289,7 @@ class Opening(Lease):
         _anew(call)
         return True
 
-    def _is_the_code_of(self, row: ToolCall) -> bool:
+    def is_the_code_of(self, row: ToolCall) -> bool:
         return self.toolbox.digests.get(row.tool_name) == row.tool_digest
 
     async def check_code(self, calls: Sequence[Call]) -> None:
@@ -271,8 +305,12 @@ def _anew(call: Call) -> Call:
     return call
 
 
+def toolbox_of(app: App, skills: SkillSettings) -> Toolbox:
+    return _toolbox(app, app.revision, skills)
+
+
 @functools.lru_cache(maxsize=256)
-def _toolbox(app: App, skills: SkillSettings) -> Toolbox:
+def _toolbox(app: App, _revision: int, skills: SkillSettings) -> Toolbox:
     """The same for every job of an agent version, and not cheap: schemas and digests of all its tools."""
     tools = {t.provider_name: t for t in app.tools.values() if skills.tools is None or t.name in skills.tools}
     return Toolbox(

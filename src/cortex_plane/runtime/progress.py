@@ -29,6 +29,8 @@ class Progress:
     iterations: int = 0
     invocation: UUID | None = None
     gates: Mapping[str, int] = field(default_factory=dict)
+    window_step: int = 0
+    window_seq: int = 0
     status: CheckpointStatus = CheckpointStatus.IN_PROGRESS
     last_step: int = 0
     last_step_id: str = "start"
@@ -52,6 +54,8 @@ class Progress:
             iterations=cursor.iterations,
             invocation=cursor.invocation,
             gates=cursor.gates,
+            window_step=cursor.window_step,
+            window_seq=cursor.window_seq,
             status=checkpoint.status,
             last_step=checkpoint.step_index,
             last_step_id=checkpoint.step_id,
@@ -79,6 +83,8 @@ class Progress:
                 iterations=self.iterations,
                 invocation=self.invocation,
                 gates=self.gates,
+                window_step=self.window_step,
+                window_seq=self.window_seq,
             ),
             system_prompt_hash=self.prompt_hash,
             active_tools=self.active_tools,

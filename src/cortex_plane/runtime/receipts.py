@@ -12,8 +12,7 @@ from uuid import UUID
 import structlog
 
 from cortex_plane.domain.audit import Fact
-from cortex_plane.domain.receipts import why_not_sent
-from cortex_plane.operations import signing
+from cortex_plane.operations.receipts import why_not
 from cortex_plane.runtime.calls import Call
 from cortex_plane.storage.vault import Vault
 
@@ -27,20 +26,16 @@ def refusal(attempt: Opening, call: Call, *, sent: bool) -> str | None:
     """Why an approved call must not be sent; None where its receipt is true. ``sent``: it was, in time, before."""
     given = attempt.given
     stamp = attempt.receipts.get(call.id)
-    if stamp is None:
-        why: str | None = "there is no receipt of its approval"
-    elif not signing.is_ours(Vault(attempt.host.master_key), given.org_id, stamp):
-        why = "the key of its receipt is not one of the org's"
-    else:
-        why = why_not_sent(
-            stamp,
-            org_id=given.org_id,
-            call_id=call.id,
-            tool_name=call.name,
-            tool_digest=call.digest,
-            input_hash=call.input_hash,
-            now=None if sent else attempt.time.now(),
-        )
+    why = why_not(
+        Vault(attempt.host.master_key),
+        stamp,
+        org_id=given.org_id,
+        call_id=call.id,
+        tool_name=call.name,
+        tool_digest=call.digest,
+        input_hash=call.input_hash,
+        now=None if sent else attempt.time.now(),
+    )
     if why is not None:
         log.error("receipt refused", job_id=str(given.job_id), call=str(call.id), tool=call.name, reason=why)
     return why

@@ -7,9 +7,11 @@ from typing import Any
 
 from cortex_plane.domain.events import EventType
 from cortex_plane.domain.jobs import JobStatus
+from cortex_plane.domain.models import Response, StopReason
 from cortex_plane.runtime.calls import Call
 
 PREVIEW = 500
+_SPOKEN = (EventType.MESSAGE, EventType.TOOL_CALL, EventType.COMPLETION)
 
 Told = list[tuple[str, dict[str, Any]]]
 
@@ -43,6 +45,14 @@ def completed(step: int, text: str) -> Told:
         (EventType.COMPLETION, {"step": step}),
         (EventType.STATUS, {"status": JobStatus.COMPLETED}),
     ]
+
+
+def by(response: Response, told: Told) -> Told:
+    """The same, with who answered and why it stopped, where that needs a word."""
+    more: dict[str, Any] = {} if response.model is None else {"model": response.model}
+    if response.stop_reason in (StopReason.MAX_TOKENS, StopReason.REFUSAL):
+        more["stop_reason"] = response.stop_reason
+    return [(kind, data | more if kind in _SPOKEN else data) for kind, data in told]
 
 
 def failed(error: str) -> Told:

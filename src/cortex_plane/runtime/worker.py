@@ -21,11 +21,15 @@ from cortex_plane.domain.errors import CortexError
 from cortex_plane.operations import attempts, workers
 from cortex_plane.operations.meters import meters
 from cortex_plane.operations.verbs import new_id
+from cortex_plane.runtime.acting import Acting
 from cortex_plane.runtime.clock import ticks
+from cortex_plane.runtime.code.attempt import CodeAttempt
 from cortex_plane.runtime.executor import Attempt
 from cortex_plane.runtime.lease import Abandoned, Host, refuse
 from cortex_plane.runtime.models.backends import Backends
+from cortex_plane.runtime.models.keys import Keys
 from cortex_plane.runtime.tools.app import App
+from cortex_plane.runtime.tools.mcp.serving import Servers
 from cortex_plane.storage.database import NOBODY, Database
 
 log = structlog.get_logger()
@@ -61,6 +65,11 @@ class WorkerSettings:
         return self.adoption_seconds * 0.1
 
 
+def attempt_of(host: Host, given: Assignment) -> Acting:
+    """An agent follows its model, or is a function of its app."""
+    return CodeAttempt(host, given) if given.skill_config.get("run") else Attempt(host, given)
+
+
 class Worker:
     """``run`` until ``stop``. Nothing of it is needed again after a crash: all state is in the database."""
 
@@ -81,8 +90,9 @@ class Worker:
         self.work = asyncio.Event()
         """Set by a hint: look for jobs now."""
         self.stopping = asyncio.Event()
+        self._servers = Servers(db, self.id, list(self.apps.values()))
         self._master_key = master_key
-        self._running: dict[asyncio.Task[None], Attempt] = {}
+        self._running: dict[asyncio.Task[None], Acting] = {}
         self._refusing: set[asyncio.Task[None]] = set()
         self._claiming = asyncio.Lock()
         """Held while it is open what this worker runs."""
@@ -95,7 +105,7 @@ class Worker:
             worker_id=self.id,
             worker_name=self.name,
             apps=self.apps,
-            backends=backends or Backends(),
+            backends=backends or Backends(keys=Keys(db, master_key)),
             master_key=master_key,
             dispatch_seconds=self.settings.dispatch_seconds,
             inline_result_bytes=self.settings.inline_result_bytes,
@@ -110,8 +120,15 @@ class Worker:
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
         await workers.require_key(self.db, self._master_key)
+        async with self._servers.running():
+            await self._run(on_ready)
+
+    async def _run(self, on_ready: Callable[[], None]) -> None:
         await self._register()
-        await workers.publish(self.db, [version for app in self.apps.values() for version in app.versions])
+        self._servers.tell()
+        # What MCP servers offer is published when they say so.
+        mine = [version for app in self.apps.values() for version in app.versions if version.server is None]
+        await workers.publish(self.db, mine)
         duties = [
             asyncio.create_task(self._every(self.settings.beat_seconds, self._beat)),
             asyncio.create_task(self._every(self.settings.look_seconds, self._adopt)),
@@ -127,6 +144,7 @@ class Worker:
             for duty in duties:
                 duty.cancel()
             await asyncio.gather(*duties, return_exceptions=True)
+            await self._host.backends.close()
         with contextlib.suppress(CortexError):
             await workers.stop(self.db, self.id)
 
@@ -166,7 +184,7 @@ class Worker:
 
     def _start(self, given: Assignment) -> None:
         try:
-            attempt = Attempt(self._host, given)
+            attempt = attempt_of(self._host, given)
         except Exception as error:
             # Whatever was stored about its agent: it must not stop the others.
             log.exception("job refused", job_id=str(given.job_id))
@@ -179,7 +197,7 @@ class Worker:
         self._running[task] = attempt
         task.add_done_callback(self._ended)
 
-    async def _attempt(self, attempt: Attempt) -> None:
+    async def _attempt(self, attempt: Acting) -> None:
         try:
             await attempt.run()
         except Abandoned as error:

@@ -148,8 +148,8 @@ async def lock_attempt(
     return await tx.row(queries.lock_attempt, job_id, worker_id, epoch, number, read_to)
 
 
-async def origin(tx: Transaction, job_id: UUID, read_to: int) -> Row | None:
-    return await tx.row(queries.origin, job_id, read_to)
+async def origin(tx: Transaction, job_id: UUID, read_to: int, askers: Sequence[UUID]) -> Row | None:
+    return await tx.row(queries.origin, job_id, read_to, list(askers))
 
 
 async def joinable(

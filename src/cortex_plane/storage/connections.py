@@ -81,6 +81,11 @@ async def sealed(tx: Transaction, id: UUID) -> Sealed | None:
     return one(Sealed, await tx.row(queries.sealed, id))
 
 
+async def named(tx: Transaction, name: str) -> Sealed | None:
+    """By its name or its id; where several have the name, the webhook."""
+    return one(Sealed, await tx.row(queries.named, name))
+
+
 async def lock(tx: Transaction, id: UUID) -> Sealed | None:
     """As ``sealed``, for whoever is about to change it."""
     return one(Sealed, await tx.row(queries.lock, id))

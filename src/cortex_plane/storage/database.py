@@ -27,8 +27,8 @@ ACQUIRE_SECONDS = 5
 
 TELLING: Final = frozenset(
     {
-        "adopt_job", "advance_job", "append_chunks", "claim_jobs", "ingest_message", "post_message", "record_delivery",
-        "release_job", "void_chunks",
+        "adopt_job", "advance_job", "append_chunks", "authorize_call", "claim_jobs", "hear_signal", "ingest_message", "intend_call",
+        "post_message", "record_delivery", "release_job", "settle_call", "void_chunks",
     }
 )  # fmt: skip
 """The hot verbs that append events: whoever waits for events is given a hint after their commit."""

@@ -44,9 +44,9 @@ async def append_chunks(
     return bool(rows[0]["append_chunks"])
 
 
-async def void_chunks(db: Database, org_id: UUID, job_id: UUID, epoch: int) -> None:
+async def void_chunks(db: Database, org_id: UUID, job_id: UUID, epoch: int, step: int) -> None:
     """What an attempt told of a step that it did not finish is void."""
-    await db.call("void_chunks", org_id, job_id, epoch)
+    await db.call("void_chunks", org_id, job_id, epoch, step)
 
 
 async def drop_chunks(db: Database, org_id: UUID, job_id: UUID, step: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 from cortex_plane.domain.conversations import Said, StepRow
@@ -20,16 +22,42 @@ async def said(tx: Transaction, session_id: UUID, above: int, up_to: int) -> lis
     return [parse(Said, row) for row in await tx.rows(queries.said, session_id, above, up_to)]
 
 
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a job has said and done so far, as far as no memory covers it."""
+
+    said: list[Said] = field(default_factory=list)
+    steps: list[StepRow] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    receipts: dict[UUID, Stamp] = field(default_factory=dict)
+    """By call: of those that somebody approved and that may still be sent."""
+    turned_down: set[tuple[str, str]] = field(default_factory=set)
+    """Tool and arguments' digest of every call that a person said no to."""
+    memory: dict[str, Any] | None = None
+    """Of the session, where the job has not begun yet: message_seq, summary, facts."""
+    asked: str | None = None
+    """The newest user message that is covered."""
+
+
 async def past(
-    db: Database, org_id: UUID, job_id: UUID, session_id: UUID, read_to: int | None, fresh: bool
-) -> tuple[list[Said], list[StepRow], list[ToolCall], dict[UUID, Stamp]]:
-    """What a job heard, said and did so far, and the receipts of its calls that somebody approved."""
-    (row,) = await db.call("job_past", org_id, job_id, session_id, read_to, fresh)
-    return (
-        [parse(Said, each) for each in row["said"]],
-        [parse(StepRow, each) for each in row["steps"]],
-        [parse(ToolCall, each) for each in row["calls"]],
-        {UUID(call): _stamp(each) for call, each in row["receipts"].items()},
+    db: Database,
+    org_id: UUID,
+    job_id: UUID,
+    session_id: UUID,
+    read_to: int | None,
+    fresh: bool,
+    window_step: int = 0,
+    window_seq: int = 0,
+) -> Past:
+    (row,) = await db.call("job_past", org_id, job_id, session_id, read_to, fresh, window_step, window_seq)
+    return Past(
+        said=[parse(Said, each) for each in row["said"]],
+        steps=[parse(StepRow, each) for each in row["steps"]],
+        calls=[parse(ToolCall, each) for each in row["calls"]],
+        receipts={UUID(call): _stamp(each) for call, each in row["receipts"].items()},
+        turned_down={(tool, digest) for tool, digest in row["turned_down"]},
+        memory=row["memory"],
+        asked=row["asked"],
     )
 
 

@@ -27,6 +27,7 @@ from cortex_plane.adapters.dashboard import times
 from cortex_plane.domain.approvals import ApprovalKind, ApprovalStatus
 from cortex_plane.domain.mail_servers import SmtpServer, read_sender
 from cortex_plane.domain.notifications import (
+    Callback,
     Card,
     Invitation,
     Occasion,
@@ -149,8 +150,14 @@ def _quoted(text: str) -> str:
     return b2a_qp(given).decode("ascii").replace("\n", "\r\n")
 
 
+def _content(outgoing: Outgoing) -> Card | Invitation:
+    if isinstance(outgoing.content, Callback):
+        raise Undeliverable("A mail tells people, and no agents.")
+    return outgoing.content
+
+
 def _subject(outgoing: Outgoing) -> str:
-    content = outgoing.content
+    content = _content(outgoing)
     if isinstance(content, Invitation):
         return f"Confirm your address for {content.org}"
     return f"{_heading(outgoing, content)}: {content.tool} {content.target}".rstrip()
@@ -187,7 +194,7 @@ def _recipient(outgoing: Outgoing) -> Address:
 
 
 def _shown(outgoing: Outgoing, message_id: str) -> dict[str, Any]:
-    card, before = outgoing.content, outgoing.shown
+    card, before = _content(outgoing), outgoing.shown
     first = {"first": before.get("first") or outgoing.earlier or message_id}
     if isinstance(card, Invitation):
         return first
@@ -242,7 +249,7 @@ def render(name: str, **words: Any) -> str:
 
 
 def _words(outgoing: Outgoing) -> dict[str, Any]:
-    content = outgoing.content
+    content = _content(outgoing)
     if isinstance(content, Invitation):
         return {"invitation": content, "member": outgoing.target.member, "address": outgoing.target.address}
     left = None

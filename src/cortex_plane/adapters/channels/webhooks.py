@@ -18,7 +18,7 @@ from cortex_plane.adapters.channels.pinned import PinnedClient, Refused, Resolve
 from cortex_plane.domain.addresses import Allowed
 from cortex_plane.domain.approvals import ApprovalStatus
 from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.notifications import Card, Outgoing, Sent, Target, TryAgain, Undeliverable
+from cortex_plane.domain.notifications import Callback, Card, Outgoing, Sent, Target, TryAgain, Undeliverable
 from cortex_plane.domain.values import adapter
 from cortex_plane.domain.webhooks import CHANNEL, EventType, Secrets, check_url, signed
 
@@ -67,12 +67,19 @@ class WebhookChannel:
         return True
 
     async def send(self, outgoing: Outgoing) -> Sent:
-        card = outgoing.content
-        if not isinstance(card, Card):
-            raise Undeliverable("A webhook carries requests for approval, and nothing else.")
         id = f"msg_{outgoing.id}_{outgoing.version}"
-        kind, at = _occasion(card, outgoing)
-        body = _body(kind, at, _data(card, outgoing))
+        match outgoing.content:
+            case Card() as card:
+                kind, at = _occasion(card, outgoing)
+                body = _body(kind, at, _data(card, outgoing))
+            case Callback() as told:
+                body = _body(
+                    "call.decided", told.decided_at, adapter(Callback).dump_python(told, mode="json")
+                )
+            case _:
+                raise Undeliverable(
+                    "A webhook carries requests for approval and decisions, and nothing else."
+                )
         await self._post(outgoing.target, id, outgoing.timestamp, body, self._client)
         return Sent(message_ref=id)
 

@@ -35,6 +35,10 @@ def create(
     app_name: Annotated[
         str | None, typer.Option("--app", help="The app with its tools; workers load it.")
     ] = None,
+    run_name: Annotated[
+        str | None,
+        typer.Option("--run", help="The function of the app that is the agent, where it is written as code."),
+    ] = None,
     script: Annotated[
         Path | None,
         typer.Option(
@@ -59,7 +63,11 @@ def create(
             system_prompt=system_prompt,
             script=_read(script) if script else None,
         ),
-        skill_config={**(_json(skills) or {}), **({"app": app_name} if app_name else {})},
+        skill_config={
+            **(_json(skills) or {}),
+            **({"app": app_name} if app_name else {}),
+            **({"run": run_name} if run_name else {}),
+        },
         resource_limits=ResourceLimits(
             max_concurrent_jobs=max_concurrent_jobs, timeout_seconds=timeout_seconds
         ),

@@ -14,9 +14,12 @@ from cortex_plane.adapters.cli.plane import collect, run
 from cortex_plane.adapters.cli.receipts import show_receipt
 from cortex_plane.adapters.cli.watching import ARGUMENTS, RESULT, SAID, outcome, question_lines
 from cortex_plane.adapters.cli.watching import watch as watching
+from cortex_plane.client import Client
 from cortex_plane.domain.effects import Answer, Verdict
 from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.jobs import JobDraft, JobStatus, Step
+from cortex_plane.domain.jobs import Job, JobDraft, JobStatus, Step
+from cortex_plane.domain.journal import Entry
+from cortex_plane.domain.usage import Totals, cost_text
 
 app = typer.Typer(no_args_is_help=True, help="Jobs: the units of durable work.")
 
@@ -53,7 +56,18 @@ def list_jobs(
 
 @app.command()
 def show(job_id: UUID, as_json: AsJson = False) -> None:
-    show_one(run(lambda plane: plane.jobs.get(job_id)), as_json)
+    if as_json:
+        show_one(run(lambda plane: plane.jobs.get(job_id)), True)
+        return
+    job, used = run(lambda plane: _with_usage(plane, job_id))
+    show_one(job, False)
+    tokens = f"{used.prompt_tokens} prompt, {used.completion_tokens} completion"
+    asked = f"{used.calls} call" if used.calls == 1 else f"{used.calls} calls"
+    said(f"tokens: {tokens} ({used.cache_read_tokens} from the cache) in {asked}; cost: {cost_text(used)}")
+
+
+async def _with_usage(plane: Client, job_id: UUID) -> tuple[Job, Totals]:
+    return await plane.jobs.get(job_id), await plane.usage.of_job(job_id)
 
 
 @app.command()
@@ -75,11 +89,30 @@ def steps(job_id: UUID, limit: Limit = 200, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def journal(job_id: UUID, limit: Limit = 200, as_json: AsJson = False) -> None:
+    """What the code of a job did so far: each operation, and what it came to."""
+    found = run(lambda plane: collect(plane.jobs.journal(job_id, limit)))
+    if as_json:
+        show_many(found, [], True)
+    else:
+        show_many(
+            [_operation(entry) for entry in found], ["position", "key", "kind", "status", "result"], False
+        )
+
+
+@app.command()
 def checkpoint(job_id: UUID, as_json: AsJson = False) -> None:
     """The durable state that the job would be resumed from."""
     blob = run(lambda plane: plane.jobs.checkpoint(job_id))
     # ASCII, so that nothing in it can disturb a terminal.
     sys.stdout.write(json.dumps(blob, indent=None if as_json else 2) + "\n")
+
+
+@app.command()
+def waits(job_id: UUID, as_json: AsJson = False) -> None:
+    """The signals that it waits for, and what came."""
+    found = run(lambda plane: plane.jobs.waits(job_id))
+    show_many(found, ["entry", "name", "key", "created_at", "arrived_at", "payload"], as_json)
 
 
 @app.command()
@@ -165,6 +198,20 @@ class _Line:
     arguments: str | None
     status: str | None
     result: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    position: int
+    key: str
+    kind: str
+    status: str
+    result: str
+
+
+def _operation(entry: Entry) -> _Operation:
+    outcome = entry.error["message"] if entry.error else entry.result
+    return _Operation(entry.position, entry.key, entry.kind, entry.status, short(outcome, 2 * RESULT))
 
 
 def _lines(step: Step) -> Iterator[_Line]:

@@ -56,14 +56,16 @@ async def collect(items: AsyncIterator[T]) -> list[T]:
     return [item async for item in items]
 
 
-def fail(error: CortexError) -> NoReturn:
+def fail(error: CortexError, code: int | None = None) -> NoReturn:
+    """Tell it and end, with ``code`` or the one of its kind."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"[bold red]error[/] [dim]{error.code}[/]: ", end="")
     # What others wrote, such as a reason, may be quoted in it: its further lines cannot pass for ours.
     console.print(harmless(error.message).replace("\n", "\n  "), markup=False)
     if error.hint:
         console.print(harmless(error.hint), markup=False, style="dim")
-    sys.exit(next(EXIT_CODES[kind] for kind in type(error).__mro__ if kind in EXIT_CODES))
+    kinds = (EXIT_CODES[kind] for kind in type(error).__mro__ if kind in EXIT_CODES)
+    sys.exit(next(kinds) if code is None else code)
 
 
 def invalid(error: pydantic.ValidationError) -> InvalidInput:

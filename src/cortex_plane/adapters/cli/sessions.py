@@ -63,6 +63,21 @@ def messages(session_id: UUID, limit: Limit = 200, as_json: AsJson = False) -> N
 
 
 @app.command()
+def memory(
+    session_id: UUID,
+    history: Annotated[bool, typer.Option(help="Also the older ones that it was made from.")] = False,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """What is kept of the part that no longer fits into the model's window. A model wrote it."""
+    found = run(lambda plane: collect(plane.sessions.memory(session_id, limit if history else 1)))
+    if history or not found:
+        show_many(found, ["number", "message_seq", "summary", "facts", "created_at"], as_json)
+    else:
+        show_one(found[0], as_json)
+
+
+@app.command()
 def pause(
     session_id: UUID, reason: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False
 ) -> None:

@@ -218,6 +218,8 @@ def event_line(event: Event) -> str | None:
     match event.type:
         case EventType.WORKER_LOST:
             return f"      its worker {short(data.get('worker', ''), 80)} is gone; another one takes it over"
+        case EventType.BUDGET_SPENT:
+            return f"      {short(data.get('message', ''), SAID)}"
         case EventType.APPROVAL_DECIDED:
             by = f" by {short(data['by'], 80)}" if data.get("by") else ""
             return f"      {short(data.get('decision', 'decided'), 40)}{by}: {_about_approval(event)}"

@@ -26,6 +26,9 @@ _STATUSES = {
 }
 _CALLS = {
     "awaiting_approval": "waiting for a person",
+    "awaiting": "waiting for a person",
+    "allowed": "allowed, not begun",
+    "approved": "approved, not begun",
     "intended": "under way",
     "uncertain": "did it happen?",
     "cleared": "is sent again",

@@ -47,6 +47,19 @@ def decode_number(noun: str, cursor: str | None) -> int | None:
         raise _malformed() from error
 
 
+def decode_text(noun: str, cursor: str | None) -> str | None:
+    if cursor is None:
+        return None
+    try:
+        (text,) = _decode(noun, cursor)
+        if not isinstance(text, str) or not 0 < len(text) <= 500 or "\x00" in text:
+            raise ValueError
+        text.encode()
+        return text
+    except (ValueError, TypeError) as error:
+        raise _malformed() from error
+
+
 def _decode(noun: str, cursor: str) -> list[Any]:
     try:
         raw = orjson.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))

@@ -163,6 +163,13 @@ def reply_numbered(noun: str, items: Sequence[T], limit: int, number: Callable[[
     return _listing(rendered, cursors.encode(noun, number(kept[-1])) if len(items) > len(kept) else None)
 
 
+def reply_keyed(noun: str, items: Sequence[T], limit: int, key: Callable[[T], str]) -> Response:
+    """A page of a list that is ordered by a text of its own."""
+    rendered = _fitting(items[:limit])
+    kept = items[: len(rendered)]
+    return _listing(rendered, cursors.encode(noun, key(kept[-1])) if len(items) > len(kept) else None)
+
+
 def reply_all(items: Sequence[Any]) -> Response:
     """A list that is short by nature: one page, and no cursor."""
     return _listing([to_json(item) for item in items], None)

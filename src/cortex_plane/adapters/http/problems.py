@@ -25,6 +25,7 @@ from cortex_plane.domain.errors import (
     Unauthenticated,
     Unavailable,
 )
+from cortex_plane.domain.journal import ContextMisused, StepFailed, ToolDenied, ToolFailed, WaitTimeout
 from cortex_plane.domain.models import ModelError
 from cortex_plane.domain.notifications import TryAgain, Undeliverable
 from cortex_plane.domain.tools import InvalidArguments, ToolError, UncertainOutcome
@@ -48,6 +49,11 @@ STATUS: dict[type[CortexError], int] = {
     ToolError: 424,
     UncertainOutcome: 409,
     InvalidArguments: 422,
+    StepFailed: 424,
+    ToolFailed: 424,
+    ToolDenied: 403,
+    WaitTimeout: 424,
+    ContextMisused: 422,
     # And a notifier these: they end with its deliveries.
     TryAgain: 424,
     Undeliverable: 424,

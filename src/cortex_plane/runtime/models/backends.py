@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from cortex_plane.domain.models import ModelError
+from cortex_plane.domain.model_keys import Provider
+from cortex_plane.domain.models import ModelError, Request
 from cortex_plane.operations.ports import ModelBackend
+from cortex_plane.runtime.models.clients import Clients
+from cortex_plane.runtime.models.keys import Keys, missing
+from cortex_plane.runtime.models.providers import ProviderModel
 from cortex_plane.runtime.models.scripted import ScriptedModel
 
 
-class Backends:
-    """``scripted`` and ``scripted:anything`` are answered by the backend called ``scripted``."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answering:
+    """Who answers a request, and how people are told."""
 
-    def __init__(self, more: Mapping[str, ModelBackend] | None = None) -> None:
-        self._known: dict[str, ModelBackend] = {"scripted": ScriptedModel(), **(more or {})}
+    backend: ModelBackend
+    model: str
+    """By whose price list it is paid."""
+    label: str | None
+    """None for what needs no mention: the agent named it and it is scripted."""
+
+
+class Backends:
+    """``scripted`` and ``scripted:anything`` are answered by the backend called ``scripted``, ``anthropic:…`` and
+    ``openai:…`` by their providers."""
+
+    def __init__(self, more: Mapping[str, ModelBackend] | None = None, keys: Keys | None = None) -> None:
+        """Without ``keys`` only the environment's are used."""
+        self._clients = Clients()
+        self._scripted = ScriptedModel()
+        given = keys or Keys(None, b"")
+        providers = {each.value: ProviderModel(each, given, self._clients) for each in Provider}
+        self._known: dict[str, ModelBackend] = {"scripted": self._scripted, **providers, **(more or {})}
 
     def find(self, model: str) -> ModelBackend:
         found = self._known.get(model) or self._known.get(model.partition(":")[0])
@@ -25,3 +47,20 @@ class Backends:
                 hint="Name one of them in the agent's `model_config`, or add the backend to this worker.",
             )
         return found
+
+    async def answering(self, request: Request) -> Answering:
+        """The backend for a request; where there is no key, the agent's script if the agent says so."""
+        backend = self.find(request.model)
+        if not isinstance(backend, ProviderModel):
+            return Answering(backend=backend, model=request.model, label=None)
+        if await backend.has_key(request.org_id):
+            await backend.prepare(request.model)
+            return Answering(backend=backend, model=request.model, label=request.model)
+        if request.settings.get("stand_in") != "script":
+            raise missing(backend.provider, request.model)
+        label = f"scripted (stand-in for {request.model})"
+        return Answering(backend=self._known["scripted"], model="scripted", label=label)
+
+    async def close(self) -> None:
+        """Connections to providers; whoever asks again opens new ones."""
+        await self._clients.close()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
 from pydantic import ValidationError
 
+from cortex_plane.domain.agents import is_agent_name
 from cortex_plane.domain.canonical import check_text
 from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.fields import Slug
 from cortex_plane.domain.models import ToolSpec
-from cortex_plane.domain.tools import InvalidApp, OnUncertain, Risk, ToolVersion
+from cortex_plane.domain.tools import InvalidApp, OnUncertain, Risk, ToolVersion, provider_name
 from cortex_plane.domain.values import adapter
+from cortex_plane.runtime.tools.mcp.servers import McpServer, Secret, declared
 from cortex_plane.runtime.tools.tool import Tool
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,6 +31,11 @@ class App:
         self.instructions = _checked_instructions(instructions)
         self._tools: dict[str, Tool] = {}
         self._by_provider_name: dict[str, Tool] = {}
+        self._agents: dict[str, Callable[..., Any]] = {}
+        self._servers: dict[str, McpServer] = {}
+        self._from_servers: dict[str, dict[str, Tool]] = {}
+        self.revision = 0
+        """Grows whenever the tools are others than before."""
 
     def __repr__(self) -> str:
         return f"App({self.name!r}, tools={list(self._tools)})"
@@ -103,7 +112,124 @@ class App:
             )
         return offer(function)
 
+    @property
+    def agents(self) -> Mapping[str, Callable[..., Any]]:
+        """The agents that are written as code, by the name that `skill_config.run` gives."""
+        return MappingProxyType(self._agents)
+
+    @overload
+    def agent(self, function: F, /) -> F: ...
+
+    @overload
+    def agent(self, name: str | None = None, /) -> Callable[[F], F]: ...
+
+    def agent(self, function: Callable[..., Any] | str | None = None, /) -> Any:
+        """Make an ``async def run(ctx: Context)`` an agent, under its own name or another one."""
+        if callable(function):
+            self._add_agent(function, None)
+            return function
+
+        def make(made: Callable[..., Any]) -> Callable[..., Any]:
+            self._add_agent(made, function)
+            return made
+
+        return make
+
+    def _add_agent(self, function: Callable[..., Any], given: str | None) -> None:
+        name = getattr(function, "__name__", "") if given is None else given
+        if not isinstance(name, str) or not is_agent_name(name):
+            raise InvalidApp(
+                f"`{str(name)[:100]}` cannot be the name of an agent.",
+                hint="Use at most 100 letters, digits, `_`, `.` and `-`, beginning with a letter.",
+            )
+        if not inspect.iscoroutinefunction(function):
+            raise InvalidApp(
+                f"The agent `{name}` is not an `async def`.", hint="Write `async def run(ctx: Context)`."
+            )
+        parameters = list(inspect.signature(function).parameters.values())
+        required = [
+            p
+            for p in parameters[1:]
+            if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        ]
+        if (
+            not parameters
+            or required
+            or parameters[0].kind in (parameters[0].KEYWORD_ONLY, parameters[0].VAR_KEYWORD)
+        ):
+            raise InvalidApp(
+                f"The agent `{name}` must take one argument.", hint="Write `async def run(ctx: Context)`."
+            )
+        if name in self._agents:
+            raise InvalidApp(
+                f"The app `{self.name}` already has an agent called `{name}`.", hint="Name one of them anew."
+            )
+        self._agents[name] = function
+
+    def mcp_server(
+        self,
+        name: str,
+        *,
+        command: Sequence[str] | None = None,
+        url: str | None = None,
+        env: Mapping[str, str] | None = None,
+        headers: Mapping[str, str | Secret] | None = None,
+        secrets: Sequence[str] = (),
+        timeout: float = 30.0,
+        tools: Sequence[str] | None = None,
+        risk: Risk | str = Risk.MEDIUM,
+        on_uncertain: OnUncertain | str = OnUncertain.ASK_HUMAN,
+        cwd: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Offer the tools of an MCP server, as ``<name>.<tool>``. Workers start it; importing the app does not.
+
+        ``command`` is run without a shell, and gets PATH, HOME, ``env`` and the variables of the worker's environment
+        that ``secrets`` names. Each tool counts as having side effects until a steward confirms otherwise.
+        """
+        server = declared(
+            name, command=command, url=url, env=env, headers=headers, secrets=secrets, timeout=timeout, tools=tools,
+            risk=risk, on_uncertain=on_uncertain, cwd=cwd,
+        )  # fmt: skip
+        mine = provider_name(f"{server.name}.")
+        rivals = [each for each in self._servers if _clash(provider_name(f"{each}."), mine)]
+        rivals += [tool.name for tool in self._tools.values() if tool.provider_name.startswith(mine)]
+        if rivals:
+            raise InvalidApp(
+                f"The app `{self.name}` already has `{rivals[0]}`: models would not tell its tools from those of the "
+                f"MCP server `{server.name}`.",
+                hint="Give the server another name.",
+            )
+        self._servers[server.name] = server
+
+    @property
+    def mcp_servers(self) -> Mapping[str, McpServer]:
+        return MappingProxyType(self._servers)
+
+    def offer(self, server: str, tools: Sequence[Tool]) -> None:
+        """From now on these are the tools of that server, and no others."""
+        for gone in self._from_servers.get(server, {}).values():
+            del self._tools[gone.name], self._by_provider_name[gone.provider_name]
+        self._from_servers[server] = {}
+        for tool in tools:
+            if tool.provider_name not in self._by_provider_name:
+                self._tools[tool.name] = self._by_provider_name[tool.provider_name] = tool
+                self._from_servers[server][tool.name] = tool
+        self.revision += 1
+
     def _add(self, tool: Tool) -> None:
+        if tool.name.startswith("plane.") or tool.provider_name == "plane_ask":
+            raise InvalidApp(
+                f"`{tool.name}` cannot be a tool of an app: such names are the plane's own.",
+                hint="Give it another name with `name=`.",
+            )
+        server = next(
+            (s for s in self._servers if tool.provider_name.startswith(provider_name(f"{s}."))), None
+        )
+        if server is not None:
+            raise InvalidApp(
+                f"Models would not tell the tool `{tool.name}` from those of the MCP server `{server}`.",
+                hint="Give it another name with `name=`.",
+            )
         rival = self._by_provider_name.get(tool.provider_name)
         if rival is not None:
             same = rival.name == tool.name
@@ -114,6 +240,11 @@ class App:
                 hint="Give one of them another name with `name=`.",
             )  # fmt: skip
         self._tools[tool.name] = self._by_provider_name[tool.provider_name] = tool
+        self.revision += 1
+
+
+def _clash(one: str, other: str) -> bool:
+    return one.startswith(other) or other.startswith(one)
 
 
 def _checked_name(name: str) -> str:

@@ -53,7 +53,7 @@ class Arguments:
             ) from error
 
     def parse(self, given: dict[str, Any] | str) -> Parsed:
-        exact = _exact(given)
+        exact = exact_bytes(given)
         made = self._validated(exact)
         values = {
             each.name: getattr(made, field) if field in made.model_fields_set else each.default
@@ -111,7 +111,8 @@ def _field(parameter: Parameter) -> Any:
     return (parameter.annotation, Field(default=parameter.default, alias=parameter.name))
 
 
-def _exact(given: dict[str, Any] | str) -> bytes:
+def exact_bytes(given: dict[str, Any] | str) -> bytes:
+    """What a model sent, in its one form. Raises ``InvalidArguments``."""
     sent = _decoded(given) if isinstance(given, str) else given
     if not isinstance(sent, dict):
         raise InvalidArguments("The arguments must be a JSON object, with one key for each argument.")

@@ -96,8 +96,12 @@ class Tool:
         """Raises `InvalidArguments`, whose message is for the model."""
         return self._arguments.parse(arguments)
 
+    async def obstacle(self) -> str | None:
+        """Why it could not be sent now, where that is known beforehand. Code that is loaded can always be called."""
+        return None
+
     async def call(self, values: Mapping[str, Any], context: ToolContext) -> Any:
-        return await _run(self._function, self._signature.keywords(values, context))
+        return await run_function(self._function, self._signature.keywords(values, context))
 
     async def ask_probe(
         self, values: Mapping[str, Any], context: ToolContext
@@ -105,7 +109,7 @@ class Tool:
         """Did an earlier call with this context take effect? None: the probe cannot tell either."""
         if self._probe is None:
             raise InvalidApp(f"The tool `{self.name}` has no probe.")
-        answer = await _run(self._probe, self._probe_signature.keywords(values, context))
+        answer = await run_function(self._probe, self._probe_signature.keywords(values, context))
         if answer is None or isinstance(answer, Happened | DidNotHappen):
             return answer
         raise InvalidApp(
@@ -123,7 +127,7 @@ class Tool:
             )
 
 
-async def _run(function: Callable[..., Any], keywords: dict[str, Any]) -> Any:
+async def run_function(function: Callable[..., Any], keywords: dict[str, Any]) -> Any:
     if inspect.iscoroutinefunction(function):
         return await function(**keywords)
     made = await _in_thread(function, keywords)

@@ -44,7 +44,7 @@ begin
     -- Nobody will settle them any more. They may have happened, and that is what they say.
     update tool_call set status = 'uncertain' where org_id = p_org and job_id = p_job and status = 'intended';
   end if;
-  perform void_chunks(p_org, p_job, p_epoch);
+  perform void_chunks(p_org, p_job, p_epoch, null);
   told := array[jsonb_build_object('worker', lost.name, 'epoch', p_epoch), jsonb_build_object('status', p_status)];
   if p_status = 'FAILED' then
     kinds := array['worker_lost', 'error', 'status'];
@@ -516,6 +516,25 @@ CREATE FUNCTION public.approval_next_action(r public.approval_request) RETURNS t
     SET search_path TO 'public', 'pg_temp'
     RETURN LEAST((r).deadline, (r).escalate_at[((r).escalation_level + 1)], CASE WHEN ((r).reminded_at IS NULL) THEN (r).remind_at ELSE NULL::timestamp with time zone END);
 
+CREATE FUNCTION public.approval_over() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  insert into notification (org_id, id, kind, approval_id, call_id, connection_id, channel_type, address, data,
+    next_attempt_at, created_at)
+  select x.org_id, gen_random_uuid(), 'callback', new.id, x.call_id, c.id, c.channel_type, x.call_id::text,
+    jsonb_build_object('agent', a.slug), t.at, t.at
+  from (select plane_now() as at) t cross join approval_invocation i
+  join external_call x on x.org_id = i.org_id and x.call_id = i.call_id
+  join channel_connection c on c.org_id = x.org_id and c.id = x.callback_id
+  join agent a on a.org_id = x.org_id and a.id = x.agent_id
+  where i.org_id = new.org_id and i.approval_id = new.id
+  on conflict (org_id, call_id, approval_id) where call_id is not null do nothing;
+  return null;
+end
+$$;
+
 CREATE FUNCTION public.approval_voted() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -622,6 +641,77 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.authorize_call(p_org uuid, p_job uuid, p_call uuid, p_key text, p_asked bytea, p_sender text, p_tool text, p_digest text, p_schema text, p_arguments text, p_input_hash bytea, p_read_only boolean, p_risk text, p_on_uncertain text, p_timeout double precision, p_authorization uuid, p_verdict text, p_rule text, p_policies text, p_status text, p_error text, p_dispatch_seconds double precision, p_standing uuid, p_granter_revision integer, p_says text, p_approval uuid, p_asker uuid, p_caused_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[]) RETURNS TABLE(id uuid, fresh boolean)
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+  the_job job%rowtype;
+  at timestamptz;
+  number integer;
+  whose uuid;
+  before timestamptz;
+  event_data jsonb[];
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  the_job := lock_external(p_org, p_job, false);
+  select coalesce(s.user_account_id, s.opened_by) into strict whose
+  from session s where s.org_id = p_org and s.id = the_job.session_id;
+  select x.call_id into id from external_call x
+  where x.org_id = p_org and x.agent_id = the_job.agent_id and x.opener = whose and x.key = p_key;
+  if found then
+    fresh := false;
+    return next;
+    return;
+  end if;
+  the_job := lock_external(p_org, p_job, true);
+  perform require_policies(p_org, p_policies);
+  at := plane_now();
+  number := coalesce(the_job.step_index, -1) + 1;
+  update job j set step_index = number, updated_at = at where j.org_id = p_org and j.id = p_job;
+  insert into step (org_id, job_id, step_index, message_seq, response, prompt_tokens, completion_tokens, started_at, created_at)
+  values (p_org, p_job, number, 0, jsonb_build_object('text', p_says, 'calls', '[]'::jsonb), 0, 0, at, at);
+  if p_schema is not null then
+    insert into external_tool (org_id, name, digest, parameters, created_at)
+    values (p_org, p_tool, p_digest, p_schema::jsonb, at) on conflict do nothing;
+  end if;
+  insert into call_authorization (org_id, id, job_id, tool_name, input_hash, verdict, rule, created_at)
+  values (p_org, p_authorization, p_job, p_tool, p_input_hash, p_verdict, p_rule, at);
+  if p_status in ('allowed', 'intended') and (p_verdict <> 'allow' or p_standing is distinct from
+      case when p_rule like 'standing:%' and p_status = 'intended' then substr(p_rule, 10)::uuid end) then
+    raise exception using errcode = 'CX409', detail = 'not_authorised',
+      message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
+  end if;
+  before := case when p_status = 'intended' then at + make_interval(secs => p_dispatch_seconds) end;
+  insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash, read_only,
+    on_uncertain, authorization_id, status, dispatch_before, settle_after, error, created_at, finished_at)
+  values (p_org, p_call, p_job, number, 0, p_tool, p_digest, p_arguments::jsonb, p_input_hash, false, p_on_uncertain,
+    p_authorization, p_status, before, before + make_interval(secs => p_timeout), p_error, at,
+    case when p_status = 'rejected' then at end);
+  insert into external_call (org_id, call_id, session_id, job_id, agent_id, opener, key, asker, begun_by, caused_by,
+    asked_hash, risk, claims_read_only, timeout_seconds, policies, sender, settle_at, created_at)
+  values (p_org, p_call, the_job.session_id, p_job, the_job.agent_id, whose, p_key, p_asker,
+    case when p_status = 'intended' then p_asker end, p_caused_by, p_asked, p_risk, p_read_only, p_timeout,
+    p_policies, p_sender, before + make_interval(secs => p_timeout), at);
+  if p_standing is not null then
+    perform use_standing(p_org, the_job.session_id, p_standing, p_call, p_granter_revision);
+  end if;
+  if p_status = 'awaiting' then
+    perform wait_external(p_org, p_job, p_approval, p_call);
+  end if;
+  -- Only here is the number of the step known.
+  event_data := array(
+    select case when d ? 'step' then d || jsonb_build_object('step', number) else d end
+    from unnest(p_event_data) with ordinality e (d, n) order by e.n);
+  perform session_append(p_org, the_job.session_id, 0, p_event_types,
+    array_fill(p_job, array[coalesce(cardinality(p_event_types), 0)]), event_data, p_actions, p_bodies);
+  id := p_call;
+  fresh := true;
+  return next;
+end
+$$;
+
 CREATE FUNCTION public.beat(p_worker uuid, p_lease interval) RETURNS TABLE(expires_at timestamp with time zone, cancelled uuid[])
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -637,6 +727,31 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.call_context(p_org uuid, p_session uuid, p_sees uuid, p_key text, p_tool text, p_input_hash bytea) RETURNS TABLE(job_id uuid, agent_id uuid, agent text, teams uuid[], kind text, skill_config jsonb, request_policies jsonb, policies text, earlier uuid, turned_down boolean)
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  return query
+    select j.id, s.agent_id, a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, v.skill_config, j.policies,
+      policies_version(p_org),
+      (select x.call_id from external_call x
+        where x.org_id = p_org and x.agent_id = s.agent_id and x.opener = coalesce(s.user_account_id, s.opened_by)
+          and x.key = p_key),
+      exists (select from tool_call c
+        where c.org_id = p_org and c.job_id = j.id and c.tool_name = p_tool and c.input_hash = p_input_hash
+          and c.status = 'rejected' and c.settled_by in ('denied', 'expired'))
+    from session s
+    join agent a on a.org_id = s.org_id and a.id = s.agent_id
+    join team t on t.org_id = a.org_id and t.id = a.team_id
+    left join job j on j.org_id = s.org_id and j.session_id = s.id and j.kind = 'external'
+    left join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
+    where s.org_id = p_org and s.id = p_session and (p_sees is null or p_sees in (s.user_account_id, s.opened_by));
+end
+$$;
+
 CREATE FUNCTION public.cancel_approvals(p_org uuid, p_jobs uuid[], p_reason text) RETURNS TABLE(id uuid, tool_name text, job_id uuid)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -648,7 +763,7 @@ begin
   perform lock_approvals(p_org, p_jobs, null);
   at := plane_now();
   update tool_call c set status = 'rejected', error = p_reason, settled_by = 'cancelled', finished_at = at
-  where c.org_id = p_org and c.job_id = any (p_jobs) and c.status in ('awaiting', 'approved');
+  where c.org_id = p_org and c.job_id = any (p_jobs) and c.status in ('awaiting', 'allowed', 'approved');
   return query
     with ended as (
       update approval_request r
@@ -1075,6 +1190,26 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.end_doubt(p_org uuid, p_call uuid, p_reason text) RETURNS uuid
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  card uuid;
+begin
+  update approval_request r
+  set status = 'cancelled', next_action_at = null, resolved_at = plane_now(), resolution_reason = p_reason
+  where r.org_id = p_org and r.status = 'pending' and r.kind = 'uncertain_effect' and exists (
+    select from approval_invocation i where i.org_id = p_org and i.approval_id = r.id and i.call_id = p_call)
+  returning r.id into card;
+  if card is not null then
+    insert into approval_event (org_id, approval_id, event_type, payload, created_at)
+    values (p_org, card, 'cancelled', jsonb_build_object('reason', p_reason), plane_now());
+  end if;
+  return card;
+end
+$$;
+
 CREATE FUNCTION public.escalate_approval(p_org uuid, p_approval uuid, p_approvers jsonb) RETURNS integer
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -1150,6 +1285,15 @@ CREATE FUNCTION public.find_due_approvals(p_limit integer) RETURNS TABLE(org_id 
   select r.org_id, r.id, r.next_action_at from approval_request r
   where r.next_action_at <= (select plane_now())
   order by r.next_action_at limit p_limit
+$$;
+
+CREATE FUNCTION public.find_due_calls(p_limit integer) RETURNS TABLE(org_id uuid, id uuid, due timestamp with time zone)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select x.org_id, x.call_id, x.settle_at from external_call x
+  where x.settle_at <= (select plane_now())
+  order by x.settle_at limit p_limit
 $$;
 
 CREATE FUNCTION public.find_failing_connections(p_channel text, p_longer interval, p_limit integer) RETURNS TABLE(org_id uuid, id uuid)
@@ -1312,6 +1456,15 @@ CREATE FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p
   order by o.id limit p_limit
 $$;
 
+CREATE FUNCTION public.find_untold_signals(p_limit integer) RETURNS TABLE(org_id uuid, id uuid)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select s.org_id, s.id from signal s
+  where s.told_at is null and s.created_at < (select plane_now()) - interval '1 minute'
+  order by s.created_at limit p_limit
+$$;
+
 CREATE FUNCTION public.forget_chunks(p_limit integer) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
@@ -1346,12 +1499,67 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.forget_signals(p_older interval, p_limit integer) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  waits integer;
+  signals integer;
+begin
+  delete from job_wait w
+  where (w.org_id, w.job_id, w.entry) in (
+    select o.org_id, o.job_id, o.entry from job_wait o join job j on j.org_id = o.org_id and j.id = o.job_id
+    where o.arrived_at is null and j.status in ('COMPLETED', 'FAILED', 'CANCELLED')
+    limit p_limit);
+  get diagnostics waits = row_count;
+  delete from signal s
+  where (s.org_id, s.id) in (
+    select o.org_id, o.id from signal o
+    where o.created_at < (select plane_now()) - p_older and o.told_at is not null and not exists (
+      select from job_wait w join job j on j.org_id = w.org_id and j.id = w.job_id
+      where w.org_id = o.org_id and w.signal_id = o.id and j.status not in ('COMPLETED', 'FAILED', 'CANCELLED'))
+    order by o.created_at limit p_limit);
+  get diagnostics signals = row_count;
+  return greatest(waits, signals);
+end
+$$;
+
 CREATE FUNCTION public.forget_workers() RETURNS void
     LANGUAGE sql
     SET search_path TO 'public', 'pg_temp'
     AS $$
   delete from worker w where w.expires_at < (select plane_now()) - interval '1 day'
     and not exists (select from find_orphans(null) o where o.worker_id = w.id)
+$$;
+
+CREATE FUNCTION public.hear_signal(p_org uuid, p_id uuid, p_sessions uuid[], p_jobs uuid[], p_entries text[], p_data jsonb[], p_bodies bytea[], p_more boolean) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  at timestamptz := plane_now();
+  told record;
+begin
+  update job_wait w set signal_id = s.id, payload = s.payload, arrived_at = at
+  from signal s, unnest(p_jobs, p_entries) g (job_id, entry)
+  where s.org_id = p_org and s.id = p_id
+    and w.org_id = p_org and w.job_id = g.job_id and w.entry = g.entry and w.arrived_at is null;
+  update job j set wake_at = at, runnable_at = case when j.holds = '{}' then at end
+  where j.org_id = p_org and j.id = any (p_jobs) and j.status = 'SLEEPING';
+  if not p_more then
+    update signal s set told_at = at where s.org_id = p_org and s.id = p_id and s.told_at is null;
+  end if;
+  for told in
+    select g.session_id, array_agg(g.job_id order by g.place) as jobs, array_agg(g.data order by g.place) as data,
+      array_agg(g.body order by g.place) as bodies, count(*)::integer as many
+    from unnest(p_sessions, p_jobs, p_data, p_bodies) with ordinality g (session_id, job_id, data, body, place)
+    group by g.session_id order by g.session_id
+  loop
+    perform session_append(p_org, told.session_id, 0, array_fill('signal_received'::text, array[told.many]), told.jobs,
+      told.data, array_fill('signal_received'::text, array[told.many]), told.bodies);
+  end loop;
+end
 $$;
 
 CREATE FUNCTION public.ingest_message(p_org uuid, p_connection uuid, p_agent_id uuid, p_agent_slug text, p_external_user text, p_display_name text, p_metadata jsonb, p_text text, p_title text, p_account uuid, p_mapping uuid, p_session uuid, p_job uuid, p_account_body bytea, p_session_body bytea, p_message_body bytea, p_job_body bytea, p_active_body bytea, p_caller uuid, p_key text, p_fingerprint bytea) RETURNS TABLE(session_id uuid, message_seq bigint, job_id uuid, user_account_id uuid, created text[], replayed boolean)
@@ -1498,6 +1706,76 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.intend_call(p_org uuid, p_call uuid, p_seen text, p_attempt integer, p_sender text, p_policies text, p_dispatch_seconds double precision, p_authorization uuid, p_verdict text, p_rule text, p_grant boolean, p_standing uuid, p_granter_revision integer, p_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  the_job job%rowtype;
+  was tool_call%rowtype;
+  declared external_call%rowtype;
+  at timestamptz;
+  before timestamptz;
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  select * into strict declared from external_call x where x.org_id = p_org and x.call_id = p_call;
+  the_job := lock_external(p_org, declared.job_id, true);
+  perform require_policies(p_org, p_policies);
+  select * into strict was from tool_call c where c.org_id = p_org and c.id = p_call for no key update;
+  if was.status <> p_seen or was.attempt <> p_attempt then
+    raise serialization_failure using message = 'the call changed meanwhile';
+  end if;
+  at := plane_now();
+  before := at + make_interval(secs => p_dispatch_seconds);
+  if p_grant then
+    update approval_grant g set consumed_at = at
+    where g.org_id = p_org and g.call_id = p_call and g.consumed_at is null and g.expires_at > at
+      and g.tool_digest = was.tool_digest and g.input_hash = was.input_hash and was.status = 'approved';
+    if not found then
+      raise exception using errcode = 'CX409', detail = 'grant_refused',
+        message = 'There is no grant for exactly this call.', hint = 'Authorise it again, with a new key.';
+    end if;
+  elsif was.status = 'approved' then
+    raise exception using errcode = 'CX409', detail = 'not_authorised',
+      message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
+  end if;
+  if p_authorization is not null then
+    if p_verdict <> 'allow' or (p_standing is distinct from
+        case when p_rule like 'standing:%' then substr(p_rule, 10)::uuid end) then
+      raise exception using errcode = 'CX409', detail = 'not_authorised',
+        message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
+    end if;
+    insert into call_authorization (org_id, id, job_id, tool_name, input_hash, verdict, rule, created_at)
+    values (p_org, p_authorization, was.job_id, was.tool_name, was.input_hash, p_verdict, p_rule, at);
+  end if;
+  update tool_call c
+  set status = 'intended', authorization_id = coalesce(p_authorization, c.authorization_id),
+    -- Whatever was sent before, also where somebody was asked again meanwhile: a late outcome is of that attempt.
+    attempt = c.attempt + (was.dispatch_before is not null)::integer,
+    dispatch_before = before, settle_after = before + make_interval(secs => declared.timeout_seconds),
+    error = null, settled_by = null
+  where c.org_id = p_org and c.id = p_call;
+  update external_call x
+  set sender = p_sender, begun_by = p_by, policies = p_policies, settle_at = before + make_interval(secs => declared.timeout_seconds)
+  where x.org_id = p_org and x.call_id = p_call;
+  if p_standing is not null then
+    perform use_standing(p_org, declared.session_id, p_standing, p_call, p_granter_revision);
+  end if;
+  perform session_append(p_org, declared.session_id, 0, p_event_types,
+    array_fill(was.job_id, array[coalesce(cardinality(p_event_types), 0)]), p_event_data, p_actions, p_bodies);
+end
+$$;
+
+CREATE FUNCTION public.job_external() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  new.runnable_at := null;
+  return new;
+end
+$$;
+
 CREATE FUNCTION public.job_guard() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -1519,28 +1797,65 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.job_may_move(old_status text, new_status text) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN CASE old_status WHEN 'PENDING'::text THEN (new_status = ANY (ARRAY['RUNNING'::text, 'FAILED'::text, 'CANCELLED'::text])) WHEN 'RUNNING'::text THEN (new_status = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'RETRY'::text, 'WAITING_FOR_APPROVAL'::text, 'SLEEPING'::text, 'PAUSED'::text, 'CANCELLED'::text])) WHEN 'RETRY'::text THEN (new_status = ANY (ARRAY['RUNNING'::text, 'FAILED'::text, 'CANCELLED'::text])) WHEN 'WAITING_FOR_APPROVAL'::text THEN (new_status = ANY (ARRAY['RUNNING'::text, 'PAUSED'::text, 'FAILED'::text, 'CANCELLED'::text])) WHEN 'SLEEPING'::text THEN (new_status = ANY (ARRAY['RUNNING'::text, 'PAUSED'::text, 'FAILED'::text, 'CANCELLED'::text])) WHEN 'PAUSED'::text THEN (new_status = ANY (ARRAY['RUNNING'::text, 'FAILED'::text, 'CANCELLED'::text])) ELSE false END;
-
-CREATE FUNCTION public.job_past(p_org uuid, p_job uuid, p_session uuid, p_read_to bigint, p_fresh boolean) RETURNS TABLE(said jsonb, steps jsonb, calls jsonb, receipts jsonb)
+CREATE FUNCTION public.job_journal(p_org uuid, p_job uuid) RETURNS TABLE(entries jsonb, arrived jsonb)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
 #variable_conflict use_column
 begin
   perform set_config('app.org_id', p_org::text, true);
+  select coalesce(jsonb_agg(to_jsonb(e) - 'org_id' - 'job_id' order by e.position), '[]') into entries
+  from journal_shown e where e.org_id = p_org and e.job_id = p_job;
+  select coalesce(jsonb_object_agg(w.entry, w.payload), '{}') into arrived
+  from (
+    select w.entry, w.payload from job_wait w
+    where w.org_id = p_org and w.job_id = p_job and w.arrived_at is not null
+    union all
+    select e.key, s.payload
+    from journal_entry e join signal s on s.org_id = e.org_id and s.name = e.name and s.key = e.result ->> 'key'
+    where e.org_id = p_org and e.job_id = p_job and e.kind = 'wait' and e.status = 'open'
+      and s.created_at <= coalesce((e.result ->> 'until')::timestamptz, 'infinity')
+      and not exists (
+        select from job_wait h
+        where h.org_id = p_org and h.job_id = p_job and h.entry = e.key and h.arrived_at is not null)) w;
+  return next;
+end
+$$;
+
+CREATE FUNCTION public.job_may_move(old_status text, new_status text) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE old_status WHEN 'PENDING'::text THEN (new_status = ANY (ARRAY['RUNNING'::text, 'FAILED'::text, 'CANCELLED'::text])) WHEN 'RUNNING'::text THEN (new_status = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'RETRY'::text, 'WAITING_FOR_APPROVAL'::text, 'SLEEPING'::text, 'PAUSED'::text, 'CANCELLED'::text])) WHEN 'RETRY'::text THEN (new_status = ANY (ARRAY['RUNNING'::text, 'FAILED'::text, 'CANCELLED'::text])) WHEN 'WAITING_FOR_APPROVAL'::text THEN (new_status = ANY (ARRAY['RUNNING'::text, 'PAUSED'::text, 'FAILED'::text, 'CANCELLED'::text])) WHEN 'SLEEPING'::text THEN (new_status = ANY (ARRAY['RUNNING'::text, 'PAUSED'::text, 'FAILED'::text, 'CANCELLED'::text])) WHEN 'PAUSED'::text THEN (new_status = ANY (ARRAY['RUNNING'::text, 'FAILED'::text, 'CANCELLED'::text])) ELSE false END;
+
+CREATE FUNCTION public.job_past(p_org uuid, p_job uuid, p_session uuid, p_read_to bigint, p_fresh boolean, p_window_step integer, p_window_seq bigint) RETURNS TABLE(said jsonb, steps jsonb, calls jsonb, receipts jsonb, turned_down jsonb, memory jsonb, asked text)
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  if p_fresh then
+    select jsonb_build_object('message_seq', m.message_seq, 'summary', m.summary, 'facts', m.facts)
+    into memory from session_memory m
+    where m.org_id = p_org and m.session_id = p_session order by m.number desc limit 1;
+    p_window_seq := coalesce((memory ->> 'message_seq')::bigint, p_window_seq);
+  end if;
   select coalesce(jsonb_agg(jsonb_build_object('seq', m.seq, 'role', m.role, 'text', m.text, 'job_id', m.job_id)
     order by m.seq), '[]')
   into said from message m
-  where m.org_id = p_org and m.session_id = p_session and m.seq <= p_read_to;
+  where m.org_id = p_org and m.session_id = p_session and m.seq > p_window_seq and m.seq <= p_read_to;
+  if p_window_seq > 0 then
+    select m.text into asked from message m
+    where m.org_id = p_org and m.session_id = p_session and m.seq <= least(p_window_seq, p_read_to) and m.role = 'user'
+    order by m.seq desc limit 1;
+  end if;
   steps := '[]';
   calls := '[]';
   receipts := '{}';
+  turned_down := '[]';
   if not p_fresh then
     select coalesce(jsonb_agg(jsonb_build_object(
       'step_index', s.step_index, 'message_seq', s.message_seq, 'response', s.response) order by s.step_index), '[]')
-    into steps from step s where s.org_id = p_org and s.job_id = p_job;
+    into steps from step s where s.org_id = p_org and s.job_id = p_job and s.step_index >= p_window_step;
     select coalesce(jsonb_agg(jsonb_build_object(
       'id', c.id, 'job_id', c.job_id, 'step_index', c.step_index, 'position', c.position, 'tool_name', c.tool_name,
       'tool_digest', c.tool_digest, 'arguments', c.arguments, 'read_only', c.read_only, 'on_uncertain', c.on_uncertain,
@@ -1555,7 +1870,11 @@ begin
         select max(g.expires_at) from approval_grant g
         where g.org_id = c.org_id and g.call_id = c.id and g.consumed_at is null) end)
       order by c.step_index, c.position), '[]')
-    into calls from tool_call c where c.org_id = p_org and c.job_id = p_job;
+    into calls from tool_call c
+    where c.org_id = p_org and c.job_id = p_job and (c.step_index >= p_window_step or c.finished_at is null);
+    select coalesce(jsonb_agg(distinct jsonb_build_array(c.tool_name, encode(c.input_hash, 'hex'))), '[]')
+    into turned_down from tool_call c
+    where c.org_id = p_org and c.job_id = p_job and c.settled_by in ('denied', 'expired');
     -- Of the calls that somebody approved and that may still be sent: as they are kept, for the worker to verify.
     select coalesce(jsonb_object_agg(c.id, jsonb_build_object(
       'body', encode(r.body, 'hex'), 'signature', encode(r.signature, 'hex'), 'key_id', k.id,
@@ -1625,12 +1944,170 @@ begin
 end
 $$;
 
+CREATE TABLE public.job (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    agent_id uuid NOT NULL,
+    agent_version integer NOT NULL,
+    kind text NOT NULL,
+    status text DEFAULT 'PENDING'::text NOT NULL,
+    payload jsonb NOT NULL,
+    retry_count integer DEFAULT 0 NOT NULL,
+    max_retries integer DEFAULT 3 NOT NULL,
+    next_retry_at timestamp with time zone,
+    open_approvals integer DEFAULT 0 NOT NULL,
+    error_message text,
+    resubmitted_from uuid,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    finished_at timestamp with time zone,
+    app text DEFAULT 'plane'::text NOT NULL,
+    checkpoint jsonb,
+    checkpoint_mac bytea,
+    worker_id uuid,
+    epoch bigint DEFAULT 0 NOT NULL,
+    write_seq bigint DEFAULT 0 NOT NULL,
+    leased_at timestamp with time zone,
+    runnable_at timestamp with time zone DEFAULT public.plane_now(),
+    queue smallint GENERATED ALWAYS AS (
+CASE
+    WHEN (epoch = 0) THEN 1
+    ELSE 0
+END) STORED NOT NULL,
+    wake_at timestamp with time zone,
+    holds text[] DEFAULT '{}'::text[] NOT NULL,
+    held_at timestamp with time zone,
+    cancel_requested_at timestamp with time zone,
+    cancel_reason text,
+    deaths integer DEFAULT 0 NOT NULL,
+    running_seconds double precision DEFAULT 0 NOT NULL,
+    step_index integer,
+    result jsonb,
+    policies jsonb,
+    caused_by uuid,
+    CONSTRAINT chk_job_checkpoint_is_signed CHECK (((checkpoint IS NULL) = (checkpoint_mac IS NULL))),
+    CONSTRAINT chk_job_external CHECK (((kind <> 'external'::text) OR ((worker_id IS NULL) AND (runnable_at IS NULL)))),
+    CONSTRAINT chk_job_failed_has_error CHECK (((status <> 'FAILED'::text) OR (error_message IS NOT NULL))),
+    CONSTRAINT chk_job_held_since CHECK (((holds = '{}'::text[]) = (held_at IS NULL))),
+    CONSTRAINT chk_job_kind CHECK ((kind = ANY (ARRAY['conversation'::text, 'task'::text, 'external'::text]))),
+    CONSTRAINT chk_job_lease CHECK ((((worker_id IS NULL) = (leased_at IS NULL)) AND ((worker_id IS NULL) OR ((status = 'RUNNING'::text) AND (runnable_at IS NULL))))),
+    CONSTRAINT chk_job_open_approvals CHECK ((open_approvals >= 0)),
+    CONSTRAINT chk_job_paused_is_held CHECK (((status <> 'PAUSED'::text) OR (holds <> '{}'::text[]))),
+    CONSTRAINT chk_job_retry_bounds CHECK (((0 <= retry_count) AND (retry_count <= max_retries) AND (max_retries <= 100))),
+    CONSTRAINT chk_job_retry_has_time CHECK (((status <> 'RETRY'::text) OR (next_retry_at IS NOT NULL))),
+    CONSTRAINT chk_job_runnable CHECK (((runnable_at IS NULL) OR ((status = ANY (ARRAY['PENDING'::text, 'RUNNING'::text, 'RETRY'::text, 'SLEEPING'::text])) AND (holds = '{}'::text[])))),
+    CONSTRAINT chk_job_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'RUNNING'::text, 'RETRY'::text, 'WAITING_FOR_APPROVAL'::text, 'SLEEPING'::text, 'PAUSED'::text, 'COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text]))),
+    CONSTRAINT chk_job_terminal_has_end CHECK (((status = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text])) = (finished_at IS NOT NULL))),
+    CONSTRAINT chk_job_waiting_has_approval CHECK (((status <> 'WAITING_FOR_APPROVAL'::text) OR (open_approvals > 0)))
+)
+WITH (fillfactor='85');
+ALTER TABLE ONLY public.job ALTER COLUMN checkpoint SET STORAGE EXTERNAL;
+
+ALTER TABLE ONLY public.job FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION public.lock_external(p_org uuid, p_job uuid, p_open boolean) RETURNS public.job
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  the_job job%rowtype;
+begin
+  select * into the_job from job j where j.org_id = p_org and j.id = p_job and j.kind = 'external' for no key update;
+  if not found then
+    raise exception using errcode = 'CX404', detail = 'job_not_found', message = 'There is no such job.',
+      hint = 'Check the id; it must belong to the org of your key.';
+  end if;
+  if p_open and the_job.status in ('COMPLETED', 'FAILED', 'CANCELLED') then
+    raise exception using errcode = 'CX409', detail = 'external_over',
+      message = format('This session is over: its job is %s.', the_job.status),
+      hint = 'Do nothing more in it; open a new session where the agent is to go on.';
+  end if;
+  if p_open and the_job.holds <> '{}' then
+    raise exception using errcode = 'CX409', detail = 'external_held',
+      message = 'This session is held.', hint = 'Wait until somebody resumes it, then ask again.';
+  end if;
+  return the_job;
+end
+$$;
+
 CREATE FUNCTION public.lock_more(p_org uuid, p_more jsonb) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
 begin
-  null;
+  if p_more ? 'waits' then
+    perform lock_waits(p_org, p_more -> 'waits');
+  end if;
+end
+$$;
+
+CREATE FUNCTION public.lock_signals(p_org uuid, p_names text[], p_keys text[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  place bigint;
+begin
+  for place in
+    select distinct hashtextextended(jsonb_build_array('signal', p_org, n.name, n.key)::text, 3)
+    from unnest(p_names, p_keys) n (name, key) order by 1
+  loop
+    perform pg_advisory_xact_lock(place);
+  end loop;
+end
+$$;
+
+CREATE FUNCTION public.lock_waiters(p_org uuid, p_name text, p_key text, p_limit integer, OUT waits jsonb, OUT more boolean) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  concerned uuid[];
+begin
+  select coalesce(array_agg(f.job_id order by f.job_id), '{}') into concerned
+  from (
+    select distinct w.job_id
+    from job_wait w join job j on j.org_id = w.org_id and j.id = w.job_id
+    where w.org_id = p_org and w.name = p_name and w.key = p_key and w.arrived_at is null
+      and j.status not in ('COMPLETED', 'FAILED', 'CANCELLED')
+    order by w.job_id limit p_limit + 1) f;
+  more := cardinality(concerned) > p_limit;
+  concerned := concerned[:p_limit];
+  perform from job j where j.org_id = p_org and j.id = any (concerned) order by j.id for no key update;
+  select coalesce(jsonb_agg(jsonb_build_object('job_id', j.id, 'session_id', j.session_id, 'entry', w.entry)
+      order by j.session_id, j.id, w.entry), '[]')
+  into waits
+  from job j join job_wait w on w.org_id = j.org_id and w.job_id = j.id
+  where j.org_id = p_org and j.id = any (concerned) and j.status not in ('COMPLETED', 'FAILED', 'CANCELLED')
+    and w.name = p_name and w.key = p_key and w.arrived_at is null;
+end
+$$;
+
+CREATE FUNCTION public.lock_waits(p_org uuid, p_waits jsonb) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  perform lock_signals(p_org, array_agg(w.name), array_agg(w.key))
+  from jsonb_to_recordset(p_waits) w (name text, key text);
+end
+$$;
+
+CREATE FUNCTION public.more_waiters(p_org uuid, p_id uuid, p_limit integer) RETURNS TABLE(waits jsonb, more boolean)
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+  sent record;
+begin
+  select s.name, s.key into sent from signal s where s.org_id = p_org and s.id = p_id;
+  if not found then
+    return;
+  end if;
+  perform lock_signals(p_org, array[sent.name], array[sent.key]);
+  return query select w.waits, w.more from lock_waiters(p_org, sent.name, sent.key, p_limit) w;
 end
 $$;
 
@@ -1640,7 +2117,8 @@ CREATE FUNCTION public.next_deadline() RETURNS double precision
     AS $$
   select extract(epoch from least(
     (select min(r.next_action_at) from approval_request r where r.next_action_at is not null),
-    (select min(s.idle_check_at) from session s where s.idle_check_at is not null)) - plane_now())::double precision
+    (select min(s.idle_check_at) from session s where s.idle_check_at is not null),
+    (select min(x.settle_at) from external_call x where x.settle_at is not null)) - plane_now())::double precision
 $$;
 
 CREATE FUNCTION public.notify_approvers(p_org uuid, p_approval uuid) RETURNS integer
@@ -1866,8 +2344,10 @@ CREATE FUNCTION public.policies_version(p_org uuid) RETURNS text
     SET search_path TO 'public', 'pg_temp'
     AS $$
 begin
-  return (select o.policy_version from org o where o.id = p_org)::text
-    || '.' || (select p.version from platform_policy_version p)::text;
+  return (
+    select o.policy_version::text || '.' || p.version::text
+      || case when o.confirmation_version > 0 then '.' || o.confirmation_version::text else '' end
+    from org o, platform_policy_version p where o.id = p_org);
 end
 $$;
 
@@ -1898,6 +2378,11 @@ begin
   if the_session.status = 'TERMINATED' then
     raise exception using errcode = 'CX409', detail = 'session_terminated', message = 'This session has ended.',
       hint = 'Open a new session.';
+  end if;
+  if the_session.kind = 'external' then
+    raise exception using errcode = 'CX409', detail = 'external_session',
+      message = 'The agent of this session runs elsewhere: nobody here reads messages to it.',
+      hint = 'Open a session of another kind.';
   end if;
   if the_session.title is null and p_title <> '' then
     update session s set title = p_title, revision = s.revision + 1 where s.org_id = p_org and s.id = p_session;
@@ -1963,7 +2448,7 @@ CREATE FUNCTION public.raise_notifications(p_org uuid, p_approval uuid) RETURNS 
   set desired_version = n.desired_version + 1, status = 'pending',
     attempts = case when n.status = 'dead' then 0 else n.attempts end,
     next_attempt_at = least(n.next_attempt_at, (select plane_now()))
-  where n.org_id = p_org and n.approval_id = p_approval
+  where n.org_id = p_org and n.approval_id = p_approval and n.call_id is null
     and (n.status <> 'dead' or n.sent_at is not null and exists (
       select from channel_mapping m
       where m.org_id = p_org and m.id = n.mapping_id and m.verified_at is not null and m.suppressed_at is null))
@@ -2049,12 +2534,101 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.record_journal(p_org uuid, p_job uuid, p_entries jsonb, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  insert into journal_entry (org_id, job_id, key, position, kind, name, input_hash, status, result, result_id, error,
+    created_at, finished_at)
+  select p_org, p_job, e.key, e.position, e.kind, e.name, decode(e.input_hash, 'hex'), e.status, e.result, e.result_id, e.error,
+    p_now, case when e.status <> 'open' then p_now end
+  from jsonb_to_recordset(p_entries) e (
+    key text, position integer, kind text, name text, input_hash text, status text, result jsonb, result_id uuid, error jsonb)
+  on conflict on constraint journal_entry_pkey do update
+  set status = excluded.status, result = excluded.result, result_id = excluded.result_id, error = excluded.error,
+    finished_at = excluded.finished_at
+  where journal_entry.status = 'open';
+end
+$$;
+
+CREATE FUNCTION public.record_memory(p_org uuid, p_job uuid, p_session uuid, p_memory jsonb, p_now timestamp with time zone) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  insert into session_memory (org_id, session_id, number, message_seq, summary, facts, job_id, created_at)
+  select p_org, p_session,
+    coalesce((select max(m.number) from session_memory m where m.org_id = p_org and m.session_id = p_session), 0) + 1,
+    (p_memory ->> 'message_seq')::bigint, p_memory ->> 'summary', p_memory -> 'facts', p_job, p_now
+$$;
+
 CREATE FUNCTION public.record_more(p_org uuid, p_job uuid, p_session uuid, p_more jsonb, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
 begin
-  null;
+  if p_more ? 'usage' then
+    perform record_usage(p_org, p_job, p_session, p_more -> 'usage', p_now);
+  end if;
+  if p_more ? 'memory' then
+    perform record_memory(p_org, p_job, p_session, p_more -> 'memory', p_now);
+  end if;
+  if p_more ? 'journal' then
+    perform record_journal(p_org, p_job, p_more -> 'journal', p_now);
+  end if;
+  -- Last, because it may append to the session, whose head is locked after everything else.
+  if p_more ? 'waits' then
+    perform record_waits(p_org, p_job, p_session, p_more -> 'waits', p_now);
+  end if;
+end
+$$;
+
+CREATE FUNCTION public.record_usage(p_org uuid, p_job uuid, p_session uuid, p_calls jsonb, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  insert into model_call (org_id, id, job_id, agent_id, session_id, step_index, purpose, model, prompt_tokens,
+    completion_tokens, cache_read_tokens, cache_write_tokens, cost_micros, estimated, seconds, created_at)
+  select p_org, c.id, p_job, j.agent_id, p_session, c.step_index, c.purpose, c.model, c.prompt_tokens,
+    c.completion_tokens, c.cache_read_tokens, c.cache_write_tokens, c.cost_micros, c.estimated, c.seconds, p_now
+  from jsonb_to_recordset(p_calls) c (
+    id uuid, step_index integer, purpose text, model text, prompt_tokens bigint, completion_tokens bigint,
+    cache_read_tokens bigint, cache_write_tokens bigint, cost_micros bigint, estimated boolean, seconds double precision)
+  join job j on j.org_id = p_org and j.id = p_job;
+end
+$$;
+
+CREATE FUNCTION public.record_waits(p_org uuid, p_job uuid, p_session uuid, p_waits jsonb, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  new_ones jsonb[];
+begin
+  insert into job_wait (org_id, job_id, entry, name, key, created_at)
+  select p_org, p_job, w.entry, w.name, w.key, p_now
+  from jsonb_to_recordset(p_waits) w (entry text, name text, key text)
+  on conflict on constraint job_wait_pkey do nothing;
+  with heard as (
+    update job_wait w set signal_id = s.id, payload = s.payload, arrived_at = p_now
+    from signal s
+    where w.org_id = p_org and w.job_id = p_job and w.arrived_at is null
+      and s.org_id = p_org and s.name = w.name and s.key = w.key
+    returning w.entry, s.id, s.name, s.key)
+  select array_agg(jsonb_build_object('signal_id', h.id, 'name', h.name, 'key', h.key, 'entry', h.entry) order by h.entry)
+  into new_ones from heard h;
+  if not exists (
+      select from job_wait w join jsonb_to_recordset(p_waits) g (entry text) on g.entry = w.entry
+      where w.org_id = p_org and w.job_id = p_job and w.arrived_at is not null) then
+    return;
+  end if;
+  update job j set wake_at = p_now, runnable_at = case when j.holds = '{}' then p_now end
+  where j.org_id = p_org and j.id = p_job and j.status = 'SLEEPING';
+  if new_ones is not null then
+    perform session_append(p_org, p_session, 0, array_fill('signal_received'::text, array[cardinality(new_ones)]),
+      array_fill(p_job, array[cardinality(new_ones)]), new_ones, '{}', '{}');
+  end if;
 end
 $$;
 
@@ -2102,6 +2676,32 @@ begin
   perform session_append(p_org, the_job.session_id, 0, array_fill('status'::text, array[cardinality(events)]),
     array_fill(p_job, array[cardinality(events)]), events, array[p_action], array[p_body]);
   return true;
+end
+$$;
+
+CREATE FUNCTION public.require_its_agent(p_org uuid, p_call uuid, p_by uuid) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  if not exists (
+    select from external_call x where x.org_id = p_org and x.call_id = p_call and p_by in (x.opener, x.begun_by)) then
+    raise exception using errcode = 'CX403', detail = 'not_its_agent',
+      message = 'Only the agent that opened its session or began this call says what became of it.',
+      hint = 'Where nobody knows whether it happened, answer the card that asks: `cortex approval answer`.';
+  end if;
+end
+$$;
+
+CREATE FUNCTION public.require_policies(p_org uuid, p_policies text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  if policies_version(p_org) is distinct from p_policies then
+    raise exception using errcode = 'CX409', detail = 'policy_changed',
+      message = 'The policies changed since this call was authorised.', hint = 'It is authorised again.';
+  end if;
 end
 $$;
 
@@ -2171,6 +2771,29 @@ CREATE FUNCTION public.resolve_orgs(p_before timestamp with time zone, p_before_
   limit p_limit
 $$;
 
+CREATE FUNCTION public.send_signal(p_org uuid, p_id uuid, p_name text, p_key text, p_payload text, p_sender uuid, p_sent_by text, p_limit integer) RETURNS TABLE(id uuid, made boolean, same boolean, waits jsonb, more boolean)
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+begin
+  perform lock_signals(p_org, array[p_name], array[p_key]);
+  select s.id, s.payload = p_payload::jsonb into id, same
+  from signal s where s.org_id = p_org and s.name = p_name and s.key = p_key;
+  made := not found;
+  if made then
+    insert into signal (org_id, id, name, key, payload, sent_by, sender_id, created_at)
+    values (p_org, p_id, p_name, p_key, p_payload::jsonb, p_sent_by, p_sender, plane_now());
+    id := p_id;
+    same := true;
+  end if;
+  if same then
+    select w.waits, w.more into waits, more from lock_waiters(p_org, p_name, p_key, p_limit) w;
+  end if;
+  return next;
+end
+$$;
+
 CREATE FUNCTION public.session_append(p_org uuid, p_session uuid, new_messages integer, event_types text[], event_jobs uuid[], event_data jsonb[], actions text[], bodies bytea[]) RETURNS bigint
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -2237,6 +2860,62 @@ CREATE FUNCTION public.session_may_move(old_status text, new_status text) RETURN
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE old_status WHEN 'CREATED'::text THEN (new_status = ANY (ARRAY['ACTIVE'::text, 'TERMINATED'::text])) WHEN 'ACTIVE'::text THEN (new_status = ANY (ARRAY['PAUSED'::text, 'TERMINATED'::text])) WHEN 'PAUSED'::text THEN (new_status = ANY (ARRAY['ACTIVE'::text, 'TERMINATED'::text])) ELSE false END;
 
+CREATE FUNCTION public.settle_call(p_org uuid, p_call uuid, p_sees uuid, p_by uuid, p_attempt integer, p_status text, p_result text, p_error text, p_settled_by text, p_action text, p_body bytea) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  declared external_call%rowtype;
+  was tool_call%rowtype;
+  card uuid;
+  types text[];
+  data jsonb[];
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  select x.* into declared from external_call x join session s on s.org_id = x.org_id and s.id = x.session_id
+  where x.org_id = p_org and x.call_id = p_call and (p_sees is null or p_sees in (s.user_account_id, s.opened_by));
+  if not found then
+    raise exception using errcode = 'CX404', detail = 'call_not_found', message = 'There is no such call.',
+      hint = 'Check the id; it must belong to the org of your key.';
+  end if;
+  perform lock_external(p_org, declared.job_id, false);
+  perform require_its_agent(p_org, p_call, p_by);
+  select * into strict was from tool_call c where c.org_id = p_org and c.id = p_call;
+  if was.attempt = coalesce(p_attempt, was.attempt) and was.status = p_status
+      and was.result is not distinct from p_result::jsonb and was.error is not distinct from p_error then
+    return;
+  end if;
+  if was.status in ('completed', 'failed', 'rejected') then
+    raise exception using errcode = 'CX409', detail = 'call_settled',
+      message = format('This call is %s already.', was.status), hint = 'The first outcome stands; read it with `cortex call show`.';
+  end if;
+  if was.status not in ('intended', 'uncertain', 'cleared') then
+    raise exception using errcode = 'CX409', detail = 'call_not_begun',
+      message = format('This call is %s: it was not begun.', was.status),
+      hint = 'Report its intent first, and run nothing before that was answered.';
+  end if;
+  if was.attempt <> coalesce(p_attempt, was.attempt) then
+    raise exception using errcode = 'CX409', detail = 'attempt_over',
+      message = format('This is the outcome of attempt %s, and the call is at attempt %s.', p_attempt, was.attempt),
+      hint = 'Whoever began the last attempt reports its outcome.';
+  end if;
+  card := end_doubt(p_org, p_call, 'its agent reported the outcome');
+  update tool_call c
+  set status = p_status, result = p_result::jsonb, error = p_error, settled_by = p_settled_by, finished_at = plane_now()
+  where c.org_id = p_org and c.id = p_call;
+  update external_call x set settle_at = null where x.org_id = p_org and x.call_id = p_call;
+  types := array['tool_result'];
+  data := array[jsonb_strip_nulls(jsonb_build_object(
+    'step', was.step_index, 'id', was.id, 'tool', was.tool_name, 'status', p_status, 'error', left(p_error, 500)))];
+  if card is not null then
+    types := types || 'approval_cancelled'::text;
+    data := data || jsonb_build_object('approval_id', card);
+  end if;
+  perform session_append(p_org, declared.session_id, 0, types, array_fill(was.job_id, array[cardinality(types)]), data,
+    array[p_action], array[p_body]);
+end
+$$;
+
 CREATE FUNCTION public.settle_once(p_org uuid, p_caller uuid, p_verb text, p_key text, p_result jsonb) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -2299,7 +2978,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.void_chunks(p_org uuid, p_job uuid, p_epoch bigint) RETURNS boolean
+CREATE FUNCTION public.void_chunks(p_org uuid, p_job uuid, p_epoch bigint, p_step integer) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -2308,7 +2987,9 @@ declare
   void_step integer;
 begin
   perform set_config('app.org_id', p_org::text, true);
-  if not exists (select from text_chunk c where c.org_id = p_org and c.job_id = p_job) then
+  if not exists (
+      select from text_chunk c
+      where c.org_id = p_org and c.job_id = p_job and (p_step is null or c.step_index = p_step)) then
     return false;
   end if;
   select h.* into head
@@ -2317,7 +2998,8 @@ begin
   for update of h;
   with gone as (
     delete from text_chunk c
-    where c.org_id = p_org and c.job_id = p_job and c.epoch <= p_epoch and not exists (
+    where c.org_id = p_org and c.job_id = p_job and c.epoch <= p_epoch and (p_step is null or c.step_index = p_step)
+      and not exists (
       select from step s where s.org_id = p_org and s.job_id = p_job and s.step_index = c.step_index)
     returning c.step_index)
   select max(g.step_index) into void_step from gone g;
@@ -2364,6 +3046,24 @@ begin
   select p_org, p_approval, e.type, p_channel, p_member, p_name, case when e.keyed then p_key end, coalesce(e.payload, '{}'), at
   from jsonb_to_recordset(p_events) e (type text, keyed boolean, payload jsonb);
   perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies);
+end
+$$;
+
+CREATE FUNCTION public.wait_external(p_org uuid, p_job uuid, p_approval uuid, p_call uuid) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  more integer := (not exists (
+    select from approval_invocation i join tool_call c on c.org_id = i.org_id and c.id = i.call_id and c.status = 'awaiting'
+    where i.org_id = p_org and i.approval_id = p_approval and i.job_id = p_job and i.call_id <> p_call))::integer;
+begin
+  -- Named only where it changes: the state machine looks at every write of it.
+  update job j set open_approvals = j.open_approvals + more, status = 'WAITING_FOR_APPROVAL'
+  where j.org_id = p_org and j.id = p_job and j.status = 'RUNNING';
+  if not found then
+    update job j set open_approvals = j.open_approvals + more where j.org_id = p_org and j.id = p_job;
+  end if;
 end
 $$;
 
@@ -2587,7 +3287,8 @@ CREATE VIEW public.approval_shown WITH (security_invoker='true') AS
                    FROM public.approval_deciders(r.org_id, r.id) d(id, display_name, clearance, roles)
                   WHERE (d.id = v.user_account_id)))))) AS votes_for,
     s.user_account_id,
-    s.opened_by
+    s.opened_by,
+    s.kind AS session_kind
    FROM ((public.approval_request r
      JOIN public.agent a ON (((a.org_id = r.org_id) AND (a.id = r.agent_id))))
      JOIN public.session s ON (((s.org_id = r.org_id) AND (s.id = r.session_id))));
@@ -2744,6 +3445,137 @@ CREATE TABLE public.event_default (
 
 ALTER TABLE ONLY public.event_default FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE public.external_call (
+    org_id uuid NOT NULL,
+    call_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    job_id uuid NOT NULL,
+    agent_id uuid NOT NULL,
+    opener uuid NOT NULL,
+    key text,
+    asker uuid NOT NULL,
+    begun_by uuid,
+    caused_by uuid,
+    asked_hash bytea NOT NULL,
+    risk text NOT NULL,
+    claims_read_only boolean NOT NULL,
+    timeout_seconds double precision NOT NULL,
+    policies text NOT NULL,
+    sender text,
+    settle_at timestamp with time zone,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    callback_id uuid,
+    CONSTRAINT chk_external_call_hash CHECK ((length(asked_hash) = 32)),
+    CONSTRAINT chk_external_call_key CHECK (((length(key) >= 1) AND (length(key) <= 255)))
+)
+WITH (fillfactor='80');
+
+ALTER TABLE ONLY public.external_call FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.tool_call (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    job_id uuid NOT NULL,
+    step_index integer NOT NULL,
+    "position" integer NOT NULL,
+    tool_name text NOT NULL,
+    tool_digest text,
+    arguments jsonb NOT NULL,
+    input_hash bytea NOT NULL,
+    read_only boolean NOT NULL,
+    on_uncertain text,
+    authorization_id uuid,
+    status text NOT NULL,
+    attempt integer DEFAULT 1 NOT NULL,
+    dispatch_before timestamp with time zone,
+    settle_after timestamp with time zone,
+    result jsonb,
+    result_id uuid,
+    error text,
+    settled_by text,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    finished_at timestamp with time zone,
+    edited boolean DEFAULT false NOT NULL,
+    CONSTRAINT chk_tool_call_end CHECK (((status = ANY (ARRAY['completed'::text, 'failed'::text, 'rejected'::text])) = (finished_at IS NOT NULL))),
+    CONSTRAINT chk_tool_call_hash CHECK ((length(input_hash) = 32)),
+    CONSTRAINT chk_tool_call_intent CHECK ((read_only OR (status = 'rejected'::text) OR ((status = ANY (ARRAY['awaiting'::text, 'allowed'::text, 'approved'::text])) AND (authorization_id IS NOT NULL)) OR ((authorization_id IS NOT NULL) AND (dispatch_before IS NOT NULL) AND (settle_after IS NOT NULL) AND (on_uncertain IS NOT NULL)))),
+    CONSTRAINT chk_tool_call_on_uncertain CHECK ((on_uncertain = ANY (ARRAY['retry_with_key'::text, 'probe'::text, 'ask_human'::text, 'fail'::text]))),
+    CONSTRAINT chk_tool_call_status CHECK ((status = ANY (ARRAY['awaiting'::text, 'allowed'::text, 'approved'::text, 'intended'::text, 'uncertain'::text, 'cleared'::text, 'completed'::text, 'failed'::text, 'rejected'::text])))
+)
+WITH (fillfactor='80');
+
+ALTER TABLE ONLY public.tool_call FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW public.external_call_shown WITH (security_invoker='true') AS
+ SELECT x.org_id,
+    x.call_id AS id,
+    x.session_id,
+    c.job_id,
+    x.agent_id,
+    a.slug AS agent,
+    c.step_index,
+    c.tool_name AS tool,
+    c.tool_digest,
+    c.arguments,
+    encode(c.input_hash, 'hex'::text) AS input_hash,
+    c.edited,
+    x.claims_read_only AS read_only,
+    x.risk,
+    c.on_uncertain,
+    x.timeout_seconds,
+    x.key,
+    c.status,
+    z.verdict,
+    z.rule,
+    c.attempt,
+    c.dispatch_before,
+    c.settle_after,
+    c.result,
+    c.error,
+    c.settled_by,
+    x.policies,
+    x.sender,
+    x.asked_hash,
+    x.asker,
+    x.caused_by,
+    j.status AS job_status,
+    (j.holds <> '{}'::text[]) AS held,
+    r.id AS approval_id,
+    r.status AS approval_status,
+    r.kind AS approval_kind,
+    r.deadline,
+    x.created_at,
+    c.finished_at,
+    s.user_account_id,
+    s.opened_by,
+    j.policies AS request_policies
+   FROM ((((((public.external_call x
+     JOIN public.tool_call c ON (((c.org_id = x.org_id) AND (c.id = x.call_id))))
+     JOIN public.job j ON (((j.org_id = x.org_id) AND (j.id = x.job_id))))
+     JOIN public.agent a ON (((a.org_id = x.org_id) AND (a.id = x.agent_id))))
+     JOIN public.session s ON (((s.org_id = x.org_id) AND (s.id = x.session_id))))
+     LEFT JOIN public.call_authorization z ON (((z.org_id = c.org_id) AND (z.id = c.authorization_id))))
+     LEFT JOIN LATERAL ( SELECT r_1.id,
+            r_1.status,
+            r_1.kind,
+            r_1.deadline
+           FROM (public.approval_invocation i
+             JOIN public.approval_request r_1 ON (((r_1.org_id = i.org_id) AND (r_1.id = i.approval_id))))
+          WHERE ((i.org_id = c.org_id) AND (i.call_id = c.id))
+          ORDER BY i.created_at DESC, r_1.id DESC
+         LIMIT 1) r ON (true));
+
+CREATE TABLE public.external_tool (
+    org_id uuid NOT NULL,
+    name text NOT NULL,
+    digest text NOT NULL,
+    parameters jsonb NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    CONSTRAINT chk_external_tool_digest CHECK ((digest ~ '^[a-f0-9]{64}$'::text))
+);
+
+ALTER TABLE ONLY public.external_tool FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE public.idempotency (
     org_id uuid NOT NULL,
     caller_id uuid NOT NULL,
@@ -2799,67 +3631,6 @@ CREATE TABLE public.inbound_event (
 
 ALTER TABLE ONLY public.inbound_event FORCE ROW LEVEL SECURITY;
 
-CREATE TABLE public.job (
-    org_id uuid NOT NULL,
-    id uuid NOT NULL,
-    session_id uuid NOT NULL,
-    agent_id uuid NOT NULL,
-    agent_version integer NOT NULL,
-    kind text NOT NULL,
-    status text DEFAULT 'PENDING'::text NOT NULL,
-    payload jsonb NOT NULL,
-    retry_count integer DEFAULT 0 NOT NULL,
-    max_retries integer DEFAULT 3 NOT NULL,
-    next_retry_at timestamp with time zone,
-    open_approvals integer DEFAULT 0 NOT NULL,
-    error_message text,
-    resubmitted_from uuid,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    finished_at timestamp with time zone,
-    app text DEFAULT 'plane'::text NOT NULL,
-    checkpoint jsonb,
-    checkpoint_mac bytea,
-    worker_id uuid,
-    epoch bigint DEFAULT 0 NOT NULL,
-    write_seq bigint DEFAULT 0 NOT NULL,
-    leased_at timestamp with time zone,
-    runnable_at timestamp with time zone DEFAULT public.plane_now(),
-    queue smallint GENERATED ALWAYS AS (
-CASE
-    WHEN (epoch = 0) THEN 1
-    ELSE 0
-END) STORED NOT NULL,
-    wake_at timestamp with time zone,
-    holds text[] DEFAULT '{}'::text[] NOT NULL,
-    held_at timestamp with time zone,
-    cancel_requested_at timestamp with time zone,
-    cancel_reason text,
-    deaths integer DEFAULT 0 NOT NULL,
-    running_seconds double precision DEFAULT 0 NOT NULL,
-    step_index integer,
-    result jsonb,
-    policies jsonb,
-    caused_by uuid,
-    CONSTRAINT chk_job_checkpoint_is_signed CHECK (((checkpoint IS NULL) = (checkpoint_mac IS NULL))),
-    CONSTRAINT chk_job_failed_has_error CHECK (((status <> 'FAILED'::text) OR (error_message IS NOT NULL))),
-    CONSTRAINT chk_job_held_since CHECK (((holds = '{}'::text[]) = (held_at IS NULL))),
-    CONSTRAINT chk_job_kind CHECK ((kind = ANY (ARRAY['conversation'::text, 'task'::text]))),
-    CONSTRAINT chk_job_lease CHECK ((((worker_id IS NULL) = (leased_at IS NULL)) AND ((worker_id IS NULL) OR ((status = 'RUNNING'::text) AND (runnable_at IS NULL))))),
-    CONSTRAINT chk_job_open_approvals CHECK ((open_approvals >= 0)),
-    CONSTRAINT chk_job_paused_is_held CHECK (((status <> 'PAUSED'::text) OR (holds <> '{}'::text[]))),
-    CONSTRAINT chk_job_retry_bounds CHECK (((0 <= retry_count) AND (retry_count <= max_retries) AND (max_retries <= 100))),
-    CONSTRAINT chk_job_retry_has_time CHECK (((status <> 'RETRY'::text) OR (next_retry_at IS NOT NULL))),
-    CONSTRAINT chk_job_runnable CHECK (((runnable_at IS NULL) OR ((status = ANY (ARRAY['PENDING'::text, 'RUNNING'::text, 'RETRY'::text, 'SLEEPING'::text])) AND (holds = '{}'::text[])))),
-    CONSTRAINT chk_job_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'RUNNING'::text, 'RETRY'::text, 'WAITING_FOR_APPROVAL'::text, 'SLEEPING'::text, 'PAUSED'::text, 'COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text]))),
-    CONSTRAINT chk_job_terminal_has_end CHECK (((status = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text])) = (finished_at IS NOT NULL))),
-    CONSTRAINT chk_job_waiting_has_approval CHECK (((status <> 'WAITING_FOR_APPROVAL'::text) OR (open_approvals > 0)))
-)
-WITH (fillfactor='85');
-ALTER TABLE ONLY public.job ALTER COLUMN checkpoint SET STORAGE EXTERNAL;
-
-ALTER TABLE ONLY public.job FORCE ROW LEVEL SECURITY;
-
 CREATE TABLE public.job_history (
     org_id uuid NOT NULL,
     id bigint NOT NULL,
@@ -2880,6 +3651,112 @@ ALTER TABLE public.job_history ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY 
     NO MAXVALUE
     CACHE 1
 );
+
+CREATE TABLE public.job_wait (
+    org_id uuid NOT NULL,
+    job_id uuid NOT NULL,
+    entry text NOT NULL,
+    name text NOT NULL,
+    key text NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    signal_id uuid,
+    payload jsonb,
+    arrived_at timestamp with time zone,
+    CONSTRAINT chk_job_wait_arrived CHECK ((((arrived_at IS NULL) = (payload IS NULL)) AND ((arrived_at IS NOT NULL) OR (signal_id IS NULL)))),
+    CONSTRAINT chk_job_wait_entry CHECK (((length(entry) >= 1) AND (length(entry) <= 1000))),
+    CONSTRAINT chk_job_wait_key CHECK (((length(key) >= 1) AND (length(key) <= 255))),
+    CONSTRAINT chk_job_wait_name CHECK (((length(name) >= 1) AND (length(name) <= 200)))
+)
+WITH (fillfactor='80');
+
+ALTER TABLE ONLY public.job_wait FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.journal_entry (
+    org_id uuid NOT NULL,
+    job_id uuid NOT NULL,
+    key text NOT NULL,
+    "position" integer NOT NULL,
+    kind text NOT NULL,
+    name text NOT NULL,
+    input_hash bytea NOT NULL,
+    status text NOT NULL,
+    result jsonb,
+    result_id uuid,
+    error jsonb,
+    created_at timestamp with time zone NOT NULL,
+    finished_at timestamp with time zone,
+    CONSTRAINT chk_journal_entry_end CHECK (((status = 'open'::text) = (finished_at IS NULL))),
+    CONSTRAINT chk_journal_entry_error CHECK (((status = 'failed'::text) OR (error IS NULL))),
+    CONSTRAINT chk_journal_entry_hash CHECK ((length(input_hash) = 32)),
+    CONSTRAINT chk_journal_entry_key CHECK (((length(key) >= 1) AND (length(key) <= 1000))),
+    CONSTRAINT chk_journal_entry_kind CHECK ((kind = ANY (ARRAY['step'::text, 'tool'::text, 'model'::text, 'approval'::text, 'sleep'::text, 'wait'::text, 'value'::text, 'gather'::text]))),
+    CONSTRAINT chk_journal_entry_name CHECK (((length(name) >= 1) AND (length(name) <= 200))),
+    CONSTRAINT chk_journal_entry_position CHECK (("position" >= 0)),
+    CONSTRAINT chk_journal_entry_status CHECK ((status = ANY (ARRAY['open'::text, 'done'::text, 'failed'::text])))
+)
+WITH (fillfactor='90');
+
+ALTER TABLE ONLY public.journal_entry FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.step (
+    org_id uuid NOT NULL,
+    job_id uuid NOT NULL,
+    step_index integer NOT NULL,
+    message_seq bigint NOT NULL,
+    response jsonb NOT NULL,
+    prompt_tokens integer NOT NULL,
+    completion_tokens integer NOT NULL,
+    started_at timestamp with time zone NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL
+);
+
+ALTER TABLE ONLY public.step FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW public.journal_shown WITH (security_invoker='true') AS
+ SELECT e.org_id,
+    e.job_id,
+    e.key,
+    e."position",
+    e.kind,
+    e.name,
+    encode(e.input_hash, 'hex'::text) AS input_hash,
+        CASE
+            WHEN ((e.status <> 'open'::text) OR (c.id IS NULL)) THEN e.status
+            WHEN (c.finished_at IS NULL) THEN 'open'::text
+            WHEN ((e.kind = 'approval'::text) OR (c.status = 'completed'::text)) THEN 'done'::text
+            ELSE 'failed'::text
+        END AS status,
+        CASE
+            WHEN ((e.kind = 'model'::text) AND (e.status = 'done'::text)) THEN (s.response -> 'text'::text)
+            WHEN ((e.kind = 'approval'::text) AND (e.status = 'open'::text) AND ((c.finished_at IS NOT NULL) OR (c.status = 'approved'::text))) THEN jsonb_build_object('approved', (c.status = ANY (ARRAY['approved'::text, 'completed'::text])), 'by', r.resolved_by_name, 'reason', COALESCE(r.resolution_reason, c.error))
+            WHEN ((e.kind = 'tool'::text) AND (c.status = 'completed'::text)) THEN c.result
+            ELSE e.result
+        END AS result,
+    COALESCE(e.result_id,
+        CASE
+            WHEN (c.status = 'completed'::text) THEN c.result_id
+            ELSE NULL::uuid
+        END) AS result_id,
+        CASE
+            WHEN ((e.error IS NOT NULL) OR (e.kind <> 'tool'::text) OR (c.status <> ALL (ARRAY['failed'::text, 'rejected'::text]))) THEN e.error
+            ELSE jsonb_build_object('type',
+            CASE c.status
+                WHEN 'rejected'::text THEN 'ToolDenied'::text
+                ELSE 'ToolFailed'::text
+            END, 'message', c.error)
+        END AS error,
+    e.created_at,
+    COALESCE(e.finished_at, c.finished_at) AS finished_at
+   FROM (((public.journal_entry e
+     LEFT JOIN public.tool_call c ON (((e.kind = ANY (ARRAY['tool'::text, 'approval'::text])) AND (c.org_id = e.org_id) AND (c.job_id = e.job_id) AND (c.step_index = e."position") AND (c."position" = 0))))
+     LEFT JOIN public.step s ON (((e.kind = 'model'::text) AND (s.org_id = e.org_id) AND (s.job_id = e.job_id) AND (s.step_index = e."position"))))
+     LEFT JOIN LATERAL ( SELECT a.resolved_by_name,
+            a.resolution_reason
+           FROM (public.approval_invocation i
+             JOIN public.approval_request a ON (((a.org_id = i.org_id) AND (a.id = i.approval_id))))
+          WHERE ((e.kind = 'approval'::text) AND (i.org_id = e.org_id) AND (i.call_id = c.id))
+          ORDER BY i.created_at DESC
+         LIMIT 1) r ON (true));
 
 CREATE TABLE public.login_link (
     org_id uuid NOT NULL,
@@ -2927,6 +3804,47 @@ CREATE TABLE public.message (
 
 ALTER TABLE ONLY public.message FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE public.model_call (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    job_id uuid NOT NULL,
+    agent_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    step_index integer NOT NULL,
+    purpose text NOT NULL,
+    model text NOT NULL,
+    prompt_tokens bigint NOT NULL,
+    completion_tokens bigint NOT NULL,
+    cache_read_tokens bigint NOT NULL,
+    cache_write_tokens bigint NOT NULL,
+    cost_micros bigint,
+    estimated boolean NOT NULL,
+    seconds double precision NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    CONSTRAINT chk_model_call_cost CHECK ((cost_micros >= 0)),
+    CONSTRAINT chk_model_call_model CHECK (((length(model) >= 1) AND (length(model) <= 500))),
+    CONSTRAINT chk_model_call_purpose CHECK (((length(purpose) >= 1) AND (length(purpose) <= 100))),
+    CONSTRAINT chk_model_call_seconds CHECK ((seconds >= (0)::double precision)),
+    CONSTRAINT chk_model_call_step CHECK ((step_index >= 0)),
+    CONSTRAINT chk_model_call_tokens CHECK (((prompt_tokens >= 0) AND (completion_tokens >= 0) AND (cache_read_tokens >= 0) AND (cache_write_tokens >= 0)))
+);
+
+ALTER TABLE ONLY public.model_call FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.model_key (
+    org_id uuid NOT NULL,
+    provider text NOT NULL,
+    sealed bytea NOT NULL,
+    last_characters text NOT NULL,
+    set_by text NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    CONSTRAINT chk_model_key_last CHECK ((length(last_characters) = 4)),
+    CONSTRAINT chk_model_key_provider CHECK ((provider = ANY (ARRAY['anthropic'::text, 'openai'::text])))
+);
+
+ALTER TABLE ONLY public.model_key FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE public.notification (
     org_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -2936,7 +3854,7 @@ CREATE TABLE public.notification (
     connection_id uuid NOT NULL,
     channel_type text NOT NULL,
     mapping_id uuid,
-    user_account_id uuid NOT NULL,
+    user_account_id uuid,
     address text NOT NULL,
     lane bigint GENERATED ALWAYS AS (hashtextextended((((connection_id)::text || ' '::text) || address), (2)::bigint)) STORED NOT NULL,
     data jsonb DEFAULT '{}'::jsonb NOT NULL,
@@ -2954,15 +3872,17 @@ CREATE TABLE public.notification (
     tried_at timestamp with time zone,
     sent_at timestamp with time zone,
     created_at timestamp with time zone NOT NULL,
+    call_id uuid,
     CONSTRAINT chk_notification_address CHECK ((length(TRIM(BOTH FROM address)) > 0)),
     CONSTRAINT chk_notification_attempts CHECK ((attempts >= 0)),
+    CONSTRAINT chk_notification_callback CHECK ((((kind = 'callback'::text) = (call_id IS NOT NULL)) AND ((kind = 'callback'::text) = (user_account_id IS NULL)) AND ((kind <> 'callback'::text) OR ((mapping_id IS NULL) AND (channel_type = 'webhook'::text))))),
     CONSTRAINT chk_notification_dead CHECK (((status <> 'dead'::text) OR (last_error IS NOT NULL))),
     CONSTRAINT chk_notification_delivered CHECK (((status <> 'delivered'::text) OR (rendered_version = desired_version))),
-    CONSTRAINT chk_notification_kind CHECK ((kind = ANY (ARRAY['approval'::text, 'invitation'::text]))),
+    CONSTRAINT chk_notification_kind CHECK ((kind = ANY (ARRAY['approval'::text, 'invitation'::text, 'callback'::text]))),
     CONSTRAINT chk_notification_mapping CHECK (((kind <> 'approval'::text) OR (mapping_id IS NOT NULL))),
     CONSTRAINT chk_notification_sent CHECK (((sent_at IS NULL) OR (tried_at IS NOT NULL))),
     CONSTRAINT chk_notification_status CHECK ((status = ANY (ARRAY['pending'::text, 'delivered'::text, 'dead'::text]))),
-    CONSTRAINT chk_notification_subject CHECK (((kind = 'approval'::text) = (approval_id IS NOT NULL))),
+    CONSTRAINT chk_notification_subject CHECK (((kind <> 'invitation'::text) = (approval_id IS NOT NULL))),
     CONSTRAINT chk_notification_taken CHECK (((taken_until IS NULL) = (taken_by IS NULL))),
     CONSTRAINT chk_notification_versions CHECK (((0 <= rendered_version) AND (rendered_version <= desired_version))),
     CONSTRAINT chk_notification_work CHECK (((status = 'pending'::text) = (next_attempt_at IS NOT NULL)))
@@ -2989,6 +3909,7 @@ CREATE TABLE public.org (
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     policy_version bigint DEFAULT 0 NOT NULL,
+    confirmation_version bigint DEFAULT 0 NOT NULL,
     CONSTRAINT chk_org_name_not_empty CHECK ((length(TRIM(BOTH FROM name)) > 0)),
     CONSTRAINT chk_org_slug_format CHECK ((slug ~ '^[a-z0-9][a-z0-9-]*[a-z0-9]$'::text))
 );
@@ -3116,6 +4037,40 @@ WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05');
 
 ALTER TABLE ONLY public.session_head FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE public.session_memory (
+    org_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    number bigint NOT NULL,
+    message_seq bigint NOT NULL,
+    summary text NOT NULL,
+    facts jsonb NOT NULL,
+    job_id uuid NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    CONSTRAINT chk_session_memory_facts CHECK (((jsonb_typeof(facts) = 'array'::text) AND (jsonb_array_length(facts) <= 50))),
+    CONSTRAINT chk_session_memory_message_seq CHECK ((message_seq >= 0)),
+    CONSTRAINT chk_session_memory_number CHECK ((number > 0)),
+    CONSTRAINT chk_session_memory_summary CHECK ((octet_length(summary) <= 8192))
+);
+
+ALTER TABLE ONLY public.session_memory FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.signal (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    name text NOT NULL,
+    key text NOT NULL,
+    payload jsonb NOT NULL,
+    sent_by text NOT NULL,
+    sender_id uuid NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    told_at timestamp with time zone,
+    CONSTRAINT chk_signal_key CHECK (((length(key) >= 1) AND (length(key) <= 255))),
+    CONSTRAINT chk_signal_name CHECK (((length(name) >= 1) AND (length(name) <= 200))),
+    CONSTRAINT chk_signal_payload CHECK ((pg_column_size(payload) <= (512 * 1024)))
+);
+
+ALTER TABLE ONLY public.signal FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE public.signing_key (
     org_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -3209,20 +4164,6 @@ CREATE TABLE public.standing_use (
 
 ALTER TABLE ONLY public.standing_use FORCE ROW LEVEL SECURITY;
 
-CREATE TABLE public.step (
-    org_id uuid NOT NULL,
-    job_id uuid NOT NULL,
-    step_index integer NOT NULL,
-    message_seq bigint NOT NULL,
-    response jsonb NOT NULL,
-    prompt_tokens integer NOT NULL,
-    completion_tokens integer NOT NULL,
-    started_at timestamp with time zone NOT NULL,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL
-);
-
-ALTER TABLE ONLY public.step FORCE ROW LEVEL SECURITY;
-
 CREATE TABLE public.stored_result (
     org_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -3282,39 +4223,39 @@ WITH (autovacuum_vacuum_scale_factor='0.05');
 
 ALTER TABLE ONLY public.text_chunk FORCE ROW LEVEL SECURITY;
 
-CREATE TABLE public.tool_call (
+CREATE TABLE public.tool_confirmation (
     org_id uuid NOT NULL,
     id uuid NOT NULL,
-    job_id uuid NOT NULL,
-    step_index integer NOT NULL,
-    "position" integer NOT NULL,
+    app text NOT NULL,
     tool_name text NOT NULL,
-    tool_digest text,
-    arguments jsonb NOT NULL,
-    input_hash bytea NOT NULL,
+    digest text NOT NULL,
     read_only boolean NOT NULL,
-    on_uncertain text,
-    authorization_id uuid,
-    status text NOT NULL,
-    attempt integer DEFAULT 1 NOT NULL,
-    dispatch_before timestamp with time zone,
-    settle_after timestamp with time zone,
-    result jsonb,
-    result_id uuid,
-    error text,
-    settled_by text,
+    idempotent boolean NOT NULL,
+    risk text,
+    note text,
+    confirmed_by text NOT NULL,
+    confirmed_by_id uuid,
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    finished_at timestamp with time zone,
-    edited boolean DEFAULT false NOT NULL,
-    CONSTRAINT chk_tool_call_end CHECK (((status = ANY (ARRAY['completed'::text, 'failed'::text, 'rejected'::text])) = (finished_at IS NOT NULL))),
-    CONSTRAINT chk_tool_call_hash CHECK ((length(input_hash) = 32)),
-    CONSTRAINT chk_tool_call_intent CHECK ((read_only OR (status = 'rejected'::text) OR ((status = ANY (ARRAY['awaiting'::text, 'approved'::text])) AND (authorization_id IS NOT NULL)) OR ((authorization_id IS NOT NULL) AND (dispatch_before IS NOT NULL) AND (settle_after IS NOT NULL) AND (on_uncertain IS NOT NULL)))),
-    CONSTRAINT chk_tool_call_on_uncertain CHECK ((on_uncertain = ANY (ARRAY['retry_with_key'::text, 'probe'::text, 'ask_human'::text, 'fail'::text]))),
-    CONSTRAINT chk_tool_call_status CHECK ((status = ANY (ARRAY['awaiting'::text, 'approved'::text, 'intended'::text, 'uncertain'::text, 'cleared'::text, 'completed'::text, 'failed'::text, 'rejected'::text])))
-)
-WITH (fillfactor='80');
+    revoked_at timestamp with time zone,
+    revoked_by text,
+    CONSTRAINT chk_tool_confirmation_digest CHECK ((digest ~ '^[a-f0-9]{64}$'::text)),
+    CONSTRAINT chk_tool_confirmation_revoked CHECK (((revoked_at IS NULL) = (revoked_by IS NULL))),
+    CONSTRAINT chk_tool_confirmation_risk CHECK ((risk = ANY (ARRAY['low'::text, 'medium'::text, 'high'::text, 'critical'::text]))),
+    CONSTRAINT chk_tool_confirmation_something CHECK ((read_only OR idempotent OR (risk IS NOT NULL)))
+);
 
-ALTER TABLE ONLY public.tool_call FORCE ROW LEVEL SECURITY;
+ALTER TABLE ONLY public.tool_confirmation FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.tool_server (
+    app text NOT NULL,
+    name text NOT NULL,
+    worker_id uuid NOT NULL,
+    state text NOT NULL,
+    since timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    reason text,
+    tools integer DEFAULT 0 NOT NULL,
+    CONSTRAINT chk_tool_server_state CHECK ((state = ANY (ARRAY['starting'::text, 'up'::text, 'down'::text])))
+);
 
 CREATE TABLE public.tool_version (
     app text NOT NULL,
@@ -3327,6 +4268,10 @@ CREATE TABLE public.tool_version (
     timeout_seconds double precision NOT NULL,
     on_uncertain text,
     published_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    server text,
+    remote_name text,
+    implementation text,
+    hints jsonb,
     CONSTRAINT chk_tool_version_digest CHECK ((digest ~ '^[a-f0-9]{64}$'::text))
 );
 
@@ -3422,6 +4367,12 @@ ALTER TABLE ONLY public.event
 ALTER TABLE ONLY public.event_default
     ADD CONSTRAINT event_default_pkey PRIMARY KEY (org_id, session_id, seq, created_at);
 
+ALTER TABLE ONLY public.external_call
+    ADD CONSTRAINT external_call_pkey PRIMARY KEY (org_id, call_id);
+
+ALTER TABLE ONLY public.external_tool
+    ADD CONSTRAINT external_tool_pkey PRIMARY KEY (org_id, name, digest);
+
 ALTER TABLE ONLY public.idempotency
     ADD CONSTRAINT idempotency_pkey PRIMARY KEY (org_id, caller_id, verb, key);
 
@@ -3440,6 +4391,12 @@ ALTER TABLE ONLY public.job_history
 ALTER TABLE ONLY public.job
     ADD CONSTRAINT job_pkey PRIMARY KEY (org_id, id);
 
+ALTER TABLE ONLY public.job_wait
+    ADD CONSTRAINT job_wait_pkey PRIMARY KEY (org_id, job_id, entry);
+
+ALTER TABLE ONLY public.journal_entry
+    ADD CONSTRAINT journal_entry_pkey PRIMARY KEY (org_id, job_id, key);
+
 ALTER TABLE ONLY public.login_link
     ADD CONSTRAINT login_link_pkey PRIMARY KEY (org_id, id);
 
@@ -3448,6 +4405,12 @@ ALTER TABLE ONLY public.member_absence
 
 ALTER TABLE ONLY public.message
     ADD CONSTRAINT message_pkey PRIMARY KEY (org_id, session_id, seq);
+
+ALTER TABLE ONLY public.model_call
+    ADD CONSTRAINT model_call_pkey PRIMARY KEY (org_id, id);
+
+ALTER TABLE ONLY public.model_key
+    ADD CONSTRAINT model_key_pkey PRIMARY KEY (org_id, provider);
 
 ALTER TABLE ONLY public.notification
     ADD CONSTRAINT notification_pkey PRIMARY KEY (org_id, id);
@@ -3479,8 +4442,14 @@ ALTER TABLE ONLY public.schema_migration
 ALTER TABLE ONLY public.session_head
     ADD CONSTRAINT session_head_pkey PRIMARY KEY (org_id, session_id);
 
+ALTER TABLE ONLY public.session_memory
+    ADD CONSTRAINT session_memory_pkey PRIMARY KEY (org_id, session_id, number);
+
 ALTER TABLE ONLY public.session
     ADD CONSTRAINT session_pkey PRIMARY KEY (org_id, id);
+
+ALTER TABLE ONLY public.signal
+    ADD CONSTRAINT signal_pkey PRIMARY KEY (org_id, id);
 
 ALTER TABLE ONLY public.signing_key
     ADD CONSTRAINT signing_key_pkey PRIMARY KEY (org_id, id);
@@ -3512,6 +4481,12 @@ ALTER TABLE ONLY public.text_chunk
 ALTER TABLE ONLY public.tool_call
     ADD CONSTRAINT tool_call_pkey PRIMARY KEY (org_id, id);
 
+ALTER TABLE ONLY public.tool_confirmation
+    ADD CONSTRAINT tool_confirmation_pkey PRIMARY KEY (org_id, id);
+
+ALTER TABLE ONLY public.tool_server
+    ADD CONSTRAINT tool_server_pkey PRIMARY KEY (app, name, worker_id);
+
 ALTER TABLE ONLY public.tool_version
     ADD CONSTRAINT tool_version_pkey PRIMARY KEY (app, name, digest);
 
@@ -3539,6 +4514,9 @@ ALTER TABLE ONLY public.channel_connection
 ALTER TABLE ONLY public.channel_connection
     ADD CONSTRAINT uq_channel_connection_type UNIQUE (org_id, id, channel_type);
 
+ALTER TABLE ONLY public.external_call
+    ADD CONSTRAINT uq_external_call_key UNIQUE (org_id, agent_id, opener, key);
+
 ALTER TABLE ONLY public.identity_code
     ADD CONSTRAINT uq_identity_code UNIQUE (code_hash);
 
@@ -3550,6 +4528,9 @@ ALTER TABLE ONLY public.org
 
 ALTER TABLE ONLY public.platform_policy
     ADD CONSTRAINT uq_platform_policy UNIQUE (action_type, target, name);
+
+ALTER TABLE ONLY public.signal
+    ADD CONSTRAINT uq_signal_key UNIQUE (org_id, name, key);
 
 ALTER TABLE ONLY public.standing_approval
     ADD CONSTRAINT uq_standing_approval_approval UNIQUE (org_id, approval_id);
@@ -3633,6 +4614,16 @@ CREATE INDEX idx_channel_connection_list ON public.channel_connection USING btre
 
 CREATE INDEX idx_channel_mapping_user ON public.channel_mapping USING btree (org_id, user_account_id);
 
+CREATE INDEX idx_external_call_callback ON public.external_call USING btree (org_id, callback_id) WHERE (callback_id IS NOT NULL);
+
+CREATE INDEX idx_external_call_due ON public.external_call USING btree (settle_at) WHERE (settle_at IS NOT NULL);
+
+CREATE INDEX idx_external_call_job ON public.external_call USING btree (org_id, job_id);
+
+CREATE INDEX idx_external_call_list ON public.external_call USING btree (org_id, created_at DESC, call_id DESC);
+
+CREATE INDEX idx_external_call_session ON public.external_call USING btree (org_id, session_id, created_at DESC, call_id DESC);
+
 CREATE INDEX idx_identity_code_account ON public.identity_code USING btree (org_id, user_account_id);
 
 CREATE INDEX idx_identity_code_mapping ON public.identity_code USING btree (org_id, mapping_id) WHERE (mapping_id IS NOT NULL);
@@ -3655,6 +4646,10 @@ CREATE INDEX idx_job_session ON public.job USING btree (org_id, session_id, crea
 
 CREATE INDEX idx_job_status ON public.job USING btree (org_id, status, created_at DESC, id DESC);
 
+CREATE INDEX idx_job_wait_open ON public.job_wait USING btree (org_id, name, key, job_id) WHERE (arrived_at IS NULL);
+
+CREATE INDEX idx_job_wait_signal ON public.job_wait USING btree (org_id, signal_id) WHERE (signal_id IS NOT NULL);
+
 CREATE INDEX idx_job_worker ON public.job USING btree (worker_id) WHERE (worker_id IS NOT NULL);
 
 CREATE INDEX idx_login_link_account ON public.login_link USING btree (org_id, user_account_id);
@@ -3664,6 +4659,14 @@ CREATE INDEX idx_member_absence_account ON public.member_absence USING btree (or
 CREATE INDEX idx_member_absence_delegate ON public.member_absence USING btree (org_id, delegate_id);
 
 CREATE INDEX idx_member_absence_list ON public.member_absence USING btree (org_id, created_at DESC, id DESC);
+
+CREATE INDEX idx_model_call_agent ON public.model_call USING btree (org_id, agent_id, created_at) INCLUDE (prompt_tokens, completion_tokens, cost_micros);
+
+CREATE INDEX idx_model_call_job ON public.model_call USING btree (org_id, job_id);
+
+CREATE INDEX idx_model_call_session ON public.model_call USING btree (org_id, session_id);
+
+CREATE INDEX idx_model_call_time ON public.model_call USING btree (org_id, created_at);
 
 CREATE INDEX idx_notification_account ON public.notification USING btree (org_id, user_account_id);
 
@@ -3689,6 +4692,8 @@ CREATE INDEX idx_session_idle ON public.session USING btree (idle_check_at) WHER
 
 CREATE INDEX idx_session_list ON public.session USING btree (org_id, created_at DESC, id DESC);
 
+CREATE INDEX idx_session_memory_job ON public.session_memory USING btree (org_id, job_id);
+
 CREATE INDEX idx_session_opened_by ON public.session USING btree (org_id, opened_by, created_at DESC, id DESC);
 
 CREATE INDEX idx_session_origin ON public.session USING btree (org_id, origin_channel_mapping_id) WHERE (origin_channel_mapping_id IS NOT NULL);
@@ -3696,6 +4701,14 @@ CREATE INDEX idx_session_origin ON public.session USING btree (org_id, origin_ch
 CREATE INDEX idx_session_status ON public.session USING btree (org_id, status, created_at DESC, id DESC);
 
 CREATE INDEX idx_session_user ON public.session USING btree (org_id, user_account_id, created_at DESC, id DESC) WHERE (user_account_id IS NOT NULL);
+
+CREATE INDEX idx_signal_age ON public.signal USING btree (created_at);
+
+CREATE INDEX idx_signal_list ON public.signal USING btree (org_id, created_at DESC, id DESC);
+
+CREATE INDEX idx_signal_name ON public.signal USING btree (org_id, name, created_at DESC, id DESC);
+
+CREATE INDEX idx_signal_untold ON public.signal USING btree (created_at) WHERE (told_at IS NULL);
 
 CREATE INDEX idx_signing_secret_age ON public.signing_secret USING btree (created_at) WHERE (retire_at IS NULL);
 
@@ -3725,6 +4738,12 @@ CREATE INDEX idx_text_chunk_step ON public.text_chunk USING btree (org_id, job_i
 
 CREATE INDEX idx_tool_call_time ON public.tool_call USING btree (org_id, created_at DESC, id DESC);
 
+CREATE INDEX idx_tool_call_turned_down ON public.tool_call USING btree (org_id, job_id, tool_name, input_hash) WHERE ((status = 'rejected'::text) AND (settled_by = ANY (ARRAY['denied'::text, 'expired'::text])));
+
+CREATE INDEX idx_tool_confirmation_account ON public.tool_confirmation USING btree (org_id, confirmed_by_id);
+
+CREATE INDEX idx_tool_confirmation_list ON public.tool_confirmation USING btree (org_id, created_at DESC, id DESC);
+
 CREATE INDEX idx_user_account_list ON public.user_account USING btree (org_id, created_at DESC, id DESC);
 
 CREATE INDEX idx_user_account_staff ON public.user_account USING btree (org_id) WHERE (roles <> '{guest}'::text[]);
@@ -3741,6 +4760,8 @@ CREATE UNIQUE INDEX uq_channel_identity ON public.channel_mapping USING btree (o
 
 CREATE UNIQUE INDEX uq_job_open_conversation ON public.job USING btree (org_id, session_id) WHERE ((kind = 'conversation'::text) AND (status <> ALL (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text])));
 
+CREATE UNIQUE INDEX uq_notification_call ON public.notification USING btree (org_id, call_id, approval_id) WHERE (call_id IS NOT NULL);
+
 CREATE UNIQUE INDEX uq_notification_recipient ON public.notification USING btree (org_id, approval_id, mapping_id) WHERE (approval_id IS NOT NULL);
 
 CREATE UNIQUE INDEX uq_session_open_conversation ON public.session USING btree (org_id, user_account_id, agent_id) WHERE ((kind = 'conversation'::text) AND (status <> 'TERMINATED'::text));
@@ -3748,6 +4769,8 @@ CREATE UNIQUE INDEX uq_session_open_conversation ON public.session USING btree (
 CREATE UNIQUE INDEX uq_signing_key_active ON public.signing_key USING btree (org_id) WHERE (retired_at IS NULL);
 
 CREATE UNIQUE INDEX uq_signing_secret_current ON public.signing_secret USING btree (org_id, purpose) WHERE (retire_at IS NULL);
+
+CREATE UNIQUE INDEX uq_tool_confirmation_holding ON public.tool_confirmation USING btree (org_id, app, tool_name) WHERE (revoked_at IS NULL);
 
 ALTER INDEX public.idx_event_approvals ATTACH PARTITION public.event_default_org_id_created_at_idx;
 
@@ -3757,9 +4780,13 @@ CREATE TRIGGER approval_changed AFTER UPDATE ON public.approval_request FOR EACH
 
 CREATE TRIGGER approval_guard BEFORE UPDATE ON public.approval_request FOR EACH ROW EXECUTE FUNCTION public.approval_guard();
 
+CREATE TRIGGER approval_over AFTER UPDATE ON public.approval_request FOR EACH ROW WHEN (((old.status = 'pending'::text) AND (new.status <> 'pending'::text))) EXECUTE FUNCTION public.approval_over();
+
 CREATE TRIGGER approval_voted AFTER INSERT ON public.approval_vote FOR EACH ROW EXECUTE FUNCTION public.approval_voted();
 
 CREATE TRIGGER consume_approval_tokens AFTER INSERT OR UPDATE ON public.approval_vote FOR EACH ROW EXECUTE FUNCTION public.consume_approval_tokens();
+
+CREATE TRIGGER job_external BEFORE INSERT OR UPDATE OF runnable_at ON public.job FOR EACH ROW WHEN ((new.kind = 'external'::text)) EXECUTE FUNCTION public.job_external();
 
 CREATE TRIGGER job_guard BEFORE UPDATE OF status ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_guard();
 
@@ -3852,6 +4879,24 @@ ALTER TABLE ONLY public.channel_mapping
 ALTER TABLE ONLY public.channel_mapping
     ADD CONSTRAINT fk_channel_mapping_connection FOREIGN KEY (org_id, connection_id, channel_type) REFERENCES public.channel_connection(org_id, id, channel_type);
 
+ALTER TABLE ONLY public.external_call
+    ADD CONSTRAINT fk_external_call_agent FOREIGN KEY (org_id, agent_id) REFERENCES public.agent(org_id, id);
+
+ALTER TABLE ONLY public.external_call
+    ADD CONSTRAINT fk_external_call_call FOREIGN KEY (org_id, call_id) REFERENCES public.tool_call(org_id, id);
+
+ALTER TABLE ONLY public.external_call
+    ADD CONSTRAINT fk_external_call_callback FOREIGN KEY (org_id, callback_id) REFERENCES public.channel_connection(org_id, id);
+
+ALTER TABLE ONLY public.external_call
+    ADD CONSTRAINT fk_external_call_job FOREIGN KEY (org_id, job_id) REFERENCES public.job(org_id, id);
+
+ALTER TABLE ONLY public.external_call
+    ADD CONSTRAINT fk_external_call_session FOREIGN KEY (org_id, session_id) REFERENCES public.session(org_id, id);
+
+ALTER TABLE ONLY public.external_tool
+    ADD CONSTRAINT fk_external_tool_org FOREIGN KEY (org_id) REFERENCES public.org(id);
+
 ALTER TABLE ONLY public.identity_code
     ADD CONSTRAINT fk_identity_code_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
 
@@ -3873,6 +4918,15 @@ ALTER TABLE ONLY public.job
 ALTER TABLE ONLY public.job
     ADD CONSTRAINT fk_job_session FOREIGN KEY (org_id, session_id) REFERENCES public.session(org_id, id);
 
+ALTER TABLE ONLY public.job_wait
+    ADD CONSTRAINT fk_job_wait_job FOREIGN KEY (org_id, job_id) REFERENCES public.job(org_id, id);
+
+ALTER TABLE ONLY public.job_wait
+    ADD CONSTRAINT fk_job_wait_signal FOREIGN KEY (org_id, signal_id) REFERENCES public.signal(org_id, id) ON DELETE SET NULL (signal_id);
+
+ALTER TABLE ONLY public.journal_entry
+    ADD CONSTRAINT fk_journal_entry_job FOREIGN KEY (org_id, job_id) REFERENCES public.job(org_id, id);
+
 ALTER TABLE ONLY public.login_link
     ADD CONSTRAINT fk_login_link_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
 
@@ -3888,11 +4942,26 @@ ALTER TABLE ONLY public.message
 ALTER TABLE ONLY public.message
     ADD CONSTRAINT fk_message_session FOREIGN KEY (org_id, session_id) REFERENCES public.session(org_id, id);
 
+ALTER TABLE ONLY public.model_call
+    ADD CONSTRAINT fk_model_call_agent FOREIGN KEY (org_id, agent_id) REFERENCES public.agent(org_id, id);
+
+ALTER TABLE ONLY public.model_call
+    ADD CONSTRAINT fk_model_call_job FOREIGN KEY (org_id, job_id) REFERENCES public.job(org_id, id);
+
+ALTER TABLE ONLY public.model_call
+    ADD CONSTRAINT fk_model_call_session FOREIGN KEY (org_id, session_id) REFERENCES public.session(org_id, id);
+
+ALTER TABLE ONLY public.model_key
+    ADD CONSTRAINT fk_model_key_org FOREIGN KEY (org_id) REFERENCES public.org(id);
+
 ALTER TABLE ONLY public.notification
     ADD CONSTRAINT fk_notification_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
 
 ALTER TABLE ONLY public.notification
     ADD CONSTRAINT fk_notification_approval FOREIGN KEY (org_id, approval_id) REFERENCES public.approval_request(org_id, id);
+
+ALTER TABLE ONLY public.notification
+    ADD CONSTRAINT fk_notification_call FOREIGN KEY (org_id, call_id) REFERENCES public.external_call(org_id, call_id);
 
 ALTER TABLE ONLY public.notification
     ADD CONSTRAINT fk_notification_connection FOREIGN KEY (org_id, connection_id, channel_type) REFERENCES public.channel_connection(org_id, id, channel_type);
@@ -3908,6 +4977,12 @@ ALTER TABLE ONLY public.session
 
 ALTER TABLE ONLY public.session
     ADD CONSTRAINT fk_session_agent FOREIGN KEY (org_id, agent_id) REFERENCES public.agent(org_id, id);
+
+ALTER TABLE ONLY public.session_memory
+    ADD CONSTRAINT fk_session_memory_job FOREIGN KEY (org_id, job_id) REFERENCES public.job(org_id, id);
+
+ALTER TABLE ONLY public.session_memory
+    ADD CONSTRAINT fk_session_memory_session FOREIGN KEY (org_id, session_id) REFERENCES public.session(org_id, id);
 
 ALTER TABLE ONLY public.session
     ADD CONSTRAINT fk_session_origin FOREIGN KEY (org_id, origin_channel_mapping_id) REFERENCES public.channel_mapping(org_id, id);
@@ -3945,17 +5020,26 @@ ALTER TABLE ONLY public.team
 ALTER TABLE ONLY public.tool_call
     ADD CONSTRAINT fk_tool_call_authorization FOREIGN KEY (org_id, authorization_id) REFERENCES public.call_authorization(org_id, id);
 
+ALTER TABLE ONLY public.tool_confirmation
+    ADD CONSTRAINT fk_tool_confirmation_account FOREIGN KEY (org_id, confirmed_by_id) REFERENCES public.user_account(org_id, id);
+
 ALTER TABLE ONLY public.org_head
     ADD CONSTRAINT org_head_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
 
 ALTER TABLE ONLY public.policy_version
     ADD CONSTRAINT policy_version_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
 
+ALTER TABLE ONLY public.signal
+    ADD CONSTRAINT signal_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
+
 ALTER TABLE ONLY public.signing_key
     ADD CONSTRAINT signing_key_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
 
 ALTER TABLE ONLY public.team
     ADD CONSTRAINT team_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
+
+ALTER TABLE ONLY public.tool_confirmation
+    ADD CONSTRAINT tool_confirmation_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
 
 ALTER TABLE public.agent ENABLE ROW LEVEL SECURITY;
 
@@ -4005,6 +5089,10 @@ ALTER TABLE public.event ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.event_default ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE public.external_call ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.external_tool ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE public.idempotency ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.identity_code ENABLE ROW LEVEL SECURITY;
@@ -4017,11 +5105,19 @@ ALTER TABLE public.job ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.job_history ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE public.job_wait ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.journal_entry ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE public.login_link ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.member_absence ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.message ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.model_call ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.model_key ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.notification ENABLE ROW LEVEL SECURITY;
 
@@ -4059,7 +5155,11 @@ CREATE POLICY scheduler ON public.audit_root FOR SELECT TO cortex_scheduler USIN
 
 CREATE POLICY scheduler ON public.channel_connection FOR SELECT TO cortex_scheduler USING (true);
 
+CREATE POLICY scheduler ON public.external_call FOR SELECT TO cortex_scheduler USING (true);
+
 CREATE POLICY scheduler ON public.inbound_event FOR SELECT TO cortex_scheduler USING (true);
+
+CREATE POLICY scheduler ON public.job_wait FOR SELECT TO cortex_scheduler USING (true);
 
 CREATE POLICY scheduler ON public.notification FOR SELECT TO cortex_scheduler USING (true);
 
@@ -4067,19 +5167,31 @@ CREATE POLICY scheduler ON public.org FOR SELECT TO cortex_scheduler USING (true
 
 CREATE POLICY scheduler ON public.session FOR SELECT TO cortex_scheduler USING (true);
 
+CREATE POLICY scheduler ON public.signal FOR SELECT TO cortex_scheduler USING (true);
+
 CREATE POLICY scheduler ON public.signing_secret FOR SELECT TO cortex_scheduler USING (true);
 
 CREATE POLICY scheduler ON public.text_chunk FOR SELECT TO cortex_scheduler USING (true);
 
 CREATE POLICY scheduler_deletes ON public.inbound_event FOR DELETE TO cortex_scheduler USING (true);
 
+CREATE POLICY scheduler_deletes ON public.job_wait FOR DELETE TO cortex_scheduler USING (true);
+
+CREATE POLICY scheduler_deletes ON public.signal FOR DELETE TO cortex_scheduler USING (true);
+
 CREATE POLICY scheduler_deletes ON public.text_chunk FOR DELETE TO cortex_scheduler USING (true);
+
+CREATE POLICY scheduler_of_waits ON public.job FOR SELECT TO cortex_scheduler USING (true);
 
 CREATE POLICY scheduler_takes ON public.notification FOR UPDATE TO cortex_scheduler USING (true) WITH CHECK (true);
 
 ALTER TABLE public.session ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.session_head ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.session_memory ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.signal ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.signing_key ENABLE ROW LEVEL SECURITY;
 
@@ -4137,6 +5249,10 @@ CREATE POLICY tenant ON public.event USING ((org_id = (NULLIF(current_setting('a
 
 CREATE POLICY tenant ON public.event_default USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
+CREATE POLICY tenant ON public.external_call USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.external_tool USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
 CREATE POLICY tenant ON public.idempotency USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.identity_code USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
@@ -4149,11 +5265,19 @@ CREATE POLICY tenant ON public.job USING ((org_id = (NULLIF(current_setting('app
 
 CREATE POLICY tenant ON public.job_history USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
+CREATE POLICY tenant ON public.job_wait USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.journal_entry USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
 CREATE POLICY tenant ON public.login_link USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.member_absence USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.message USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.model_call USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.model_key USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.notification USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
@@ -4168,6 +5292,10 @@ CREATE POLICY tenant ON public.policy_version USING ((org_id = (NULLIF(current_s
 CREATE POLICY tenant ON public.session USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.session_head USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.session_memory USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.signal USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.signing_key USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
@@ -4189,11 +5317,15 @@ CREATE POLICY tenant ON public.text_chunk USING ((org_id = (NULLIF(current_setti
 
 CREATE POLICY tenant ON public.tool_call USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
+CREATE POLICY tenant ON public.tool_confirmation USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
 CREATE POLICY tenant ON public.user_account USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 ALTER TABLE public.text_chunk ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.tool_call ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.tool_confirmation ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.user_account ENABLE ROW LEVEL SECURITY;
 
@@ -4264,6 +5396,9 @@ GRANT ALL ON FUNCTION public.find_cancelled(p_worker uuid) TO cortex_app;
 REVOKE ALL ON FUNCTION public.find_due_approvals(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_due_approvals(p_limit integer) TO cortex_app;
 
+REVOKE ALL ON FUNCTION public.find_due_calls(p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.find_due_calls(p_limit integer) TO cortex_app;
+
 REVOKE ALL ON FUNCTION public.find_failing_connections(p_channel text, p_longer interval, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_failing_connections(p_channel text, p_longer interval, p_limit integer) TO cortex_app;
 
@@ -4285,11 +5420,84 @@ GRANT ALL ON FUNCTION public.find_orphans(p_limit integer) TO cortex_app;
 REVOKE ALL ON FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) TO cortex_app;
 
+REVOKE ALL ON FUNCTION public.find_untold_signals(p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.find_untold_signals(p_limit integer) TO cortex_app;
+
 REVOKE ALL ON FUNCTION public.forget_chunks(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.forget_chunks(p_limit integer) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.forget_inbound_events(p_older interval, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.forget_inbound_events(p_older interval, p_limit integer) TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.forget_signals(p_older interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.forget_signals(p_older interval, p_limit integer) TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.job TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.job TO cortex_claimer;
+GRANT SELECT(org_id) ON TABLE public.job TO cortex_scheduler;
+
+GRANT SELECT(id) ON TABLE public.job TO cortex_claimer;
+GRANT SELECT(id) ON TABLE public.job TO cortex_scheduler;
+
+GRANT SELECT(agent_id) ON TABLE public.job TO cortex_claimer;
+
+GRANT UPDATE(status) ON TABLE public.job TO cortex_app;
+GRANT SELECT(status) ON TABLE public.job TO cortex_scheduler;
+
+GRANT UPDATE(retry_count) ON TABLE public.job TO cortex_app;
+
+GRANT UPDATE(next_retry_at) ON TABLE public.job TO cortex_app;
+
+GRANT UPDATE(open_approvals) ON TABLE public.job TO cortex_app;
+
+GRANT UPDATE(error_message) ON TABLE public.job TO cortex_app;
+
+GRANT UPDATE(updated_at) ON TABLE public.job TO cortex_app;
+
+GRANT UPDATE(finished_at) ON TABLE public.job TO cortex_app;
+
+GRANT SELECT(app) ON TABLE public.job TO cortex_claimer;
+
+GRANT UPDATE(checkpoint) ON TABLE public.job TO cortex_app;
+
+GRANT UPDATE(checkpoint_mac) ON TABLE public.job TO cortex_app;
+
+GRANT UPDATE(worker_id) ON TABLE public.job TO cortex_app;
+GRANT SELECT(worker_id) ON TABLE public.job TO cortex_claimer;
+
+GRANT UPDATE(epoch) ON TABLE public.job TO cortex_app;
+GRANT SELECT(epoch) ON TABLE public.job TO cortex_claimer;
+
+GRANT UPDATE(write_seq) ON TABLE public.job TO cortex_app;
+
+GRANT UPDATE(leased_at) ON TABLE public.job TO cortex_app;
+
+GRANT UPDATE(runnable_at) ON TABLE public.job TO cortex_app;
+GRANT SELECT(runnable_at),UPDATE(runnable_at) ON TABLE public.job TO cortex_claimer;
+
+GRANT SELECT(queue) ON TABLE public.job TO cortex_claimer;
+
+GRANT UPDATE(wake_at) ON TABLE public.job TO cortex_app;
+
+GRANT UPDATE(holds) ON TABLE public.job TO cortex_app;
+GRANT SELECT(holds) ON TABLE public.job TO cortex_claimer;
+
+GRANT UPDATE(held_at) ON TABLE public.job TO cortex_app;
+
+GRANT UPDATE(cancel_requested_at) ON TABLE public.job TO cortex_app;
+GRANT SELECT(cancel_requested_at) ON TABLE public.job TO cortex_claimer;
+
+GRANT UPDATE(cancel_reason) ON TABLE public.job TO cortex_app;
+
+GRANT UPDATE(deaths) ON TABLE public.job TO cortex_app;
+GRANT SELECT(deaths) ON TABLE public.job TO cortex_claimer;
+
+GRANT UPDATE(running_seconds) ON TABLE public.job TO cortex_app;
+
+GRANT UPDATE(step_index) ON TABLE public.job TO cortex_app;
+
+GRANT UPDATE(result) ON TABLE public.job TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.next_deadline() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.next_deadline() TO cortex_app;
@@ -4448,6 +5656,59 @@ GRANT UPDATE(removed_at) ON TABLE public.channel_mapping TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.event TO cortex_app;
 
+GRANT SELECT,INSERT ON TABLE public.external_call TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.external_call TO cortex_scheduler;
+
+GRANT SELECT(call_id) ON TABLE public.external_call TO cortex_scheduler;
+
+GRANT UPDATE(begun_by) ON TABLE public.external_call TO cortex_app;
+
+GRANT UPDATE(policies) ON TABLE public.external_call TO cortex_app;
+
+GRANT UPDATE(sender) ON TABLE public.external_call TO cortex_app;
+
+GRANT UPDATE(settle_at) ON TABLE public.external_call TO cortex_app;
+GRANT SELECT(settle_at) ON TABLE public.external_call TO cortex_scheduler;
+
+GRANT UPDATE(callback_id) ON TABLE public.external_call TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(tool_digest) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(arguments) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(input_hash) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(on_uncertain) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(authorization_id) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(status) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(attempt) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(dispatch_before) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(settle_after) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(result) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(result_id) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(error) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(settled_by) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(finished_at) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(edited) ON TABLE public.tool_call TO cortex_app;
+
+GRANT SELECT ON TABLE public.external_call_shown TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.external_tool TO cortex_app;
+
 GRANT SELECT,INSERT,UPDATE ON TABLE public.idempotency TO cortex_app;
 
 GRANT SELECT,INSERT,DELETE ON TABLE public.identity_code TO cortex_app;
@@ -4481,71 +5742,40 @@ GRANT SELECT(received_at) ON TABLE public.inbound_event TO cortex_scheduler;
 
 GRANT UPDATE(answered_at) ON TABLE public.inbound_event TO cortex_app;
 
-GRANT SELECT,INSERT ON TABLE public.job TO cortex_app;
-
-GRANT SELECT(org_id) ON TABLE public.job TO cortex_claimer;
-
-GRANT SELECT(id) ON TABLE public.job TO cortex_claimer;
-
-GRANT SELECT(agent_id) ON TABLE public.job TO cortex_claimer;
-
-GRANT UPDATE(status) ON TABLE public.job TO cortex_app;
-
-GRANT UPDATE(retry_count) ON TABLE public.job TO cortex_app;
-
-GRANT UPDATE(next_retry_at) ON TABLE public.job TO cortex_app;
-
-GRANT UPDATE(open_approvals) ON TABLE public.job TO cortex_app;
-
-GRANT UPDATE(error_message) ON TABLE public.job TO cortex_app;
-
-GRANT UPDATE(updated_at) ON TABLE public.job TO cortex_app;
-
-GRANT UPDATE(finished_at) ON TABLE public.job TO cortex_app;
-
-GRANT SELECT(app) ON TABLE public.job TO cortex_claimer;
-
-GRANT UPDATE(checkpoint) ON TABLE public.job TO cortex_app;
-
-GRANT UPDATE(checkpoint_mac) ON TABLE public.job TO cortex_app;
-
-GRANT UPDATE(worker_id) ON TABLE public.job TO cortex_app;
-GRANT SELECT(worker_id) ON TABLE public.job TO cortex_claimer;
-
-GRANT UPDATE(epoch) ON TABLE public.job TO cortex_app;
-GRANT SELECT(epoch) ON TABLE public.job TO cortex_claimer;
-
-GRANT UPDATE(write_seq) ON TABLE public.job TO cortex_app;
-
-GRANT UPDATE(leased_at) ON TABLE public.job TO cortex_app;
-
-GRANT UPDATE(runnable_at) ON TABLE public.job TO cortex_app;
-GRANT SELECT(runnable_at),UPDATE(runnable_at) ON TABLE public.job TO cortex_claimer;
-
-GRANT SELECT(queue) ON TABLE public.job TO cortex_claimer;
-
-GRANT UPDATE(wake_at) ON TABLE public.job TO cortex_app;
-
-GRANT UPDATE(holds) ON TABLE public.job TO cortex_app;
-GRANT SELECT(holds) ON TABLE public.job TO cortex_claimer;
-
-GRANT UPDATE(held_at) ON TABLE public.job TO cortex_app;
-
-GRANT UPDATE(cancel_requested_at) ON TABLE public.job TO cortex_app;
-GRANT SELECT(cancel_requested_at) ON TABLE public.job TO cortex_claimer;
-
-GRANT UPDATE(cancel_reason) ON TABLE public.job TO cortex_app;
-
-GRANT UPDATE(deaths) ON TABLE public.job TO cortex_app;
-GRANT SELECT(deaths) ON TABLE public.job TO cortex_claimer;
-
-GRANT UPDATE(running_seconds) ON TABLE public.job TO cortex_app;
-
-GRANT UPDATE(step_index) ON TABLE public.job TO cortex_app;
-
-GRANT UPDATE(result) ON TABLE public.job TO cortex_app;
-
 GRANT SELECT,INSERT ON TABLE public.job_history TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.job_wait TO cortex_app;
+GRANT DELETE ON TABLE public.job_wait TO cortex_scheduler;
+
+GRANT SELECT(org_id) ON TABLE public.job_wait TO cortex_scheduler;
+
+GRANT SELECT(job_id) ON TABLE public.job_wait TO cortex_scheduler;
+
+GRANT SELECT(entry) ON TABLE public.job_wait TO cortex_scheduler;
+
+GRANT UPDATE(signal_id) ON TABLE public.job_wait TO cortex_app;
+GRANT SELECT(signal_id) ON TABLE public.job_wait TO cortex_scheduler;
+
+GRANT UPDATE(payload) ON TABLE public.job_wait TO cortex_app;
+
+GRANT UPDATE(arrived_at) ON TABLE public.job_wait TO cortex_app;
+GRANT SELECT(arrived_at) ON TABLE public.job_wait TO cortex_scheduler;
+
+GRANT SELECT,INSERT ON TABLE public.journal_entry TO cortex_app;
+
+GRANT UPDATE(status) ON TABLE public.journal_entry TO cortex_app;
+
+GRANT UPDATE(result) ON TABLE public.journal_entry TO cortex_app;
+
+GRANT UPDATE(result_id) ON TABLE public.journal_entry TO cortex_app;
+
+GRANT UPDATE(error) ON TABLE public.journal_entry TO cortex_app;
+
+GRANT UPDATE(finished_at) ON TABLE public.journal_entry TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.step TO cortex_app;
+
+GRANT SELECT ON TABLE public.journal_shown TO cortex_app;
 
 GRANT SELECT,INSERT,DELETE ON TABLE public.login_link TO cortex_app;
 
@@ -4562,6 +5792,18 @@ GRANT SELECT,INSERT ON TABLE public.member_absence TO cortex_app;
 GRANT UPDATE(cancelled_at) ON TABLE public.member_absence TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.message TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.model_call TO cortex_app;
+
+GRANT SELECT,INSERT,DELETE ON TABLE public.model_key TO cortex_app;
+
+GRANT UPDATE(sealed) ON TABLE public.model_key TO cortex_app;
+
+GRANT UPDATE(last_characters) ON TABLE public.model_key TO cortex_app;
+
+GRANT UPDATE(set_by) ON TABLE public.model_key TO cortex_app;
+
+GRANT UPDATE(updated_at) ON TABLE public.model_key TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.notification TO cortex_app;
 
@@ -4629,6 +5871,20 @@ GRANT SELECT ON TABLE public.schema_migration TO cortex_app;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.session_head TO cortex_app;
 
+GRANT SELECT,INSERT ON TABLE public.session_memory TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.signal TO cortex_app;
+GRANT DELETE ON TABLE public.signal TO cortex_scheduler;
+
+GRANT SELECT(org_id) ON TABLE public.signal TO cortex_scheduler;
+
+GRANT SELECT(id) ON TABLE public.signal TO cortex_scheduler;
+
+GRANT SELECT(created_at) ON TABLE public.signal TO cortex_scheduler;
+
+GRANT UPDATE(told_at) ON TABLE public.signal TO cortex_app;
+GRANT SELECT(told_at) ON TABLE public.signal TO cortex_scheduler;
+
 GRANT SELECT,INSERT ON TABLE public.signing_key TO cortex_app;
 
 GRANT UPDATE(retired_at) ON TABLE public.signing_key TO cortex_app;
@@ -4660,8 +5916,6 @@ GRANT SELECT ON TABLE public.standing_shown TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.standing_use TO cortex_app;
 
-GRANT SELECT,INSERT ON TABLE public.step TO cortex_app;
-
 GRANT SELECT,INSERT ON TABLE public.stored_result TO cortex_app;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.team TO cortex_app;
@@ -4679,39 +5933,25 @@ GRANT SELECT(seq) ON TABLE public.text_chunk TO cortex_scheduler;
 
 GRANT SELECT(created_at) ON TABLE public.text_chunk TO cortex_scheduler;
 
-GRANT SELECT,INSERT ON TABLE public.tool_call TO cortex_app;
+GRANT SELECT,INSERT ON TABLE public.tool_confirmation TO cortex_app;
 
-GRANT UPDATE(tool_digest) ON TABLE public.tool_call TO cortex_app;
+GRANT UPDATE(revoked_at) ON TABLE public.tool_confirmation TO cortex_app;
 
-GRANT UPDATE(arguments) ON TABLE public.tool_call TO cortex_app;
+GRANT UPDATE(revoked_by) ON TABLE public.tool_confirmation TO cortex_app;
 
-GRANT UPDATE(input_hash) ON TABLE public.tool_call TO cortex_app;
+GRANT SELECT,INSERT,DELETE ON TABLE public.tool_server TO cortex_app;
 
-GRANT UPDATE(on_uncertain) ON TABLE public.tool_call TO cortex_app;
+GRANT UPDATE(state) ON TABLE public.tool_server TO cortex_app;
 
-GRANT UPDATE(authorization_id) ON TABLE public.tool_call TO cortex_app;
+GRANT UPDATE(since) ON TABLE public.tool_server TO cortex_app;
 
-GRANT UPDATE(status) ON TABLE public.tool_call TO cortex_app;
+GRANT UPDATE(reason) ON TABLE public.tool_server TO cortex_app;
 
-GRANT UPDATE(attempt) ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(dispatch_before) ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(settle_after) ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(result) ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(result_id) ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(error) ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(settled_by) ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(finished_at) ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(edited) ON TABLE public.tool_call TO cortex_app;
+GRANT UPDATE(tools) ON TABLE public.tool_server TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.tool_version TO cortex_app;
+
+GRANT UPDATE(published_at) ON TABLE public.tool_version TO cortex_app;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.user_account TO cortex_app;
 

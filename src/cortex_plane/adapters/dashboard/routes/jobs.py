@@ -29,8 +29,9 @@ from cortex_plane.domain.jobs import (
     Resumption,
     Step,
 )
+from cortex_plane.domain.usage import cost_text
 from cortex_plane.domain.values import parse
-from cortex_plane.operations import agents, approvals, jobs, steering
+from cortex_plane.operations import agents, approvals, jobs, journal, memories, steering, usage
 
 router = APIRouter()
 
@@ -110,9 +111,19 @@ async def _whole(visit: Visit) -> dict[str, Any]:
     asked = (await approvals.list_page(visit.db, visit.actor, None, 100, job_id=id)).items
     agent = (await _agents(visit)).get(job.agent_id)
     may_steer = visit.actor.may(Permission.JOB_STEER)
+    used = await usage.of_job(visit.db, visit.actor, id)
     shown = whole(job, history, steps, asked, agent, may_steer, datetime.now(UTC))
     newer = before is not None and first + STEPS <= last
-    return {**shown, "before": before, "older": first or None, "newer": newer}
+    shown["journal"] = await journal.list_page(visit.db, visit.actor, id, first - 1, STEPS)
+    shown["memory"] = await memories.of_job(visit.db, visit.actor, id)
+    return {
+        **shown,
+        "used": used,
+        "cost": cost_text(used),
+        "before": before,
+        "older": first or None,
+        "newer": newer,
+    }
 
 
 def _number(text: str | None) -> int | None:

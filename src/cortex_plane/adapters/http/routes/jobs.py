@@ -35,7 +35,8 @@ from cortex_plane.domain.jobs import (
     Resumption,
     Step,
 )
-from cortex_plane.operations import jobs, steering
+from cortex_plane.domain.journal import Entry
+from cortex_plane.operations import jobs, journal, steering
 
 router = APIRouter(tags=["jobs"])
 
@@ -92,6 +93,15 @@ async def list_steps(db: Db, actor: Caller, job_id: UUID, query: Annotated[StepQ
     above = query.above if number is None else number
     found = await steering.list_steps(db, actor, job_id, above, query.limit + 1)
     return reply_numbered("steps", found, query.limit, lambda step: step.step_index)
+
+
+@router.get("/jobs/{job_id}/journal", response_model=Listing[Entry], **route(journal.list_page))
+async def list_journal(db: Db, actor: Caller, job_id: UUID, query: Annotated[StepQuery, Query()]) -> Response:
+    """What the code of a job did so far, in the order in which it was begun. Empty for agents that follow their model."""
+    number = decode_number("journal", query.cursor)
+    above = query.above if number is None else number
+    found = await journal.list_page(db, actor, job_id, above, query.limit + 1)
+    return reply_numbered("journal", found, query.limit, lambda entry: entry.position)
 
 
 @router.get("/jobs/{job_id}/checkpoint", response_model=dict[str, Any], **route(steering.checkpoint))

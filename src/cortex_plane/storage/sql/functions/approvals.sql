@@ -69,7 +69,7 @@ create view approval_shown with (security_invoker = true) as
       and v.decision = 'approved'
       and (r.status <> 'pending' or exists (select from approval_deciders(r.org_id, r.id) d where d.id = v.user_account_id)))
       as votes_for,
-    s.user_account_id, s.opened_by
+    s.user_account_id, s.opened_by, s.kind as session_kind
   from approval_request r
   join agent a on a.org_id = r.org_id and a.id = r.agent_id
   join session s on s.org_id = r.org_id and s.id = r.session_id;
@@ -361,7 +361,7 @@ begin
   perform lock_approvals(p_org, p_jobs, null);
   at := plane_now();
   update tool_call c set status = 'rejected', error = p_reason, settled_by = 'cancelled', finished_at = at
-  where c.org_id = p_org and c.job_id = any (p_jobs) and c.status in ('awaiting', 'approved');
+  where c.org_id = p_org and c.job_id = any (p_jobs) and c.status in ('awaiting', 'allowed', 'approved');
   return query
     with ended as (
       update approval_request r
@@ -399,7 +399,8 @@ create or replace function next_deadline() returns double precision
   language sql volatile security definer set search_path = public, pg_temp as $$
   select extract(epoch from least(
     (select min(r.next_action_at) from approval_request r where r.next_action_at is not null),
-    (select min(s.idle_check_at) from session s where s.idle_check_at is not null)) - plane_now())::double precision
+    (select min(s.idle_check_at) from session s where s.idle_check_at is not null),
+    (select min(x.settle_at) from external_call x where x.settle_at is not null)) - plane_now())::double precision
 $$;
 
 do $$

@@ -45,15 +45,18 @@ begin
 end
 $$;
 
--- An attempt ended in the middle of an answer: what was told of it is void, and whoever showed it is told so.
-create or replace function void_chunks(p_org uuid, p_job uuid, p_epoch bigint) returns boolean
+-- An answer broke off: what was told of it is void, and whoever showed it is told so. p_step null: the whole attempt ended,
+-- and with it every answer that it was in the middle of.
+create or replace function void_chunks(p_org uuid, p_job uuid, p_epoch bigint, p_step integer) returns boolean
   language plpgsql set search_path = public, pg_temp as $$
 declare
   head session_head%rowtype;
   void_step integer;
 begin
   perform set_config('app.org_id', p_org::text, true);
-  if not exists (select from text_chunk c where c.org_id = p_org and c.job_id = p_job) then
+  if not exists (
+      select from text_chunk c
+      where c.org_id = p_org and c.job_id = p_job and (p_step is null or c.step_index = p_step)) then
     return false;
   end if;
   select h.* into head
@@ -62,7 +65,8 @@ begin
   for update of h;
   with gone as (
     delete from text_chunk c
-    where c.org_id = p_org and c.job_id = p_job and c.epoch <= p_epoch and not exists (
+    where c.org_id = p_org and c.job_id = p_job and c.epoch <= p_epoch and (p_step is null or c.step_index = p_step)
+      and not exists (
       select from step s where s.org_id = p_org and s.job_id = p_job and s.step_index = c.step_index)
     returning c.step_index)
   select max(g.step_index) into void_step from gone g;

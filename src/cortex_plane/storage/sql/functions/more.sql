@@ -5,13 +5,27 @@
 create or replace function lock_more(p_org uuid, p_more jsonb) returns void
   language plpgsql set search_path = public, pg_temp as $$
 begin
-  null;
+  if p_more ? 'waits' then
+    perform lock_waits(p_org, p_more -> 'waits');
+  end if;
 end
 $$;
 
 create or replace function record_more(p_org uuid, p_job uuid, p_session uuid, p_more jsonb, p_now timestamptz)
   returns void language plpgsql set search_path = public, pg_temp as $$
 begin
-  null;
+  if p_more ? 'usage' then
+    perform record_usage(p_org, p_job, p_session, p_more -> 'usage', p_now);
+  end if;
+  if p_more ? 'memory' then
+    perform record_memory(p_org, p_job, p_session, p_more -> 'memory', p_now);
+  end if;
+  if p_more ? 'journal' then
+    perform record_journal(p_org, p_job, p_more -> 'journal', p_now);
+  end if;
+  -- Last, because it may append to the session, whose head is locked after everything else.
+  if p_more ? 'waits' then
+    perform record_waits(p_org, p_job, p_session, p_more -> 'waits', p_now);
+  end if;
 end
 $$;

@@ -92,7 +92,7 @@ create or replace function raise_notifications(p_org uuid, p_approval uuid) retu
   set desired_version = n.desired_version + 1, status = 'pending',
     attempts = case when n.status = 'dead' then 0 else n.attempts end,
     next_attempt_at = least(n.next_attempt_at, (select plane_now()))
-  where n.org_id = p_org and n.approval_id = p_approval
+  where n.org_id = p_org and n.approval_id = p_approval and n.call_id is null
     and (n.status <> 'dead' or n.sent_at is not null and exists (
       select from channel_mapping m
       where m.org_id = p_org and m.id = n.mapping_id and m.verified_at is not null and m.suppressed_at is null))

@@ -1,10 +1,12 @@
--- Which rows hold for an org now: the version of its own and that of the platform's, with a dot between. Null where the
--- org cannot be seen.
+-- Which rows hold for an org now: the version of its own and that of the platform's, with a dot between; and, where a
+-- steward has confirmed anything about tools, the version of that. Null where the org cannot be seen.
 create or replace function policies_version(p_org uuid) returns text
   language plpgsql stable set search_path = public, pg_temp as $$
 begin
-  return (select o.policy_version from org o where o.id = p_org)::text
-    || '.' || (select p.version from platform_policy_version p)::text;
+  return (
+    select o.policy_version::text || '.' || p.version::text
+      || case when o.confirmation_version > 0 then '.' || o.confirmation_version::text else '' end
+    from org o, platform_policy_version p where o.id = p_org);
 end
 $$;
 

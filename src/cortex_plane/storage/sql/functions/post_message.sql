@@ -29,6 +29,11 @@ begin
     raise exception using errcode = 'CX409', detail = 'session_terminated', message = 'This session has ended.',
       hint = 'Open a new session.';
   end if;
+  if the_session.kind = 'external' then
+    raise exception using errcode = 'CX409', detail = 'external_session',
+      message = 'The agent of this session runs elsewhere: nobody here reads messages to it.',
+      hint = 'Open a session of another kind.';
+  end if;
   if the_session.title is null and p_title <> '' then
     update session s set title = p_title, revision = s.revision + 1 where s.org_id = p_org and s.id = p_session;
   end if;

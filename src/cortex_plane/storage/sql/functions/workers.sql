@@ -84,7 +84,7 @@ begin
     -- Nobody will settle them any more. They may have happened, and that is what they say.
     update tool_call set status = 'uncertain' where org_id = p_org and job_id = p_job and status = 'intended';
   end if;
-  perform void_chunks(p_org, p_job, p_epoch);
+  perform void_chunks(p_org, p_job, p_epoch, null);
   told := array[jsonb_build_object('worker', lost.name, 'epoch', p_epoch), jsonb_build_object('status', p_status)];
   if p_status = 'FAILED' then
     kinds := array['worker_lost', 'error', 'status'];

@@ -1,6 +1,8 @@
-select n.kind, n.approval_id, n.channel_type, n.connection_id, n.mapping_id, n.user_account_id as member_id,
-  u.display_name as member, n.attempts, r.session_id, r.resolved_at, plane_now() as now
+-- What only tells how it ended is no news after a day; an agent that waits for it is told however late.
+select n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, n.mapping_id, n.user_account_id as member_id,
+  coalesce(u.display_name, n.data ->> 'agent') as member, n.attempts, r.session_id,
+  case when n.call_id is null then r.resolved_at end as resolved_at, plane_now() as now
 from notification n
-join user_account u on u.org_id = n.org_id and u.id = n.user_account_id
+left join user_account u on u.org_id = n.org_id and u.id = n.user_account_id
 left join approval_request r on r.org_id = n.org_id and r.id = n.approval_id
 where n.id = $1 and n.taken_by = $2

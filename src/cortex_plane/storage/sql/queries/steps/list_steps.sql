@@ -1,4 +1,5 @@
-select s.step_index, s.response ->> 'text' as text, s.prompt_tokens, s.completion_tokens, s.started_at, s.created_at,
+select s.step_index, s.response ->> 'text' as text, s.response ->> 'model' as model,
+  s.response ->> 'stop_reason' as stop_reason, s.prompt_tokens, s.completion_tokens, s.started_at, s.created_at,
   coalesce((
     select jsonb_agg(jsonb_build_object(
       'id', c.id, 'tool_name', c.tool_name, 'arguments', c.arguments, 'status', c.status, 'read_only', c.read_only,

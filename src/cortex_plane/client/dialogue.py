@@ -1,0 +1,361 @@
+"""What a guard says to the plane, and when it lets the function run: written once, without any I/O.
+
+A dialogue is a generator. It yields what must be done next (`Send`, `Run`, `Probe`, `Pause`) and gets the answer; a driver does
+it, in a thread or in an event loop. Every request may be repeated: the key, the name of this try and the number of the attempt
+see to it that it counts once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+import orjson
+
+from cortex_plane.domain.canonical import canonical, check_json
+from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, InvalidInput, TooMany, Unavailable
+from cortex_plane.domain.fields import MAX_OBJECT_BYTES
+from cortex_plane.domain.tools import DidNotHappen, Happened, ToolError, UncertainOutcome
+
+log = logging.getLogger("cortex_plane.guard")
+
+POLL_SECONDS = 30.0
+HELD_SECONDS = 1.0
+MAX_RENEWALS = 3
+_TOLD = "_told_of_a_call"
+UNSTORABLE = "unstorable"
+NO_CALL: Mapping[str, Any] = {"id": "", "approval_id": None, "key": None, "deadline": None}
+
+
+class Denied(Forbidden):
+    """A policy or a person said no. Nothing ran."""
+
+    code = "call_denied"
+    default_hint = "Do not call it again with the same arguments; go another way."
+
+
+class CallFailed(Conflict):
+    """It failed when it was run before, with this key. Nothing ran this time.
+
+    No `ToolError`: that says of the function that raises it that nothing happened, and this may come out of another one.
+    """
+
+    code = "call_failed"
+    default_hint = "Use a new key to try it again."
+
+
+class ApprovalPending(Conflict):
+    """Nobody has decided yet, and the time to wait is over. Nothing ran. The same key again goes on where this stopped."""
+
+    code = "approval_pending"
+    default_hint = "Call it again with the same `key` later; a decision that came meanwhile is used then."
+
+    def __init__(self, message: str, call: Mapping[str, Any] = NO_CALL) -> None:
+        super().__init__(message)
+        self.call_id: str = call["id"]
+        self.approval_id: str | None = call["approval_id"]
+        self.key: str | None = call["key"]
+        self.deadline: str | None = call["deadline"]
+
+
+class InDoubt(UncertainOutcome):
+    """Nobody knows whether an earlier attempt happened. Nothing ran this time."""
+
+    code = "call_in_doubt"
+
+    def __init__(self, message: str, call: Mapping[str, Any] = NO_CALL) -> None:
+        super().__init__(message)
+        self.call_id: str = call["id"]
+        self.approval_id: str | None = call["approval_id"]
+        self.key: str | None = call["key"]
+
+
+class TimedOut(UncertainOutcome):
+    """The function did not return in its time. It may still act; the plane was told that nobody knows."""
+
+    code = "call_timed_out"
+
+
+class NotJson(InvalidInput, TypeError):
+    """An argument cannot be shown to whoever decides. Nothing was sent."""
+
+    code = "not_json"
+    default_hint = "Pass plain JSON values, or name the parameter in `leave_out`."
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    method: str
+    path: str
+    body: dict[str, Any] | None = None
+    seconds: float = 30.0
+    headers: dict[str, str] = field(default_factory=dict)
+    begins: bool = False
+    """The answer may say that the call has begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Call the function: with these arguments where somebody edited them, else as it was called."""
+
+    arguments: dict[str, Any] | None
+    call_id: str
+    attempt: int
+    late: Callable[[dict[str, Any]], Dialogue]
+    """Tells what became of it after its time was over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    seconds: float
+
+
+Step = Send | Run | Probe | Pause
+Dialogue = Generator[Step, Any, Any]
+Insist = Callable[[Send], Dialogue]
+
+
+@dataclass(kw_only=True, slots=True)
+class Asking:
+    """One invocation of a guarded function."""
+
+    session: Callable[[Insist], Dialogue]
+    """Gives the id of the session, and opens it where it must."""
+    draft: dict[str, Any]
+    wait: float
+    patience: float
+    has_probe: bool = False
+    sender: str = field(default_factory=lambda: uuid4().hex)
+    pid: int = field(default_factory=os.getpid)
+    ends: float = 0.0
+    last_moment: float = 0.0
+    """On our own clock: after it the call may not begin any more."""
+
+    def dialogue(self) -> Dialogue:
+        self.ends = time.monotonic() + self.wait
+        call = yield from self._authorized()
+        renewals = 0
+        while True:
+            match call["next"]:
+                case "use":
+                    return _kept_result(call)
+                case "stop":
+                    raise _refused(call)
+                case "wait":
+                    call = yield from self._waited(call)
+                case "probe":
+                    call = yield from self._probed(call)
+                case "begin" if call["status"] == "intended":
+                    # An attempt stands there already. Only its own sender renews it: for anybody else this begins another one.
+                    renewals += 1
+                    if renewals > MAX_RENEWALS:
+                        raise Unavailable("It was not run: this process is held up again and again.")
+                    call = yield from self._begun(call, renew=True)
+                case "begin":
+                    call = yield from self._begun(call)
+                case "run" if time.monotonic() < self.last_moment:
+                    return (yield from self._ran(call))
+                case "run" if renewals < MAX_RENEWALS:
+                    renewals += 1
+                    call = yield from self._begun(call, renew=True)
+                case "run":
+                    yield from self._report(
+                        call, {"status": "failed", "error": "not run: held up again and again"}
+                    )
+                    raise Unavailable("It was not run: this process is held up again and again.")
+                case other:
+                    raise CortexError(
+                        f"The plane says `{other}`, which this client does not know.",
+                        code="unexpected_answer",
+                        hint="Update the client. Nothing ran.",
+                    )
+
+    # Before it runs --------------------------------------------------------------------------------------------
+
+    def _authorized(self) -> Dialogue:
+        session = yield from self.session(self._insisted)
+        body = {**self.draft, "dispatch": True, "sender": self.sender}
+        while True:
+            try:
+                return (
+                    yield from self._timed(Send("POST", f"/v1/sessions/{session}/calls", body, begins=True))
+                )
+            except Conflict as error:
+                if error.code != "external_held" or time.monotonic() >= self.ends:
+                    raise
+                yield Pause(HELD_SECONDS)
+
+    def _waited(self, call: dict[str, Any]) -> Dialogue:
+        left = self.ends - time.monotonic()
+        if left <= 0:
+            if call["status"] in ("intended", "uncertain"):
+                raise InDoubt(f"`{call['tool']}` was not run: {call['reason']}", call)
+            raise ApprovalPending(f"`{call['tool']}` was not run: {call['reason']}", call)
+        seconds = max(0.05, min(left, POLL_SECONDS))
+        if call["held"]:
+            yield Pause(min(HELD_SECONDS, seconds))
+            if call["status"] == "intended":
+                # It may be ours, begun before somebody held it: only its sender is told.
+                return (yield from self._begun(call))
+        try:
+            return (yield Send("GET", f"/v1/calls/{call['id']}?wait={seconds:.3f}", None, seconds + 30))
+        except (Unavailable, TooMany):
+            # The decision is kept there; whoever waits for it has time.
+            yield Pause(min(HELD_SECONDS, seconds))
+            return call
+
+    def _begun(self, call: dict[str, Any], *, renew: bool = False, did_not_happen: bool = False) -> Dialogue:
+        body = {"input_hash": call["input_hash"], "sender": self.sender}
+        body |= {"renew": True} if renew else {}
+        body |= {"did_not_happen": True} if did_not_happen else {}
+        try:
+            return (yield from self._timed(Send("POST", f"/v1/calls/{call['id']}/intent", body, begins=True)))
+        except Conflict as error:
+            if error.code not in _LOOK_AGAIN:
+                raise
+        if time.monotonic() < self.ends:
+            yield Pause(0.05)
+        found = yield from self._insisted(Send("GET", f"/v1/calls/{call['id']}"))
+        return found
+
+    def _timed(self, send: Send) -> Dialogue:
+        """Every try counts its own time: the one that is answered says how long the call may still begin."""
+        tried = _Tried()
+        answer = yield from self._insisted(send, tried)
+        if answer["dispatch_before"] is not None:
+            span = datetime.fromisoformat(answer["dispatch_before"]) - datetime.fromisoformat(answer["now"])
+            self.last_moment = tried.at + span.total_seconds()
+        return answer
+
+    def _insisted(self, send: Send, tried: _Tried | None = None) -> Dialogue:
+        """A plane that does not answer is asked again for a while; then nothing runs."""
+        ends = time.monotonic() + self.patience
+        pause = 0.05
+        while True:
+            if tried is not None:
+                tried.at = time.monotonic()
+            try:
+                return (yield send)
+            except (Unavailable, TooMany):
+                if time.monotonic() + pause >= ends:
+                    raise
+            except Conflict as error:
+                if error.code != "retry" or time.monotonic() + pause >= ends:
+                    raise
+            yield Pause(pause)
+            pause = min(pause * 2, 2.0)
+
+    def _probed(self, call: dict[str, Any]) -> Dialogue:
+        if not self.has_probe:
+            raise InDoubt(
+                f"Nobody knows whether `{call['tool']}` happened, and this guard has no probe.", call
+            )
+        try:
+            found = yield Probe(call["arguments"])
+        except Exception as error:
+            log.warning("probe of %s failed: %r", call["tool"], error)
+            found = None
+        if isinstance(found, Happened):
+            result, _ = encoded(found.result)
+            done = {"status": "completed", "result": result, "probed": True}
+            yield from self._report(call, done)
+            return (yield from self._insisted(Send("GET", f"/v1/calls/{call['id']}")))
+        if isinstance(found, DidNotHappen):
+            return (yield from self._begun(call, did_not_happen=True))
+        raise InDoubt(f"Nobody knows whether `{call['tool']}` happened, and its probe could not tell.", call)
+
+    # While it runs, and after ----------------------------------------------------------------------------------
+
+    def _ran(self, call: dict[str, Any]) -> Dialogue:
+        edited = call["arguments"] if call["edited"] else None
+        try:
+            value = yield Run(
+                edited, call["id"], call["attempt"], lambda outcome: self._report(call, outcome)
+            )
+        except BaseException as error:
+            yield from self._report(call, raised(error))
+            raise
+        yield from self._report(call, returned(value, call["tool"]))
+        return value
+
+    def _report(self, call: dict[str, Any], outcome: dict[str, Any]) -> Dialogue:
+        """What became of it is worth some patience, and never changes what the caller gets."""
+        if os.getpid() != self.pid:
+            return  # A child of the function came back here too: it is its parent's call.
+        send = Send("POST", f"/v1/calls/{call['id']}/outcome", {**outcome, "attempt": call["attempt"]})
+        try:
+            yield from self._insisted(send)
+        except CortexError as error:
+            log.error(
+                "the outcome of %s (call %s: %s) could not be reported: %s Somebody may be asked whether it happened.",
+                call["tool"], call["id"], outcome["status"], error,
+            )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Tried:
+    at: float = 0.0
+
+
+_LOOK_AGAIN = frozenset(
+    {"arguments_changed", "call_in_doubt", "call_awaiting", "call_refused", "call_settled", "external_held"}
+)
+
+
+def raised(error: BaseException) -> dict[str, Any]:
+    """It may have happened before it went wrong: only `ToolError` says that it did not, and only of the function that raised it.
+    Out of a guarded function inside of another one it says nothing about the outer one."""
+    is_own = isinstance(error, ToolError) and not getattr(error, _TOLD, False)
+    if is_own:
+        setattr(error, _TOLD, True)
+    return {"status": "failed" if is_own else "unknown", "error": _said(error)}
+
+
+def returned(value: Any, tool: str) -> dict[str, Any]:
+    result, storable = encoded(value)
+    if not storable:
+        log.info("the result of %s is not JSON: only that it happened is kept", tool)
+    return {"status": "completed", "result": result}
+
+
+def encoded(value: Any) -> tuple[Any, bool]:
+    """As the plane keeps it; what cannot be kept does not undo that it happened."""
+    try:
+        check_json(value, "result", MAX_OBJECT_BYTES)
+        return orjson.loads(canonical(value)), True
+    except CortexError as error:
+        return {UNSTORABLE: error.message[:500]}, False
+
+
+def _kept_result(call: dict[str, Any]) -> Any:
+    result = call["result"]
+    if isinstance(result, dict) and set(result) == {UNSTORABLE}:
+        raise CortexError(
+            f"`{call['tool']}` happened before, and what it returned then could not be kept: {result[UNSTORABLE]}",
+            code="result_not_kept",
+            hint="Return JSON from functions whose key may come again.",
+        )
+    return result
+
+
+def _refused(call: dict[str, Any]) -> CortexError:
+    reason = call["reason"] or "it is over"
+    if call["status"] == "failed":
+        return CallFailed(f"`{call['tool']}` failed: {reason}")
+    return Denied(f"`{call['tool']}` was not run: {reason}")
+
+
+def _said(error: BaseException) -> str:
+    text = str(error) if isinstance(error, ToolError | TimedOut) else f"{type(error).__name__}: {error}"
+    return text.encode("utf-8", "replace").decode().replace("\x00", "�")[:4000]

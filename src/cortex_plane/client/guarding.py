@@ -1,0 +1,417 @@
+"""`plane.guard`: any Python function behind the plane.
+
+    @plane.guard("refunds.create", agent="support")
+    def refund(order: str, cents: int) -> str: ...
+
+Each call is authorised before it runs, waits for a person where policy says so, runs with the arguments that were approved, and
+its outcome stands in the ledger. Where the plane cannot be asked, nothing runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import re
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+from uuid import uuid4
+
+import orjson
+
+from cortex_plane.client.dialogue import (
+    Asking,
+    Dialogue,
+    NotJson,
+    Pause,
+    Probe,
+    Run,
+    Send,
+    Step,
+    TimedOut,
+    log,
+    raised,
+    returned,
+)
+from cortex_plane.client.lines import Lines
+from cortex_plane.client.signatures import schema_of
+from cortex_plane.domain.canonical import canonical, check_json
+from cortex_plane.domain.errors import CortexError, InvalidInput
+from cortex_plane.domain.fields import MAX_OBJECT_BYTES
+from cortex_plane.domain.tools import OnUncertain, Risk, is_tool_name
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+WAIT_SECONDS = 300.0
+PATIENCE_SECONDS = 10.0
+NO_TIMEOUT = 86_400.0
+"""What is declared of a function that may take as long as it likes: so long nobody begins it again."""
+UNDO_SECONDS = 2.0
+_undoing: set[asyncio.Future[None]] = set()
+_OWN = ("self", "cls")
+_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentCall:
+    """The call that is running."""
+
+    id: str
+    """Send it as idempotency key to whoever is called: an attempt that is made again has the same one."""
+    attempt: int
+
+
+_current: contextvars.ContextVar[CurrentCall | None] = contextvars.ContextVar(
+    "cortex_plane_call", default=None
+)
+
+
+def current_call() -> CurrentCall | None:
+    """Inside a guarded function: the call that is running; None outside of any."""
+    return _current.get()
+
+
+# The decorator ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Declared:
+    """What a guard declares about its function."""
+
+    tool: str
+    agent: str
+    risk: Risk
+    read_only: bool
+    on_uncertain: OnUncertain
+    timeout: float | None
+    wait: float
+    patience: float
+    key: Callable[..., str] | str | None
+    probe: Callable[..., Any] | None
+    leave_out: frozenset[str]
+
+
+def guard(
+    lines: Lines,
+    name: str | None,
+    *,
+    agent: str,
+    risk: Risk | str = Risk.MEDIUM,
+    read_only: bool = False,
+    on_uncertain: OnUncertain | str = OnUncertain.ASK_HUMAN,
+    timeout: float | None = None,
+    wait: float = WAIT_SECONDS,
+    patience: float = PATIENCE_SECONDS,
+    key: Callable[..., str] | str | None = None,
+    probe: Callable[..., Any] | None = None,
+    leave_out: Sequence[str] = (),
+) -> Callable[[F], F]:
+    """What `Client.guard` does; see there."""
+
+    def decorate(function: F) -> F:
+        if isinstance(function, classmethod | staticmethod):
+            inner = decorate(function.__func__)
+            return cast("F", type(function)(inner))
+        _require_one_act(function)
+        declared = Declared(
+            tool=name or default_name(function), agent=agent, risk=Risk(risk), read_only=read_only,
+            on_uncertain=OnUncertain(on_uncertain), timeout=timeout, wait=wait, patience=patience, key=key,
+            probe=probe, leave_out=frozenset(leave_out),
+        )  # fmt: skip
+        _require_sense(declared)
+        guarded = Guarded(lines, function, declared)
+
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def asked_async(*args: Any, **kwargs: Any) -> Any:
+                return await guarded.call_async(args, kwargs)
+
+            return cast("F", asked_async)
+
+        @functools.wraps(function)
+        def asked(*args: Any, **kwargs: Any) -> Any:
+            return guarded.call(args, kwargs)
+
+        return cast("F", asked)
+
+    return decorate
+
+
+def _require_one_act(function: Any) -> None:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(
+            f"{function.__qualname__} is a generator: it acts piece by piece, after it was called."
+            " Guard a function that does one thing and returns."
+        )
+    if not inspect.isroutine(function):
+        raise TypeError(
+            f"A guard is put on a function, and this is a {type(function).__name__}."
+            " Write a function that calls it, and guard that one."
+        )
+
+
+def _require_sense(declared: Declared) -> None:
+    if not is_tool_name(declared.tool):
+        raise InvalidInput(
+            f"`{declared.tool[:100]}` is not a name of a tool.",
+            hint="Give one: lower-case words with dots between, such as `refunds.create`.",
+        )
+    if (declared.probe is not None) != (declared.on_uncertain is OnUncertain.PROBE):
+        raise InvalidInput(
+            "A guard with `on_uncertain='probe'` needs a `probe`, and no other has one.",
+            hint="Give both: the function that looks whether it happened, and that it is to be asked.",
+        )
+    if declared.probe is not None and declared.timeout is None:
+        raise InvalidInput(
+            "A guard with a `probe` needs a `timeout`: before it is over, nobody can look whether it happened.",
+            hint="Give the longest time that the function may take, such as `timeout=60`.",
+        )
+    if declared.timeout is not None and not 0 < declared.timeout <= 86_400:
+        raise InvalidInput("`timeout` must be between 0 and 86400 seconds.", hint="Leave it out for none.")
+
+
+def default_name(function: Any) -> str:
+    """`module.function`, as far as that can be a name."""
+    module = function.__module__.rpartition(".")[2]
+    parts = [] if module == "__main__" else [module]
+    parts.append(function.__qualname__.replace("<locals>.", ""))
+    return re.sub(r"[^a-z0-9_.]", "_", ".".join(parts).lower())
+
+
+class Guarded:
+    """A function behind the plane."""
+
+    def __init__(self, lines: Lines, function: Callable[..., Any], declared: Declared) -> None:
+        self._lines, self._function, self._declared = lines, function, declared
+        self._signature = inspect.signature(function)
+        names = list(self._signature.parameters)
+        within = function.__qualname__.rpartition(".")[0]
+        in_class = bool(within) and not within.endswith("<locals>")
+        self._own = names[0] if in_class and names and names[0] in _OWN else None
+
+    @functools.cached_property
+    def _schema(self) -> dict[str, Any] | None:
+        return schema_of(self._function, self._signature, {*self._declared.leave_out, self._own or ""})
+
+    # One invocation ----------------------------------------------------------------------------------------------
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        bound, asking = self._opened(args, kwargs)
+        return self._drive(asking.dialogue(), bound)
+
+    def _drive(self, talk: Dialogue, bound: inspect.BoundArguments | None) -> Any:
+        step: Step = next(talk)
+        while True:
+            try:
+                given = self._do(step, bound)
+            except BaseException as error:
+                act: Callable[[], Any] = functools.partial(talk.throw, error)
+            else:
+                act = functools.partial(talk.send, given)
+            try:
+                step = act()
+            except StopIteration as end:
+                return end.value
+
+    def _do(self, step: Step, bound: inspect.BoundArguments | None) -> Any:
+        """``bound`` is None where only the outcome is left to tell."""
+        match step:
+            case Send():
+                return self._lines.send(step)
+            case Pause(seconds=seconds):
+                time.sleep(seconds)
+                return None
+            case Probe(arguments=arguments):
+                return _settled(self._probe(cast("inspect.BoundArguments", bound), arguments))
+            case Run():
+                given = self._given(cast("inspect.BoundArguments", bound), step)
+                return self._run(functools.partial(self._function, *given.args, **given.kwargs), step)
+
+    def _run(self, work: Callable[[], Any], step: Run) -> Any:
+        """In the caller's own thread; only where there is a time to keep, in another one."""
+        token = _current.set(CurrentCall(step.call_id, step.attempt))
+        try:
+            if self._declared.timeout is None:
+                return _settled(work())
+            late = functools.partial(self._late, step)
+            return _settled(_in_time(work, self._declared.timeout, self._declared.tool, late))
+        finally:
+            _current.reset(token)
+
+    def _late(self, step: Run, outcome: dict[str, Any]) -> None:
+        """Somebody may be asked whether it happened by now: they need not be."""
+        if outcome["status"] != "unknown":
+            self._drive(step.late(outcome), None)
+
+    def _probe(self, bound: inspect.BoundArguments, arguments: dict[str, Any]) -> Any:
+        given = self._with(bound, arguments)
+        return cast("Any", self._declared.probe)(*given.args, **given.kwargs)
+
+    def _given(self, bound: inspect.BoundArguments, step: Run) -> inspect.BoundArguments:
+        return bound if step.arguments is None else self._with(bound, step.arguments)
+
+    async def call_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        bound, asking = self._opened(args, kwargs)
+        talk = asking.dialogue()
+        step: Step = next(talk)
+        while True:
+            try:
+                given = await self._do_async(step, bound)
+            except BaseException as error:
+                act: Callable[[], Any] = functools.partial(talk.throw, error)
+            else:
+                act = functools.partial(talk.send, given)
+            try:
+                step = act()
+            except StopIteration as end:
+                return end.value
+
+    async def _do_async(self, step: Step, bound: inspect.BoundArguments) -> Any:
+        match step:
+            case Send():
+                return await self._send_async(step)
+            case Pause(seconds=seconds):
+                await asyncio.sleep(seconds)
+                return None
+            case Probe(arguments=arguments):
+                found = self._probe(bound, arguments)
+                return await found if inspect.isawaitable(found) else found
+            case Run():
+                given = self._given(bound, step)
+                token = _current.set(CurrentCall(step.call_id, step.attempt))
+                try:
+                    return await self._in_time_async(self._function(*given.args, **given.kwargs))
+                finally:
+                    _current.reset(token)
+
+    async def _send_async(self, step: Send) -> Any:
+        """Whoever cancels the call does not cancel the request: it may have arrived."""
+        sending = asyncio.ensure_future(self._lines.send_async(step))
+        try:
+            return await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            if step.begins and not sending.cancelled():
+                undoing = asyncio.ensure_future(self._undone(sending))
+                _undoing.add(undoing)
+                undoing.add_done_callback(_undoing.discard)
+                await asyncio.wait({undoing}, timeout=UNDO_SECONDS)
+            raise
+
+    async def _undone(self, sending: asyncio.Future[Any]) -> None:
+        """What has begun by now is not run any more: nobody needs to wonder."""
+        try:
+            call = await sending
+            if call["next"] == "run":
+                outcome = {"status": "failed", "error": "not run: cancelled", "attempt": call["attempt"]}
+                await self._lines.send_async(Send("POST", f"/v1/calls/{call['id']}/outcome", outcome))
+        except CortexError as error:
+            log.warning("a cancelled call of %s could not be taken back: %s", self._declared.tool, error)
+
+    async def _in_time_async(self, running: Awaitable[Any]) -> Any:
+        timeout = self._declared.timeout
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                return await running
+        except TimeoutError as error:
+            if limit.expired():
+                raise _timed_out(self._declared.tool, timeout) from error
+            raise
+
+    # Arguments ---------------------------------------------------------------------------------------------------
+
+    def _opened(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[inspect.BoundArguments, Asking]:
+        """Whatever is wrong with a call is said before anything is sent."""
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments = {name: value for name, value in bound.arguments.items() if self._is_shown(name)}
+        try:
+            # What is shown is what runs: the caller's own objects may change meanwhile, or be more than they show.
+            exact = canonical(arguments)
+            check_json(orjson.loads(exact), self._declared.tool, MAX_OBJECT_BYTES)
+        except InvalidInput as error:
+            raise NotJson(
+                f"{error.message} Nothing was sent.", hint=error.hint or NotJson.default_hint
+            ) from None
+        declared = self._declared
+        draft: dict[str, Any] = {
+            "tool": declared.tool, "arguments": orjson.loads(exact), "risk": declared.risk, "read_only": declared.read_only,
+            "on_uncertain": declared.on_uncertain, "timeout_seconds": declared.timeout or NO_TIMEOUT,
+            "key": self._key(args, kwargs),
+        }  # fmt: skip
+        if self._schema is not None:
+            draft["parameters"] = self._schema
+        asking = Asking(
+            session=functools.partial(self._lines.session, declared.agent), draft=draft, wait=declared.wait,
+            patience=declared.patience, has_probe=declared.probe is not None,
+        )  # fmt: skip
+        return self._with(bound, orjson.loads(exact)), asking
+
+    def _is_shown(self, name: str) -> bool:
+        return name != self._own and name not in self._declared.leave_out
+
+    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        key = self._declared.key
+        if key is None:
+            return uuid4().hex
+        made = key(*args, **kwargs) if callable(key) else key
+        if not isinstance(made, str) or not _KEY.fullmatch(made):
+            raise InvalidInput(
+                "A key must be 1 to 255 printable ASCII characters without spaces. Nothing was sent.",
+                hint="Make it from what names the act, such as an order's number.",
+            )
+        return made
+
+    def _with(self, bound: inspect.BoundArguments, arguments: dict[str, Any]) -> inspect.BoundArguments:
+        """The call with these arguments instead of those that were shown."""
+        edited = inspect.BoundArguments(self._signature, cast("Any", dict(bound.arguments)))
+        for name, parameter in self._signature.parameters.items():
+            if self._is_shown(name) and name in arguments:
+                many = parameter.kind is inspect.Parameter.VAR_POSITIONAL
+                edited.arguments[name] = tuple(arguments[name]) if many else arguments[name]
+        return edited
+
+
+def _settled(value: Any) -> Any:
+    """A plain function that returns something to await has not acted yet: nobody could tell when it does."""
+    if inspect.isawaitable(value):
+        if inspect.iscoroutine(value):
+            value.close()
+        raise TypeError("The guarded function returned something to await: declare it with `async def`.")
+    return value
+
+
+def _in_time(
+    work: Callable[[], Any], seconds: float, tool: str, late: Callable[[dict[str, Any]], None]
+) -> Any:
+    """Threads cannot be stopped: one that does not end in time is left behind, and tells ``late`` what became of it."""
+    context, ended, outcome = contextvars.copy_context(), threading.Event(), {}
+    left, turn = threading.Event(), threading.Lock()
+
+    def run() -> None:
+        try:
+            outcome["value"] = context.run(work)
+        except BaseException as error:
+            outcome["error"] = error
+        with turn:
+            ended.set()
+        if left.is_set():
+            late(raised(outcome["error"]) if "error" in outcome else returned(outcome["value"], tool))
+
+    threading.Thread(target=run, name=f"guard {tool}", daemon=True).start()
+    ended.wait(seconds)
+    with turn:
+        if not ended.is_set():
+            left.set()
+            raise _timed_out(tool, seconds)
+    if "error" in outcome:
+        raise outcome["error"]
+    return outcome["value"]
+
+
+def _timed_out(tool: str, seconds: float | None) -> TimedOut:
+    return TimedOut(f"`{tool}` did not return within {seconds:g} s; it may still act.")

@@ -1,0 +1,147 @@
+"""Asking people, whoever asks: a worker for its job, or an agent that runs elsewhere for itself.
+
+A request is made in the transaction of the verb that asks, under the lock of its job: request or joined invocation, everybody
+who may decide told, and what the audit trail and the session's readers hear of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.domain.access import Actor
+from cortex_plane.domain.agents import ApprovalTimes
+from cortex_plane.domain.approvals import ApprovalKind, NewRequest
+from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.deciding import said
+from cortex_plane.domain.members import Role
+from cortex_plane.domain.policies import (
+    DEFAULT_TIMEOUT_SECONDS,
+    ONE_VOTE,
+    OWNER_DECIDES,
+    Approvers,
+    Terms,
+)
+from cortex_plane.domain.quorums import is_met, quorum_said
+from cortex_plane.operations.authorize import Asking
+from cortex_plane.operations.decisions import hop_fact
+from cortex_plane.operations.meters import meters
+from cortex_plane.operations.verbs import found
+from cortex_plane.storage import approvals
+from cortex_plane.storage.database import Database, Row, Transaction
+
+SETTLERS = replace(OWNER_DECIDES, approvers=Approvers(roles=(Role.ADMIN, Role.OPERATOR, Role.APPROVER)))
+"""Who is asked about an uncertain effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What became of a request."""
+
+    id: UUID
+    joined: bool
+    """It was there before: one decision is for both."""
+    facts: list[Fact]
+    event: tuple[str, dict[str, Any]]
+
+
+async def request(
+    tx: Transaction, asked_by: Actor, given: Asking, attempt: Row, request: NewRequest
+) -> Asked:
+    """``attempt`` is the job's row as `lock_attempt` or `lock_asking` shows it, locked."""
+    id, joined = await _made(tx, given, attempt, request)
+    facts = _facts(asked_by, request, id, joined)
+    if not joined:
+        # Everybody who may decide it is told, on their channels; whoever is out of office hands their part on.
+        facts += [hop_fact(asked_by, id, hop) for hop in await approvals.reach(tx, id)]
+    return Asked(id, joined, facts, _event(request, id, joined))
+
+
+async def _made(tx: Transaction, given: Asking, attempt: Row, request: NewRequest) -> tuple[UUID, bool]:
+    """The id of the request that this call belongs to now, and whether it was there before."""
+    if request.kind is ApprovalKind.CALL:
+        earlier = await approvals.joinable(tx, attempt["session_id"], attempt["causes"], request)
+        if earlier is not None:
+            await approvals.join(tx, earlier, request, given.job_id)
+            return earlier, True
+    await approvals.insert(tx, request, given.job_id, given.agent_id, attempt)
+    return request.id, False
+
+
+def _facts(asked_by: Actor, request: NewRequest, id: UUID, joined: bool) -> list[Fact]:
+    terms = request.terms
+    action = "approval_joined" if joined else "approval_requested"
+    asked = Fact.of(
+        asked_by, action, approval=str(id), kind=request.kind, call=str(request.call_id),
+        tool=request.tool_name, digest=request.tool_digest, input_hash=request.input_hash, rule=request.rule,
+        policies=request.policy_version, template=terms.template, clearance=terms.required_clearance,
+        timeout_seconds=terms.timeout_seconds,
+    )  # fmt: skip
+    dispatched = Fact.of(asked_by, "approval_dispatched", approval=str(id), channel="dashboard")
+    return [asked] if joined else [asked, dispatched]
+
+
+def _event(request: NewRequest, id: UUID, joined: bool) -> tuple[str, dict[str, Any]]:
+    told = {"approval_id": str(id), "call": str(request.call_id), "tool": request.tool_name}
+    return "approval_requested", {**told, "kind": request.kind, "joined": joined}
+
+
+def count(org_id: UUID, told: Sequence[tuple[NewRequest, bool]]) -> None:
+    """Metrics: each request, and whether it was there before."""
+    for asked, joined in told:
+        if joined:
+            meters().joined(org_id)
+        else:
+            meters().requested(org_id, asked.terms.template)
+    if told:
+        meters().paused(org_id, "approval")
+        meters().suspended(org_id, 0.0)
+
+
+# Whom to ask, and for how long ------------------------------------------------------------------------------------
+
+
+async def possible(
+    db: Database, given: Asking, terms: Terms, read_to: int, askers: Sequence[UUID] = ()
+) -> Terms | None:
+    """The terms as far as people can fulfil them; None where nobody or too few could: better said now than when their time
+    is over. Whom a request names must be one of those who may decide."""
+    async with db.transaction(given.org_id) as tx:
+        origin = found(await approvals.origin(tx, given.job_id, read_to, askers), "job")
+        barred = [] if terms.self_approval else origin["causes"]
+        able = await approvals.deciders(
+            tx, terms.approvers, terms.required_clearance, origin["owner_id"], barred
+        )
+    if terms.named is not None:
+        able = [each for each in able if each.id in terms.named]
+        chosen = tuple(each.id for each in able)
+        terms = replace(terms, approvers=Approvers(members=chosen), named=None)
+    return terms if is_met(terms.quorum, [each.roles for each in able]) else None
+
+
+def nobody_can(tool: str, rule: str, terms: Terms) -> str:
+    """Nobody could ever decide it: said at once, not when its time is over."""
+    clearance = f" of clearance {terms.required_clearance}" if terms.required_clearance else ""
+    others = "" if terms.self_approval else ", and whoever asked for it may not approve it"
+    chosen = " among those whom the request names" if terms.named is not None else ""
+    who = (
+        "nobody can give it"
+        if terms.quorum == ONE_VOTE
+        else f"too few can give its {quorum_said(terms.quorum)}"
+    )
+    return (
+        f"`{tool}` needs approval ({rule}), and {who}: it is for {said(terms.approvers)}{chosen}"
+        f"{clearance} to decide{others}."
+    )
+
+
+def bounded(terms: Terms, rule: str, times: ApprovalTimes) -> Terms:
+    """An agent may have a time of its own where nobody names one, and a cap for every one."""
+    asked = terms.timeout_seconds
+    if rule.startswith("default:"):
+        # Whatever is shorter than the default was asked for by the job's own request.
+        own = times.token_ttl_seconds
+        asked = own if asked == DEFAULT_TIMEOUT_SECONDS else min(own, asked)
+    return replace(terms, timeout_seconds=min(asked, times.max_ttl_seconds))

@@ -1,0 +1,115 @@
+"""Sessions of agents that run elsewhere: each has one job, which nobody leases, from its opening to its end."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from cortex_plane.domain.access import Actor, Permission
+from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.calls import Ending
+from cortex_plane.domain.effects import CallStatus
+from cortex_plane.domain.errors import Conflict, InvalidInput
+from cortex_plane.domain.jobs import TERMINAL, JobKind, JobStatus
+from cortex_plane.domain.sessions import Session, SessionKind, SessionStatus
+from cortex_plane.operations.steering import end_approvals
+from cortex_plane.operations.verbs import found, new_id, verb
+from cortex_plane.storage import audit, calls, jobs, sessions, steps
+from cortex_plane.storage.database import Database, Row, Transaction
+
+NOT_BEGUN = frozenset({CallStatus.ALLOWED})
+"""What the agent may do and has not begun ends with its session. What a person approved does not: somebody's yes waits there
+for whoever comes with the same key."""
+
+
+async def begin(tx: Transaction, actor: Actor, session_id: UUID, agent_id: UUID) -> None:
+    """The job of a new session: running from the start, elsewhere, and claimed by nobody."""
+    id = new_id()
+    await sessions.set_status(tx, session_id, SessionStatus.ACTIVE)
+    await jobs.insert(tx, id, session_id, agent_id, {}, 0, None, JobKind.EXTERNAL, actor.user_account_id)
+    await audit.append_to_session(
+        tx, session_id, [Fact.of(actor, "job_created", job=str(id), kind=JobKind.EXTERNAL)],
+        [("status", id, {"status": JobStatus.RUNNING})],
+    )  # fmt: skip
+
+
+def not_external() -> Conflict:
+    return Conflict(
+        "The agent of this session does not run elsewhere.",
+        code="not_external",
+        hint="Open one with `kind: external`.",
+    )
+
+
+@verb(Permission.JOB_SUBMIT)
+async def complete(db: Database, actor: Actor, session_id: UUID, ending: Ending) -> Session:
+    """The agent is done. Nothing of it may be open: whoever runs a call or waits for a person is not done."""
+    if ending.error is not None:
+        raise InvalidInput(
+            "What is completed has no error.", field="error", hint="Send `result`, or end it with `/fail`."
+        )
+    async with db.transaction(actor.org_id) as tx:
+        job = await _job(tx, actor, session_id)
+        if job["status"] != JobStatus.COMPLETED:
+            await _require_open(job)
+            left = [call for call in await steps.open_calls(tx, job["id"]) if call.status not in NOT_BEGUN]
+            if left:
+                raise Conflict(
+                    f"{len(left)} of its calls are not settled: the first is {left[0].tool_name}, {left[0].status}.",
+                    code="calls_open",
+                    hint="Report their outcomes, wait for their decisions, begin what was approved, or end the session with `/fail`.",
+                )
+            if not await calls.complete(tx, job["id"], ending.result):
+                raise Conflict(
+                    "This session is held.", code="external_held", hint="Wait until somebody resumes it."
+                )
+            await end_approvals(tx, session_id, [job["id"]], actor, "its session was completed")
+            await sessions.set_status(tx, session_id, SessionStatus.TERMINATED)
+            await audit.append_to_session(
+                tx, session_id, [Fact.of(actor, "job_completed", job=str(job["id"]))],
+                [("status", job["id"], {"status": JobStatus.COMPLETED})],
+            )  # fmt: skip
+        return found(await sessions.get(tx, session_id, None), "session")
+
+
+@verb(Permission.JOB_SUBMIT)
+async def fail(db: Database, actor: Actor, session_id: UUID, ending: Ending) -> Session:
+    """The agent gives up. Nobody is asked any more; what has begun is still settled."""
+    if ending.result is not None:
+        raise InvalidInput(
+            "What failed has no result.", field="result", hint="Send `error`, or end it with `/complete`."
+        )
+    error = ending.error or "the agent gave up"
+    async with db.transaction(actor.org_id) as tx:
+        job = await _job(tx, actor, session_id)
+        if job["status"] != JobStatus.FAILED:
+            await _require_open(job)
+            await jobs.fail(tx, job["id"], error)
+            await end_approvals(tx, session_id, [job["id"]], actor, error)
+            await sessions.set_status(tx, session_id, SessionStatus.TERMINATED)
+            told = [
+                ("error", job["id"], {"message": error[:500]}),
+                ("status", job["id"], {"status": JobStatus.FAILED, "error": error[:500]}),
+            ]
+            await audit.append_to_session(
+                tx, session_id, [Fact.of(actor, "job_failed", job=str(job["id"]), error=error)], told
+            )
+        return found(await sessions.get(tx, session_id, None), "session")
+
+
+async def _job(tx: Transaction, actor: Actor, session_id: UUID) -> Row:
+    """The session's one job; both locked."""
+    session = found(await sessions.lock(tx, session_id, actor.sees), "session")
+    if session["kind"] != SessionKind.EXTERNAL:
+        raise not_external()
+    id = found(await calls.of_session(tx, session_id), "job")["id"]
+    await calls.lock_asking(tx, id, is_open=False)
+    return found(await calls.of_session(tx, session_id), "job")
+
+
+async def _require_open(job: Row) -> None:
+    if job["status"] in TERMINAL:
+        raise Conflict(
+            f"This session is over: its job is {job['status']}.",
+            code="external_over",
+            hint="Open a new session where the agent is to go on.",
+        )

@@ -1,0 +1,252 @@
+"""The intent of a call that runs elsewhere: the last look at what allows it, in the commit after which it may act."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from cortex_plane.domain.access import Actor
+from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.authorization import PolicyVerdict
+from cortex_plane.domain.calls import DISPATCH_SECONDS, MAX_SENDS, ExternalCall, IntentDraft, Next, advised
+from cortex_plane.domain.effects import SETTLED, CallStatus
+from cortex_plane.domain.errors import Conflict
+from cortex_plane.domain.jobs import JobStatus
+from cortex_plane.domain.tools import OnUncertain
+from cortex_plane.operations import asking, doubts, receipts
+from cortex_plane.operations.authorize import Authorization
+from cortex_plane.operations.judging import (
+    Wanted,
+    context_of,
+    covered,
+    identity,
+    judged,
+    new_request,
+    read,
+    terms_of,
+    unless_overtaken,
+)
+from cortex_plane.storage import audit, calls
+from cortex_plane.storage.calls import Context, Kept
+from cortex_plane.storage.database import Database
+
+
+async def begin(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> ExternalCall:
+    begun = await unless_overtaken(lambda: _begin(db, actor, id, draft))
+    return advised((await read(db, actor, id)).call, is_sender=begun)
+
+
+async def _begin(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> bool:
+    """Whether the intent is this try's; else a person is asked now, or it is over."""
+    kept = await read(db, actor, id)
+    call = kept.call
+    mine = draft.sender is not None and kept.sender == draft.sender
+    if call.input_hash != draft.input_hash:
+        raise Conflict(
+            "These are not the arguments that may be run.",
+            code="arguments_changed",
+            hint="Somebody edited them: read the call, and begin with the arguments and the digest that it has now.",
+        )
+    if call.status is CallStatus.INTENDED and mine and not draft.renew:
+        return True  # only the answer was lost on the way
+    refused = _refusal(call, draft, mine)
+    if refused is not None:
+        raise refused
+    given = await context_of(
+        db, actor, call.session_id, None, call.tool, call.input_hash, caused_by=kept.caused_by
+    )
+    if call.status is CallStatus.ALLOWED:
+        return await _allowed(db, actor, given, kept, draft)
+    if call.status is CallStatus.APPROVED:
+        return await _approved(db, actor, given, kept, draft)
+    return await _again(db, actor, given, kept, draft, renews=mine and draft.renew)
+
+
+def _refusal(call: ExternalCall, draft: IntentDraft, mine: bool) -> Conflict | None:
+    """Why it cannot begin as it stands, whatever the policies say."""
+    if call.status in SETTLED:
+        code = "call_refused" if call.status is CallStatus.REJECTED else "call_settled"
+        return Conflict(
+            f"This call is {call.status}: {call.error or 'it is done'}",
+            code=code,
+            hint="Do not run it again.",
+        )
+    if call.status is CallStatus.AWAITING:
+        return Conflict(
+            "Nobody has approved this call yet.",
+            code="call_awaiting",
+            hint="Wait for the decision with `GET /v1/calls/{id}?wait=30`.",
+        )
+    if call.status is CallStatus.INTENDED and mine and draft.renew:
+        return None
+    advice = advised(call, is_sender=False)
+    able = advice.next is Next.BEGIN or (advice.next is Next.PROBE and draft.did_not_happen)
+    if call.status in (CallStatus.INTENDED, CallStatus.UNCERTAIN) and not able:
+        hint = "Never run it again blindly: read the call, and do what its `next` says."
+        return Conflict(advice.reason or "Nobody knows whether it happened.", code="call_in_doubt", hint=hint)
+    return None
+
+
+async def _allowed(db: Database, actor: Actor, given: Context, kept: Kept, draft: IntentDraft) -> bool:
+    """What policies allowed then they must allow now; a standing approval is counted here."""
+    wanted = Wanted.of(kept.call)
+    answer, told = await covered(db, actor, given, wanted, await judged(db, given, wanted))
+    if answer.verdict is PolicyVerdict.ALLOW:
+        changed = kept.policies != given.policies or answer.decision.rule != kept.call.rule
+        return await _write(
+            db, actor, given, kept.call, draft, answer if changed or answer.leaning else None, told
+        )
+    if answer.verdict is PolicyVerdict.DENY:
+        return await _reject(db, actor, kept.call, answer)
+    return await _ask(db, actor, given, kept.call, answer, told)
+
+
+async def _approved(db: Database, actor: Actor, given: Context, kept: Kept, draft: IntentDraft) -> bool:
+    """A person said yes to exactly this: the receipt must say so, and nothing must forbid it by now."""
+    call = kept.call
+    answer = await judged(db, given, Wanted.of(call))
+    if answer.verdict is PolicyVerdict.DENY:
+        return await _reject(db, actor, call, answer)
+    async with db.transaction(actor.org_id) as tx:
+        grant = await calls.grant(tx, call.id)
+    if grant is None or grant.expires_at <= call.now:
+        return await _outgrown(db, actor, given, call, answer)
+    wrong = receipts.why_not(
+        db.vault, grant.stamp, org_id=actor.org_id, call_id=call.id, tool_name=call.tool,
+        tool_digest=call.tool_digest, input_hash=call.input_hash, now=call.now,
+    )  # fmt: skip
+    if wrong is not None:
+        fact = Fact.of(actor, "receipt_refused", call=str(call.id), tool=call.tool, reason=wrong)
+        return await _end(db, actor, call, f"`{call.tool}` was not sent: {wrong}.", fact)
+    return await _write(db, actor, given, call, draft, None, [], granted=True)
+
+
+async def _again(
+    db: Database, actor: Actor, given: Context, kept: Kept, draft: IntentDraft, *, renews: bool
+) -> bool:
+    """What was sent before needs permission of this moment, or the very approval that it was sent with."""
+    call, wanted = kept.call, Wanted.of(kept.call)
+    cleared = call.status is CallStatus.CLEARED
+    if not cleared and call.attempt >= MAX_SENDS and not renews:
+        return await doubts.ask_human(db, actor, call.id)
+    answer = await judged(db, given, wanted)
+    if answer.verdict is PolicyVerdict.REQUIRES_APPROVAL and await _was_granted(db, actor, call):
+        return await _write(db, actor, given, call, draft, None, [])
+    answer, told = await covered(db, actor, given, wanted, answer)
+    leaning = answer.leaning
+    if answer.verdict is PolicyVerdict.ALLOW and (leaning is None or leaning.counted or cleared):
+        return await _write(db, actor, given, call, draft, answer, told)
+    if not cleared:
+        return await doubts.ask_human(db, actor, call.id)
+    if answer.verdict is PolicyVerdict.DENY:
+        return await _reject(db, actor, call, answer)
+    return await _ask(db, actor, given, call, answer, told)
+
+
+async def _was_granted(db: Database, actor: Actor, call: ExternalCall) -> bool:
+    async with db.transaction(actor.org_id) as tx:
+        grant = await calls.grant(tx, call.id)
+    if grant is None or grant.consumed_at is None or grant.input_hash != call.input_hash:
+        return False
+    return (
+        receipts.why_not(
+            db.vault, grant.stamp, org_id=actor.org_id, call_id=call.id, tool_name=call.tool,
+            tool_digest=call.tool_digest, input_hash=call.input_hash, now=None,
+        )
+        is None
+    )  # fmt: skip
+
+
+async def _write(
+    db: Database, actor: Actor, given: Context, call: ExternalCall, draft: IntentDraft,
+    answer: Authorization | None, told: list[Fact], *, granted: bool = False,
+) -> bool:  # fmt: skip
+    before = call.dispatch_before is not None
+    named = {"call": str(call.id), "tool": call.tool, "input_hash": call.input_hash}
+    leaning = answer.leaning if answer is not None else None
+    facts = list(told)
+    if leaning is not None:
+        facts.append(
+            Fact.of(
+                actor, "standing_used", standing=str(leaning.standing_id), digest=call.tool_digest, **named
+            )
+        )
+    action = "call_sent_again" if before else "call_intended"
+    probed = draft.did_not_happen and call.on_uncertain is OnUncertain.PROBE
+    facts.append(
+        Fact.of(
+            actor, action, **named, attempt=call.attempt + before, granted=granted, policies=given.policies,
+            rule=answer.decision.rule if answer is not None else call.rule, did_not_happen=probed,
+        )
+    )  # fmt: skip
+    await calls.intend(
+        db, actor.org_id, call, draft.sender, given.policies, DISPATCH_SECONDS,
+        authorization=(answer.id, answer.decision) if answer is not None else None, granted=granted,
+        standing=(leaning.standing_id, leaning.granter_revision) if leaning is not None else None,
+        by=identity(actor), events=[], facts=facts,
+    )  # fmt: skip
+    return True
+
+
+async def _ask(
+    db: Database, actor: Actor, given: Context, call: ExternalCall, answer: Authorization, told: list[Fact]
+) -> bool:
+    """What held when it was authorised does not any more: a person is asked, about the same call."""
+    terms = await terms_of(db, given, answer)
+    if terms is None:
+        nobody = asking.nobody_can(call.tool, answer.decision.rule, answer.decision.terms or asking.SETTLERS)
+        return await _end(db, actor, call, nobody, _authorized(actor, given, call, answer))
+    async with db.transaction(actor.org_id) as tx:
+        job = await calls.lock_asking(tx, call.job_id, is_open=True, askers=given.askers)
+        request = new_request(given, Wanted.of(call), call.step_index, answer.decision.rule, terms)
+        made = await asking.request(tx, actor, given, job, request)
+        if not await calls.ask_again(tx, call.id, answer.id, answer.decision.rule, given.policies, made.id):
+            raise Conflict("The call changed meanwhile.", code="retry")
+        events = [(made.event[0], call.job_id, made.event[1])]
+        if job["status"] == JobStatus.RUNNING:
+            events.append(("status", call.job_id, {"status": JobStatus.WAITING_FOR_APPROVAL}))
+        facts = [*told, _authorized(actor, given, call, answer), *made.facts]
+        await audit.append_to_session(tx, call.session_id, facts, events)
+    asking.count(actor.org_id, [(request, made.joined)])
+    return False
+
+
+async def _outgrown(
+    db: Database, actor: Actor, given: Context, call: ExternalCall, answer: Authorization
+) -> bool:
+    """The grant's time is over: it is judged as if nobody had been asked yet."""
+    note = Fact.of(
+        actor, "approval_outgrown", call=str(call.id), tool=call.tool, reason="its grant has expired"
+    )
+    if answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
+        return await _ask(db, actor, given, call, answer, [note])
+    return await _end(db, actor, call, "Its grant has expired. Ask again, with a new key.", note)
+
+
+async def _reject(db: Database, actor: Actor, call: ExternalCall, answer: Authorization) -> bool:
+    error = f"`{call.tool}` is denied by now ({answer.decision.rule}). Do not call it again; go another way."
+    fact = Fact.of(
+        actor, "call_settled", call=str(call.id), tool=call.tool, status=CallStatus.REJECTED,
+        rule=answer.decision.rule,
+    )  # fmt: skip
+    return await _end(db, actor, call, error, fact)
+
+
+async def _end(db: Database, actor: Actor, call: ExternalCall, error: str, fact: Fact) -> bool:
+    async with db.transaction(actor.org_id) as tx:
+        await calls.lock_asking(tx, call.job_id, is_open=True)
+        if not await calls.reject(tx, call.id, error[:4000]):
+            raise Conflict("The call changed meanwhile.", code="retry")
+        told = {
+            "step": call.step_index, "id": str(call.id), "tool": call.tool, "status": CallStatus.REJECTED,
+            "error": error[:500],
+        }  # fmt: skip
+        await audit.append_to_session(tx, call.session_id, [fact], [("tool_result", call.job_id, told)])
+    return False
+
+
+def _authorized(actor: Actor, given: Context, call: ExternalCall, answer: Authorization) -> Fact:
+    return Fact.of(
+        actor, "call_authorized", call=str(call.id), tool=call.tool, digest=call.tool_digest,
+        input_hash=call.input_hash, verdict=answer.verdict, rule=answer.decision.rule, policies=given.policies,
+        again=True,
+    )  # fmt: skip

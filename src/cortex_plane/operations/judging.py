@@ -1,0 +1,203 @@
+"""What the rules say of a call that runs elsewhere, and what its people are asked: the same door as for workers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+from uuid import UUID
+
+import orjson
+
+from cortex_plane.domain.access import Actor, ActorKind
+from cortex_plane.domain.agents import SkillSettings
+from cortex_plane.domain.approvals import ApprovalKind, NewRequest
+from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.authorization import PolicyVerdict
+from cortex_plane.domain.calls import CallDraft, ExternalCall, advised
+from cortex_plane.domain.canonical import canonical
+from cortex_plane.domain.errors import AlreadyExists, Conflict
+from cortex_plane.domain.policies import CallFacts, OnDeny, PolicyDecision, Terms
+from cortex_plane.domain.sessions import SessionKind
+from cortex_plane.domain.tools import Risk
+from cortex_plane.operations import asking, standing_approvals
+from cortex_plane.operations.authorize import Authorization, leaning_on
+from cortex_plane.operations.authorize import authorize as judge
+from cortex_plane.operations.decisions import again_where_others_were_first
+from cortex_plane.operations.external import not_external
+from cortex_plane.operations.policies import book, request_rows
+from cortex_plane.operations.verbs import found, new_id
+from cortex_plane.storage import calls
+from cortex_plane.storage.calls import Context, Kept
+from cortex_plane.storage.database import Database
+
+T = TypeVar("T")
+
+OVERTAKEN = frozenset({"policy_changed", "grant_refused"})
+"""What was decided by does not hold any more: it is decided again."""
+
+
+async def unless_overtaken(act: Callable[[], Awaitable[T]]) -> T:
+    async def once() -> T:
+        try:
+            return await act()
+        except AlreadyExists as error:
+            # The same key, or the same question, at the same moment: with the next try it is there.
+            raise Conflict("Another request asks the same.", code="retry") from error
+        except Conflict as error:
+            if error.code in OVERTAKEN:
+                raise Conflict(error.message, code="retry", hint="Send it again.") from error
+            raise
+
+    return await again_where_others_were_first(once)
+
+
+def sight(actor: Actor) -> UUID | None:
+    """The plane's own scheduler sees every call, and asks for no permission."""
+    return None if actor.kind is ActorKind.SCHEDULER else actor.sees
+
+
+async def read(db: Database, actor: Actor, id: UUID) -> Kept:
+    async with db.transaction(actor.org_id) as tx:
+        return found(await calls.get(tx, id, sight(actor)), "call")
+
+
+def identity(actor: Actor) -> UUID:
+    """As calls keep it: a person whatever key they use, a service by its key."""
+    return actor.user_account_id or actor.key_id
+
+
+def shown(kept: Kept, sender: str | None) -> ExternalCall:
+    return advised(kept.call, is_sender=sender is not None and kept.sender == sender)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """A call, as policies and people look at it."""
+
+    id: UUID
+    tool: str
+    digest: str
+    arguments: bytes
+    input_hash: str
+    read_only: bool
+    risk: Risk
+    says: str | None = None
+
+    @classmethod
+    def of(cls, call: ExternalCall) -> Wanted:
+        return cls(
+            id=call.id, tool=call.tool, digest=call.tool_digest, arguments=canonical(call.arguments),
+            input_hash=call.input_hash, read_only=call.read_only, risk=call.risk,
+        )  # fmt: skip
+
+    def facts(self, given: Context) -> CallFacts:
+        return CallFacts(
+            target=self.tool, arguments=orjson.loads(self.arguments), read_only=self.read_only, risk=self.risk,
+            agent=given.agent, teams=tuple(given.teams), session_kind=SessionKind.EXTERNAL,
+        )  # fmt: skip
+
+
+def tool_digest(draft: CallDraft) -> str:
+    """Names what was declared: a standing approval, a grant and an edit are for exactly this."""
+    declared = {
+        "name": draft.tool, "parameters": draft.parameters, "read_only": draft.read_only, "risk": draft.risk,
+        "on_uncertain": draft.on_uncertain, "timeout_seconds": draft.timeout_seconds,
+    }  # fmt: skip
+    return hashlib.sha256(canonical(declared)).hexdigest()
+
+
+async def context_of(
+    db: Database, actor: Actor, session_id: UUID, key: str | None, tool: str, input_hash: str,
+    *, caused_by: UUID | None = None,
+) -> Context:  # fmt: skip
+    """``caused_by``: who asked for the call before, if that was somebody else."""
+    try:
+        given = found(
+            await calls.context(db, actor.org_id, session_id, sight(actor), key, tool, input_hash), "session"
+        )
+    except LookupError as error:
+        raise not_external() from error
+    asking_now = {each for each in (actor.user_account_id, caused_by) if each is not None}
+    return replace(given, askers=sorted(asking_now))
+
+
+async def judged(db: Database, given: Context, wanted: Wanted) -> Authorization:
+    """What the policies say. That it only reads is its agent's claim: it counts where a row looks at it, and not by itself."""
+    policies = await book.at(db, given.org_id, given.policies)
+    rows, facts = request_rows(given.request_policies), wanted.facts(given)
+    skills = SkillSettings.of(given.skill_config)
+    if skills.tools is not None and wanted.tool not in skills.tools:
+        return Authorization(
+            new_id(), PolicyDecision(verdict=PolicyVerdict.DENY, rule="not one of its agent's tools")
+        )
+    if wanted.tool in skills.side_effect_tools:
+        facts = replace(facts, read_only=False)
+    answer = judge(policies, facts, rows, turned_down=given.turned_down)
+    if facts.read_only and answer.decision.rule.startswith("default:"):
+        answer = judge(policies, replace(facts, read_only=False), rows, turned_down=given.turned_down)
+    return answer
+
+
+async def covered(
+    db: Database, actor: Actor, given: Context, wanted: Wanted, answer: Authorization
+) -> tuple[Authorization, list[Fact]]:
+    """With a standing approval, where one covers it; and what to say of those whose receipts are not true."""
+    terms = answer.decision.terms
+    if answer.verdict is not PolicyVerdict.REQUIRES_APPROVAL or terms is None or not terms.standing:
+        return answer, []
+    uncovered = standing_approvals.Uncovered(
+        call_id=wanted.id, tool_name=wanted.tool, tool_digest=wanted.digest, input_hash=wanted.input_hash,
+        facts=wanted.facts(given), terms=terms,
+    )  # fmt: skip
+    cover = await standing_approvals.cover(db, given, 0, uncovered, {}, db.vault, given.askers)
+    told = [
+        Fact.of(
+            actor,
+            "receipt_refused",
+            call=str(wanted.id),
+            tool=wanted.tool,
+            standing=str(standing),
+            reason=why,
+        )
+        for standing, why in cover.refused
+    ]
+    return (answer if cover.leaning is None else leaning_on(answer, cover.leaning)), told
+
+
+def new_request(
+    given: Context, wanted: Wanted, step_index: int, rule: str, terms: Terms, *, question: str | None = None
+) -> NewRequest:
+    """The card. ``question``: nobody knows whether it happened."""
+    wants = f"{given.agent} wants to call {wanted.tool}, elsewhere"
+    doubts = f"Nobody knows whether {wanted.tool} of {given.agent} happened"
+    return NewRequest(
+        id=new_id(),
+        kind=ApprovalKind.CALL if question is None else ApprovalKind.UNCERTAIN_EFFECT,
+        call_id=wanted.id,
+        step_index=step_index,
+        tool_name=wanted.tool,
+        tool_digest=wanted.digest,
+        arguments=wanted.arguments,
+        input_hash=wanted.input_hash,
+        risk=wanted.risk,
+        summary=wants if question is None else doubts,
+        agent_says=wanted.says,
+        asked_for=None,
+        question=question,
+        rule=rule,
+        policy_version=given.policies,
+        terms=terms,
+    )
+
+
+async def terms_of(db: Database, given: Context, answer: Authorization) -> Terms | None:
+    """The terms as far as people can fulfil them. A no ends the call and not the session: its agent hears it and goes on."""
+    if answer.decision.terms is None:
+        raise AssertionError("who is to decide says the policy")
+    terms = await asking.possible(db, given, answer.decision.terms, 0, given.askers)
+    if terms is None:
+        return None
+    times = SkillSettings.of(given.skill_config).approval
+    return replace(asking.bounded(terms, answer.decision.rule, times), on_deny=OnDeny.CONTINUE)

@@ -1,0 +1,363 @@
+-- Agents that run elsewhere: each call is authorised, begun and settled by a verb of its own, under the lock of its job.
+
+-- Whatever would make a job runnable leaves one alone that nobody here runs.
+create or replace function job_external() returns trigger
+  language plpgsql set search_path = public, pg_temp as $$
+begin
+  new.runnable_at := null;
+  return new;
+end
+$$;
+
+create or replace trigger job_external before insert or update of runnable_at on job
+  for each row when (new.kind = 'external') execute function job_external();
+
+-- A call as its agent sees it.
+drop view if exists external_call_shown;
+create view external_call_shown with (security_invoker = true) as
+  select x.org_id, x.call_id as id, x.session_id, c.job_id, x.agent_id, a.slug as agent, c.step_index, c.tool_name as tool,
+    c.tool_digest, c.arguments, encode(c.input_hash, 'hex') as input_hash, c.edited, x.claims_read_only as read_only, x.risk,
+    c.on_uncertain, x.timeout_seconds, x.key, c.status, z.verdict, z.rule, c.attempt, c.dispatch_before, c.settle_after,
+    c.result, c.error, c.settled_by, x.policies, x.sender, x.asked_hash, x.asker, x.caused_by, j.status as job_status, j.holds <> '{}' as held,
+    r.id as approval_id, r.status as approval_status, r.kind as approval_kind, r.deadline, x.created_at, c.finished_at,
+    s.user_account_id, s.opened_by, j.policies as request_policies
+  from external_call x
+  join tool_call c on c.org_id = x.org_id and c.id = x.call_id
+  join job j on j.org_id = x.org_id and j.id = x.job_id
+  join agent a on a.org_id = x.org_id and a.id = x.agent_id
+  join session s on s.org_id = x.org_id and s.id = x.session_id
+  left join call_authorization z on z.org_id = c.org_id and z.id = c.authorization_id
+  left join lateral (
+    select r.id, r.status, r.kind, r.deadline from approval_invocation i
+    join approval_request r on r.org_id = i.org_id and r.id = i.approval_id
+    where i.org_id = c.org_id and i.call_id = c.id order by i.created_at desc, r.id desc limit 1) r on true;
+grant select on external_call_shown to cortex_app;
+
+-- What a verdict about a new call depends on, in one round trip; no row where the session cannot be seen.
+create or replace function call_context(p_org uuid, p_session uuid, p_sees uuid, p_key text, p_tool text, p_input_hash bytea)
+  returns table (
+    job_id uuid, agent_id uuid, agent text, teams uuid[], kind text, skill_config jsonb, request_policies jsonb, policies text,
+    earlier uuid, turned_down boolean)
+  language plpgsql set search_path = public, pg_temp as $$
+#variable_conflict use_column
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  return query
+    select j.id, s.agent_id, a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, v.skill_config, j.policies,
+      policies_version(p_org),
+      (select x.call_id from external_call x
+        where x.org_id = p_org and x.agent_id = s.agent_id and x.opener = coalesce(s.user_account_id, s.opened_by)
+          and x.key = p_key),
+      exists (select from tool_call c
+        where c.org_id = p_org and c.job_id = j.id and c.tool_name = p_tool and c.input_hash = p_input_hash
+          and c.status = 'rejected' and c.settled_by in ('denied', 'expired'))
+    from session s
+    join agent a on a.org_id = s.org_id and a.id = s.agent_id
+    join team t on t.org_id = a.org_id and t.id = a.team_id
+    left join job j on j.org_id = s.org_id and j.session_id = s.id and j.kind = 'external'
+    left join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
+    where s.org_id = p_org and s.id = p_session and (p_sees is null or p_sees in (s.user_account_id, s.opened_by));
+end
+$$;
+
+-- The job of a call, locked: it is open, and nobody holds it.
+create or replace function lock_external(p_org uuid, p_job uuid, p_open boolean) returns job
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  the_job job%rowtype;
+begin
+  select * into the_job from job j where j.org_id = p_org and j.id = p_job and j.kind = 'external' for no key update;
+  if not found then
+    raise exception using errcode = 'CX404', detail = 'job_not_found', message = 'There is no such job.',
+      hint = 'Check the id; it must belong to the org of your key.';
+  end if;
+  if p_open and the_job.status in ('COMPLETED', 'FAILED', 'CANCELLED') then
+    raise exception using errcode = 'CX409', detail = 'external_over',
+      message = format('This session is over: its job is %s.', the_job.status),
+      hint = 'Do nothing more in it; open a new session where the agent is to go on.';
+  end if;
+  if p_open and the_job.holds <> '{}' then
+    raise exception using errcode = 'CX409', detail = 'external_held',
+      message = 'This session is held.', hint = 'Wait until somebody resumes it, then ask again.';
+  end if;
+  return the_job;
+end
+$$;
+
+create or replace function require_policies(p_org uuid, p_policies text) returns void
+  language plpgsql set search_path = public, pg_temp as $$
+begin
+  if policies_version(p_org) is distinct from p_policies then
+    raise exception using errcode = 'CX409', detail = 'policy_changed',
+      message = 'The policies changed since this call was authorised.', hint = 'It is authorised again.';
+  end if;
+end
+$$;
+
+-- A job waits for one request more, unless another of its calls waits for the same one.
+create or replace function wait_external(p_org uuid, p_job uuid, p_approval uuid, p_call uuid) returns void
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  more integer := (not exists (
+    select from approval_invocation i join tool_call c on c.org_id = i.org_id and c.id = i.call_id and c.status = 'awaiting'
+    where i.org_id = p_org and i.approval_id = p_approval and i.job_id = p_job and i.call_id <> p_call))::integer;
+begin
+  -- Named only where it changes: the state machine looks at every write of it.
+  update job j set open_approvals = j.open_approvals + more, status = 'WAITING_FOR_APPROVAL'
+  where j.org_id = p_org and j.id = p_job and j.status = 'RUNNING';
+  if not found then
+    update job j set open_approvals = j.open_approvals + more where j.org_id = p_org and j.id = p_job;
+  end if;
+end
+$$;
+
+-- A new call with its verdict: refused, allowed, waiting for a person, or begun at once. One commit. With a key that was used
+-- before nothing is written, and the answer names the call of then.
+create or replace function authorize_call(
+  p_org uuid, p_job uuid, p_call uuid, p_key text, p_asked bytea, p_sender text, p_tool text, p_digest text, p_schema text,
+  p_arguments text, p_input_hash bytea, p_read_only boolean, p_risk text, p_on_uncertain text, p_timeout double precision,
+  p_authorization uuid, p_verdict text, p_rule text, p_policies text, p_status text, p_error text,
+  p_dispatch_seconds double precision, p_standing uuid, p_granter_revision integer, p_says text, p_approval uuid,
+  p_asker uuid, p_caused_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[])
+  returns table (id uuid, fresh boolean)
+  language plpgsql set search_path = public, pg_temp as $$
+#variable_conflict use_column
+declare
+  the_job job%rowtype;
+  at timestamptz;
+  number integer;
+  whose uuid;
+  before timestamptz;
+  event_data jsonb[];
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  the_job := lock_external(p_org, p_job, false);
+  select coalesce(s.user_account_id, s.opened_by) into strict whose
+  from session s where s.org_id = p_org and s.id = the_job.session_id;
+  select x.call_id into id from external_call x
+  where x.org_id = p_org and x.agent_id = the_job.agent_id and x.opener = whose and x.key = p_key;
+  if found then
+    fresh := false;
+    return next;
+    return;
+  end if;
+  the_job := lock_external(p_org, p_job, true);
+  perform require_policies(p_org, p_policies);
+  at := plane_now();
+  number := coalesce(the_job.step_index, -1) + 1;
+  update job j set step_index = number, updated_at = at where j.org_id = p_org and j.id = p_job;
+  insert into step (org_id, job_id, step_index, message_seq, response, prompt_tokens, completion_tokens, started_at, created_at)
+  values (p_org, p_job, number, 0, jsonb_build_object('text', p_says, 'calls', '[]'::jsonb), 0, 0, at, at);
+  if p_schema is not null then
+    insert into external_tool (org_id, name, digest, parameters, created_at)
+    values (p_org, p_tool, p_digest, p_schema::jsonb, at) on conflict do nothing;
+  end if;
+  insert into call_authorization (org_id, id, job_id, tool_name, input_hash, verdict, rule, created_at)
+  values (p_org, p_authorization, p_job, p_tool, p_input_hash, p_verdict, p_rule, at);
+  if p_status in ('allowed', 'intended') and (p_verdict <> 'allow' or p_standing is distinct from
+      case when p_rule like 'standing:%' and p_status = 'intended' then substr(p_rule, 10)::uuid end) then
+    raise exception using errcode = 'CX409', detail = 'not_authorised',
+      message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
+  end if;
+  before := case when p_status = 'intended' then at + make_interval(secs => p_dispatch_seconds) end;
+  insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash, read_only,
+    on_uncertain, authorization_id, status, dispatch_before, settle_after, error, created_at, finished_at)
+  values (p_org, p_call, p_job, number, 0, p_tool, p_digest, p_arguments::jsonb, p_input_hash, false, p_on_uncertain,
+    p_authorization, p_status, before, before + make_interval(secs => p_timeout), p_error, at,
+    case when p_status = 'rejected' then at end);
+  insert into external_call (org_id, call_id, session_id, job_id, agent_id, opener, key, asker, begun_by, caused_by,
+    asked_hash, risk, claims_read_only, timeout_seconds, policies, sender, settle_at, created_at)
+  values (p_org, p_call, the_job.session_id, p_job, the_job.agent_id, whose, p_key, p_asker,
+    case when p_status = 'intended' then p_asker end, p_caused_by, p_asked, p_risk, p_read_only, p_timeout,
+    p_policies, p_sender, before + make_interval(secs => p_timeout), at);
+  if p_standing is not null then
+    perform use_standing(p_org, the_job.session_id, p_standing, p_call, p_granter_revision);
+  end if;
+  if p_status = 'awaiting' then
+    perform wait_external(p_org, p_job, p_approval, p_call);
+  end if;
+  -- Only here is the number of the step known.
+  event_data := array(
+    select case when d ? 'step' then d || jsonb_build_object('step', number) else d end
+    from unnest(p_event_data) with ordinality e (d, n) order by e.n);
+  perform session_append(p_org, the_job.session_id, 0, p_event_types,
+    array_fill(p_job, array[coalesce(cardinality(p_event_types), 0)]), event_data, p_actions, p_bodies);
+  id := p_call;
+  fresh := true;
+  return next;
+end
+$$;
+
+-- A call begins: what allowed it is consumed here. p_seen and p_attempt are what whoever decided it saw; where that changed
+-- meanwhile, nothing is written and they look again.
+create or replace function intend_call(
+  p_org uuid, p_call uuid, p_seen text, p_attempt integer, p_sender text, p_policies text, p_dispatch_seconds double precision,
+  p_authorization uuid, p_verdict text, p_rule text, p_grant boolean, p_standing uuid, p_granter_revision integer,
+  p_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[])
+  returns void
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  the_job job%rowtype;
+  was tool_call%rowtype;
+  declared external_call%rowtype;
+  at timestamptz;
+  before timestamptz;
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  select * into strict declared from external_call x where x.org_id = p_org and x.call_id = p_call;
+  the_job := lock_external(p_org, declared.job_id, true);
+  perform require_policies(p_org, p_policies);
+  select * into strict was from tool_call c where c.org_id = p_org and c.id = p_call for no key update;
+  if was.status <> p_seen or was.attempt <> p_attempt then
+    raise serialization_failure using message = 'the call changed meanwhile';
+  end if;
+  at := plane_now();
+  before := at + make_interval(secs => p_dispatch_seconds);
+  if p_grant then
+    update approval_grant g set consumed_at = at
+    where g.org_id = p_org and g.call_id = p_call and g.consumed_at is null and g.expires_at > at
+      and g.tool_digest = was.tool_digest and g.input_hash = was.input_hash and was.status = 'approved';
+    if not found then
+      raise exception using errcode = 'CX409', detail = 'grant_refused',
+        message = 'There is no grant for exactly this call.', hint = 'Authorise it again, with a new key.';
+    end if;
+  elsif was.status = 'approved' then
+    raise exception using errcode = 'CX409', detail = 'not_authorised',
+      message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
+  end if;
+  if p_authorization is not null then
+    if p_verdict <> 'allow' or (p_standing is distinct from
+        case when p_rule like 'standing:%' then substr(p_rule, 10)::uuid end) then
+      raise exception using errcode = 'CX409', detail = 'not_authorised',
+        message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
+    end if;
+    insert into call_authorization (org_id, id, job_id, tool_name, input_hash, verdict, rule, created_at)
+    values (p_org, p_authorization, was.job_id, was.tool_name, was.input_hash, p_verdict, p_rule, at);
+  end if;
+  update tool_call c
+  set status = 'intended', authorization_id = coalesce(p_authorization, c.authorization_id),
+    -- Whatever was sent before, also where somebody was asked again meanwhile: a late outcome is of that attempt.
+    attempt = c.attempt + (was.dispatch_before is not null)::integer,
+    dispatch_before = before, settle_after = before + make_interval(secs => declared.timeout_seconds),
+    error = null, settled_by = null
+  where c.org_id = p_org and c.id = p_call;
+  update external_call x
+  set sender = p_sender, begun_by = p_by, policies = p_policies, settle_at = before + make_interval(secs => declared.timeout_seconds)
+  where x.org_id = p_org and x.call_id = p_call;
+  if p_standing is not null then
+    perform use_standing(p_org, declared.session_id, p_standing, p_call, p_granter_revision);
+  end if;
+  perform session_append(p_org, declared.session_id, 0, p_event_types,
+    array_fill(was.job_id, array[coalesce(cardinality(p_event_types), 0)]), p_event_data, p_actions, p_bodies);
+end
+$$;
+
+-- The card that asks whether a call happened, once nobody needs to be asked any more.
+create or replace function end_doubt(p_org uuid, p_call uuid, p_reason text) returns uuid
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  card uuid;
+begin
+  update approval_request r
+  set status = 'cancelled', next_action_at = null, resolved_at = plane_now(), resolution_reason = p_reason
+  where r.org_id = p_org and r.status = 'pending' and r.kind = 'uncertain_effect' and exists (
+    select from approval_invocation i where i.org_id = p_org and i.approval_id = r.id and i.call_id = p_call)
+  returning r.id into card;
+  if card is not null then
+    insert into approval_event (org_id, approval_id, event_type, payload, created_at)
+    values (p_org, card, 'cancelled', jsonb_build_object('reason', p_reason), plane_now());
+  end if;
+  return card;
+end
+$$;
+
+-- What became of a call says who asks in its session, or who began it: nobody else was there.
+create or replace function require_its_agent(p_org uuid, p_call uuid, p_by uuid) returns void
+  language plpgsql set search_path = public, pg_temp as $$
+begin
+  if not exists (
+    select from external_call x where x.org_id = p_org and x.call_id = p_call and p_by in (x.opener, x.begun_by)) then
+    raise exception using errcode = 'CX403', detail = 'not_its_agent',
+      message = 'Only the agent that opened its session or began this call says what became of it.',
+      hint = 'Where nobody knows whether it happened, answer the card that asks: `cortex approval answer`.';
+  end if;
+end
+$$;
+
+-- What became of a call. It counts also after its job is over: it happened, whatever somebody decided meanwhile. Told twice the
+-- same, nothing changes; p_attempt null is the last attempt.
+create or replace function settle_call(
+  p_org uuid, p_call uuid, p_sees uuid, p_by uuid, p_attempt integer, p_status text, p_result text, p_error text, p_settled_by text,
+  p_action text, p_body bytea)
+  returns void
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  declared external_call%rowtype;
+  was tool_call%rowtype;
+  card uuid;
+  types text[];
+  data jsonb[];
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  select x.* into declared from external_call x join session s on s.org_id = x.org_id and s.id = x.session_id
+  where x.org_id = p_org and x.call_id = p_call and (p_sees is null or p_sees in (s.user_account_id, s.opened_by));
+  if not found then
+    raise exception using errcode = 'CX404', detail = 'call_not_found', message = 'There is no such call.',
+      hint = 'Check the id; it must belong to the org of your key.';
+  end if;
+  perform lock_external(p_org, declared.job_id, false);
+  perform require_its_agent(p_org, p_call, p_by);
+  select * into strict was from tool_call c where c.org_id = p_org and c.id = p_call;
+  if was.attempt = coalesce(p_attempt, was.attempt) and was.status = p_status
+      and was.result is not distinct from p_result::jsonb and was.error is not distinct from p_error then
+    return;
+  end if;
+  if was.status in ('completed', 'failed', 'rejected') then
+    raise exception using errcode = 'CX409', detail = 'call_settled',
+      message = format('This call is %s already.', was.status), hint = 'The first outcome stands; read it with `cortex call show`.';
+  end if;
+  if was.status not in ('intended', 'uncertain', 'cleared') then
+    raise exception using errcode = 'CX409', detail = 'call_not_begun',
+      message = format('This call is %s: it was not begun.', was.status),
+      hint = 'Report its intent first, and run nothing before that was answered.';
+  end if;
+  if was.attempt <> coalesce(p_attempt, was.attempt) then
+    raise exception using errcode = 'CX409', detail = 'attempt_over',
+      message = format('This is the outcome of attempt %s, and the call is at attempt %s.', p_attempt, was.attempt),
+      hint = 'Whoever began the last attempt reports its outcome.';
+  end if;
+  card := end_doubt(p_org, p_call, 'its agent reported the outcome');
+  update tool_call c
+  set status = p_status, result = p_result::jsonb, error = p_error, settled_by = p_settled_by, finished_at = plane_now()
+  where c.org_id = p_org and c.id = p_call;
+  update external_call x set settle_at = null where x.org_id = p_org and x.call_id = p_call;
+  types := array['tool_result'];
+  data := array[jsonb_strip_nulls(jsonb_build_object(
+    'step', was.step_index, 'id', was.id, 'tool', was.tool_name, 'status', p_status, 'error', left(p_error, 500)))];
+  if card is not null then
+    types := types || 'approval_cancelled'::text;
+    data := data || jsonb_build_object('approval_id', card);
+  end if;
+  perform session_append(p_org, declared.session_id, 0, types, array_fill(was.job_id, array[cardinality(types)]), data,
+    array[p_action], array[p_body]);
+end
+$$;
+
+-- Intents whose outcome should be known by now, across orgs. Found here, acted on under their own org.
+create or replace function find_due_calls(p_limit integer) returns table (org_id uuid, id uuid, due timestamptz)
+  language sql volatile security definer set search_path = public, pg_temp as $$
+  select x.org_id, x.call_id, x.settle_at from external_call x
+  where x.settle_at <= (select plane_now())
+  order by x.settle_at limit p_limit
+$$;
+
+do $$
+begin
+  -- Whoever is not a superuser can only hand a function to a role that may create one there: for this moment it may.
+  grant create on schema public to cortex_scheduler;
+  alter function find_due_calls(integer) owner to cortex_scheduler;
+  revoke all on function find_due_calls(integer) from public;
+  grant execute on function find_due_calls(integer) to cortex_app;
+  revoke create on schema public from cortex_scheduler;
+end
+$$;

@@ -1,0 +1,14 @@
+-- What the model was asked since the last write of an attempt, as rows: see record_more.
+create or replace function record_usage(p_org uuid, p_job uuid, p_session uuid, p_calls jsonb, p_now timestamptz)
+  returns void language plpgsql set search_path = public, pg_temp as $$
+begin
+  insert into model_call (org_id, id, job_id, agent_id, session_id, step_index, purpose, model, prompt_tokens,
+    completion_tokens, cache_read_tokens, cache_write_tokens, cost_micros, estimated, seconds, created_at)
+  select p_org, c.id, p_job, j.agent_id, p_session, c.step_index, c.purpose, c.model, c.prompt_tokens,
+    c.completion_tokens, c.cache_read_tokens, c.cache_write_tokens, c.cost_micros, c.estimated, c.seconds, p_now
+  from jsonb_to_recordset(p_calls) c (
+    id uuid, step_index integer, purpose text, model text, prompt_tokens bigint, completion_tokens bigint,
+    cache_read_tokens bigint, cache_write_tokens bigint, cost_micros bigint, estimated boolean, seconds double precision)
+  join job j on j.org_id = p_org and j.id = p_job;
+end
+$$;

@@ -1,0 +1,1 @@
+select sealed from model_key where provider = $1

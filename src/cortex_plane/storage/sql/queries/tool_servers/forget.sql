@@ -1,0 +1,1 @@
+delete from tool_server where worker_id = $1

@@ -1,0 +1,166 @@
+"""Agents written as code, killed wherever they write or act: every act happened once, and the function came to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+from signal import SIGKILL
+
+import pytest
+
+from cortex_plane.domain.approvals import ApprovalStatus, Channel, Choice, Decision
+from cortex_plane.domain.errors import CortexError
+from cortex_plane.domain.jobs import JobDraft
+from cortex_plane.operations import approvals, audit, jobs
+from tests.crash.outcomes import Outcome
+from tests.crash.points import each, from_the_claim_on, name, worth_a_try
+from tests.crash.stage import Run, Stage
+from tests.crash.tools import Kind
+from tests.crash.workers import DEADLINE
+from tests.operations.test_approval_races import PROMISES
+from tests.operations.test_campaign import INVARIANTS
+from tests.runtime.planes import make_agent
+
+WORDS = "abcde"
+ENOUGH = 10
+
+
+async def _submit(stage: Stage, label: str) -> Run:
+    app = stage.new_app()
+    agent = await make_agent(stage.world, [], app=app, slug=app, run="walk")
+    job = await jobs.submit(
+        stage.world.db, stage.world.admin.actor, JobDraft(agent=agent.slug, payload={"text": "go"})
+    )
+    return stage.add(
+        Run(
+            label=label, kind=Kind.WITH_KEY, app=app, agent=agent, job_id=job.id, session_id=job.session_id, acts=(),
+            steps=None,
+        )
+    )  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def approving(stage: Stage) -> AsyncIterator[None]:
+    """Somebody says yes to whatever is asked."""
+
+    async def approve() -> None:
+        world = stage.world
+        while True:
+            page = await approvals.list_page(
+                world.db, world.admin.actor, None, 100, status=ApprovalStatus.PENDING
+            )
+            for asked in page.items:
+                yes = Decision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
+                with contextlib.suppress(CortexError):  # a question about an effect, which the stage answers
+                    await approvals.decide(world.db, world.admin.actor, asked.id, yes, Channel.API)
+            await asyncio.sleep(0.03)
+
+    task = asyncio.create_task(approve())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def _killed(stage: Stage, run: Run, point: str) -> bool:
+    """Whether the worker came to that point: what branches do at once is not always written in the same commits."""
+    async with stage._processors, asyncio.timeout(DEADLINE):
+        victim = await stage.worker(run.app, at=point)
+        ends: list[asyncio.Future[object]] = [victim.ended, stage._ends[run.job_id]]  # type: ignore[list-item]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        code = await (victim.wait() if victim.ended.done() else victim.end())
+    assert code in (0, -SIGKILL), victim.said()
+    return code == -SIGKILL
+
+
+async def _judge(stage: Stage) -> None:
+    acts = Counter(
+        (act["payload"]["act"].split(":")[0], act["payload"]["act"].split(":")[2])
+        for act in await stage.outside.log()
+    )
+    table: Counter[Outcome] = Counter()
+    faults = []
+    for run in stage.runs:
+        (job,) = await stage.rows("select * from job where id = $1", run.job_id)
+        # The last tool declares that its job fails where nobody knows whether it happened.
+        gave_up = job["status"] == "FAILED" and "`act_or_fail` happened" in job["error_message"]
+        if job["status"] != "COMPLETED" and not gave_up:
+            faults.append(f"{run.label}: {job['status']} {job['holds']} {job['error_message']}")
+        for word in WORDS:
+            count = acts[str(run.job_id), word]
+            allowed = (0, 1) if gave_up and word == "e" else (1,)
+            table[Outcome.ONCE if count in allowed else Outcome.REPEATED if count > 1 else Outcome.LOST] += 1
+            if count not in allowed:
+                faults.append(f"{run.label}: act {word} happened {count} times")
+        left = await stage.rows(
+            "select 1 from tool_call where job_id = $1 and finished_at is null"
+            " union all select 1 from journal_shown where job_id = $1 and status = 'open' and kind <> 'sleep'",
+            run.job_id,
+        )
+        if left and not gave_up:
+            faults.append(f"{run.label}: {len(left)} operations are still open")
+    for promises in (INVARIANTS, PROMISES):
+        faults += [name for name, query in promises.items() if await stage.rows(query)]
+    faults += [str(fault) for fault in (await audit.verify(stage.world.db, stage.world.admin.actor)).faults]
+    assert not faults, f"{dict(table)}\n" + "\n".join(faults)
+
+
+@pytest.mark.proves("D.251")
+async def test_a_code_agent_is_killed_at_every_point(stage: Stage) -> None:
+    async with approving(stage):
+        first = await _submit(stage, "nothing")
+        worker = await stage.worker(first.app, records=True)
+        assert await stage.finished(first.job_id) == "COMPLETED"
+        assert await worker.end() == 0, worker.said()
+        points = [
+            point
+            for point in from_the_claim_on(worth_a_try(worker.points()))
+            if name(point)
+            in ("advance_job", "tool", "act", "step", "model", "probe", "job_journal", "job_past")
+        ]
+        reached: list[str] = []
+
+        async def kill(point: str) -> None:
+            run = await _submit(stage, point)
+            if await _killed(stage, run, point):
+                reached.append(point)
+            await stage.rescued(run)
+
+        await each(points, kill)
+    assert len(reached) >= ENOUGH
+    await _judge(stage)
+
+
+@pytest.mark.proves("D.251")
+async def test_whoever_goes_on_is_killed_too(stage: Stage) -> None:
+    """The first worker dies with an effect of a branch under way, the second wherever it gets to while it goes on."""
+
+    async def orphan(label: str) -> Run:
+        run = await _submit(stage, label)
+        await _killed(stage, run, "act:sent#3")
+        return run
+
+    async with approving(stage):
+        first = await orphan("nothing")
+        worker = await stage.worker(first.app, records=True)
+        await stage.finished(first.job_id)
+        assert await worker.end() == 0, worker.said()
+        points = [
+            point
+            for point in worth_a_try(worker.points())
+            if name(point) in ("advance_job", "tool", "act", "step", "probe")
+        ][::2]
+        reached: list[str] = []
+
+        async def kill(point: str) -> None:
+            run = await orphan(f"act:sent#3, then at {point}")
+            if await _killed(stage, run, point):
+                reached.append(point)
+            await stage.rescued(run)
+
+        await each(points, kill)
+    assert reached
+    await _judge(stage)

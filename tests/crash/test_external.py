@@ -1,0 +1,198 @@
+"""Agents that run elsewhere, killed with SIGKILL before, in and after each request and the effect, and the API too.
+
+Counted by the outside world's own log: nothing is repeated, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import pytest
+import pytest_asyncio
+from benchmarks.world import World as Outside
+
+from cortex_plane.domain.approvals import (
+    ApprovalKind,
+    ApprovalStatus,
+    Channel,
+    Choice,
+    Decision,
+    EffectAnswer,
+)
+from cortex_plane.domain.effects import CallStatus, Verdict
+from cortex_plane.operations import approvals, calls, deadlines
+from tests.clock import Clock
+from tests.conftest import Urls
+from tests.crash.elsewhere import Elsewhere, elsewhere
+from tests.people import World
+
+KINDS = ("retry_with_key", "probe", "ask_human", "fail")
+APPROVED = [each if each == "ask_human" else pytest.param(each, marks=pytest.mark.soak) for each in KINDS]
+"""Approval changes how a call begins, and not how it is settled: one kind tells, and `make soak` runs them all."""
+
+
+@pytest.fixture(scope="module")
+def machine(outside: Outside) -> Iterator[Elsewhere]:
+    with elsewhere(outside) as running:
+        yield running
+
+
+class Stand:
+    """One plane, one agent elsewhere, one outside world."""
+
+    def __init__(self, machine: Elsewhere, world: World, urls: Urls, clock: Clock) -> None:
+        self.machine, self.world, self.urls, self.clock = machine, world, urls, clock
+        self.url = ""
+        self.name = self.key = ""
+
+    async def serve(self, at: str | None = None, log: Path | None = None) -> None:
+        told = await self.machine.do("api", database=self.urls.app, at=at, log=str(log) if log else None)
+        self.url = f"http://127.0.0.1:{told['port']}"
+
+    def begin(self) -> None:
+        self.name = self.key = f"act-{uuid4().hex}"
+
+    async def run(
+        self, kind: str, at: str | None = None, log: Path | None = None, wait: float = 0
+    ) -> dict[str, Any]:
+        return await self.machine.do(
+            "agent", url=self.url, secret=self.world.service.secret, outside=self.machine.outside.url, kind=kind,
+            key=self.key, name=self.name, at=at, log=str(log) if log else None, wait=wait,
+        )  # fmt: skip
+
+    async def acts(self) -> int:
+        return await self.machine.outside.count(self.name)
+
+    async def time_goes_by(self) -> None:
+        """Long enough for every attempt to be over; a scheduler looks, and people answer by what they see outside."""
+        await self.clock.advance(timedelta(hours=1))
+        await deadlines.tick(self.world.db, uuid4(), "scheduler")
+        for card in await self.cards():
+            if card.kind is ApprovalKind.UNCERTAIN_EFFECT:
+                verdict = Verdict.HAPPENED if await self.acts() else Verdict.DID_NOT_HAPPEN
+                await approvals.answer(
+                    self.world.db, self.world.admin.actor, card.id, EffectAnswer(verdict=verdict), Channel.API
+                )
+
+    async def approve(self) -> None:
+        for card in await self.cards():
+            if card.kind is ApprovalKind.CALL:
+                decision = Decision(
+                    decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash
+                )
+                await approvals.decide(self.world.db, self.world.admin.actor, card.id, decision, Channel.API)
+
+    async def cards(self) -> list[Any]:
+        page = await approvals.list_page(
+            self.world.db, self.world.admin.actor, None, 50, status=ApprovalStatus.PENDING
+        )
+        return page.items
+
+    async def status(self) -> CallStatus | None:
+        page = await calls.list_page(self.world.db, self.world.admin.actor, None, 100)
+        return next((call.status for call in page.items if call.key == self.key), None)
+
+
+@pytest_asyncio.fixture
+async def stand(
+    machine: Elsewhere, world: World, urls: Urls, admin: asyncpg.Connection
+) -> AsyncIterator[Stand]:
+    made = Stand(machine, world, urls, await Clock.install(admin, datetime.now(UTC)))
+    await made.serve()
+    yield made
+    await machine.do("end")
+
+
+@pytest_asyncio.fixture
+async def asking(
+    machine: Elsewhere, strict: World, urls: Urls, admin: asyncpg.Connection
+) -> AsyncIterator[Stand]:
+    """The same where everything needs approval."""
+    made = Stand(machine, strict, urls, await Clock.install(admin, datetime.now(UTC)))
+    await made.serve()
+    yield made
+    await machine.do("end")
+
+
+def read(log: Path) -> list[str]:
+    return log.read_text().split()
+
+
+async def points(stand: Stand, kind: str, log: Path) -> list[str]:
+    stand.begin()
+    told = await stand.run(kind, log=log)
+    assert "returned" in told, told
+    return read(log)
+
+
+async def finished(stand: Stand, kind: str, at: str) -> None:
+    """Run again until it ends, as whatever started it would; then count."""
+    for _ in range(4):
+        told = await stand.run(kind)
+        if "returned" in told or told.get("raised") == "call_failed":
+            break
+        await stand.time_goes_by()
+    acts = await stand.acts()
+    if kind == "fail" and told.get("raised") == "call_failed":
+        assert acts <= 1, f"{at}: repeated"
+        assert await stand.status() is CallStatus.FAILED
+        return
+    assert "returned" in told, (at, told)
+    assert acts == 1, f"{at}: {'lost' if acts == 0 else 'repeated'}"
+    assert await stand.status() is CallStatus.COMPLETED
+
+
+@pytest.mark.proves("D.282")
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_agent_dies_anywhere(stand: Stand, kind: str, tmp_path: Path) -> None:
+    passed = await points(stand, kind, tmp_path / "points")
+    assert {"http:before#1", "http:after#3", "act:before#1", "act:after#1"} <= set(passed)
+    for at in passed:
+        stand.begin()
+        told = await stand.run(kind, at=at)
+        assert told["status"] == -9, (at, told)
+        assert await stand.acts() == int(passed.index(at) >= passed.index("act:after#1"))
+        await stand.time_goes_by()
+        await finished(stand, kind, at)
+
+
+@pytest.mark.proves("D.282")
+@pytest.mark.parametrize("kind", APPROVED)
+async def test_the_agent_dies_with_what_a_person_approved(asking: Stand, kind: str, tmp_path: Path) -> None:
+    asking.begin()
+    assert (await asking.run(kind))["raised"] == "approval_pending"
+    await asking.approve()
+    log = tmp_path / "points"
+    assert "returned" in await asking.run(kind, log=log)
+    passed = read(log)
+    for at in passed:
+        asking.begin()
+        assert (await asking.run(kind))["raised"] == "approval_pending"
+        await asking.approve()
+        assert (await asking.run(kind, at=at))["status"] == -9
+        await asking.time_goes_by()
+        await finished(asking, kind, at)
+
+
+@pytest.mark.proves("D.282")
+async def test_the_api_dies_anywhere(stand: Stand, tmp_path: Path) -> None:
+    log = tmp_path / "points"
+    await stand.serve(log=log)
+    stand.begin()
+    assert "returned" in await stand.run("ask_human")
+    passed = [point for point in read(log) if not point.startswith("authenticate")]
+    assert {"authorize_call:before#1", "authorize_call:after#1", "settle_call:after#1"} <= set(passed)
+    begins = passed.index("call_context:before#1")
+    for at in passed[begins:]:
+        await stand.serve(at=at)
+        stand.begin()
+        told = await stand.run("ask_human", wait=30)
+        assert (told["status"], "returned" in told) == (0, True), (at, told)
+        assert await stand.acts() == 1, at
+        assert await stand.status() is CallStatus.COMPLETED
+    assert await stand.cards() == []

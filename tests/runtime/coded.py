@@ -1,0 +1,36 @@
+"""Jobs of code agents in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.domain.agents import Agent
+from cortex_plane.domain.journal import Entry
+from cortex_plane.operations import journal
+from cortex_plane.runtime.code.context import Context
+from cortex_plane.runtime.tools.app import App
+from tests.people import World
+from tests.runtime.planes import make_agent
+
+Code = Callable[[Context], Awaitable[Any]]
+
+
+def coded(function: Code, app: App | None = None, name: str = "run") -> App:
+    """An app with one agent."""
+    app = app or App("tests")
+    app.agent(name)(function)
+    return app
+
+
+async def make_coded(world: World, *turns: dict[str, Any], run: str = "run", **more: Any) -> Agent:
+    return await make_agent(world, list(turns), run=run, **{"slug": "coded", **more})
+
+
+async def entries_of(world: World, id: UUID) -> list[Entry]:
+    return await journal.list_page(world.db, world.admin.actor, id, -1, 1000)
+
+
+async def keys_of(world: World, id: UUID) -> list[tuple[str, str]]:
+    return [(entry.key, entry.status.value) for entry in await entries_of(world, id)]

@@ -1,0 +1,51 @@
+"""Jobs that wait for signals, parked as a code agent parks: one fenced write that lets go of the job."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from cortex_plane.domain.attempts import Write
+from cortex_plane.domain.jobs import JobStatus
+from cortex_plane.domain.signals import SignalDraft, SignalReceipt, WaitDraft
+from cortex_plane.operations import attempts, signals
+from cortex_plane.storage.database import Database
+from tests.people import Person, World
+from tests.storage.leases import Held, make_worker, queue
+
+
+def wait(entry: str = "paid#0", name: str = "payment.received", key: str = "order-1") -> dict[str, str]:
+    return WaitDraft.of(entry, name, key).as_row()
+
+
+async def park(held: Held, *waits: dict[str, str], seconds: float | None = None) -> JobStatus:
+    """Through the operation that a worker calls; what became of the job."""
+    write = Write(status=JobStatus.SLEEPING, delay_seconds=seconds, more={"waits": list(waits)})
+    written = await attempts.advance(held.db, held.given, held.worker, held.number + 1, write, 2.0)
+    assert written is not None
+    held.number += 1
+    return written.status
+
+
+async def parked(
+    admin: asyncpg.Connection, world: World, *waits: dict[str, str], seconds: float | None = None
+) -> UUID:
+    """A job that sleeps until one of these signals comes, or so many seconds."""
+    (id,) = await queue(admin, world)
+    held = await Held.claim(world.db, await make_worker(world.db))
+    assert held.given.job_id == id
+    assert await park(held, *(waits or (wait(),)), seconds=seconds) is JobStatus.SLEEPING
+    return id
+
+
+async def send(
+    db: Database,
+    person: Person,
+    key: str = "order-1",
+    payload: Any = None,
+    name: str = "payment.received",
+    **more: Any,
+) -> SignalReceipt:
+    return await signals.send(db, person.actor, SignalDraft(name=name, key=key, payload=payload), **more)

@@ -1,0 +1,31 @@
+"""A tool that an MCP server offers, as a worker published it, and what a steward confirmed about it."""
+
+from __future__ import annotations
+
+from cortex_plane.domain.tool_confirmations import ConfirmationDraft
+from cortex_plane.domain.tools import OnUncertain, Risk, ToolVersion
+from cortex_plane.operations import tool_confirmations, workers
+from cortex_plane.storage.database import Database
+from tests.people import World
+
+DIGEST = "ab" * 32
+
+
+def offered(name: str = "files.read_query", digest: str = DIGEST, **more: object) -> ToolVersion:
+    given: dict[str, object] = {
+        "app": "office", "name": name, "digest": digest, "description": "Read.", "parameters": {"type": "object"},
+        "read_only": False, "risk": Risk.MEDIUM, "timeout_seconds": 30.0, "on_uncertain": OnUncertain.ASK_HUMAN,
+        "server": "files", "remote_name": "read_query", "implementation": "sqlite 1", "hints": {"read_only_hint": True},
+    }  # fmt: skip
+    return ToolVersion(**{**given, **more})  # type: ignore[arg-type]
+
+
+async def publish(db: Database, *versions: ToolVersion) -> list[ToolVersion]:
+    return await workers.publish(db, versions or [offered()])
+
+
+async def confirmed(world: World) -> str:
+    """The id of a confirmation in the org."""
+    await publish(world.db)
+    draft = ConfirmationDraft(tool="files.read_query", digest=DIGEST, read_only=True)
+    return str((await tool_confirmations.confirm(world.db, world.admin.actor, draft)).id)
