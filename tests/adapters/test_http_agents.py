@@ -14,7 +14,7 @@ DRAFT: dict[str, Any] = {
     "name": "Writer", "slug": "writer", "role": "Writes", "team": "main", "description": "Writes things",
     "model_config": {
         "model": "scripted", "temperature": 0.5, "max_tokens": 100, "system_prompt": "Be brief.", "script": None,
-        "stand_in": None,
+        "stand_in": None, "context_tokens": 50_000, "context_turns": 100,
     },
     "skill_config": {"checkpoint_granularity": "per_tool_call", "side_effect_tools": ["deploy"], "retries": 1},
     "resource_limits": {

@@ -167,12 +167,13 @@ class Stage:
         shipper = await asking_agent(world)
         asking = await asking_job(world, shipper, admin if guest else acting)
         other = await asking_job(world, shipper, admin if guest else acting)
+        apart = acting if opened_by is None else replace(acting, user_account_id=None)
         elsewhere = await sessions.create(
-            db, acting, SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL)
+            db, apart, SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL)
         )
-        failing = await sessions.create(db, acting, SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL))
+        failing = await sessions.create(db, apart, SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL))
         begun = CallDraft(tool="ship.now", arguments={"version": "1"}, dispatch=True, sender="stage")
-        elsewhere_call = await calls.authorize(db, acting, elsewhere.id, begun)
+        elsewhere_call = await calls.authorize(db, apart, elsewhere.id, begun)
         await model_keys.put(db, admin, Provider.ANTHROPIC, ModelKeyDraft(key="sk-ant-of-the-stage-0001"))
         return cls(
             team=str(team.id),

@@ -135,8 +135,10 @@ def _known(stage: Stage, operation: Operation) -> dict[str, list[Any]]:
         "key_id": [stage.key],
         "connection_id": [stage.connection, stage.hook],
         "agent": [stage.spare_agent] if deletes else [stage.agent, "deployer"],
-        "session_id": [stage.elsewhere]
-        if operation.path.endswith(("/calls", "/complete", "/fail"))
+        "session_id": [stage.elsewhere_ending]
+        if operation.path.endswith("/fail")
+        else [stage.elsewhere]
+        if operation.path.endswith(("/calls", "/complete"))
         else [stage.session, stage.ending_session],
         "job_id": [stage.job, stage.cancelled_job, stage.held_job, stage.held_job],
         "call_id": [stage.elsewhere_call] if operation.path.startswith("/v1/calls") else [stage.call],
@@ -152,6 +154,7 @@ def _known(stage: Stage, operation: Operation) -> dict[str, list[Any]]:
         "digest": [DIGEST],
         "provider": ["anthropic"] if deletes else ["openai", "anthropic"],
         "input_hash": [SHIP_HASH],
+        "sender": ["stage"],
         "result_id": [stage.result],
         "text": ["policies: []"],
         "version": ["0", "1"],
@@ -206,11 +209,14 @@ def _turn(operation: Operation) -> int:
     """What changes or ends things comes last, so that everything else still finds what it needs."""
     if operation.path == "/v1/approvals/decide":
         return 3  # its token is for a request that others decide too
-    if operation.path.endswith(("/delegate", "/link")):
+    if operation.path.endswith(("/delegate", "/link", "/intent")):
         return -1  # before anything else uses up what stands ready for them
     if operation.method.upper() == "DELETE" or operation.path.endswith(
         (
             "/terminate",
+            "/complete",
+            "/fail",
+            "/outcome",
             "/cancel",
             "/revoke",
             "/settle",

@@ -77,6 +77,8 @@ async def test_every_id_that_a_route_takes_is_one_of_the_stage(http: httpx.Async
     for route, entry in documented_routes(await document(http)).items():
         shown = [example for example in examples(own) if example.route == route]
         for parameter in entry.get("parameters", []):
+            if parameter["name"] == "provider":
+                continue  # one of a few words, the same for everybody
             if parameter["in"] == "path" and parameter["schema"].get("type") != "integer":
                 assert all(example.params[parameter["name"]] in known for example in shown), route
             elif parameter["in"] == "query" and "uuid" in str(parameter["schema"]):
@@ -127,9 +129,9 @@ async def test_a_cursor_of_another_org_shows_nothing_of_it(
     assert foreign.isdisjoint(team["id"] for team in answer.json()["items"])
 
 
-ALL = {"/v1/sessions": 6, "/v1/jobs": 6, "/v1/approvals": 6}
+ALL = {"/v1/sessions": 8, "/v1/jobs": 8, "/v1/approvals": 6}
 """How many of each a stage has, and how many of them are a guest's, for whose job nobody could decide anything."""
-GUESTS = {"/v1/sessions": 4, "/v1/jobs": 4, "/v1/approvals": 2}
+GUESTS = {"/v1/sessions": 6, "/v1/jobs": 6, "/v1/approvals": 2}
 
 
 @pytest.mark.parametrize("role", [Role.MEMBER, Role.GUEST])
