@@ -77,7 +77,8 @@ def agent(task: dict[str, Any]) -> dict[str, Any]:
         assert call is not None
         reached("act:before")
         key = call.id if kind == "retry_with_key" else None
-        done = _world(f"{outside}/act", {"key": name, "idempotency_key": key})
+        payload = {"act": name, "kind": "elsewhere", "attempt": call.attempt}
+        done = _world(f"{outside}/act", {"key": name, "idempotency_key": key, "payload": payload})
         reached("act:after")
         return {"number": done["number"]}
 

@@ -63,7 +63,7 @@ async def judged(stage: Stage, runs: Sequence[Run] | None = None) -> Table:
     """Every act of every run, and every promise that is about rows."""
     runs = stage.runs if runs is None else runs
     table = Table()
-    acts = Counter(act["payload"]["act"] for act in await stage.outside.log() if act["payload"])
+    acts = Counter(act["payload"]["act"] for act in await stage.outside.log())
     ids = [run.job_id for run in runs]
     jobs = {
         row["id"]: row

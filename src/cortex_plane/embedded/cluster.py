@@ -84,8 +84,7 @@ def create(directory: Path, home: Path, account: Account, binaries: Binaries, *,
     """Make the cluster beside its final place and rename it: killed at any time, it leaves nothing half-made."""
     data = home / DATA_NAME
     with explained(f"create the database cluster in {home}", home):
-        for abandoned in home.glob(f"{_STAGING_PREFIX}*"):
-            shutil.rmtree(abandoned, ignore_errors=True)
+        _sweep(home)
         password = read_password(directory) or _write_password(directory, secrets.token_hex(24))
         staging = Path(tempfile.mkdtemp(prefix=_STAGING_PREFIX, dir=home))
         try:
@@ -95,7 +94,13 @@ def create(directory: Path, home: Path, account: Account, binaries: Binaries, *,
             if sync:
                 _flush(home)
         finally:
-            shutil.rmtree(staging, ignore_errors=True)
+            # What a killed predecessor began may have written on while the first sweep was at it.
+            _sweep(home)
+
+
+def _sweep(home: Path) -> None:
+    for abandoned in home.glob(f"{_STAGING_PREFIX}*"):
+        shutil.rmtree(abandoned, ignore_errors=True)
 
 
 def _initdb(staging: Path, password: str, account: Account, binaries: Binaries, *, sync: bool) -> None:
