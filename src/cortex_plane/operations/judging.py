@@ -59,8 +59,7 @@ def sight(actor: Actor) -> UUID | None:
 
 
 async def read(db: Database, actor: Actor, id: UUID) -> Kept:
-    async with db.transaction(actor.org_id) as tx:
-        return found(await calls.get(tx, id, sight(actor)), "call")
+    return found(await calls.read(db, actor.org_id, id, sight(actor)), "call")
 
 
 def identity(actor: Actor) -> UUID:

@@ -118,6 +118,12 @@ async def context(
     )  # fmt: skip
 
 
+async def read(db: Database, org_id: UUID, id: UUID, sees: UUID | None) -> Kept | None:
+    """In one round trip."""
+    rows = await db.call("read_call", org_id, id, sees)
+    return _kept(rows[0]) if rows else None
+
+
 async def get(tx: Transaction, id: UUID, sees: UUID | None) -> Kept | None:
     row = await tx.row(queries.get, id, sees)
     return None if row is None else _kept(row)

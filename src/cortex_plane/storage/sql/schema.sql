@@ -2489,6 +2489,200 @@ begin
 end
 $$;
 
+CREATE TABLE public.agent (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    team_id uuid NOT NULL,
+    name text NOT NULL,
+    slug text NOT NULL,
+    status text DEFAULT 'ACTIVE'::text NOT NULL,
+    role text NOT NULL,
+    description text,
+    channel_permissions text[] DEFAULT '{}'::text[] NOT NULL,
+    config_version integer DEFAULT 1 NOT NULL,
+    revision integer DEFAULT 1 NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    CONSTRAINT chk_agent_name_not_empty CHECK ((length(TRIM(BOTH FROM name)) > 0)),
+    CONSTRAINT chk_agent_role_not_empty CHECK ((length(TRIM(BOTH FROM role)) > 0)),
+    CONSTRAINT chk_agent_slug_format CHECK (((slug ~ '^[a-z0-9][a-z0-9-]*[a-z0-9]$'::text) AND (length(slug) >= 2))),
+    CONSTRAINT chk_agent_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'DISABLED'::text, 'ARCHIVED'::text])))
+);
+
+ALTER TABLE ONLY public.agent FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.approval_invocation (
+    org_id uuid NOT NULL,
+    approval_id uuid NOT NULL,
+    call_id uuid NOT NULL,
+    job_id uuid NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL
+);
+
+ALTER TABLE ONLY public.approval_invocation FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.call_authorization (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    job_id uuid NOT NULL,
+    tool_name text NOT NULL,
+    input_hash bytea NOT NULL,
+    verdict text NOT NULL,
+    rule text NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    CONSTRAINT chk_call_authorization_verdict CHECK ((verdict = ANY (ARRAY['allow'::text, 'deny'::text, 'requires_approval'::text])))
+);
+
+ALTER TABLE ONLY public.call_authorization FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.external_call (
+    org_id uuid NOT NULL,
+    call_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    job_id uuid NOT NULL,
+    agent_id uuid NOT NULL,
+    opener uuid NOT NULL,
+    key text,
+    asker uuid NOT NULL,
+    begun_by uuid,
+    caused_by uuid,
+    asked_hash bytea NOT NULL,
+    risk text NOT NULL,
+    claims_read_only boolean NOT NULL,
+    timeout_seconds double precision NOT NULL,
+    policies text NOT NULL,
+    sender text,
+    settle_at timestamp with time zone,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    callback_id uuid,
+    CONSTRAINT chk_external_call_hash CHECK ((length(asked_hash) = 32)),
+    CONSTRAINT chk_external_call_key CHECK (((length(key) >= 1) AND (length(key) <= 255)))
+)
+WITH (fillfactor='80');
+
+ALTER TABLE ONLY public.external_call FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.session_head (
+    org_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    message_seq bigint DEFAULT 0 NOT NULL,
+    event_seq bigint DEFAULT 0 NOT NULL,
+    audit_seq bigint DEFAULT 0 NOT NULL,
+    audit_hash bytea DEFAULT decode(repeat('00'::text, 32), 'hex'::text) NOT NULL,
+    last_activity_at timestamp with time zone DEFAULT public.plane_now() NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05');
+
+ALTER TABLE ONLY public.session_head FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.tool_call (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    job_id uuid NOT NULL,
+    step_index integer NOT NULL,
+    "position" integer NOT NULL,
+    tool_name text NOT NULL,
+    tool_digest text,
+    arguments jsonb NOT NULL,
+    input_hash bytea NOT NULL,
+    read_only boolean NOT NULL,
+    on_uncertain text,
+    authorization_id uuid,
+    status text NOT NULL,
+    attempt integer DEFAULT 1 NOT NULL,
+    dispatch_before timestamp with time zone,
+    settle_after timestamp with time zone,
+    result jsonb,
+    result_id uuid,
+    error text,
+    settled_by text,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    finished_at timestamp with time zone,
+    edited boolean DEFAULT false NOT NULL,
+    CONSTRAINT chk_tool_call_end CHECK (((status = ANY (ARRAY['completed'::text, 'failed'::text, 'rejected'::text])) = (finished_at IS NOT NULL))),
+    CONSTRAINT chk_tool_call_hash CHECK ((length(input_hash) = 32)),
+    CONSTRAINT chk_tool_call_intent CHECK ((read_only OR (status = 'rejected'::text) OR ((status = ANY (ARRAY['awaiting'::text, 'allowed'::text, 'approved'::text])) AND (authorization_id IS NOT NULL)) OR ((authorization_id IS NOT NULL) AND (dispatch_before IS NOT NULL) AND (settle_after IS NOT NULL) AND (on_uncertain IS NOT NULL)))),
+    CONSTRAINT chk_tool_call_on_uncertain CHECK ((on_uncertain = ANY (ARRAY['retry_with_key'::text, 'probe'::text, 'ask_human'::text, 'fail'::text]))),
+    CONSTRAINT chk_tool_call_status CHECK ((status = ANY (ARRAY['awaiting'::text, 'allowed'::text, 'approved'::text, 'intended'::text, 'uncertain'::text, 'cleared'::text, 'completed'::text, 'failed'::text, 'rejected'::text])))
+)
+WITH (fillfactor='80');
+
+ALTER TABLE ONLY public.tool_call FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW public.external_call_shown WITH (security_invoker='true') AS
+ SELECT x.org_id,
+    x.call_id AS id,
+    x.session_id,
+    c.job_id,
+    x.agent_id,
+    a.slug AS agent,
+    c.step_index,
+    c.tool_name AS tool,
+    c.tool_digest,
+    c.arguments,
+    encode(c.input_hash, 'hex'::text) AS input_hash,
+    c.edited,
+    x.claims_read_only AS read_only,
+    x.risk,
+    c.on_uncertain,
+    x.timeout_seconds,
+    x.key,
+    c.status,
+    z.verdict,
+    z.rule,
+    c.attempt,
+    c.dispatch_before,
+    c.settle_after,
+    c.result,
+    c.error,
+    c.settled_by,
+    x.policies,
+    x.sender,
+    x.asked_hash,
+    x.asker,
+    x.caused_by,
+    j.status AS job_status,
+    (j.holds <> '{}'::text[]) AS held,
+    r.id AS approval_id,
+    r.status AS approval_status,
+    r.kind AS approval_kind,
+    r.deadline,
+    x.created_at,
+    c.finished_at,
+    s.user_account_id,
+    s.opened_by,
+    j.policies AS request_policies,
+    public.plane_now() AS now,
+    h.event_seq
+   FROM (((((((public.external_call x
+     JOIN public.tool_call c ON (((c.org_id = x.org_id) AND (c.id = x.call_id))))
+     JOIN public.job j ON (((j.org_id = x.org_id) AND (j.id = x.job_id))))
+     JOIN public.agent a ON (((a.org_id = x.org_id) AND (a.id = x.agent_id))))
+     JOIN public.session s ON (((s.org_id = x.org_id) AND (s.id = x.session_id))))
+     JOIN public.session_head h ON (((h.org_id = x.org_id) AND (h.session_id = x.session_id))))
+     LEFT JOIN public.call_authorization z ON (((z.org_id = c.org_id) AND (z.id = c.authorization_id))))
+     LEFT JOIN LATERAL ( SELECT r_1.id,
+            r_1.status,
+            r_1.kind,
+            r_1.deadline
+           FROM (public.approval_invocation i
+             JOIN public.approval_request r_1 ON (((r_1.org_id = i.org_id) AND (r_1.id = i.approval_id))))
+          WHERE ((i.org_id = c.org_id) AND (i.call_id = c.id))
+          ORDER BY i.created_at DESC, r_1.id DESC
+         LIMIT 1) r ON (true));
+
+CREATE FUNCTION public.read_call(p_org uuid, p_call uuid, p_sees uuid) RETURNS SETOF public.external_call_shown
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  return query
+    select c.* from external_call_shown c
+    where c.org_id = p_org and c.id = p_call and (p_sees is null or p_sees in (c.user_account_id, c.opened_by));
+end
+$$;
+
 CREATE FUNCTION public.record_delivery(p_org uuid, p_id uuid, p_claim uuid, p_version integer, p_sent boolean, p_first boolean, p_ref text, p_shown jsonb, p_said jsonb, p_payload jsonb, p_actions text[], p_bodies bytea[]) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -3067,28 +3261,6 @@ begin
 end
 $$;
 
-CREATE TABLE public.agent (
-    org_id uuid NOT NULL,
-    id uuid NOT NULL,
-    team_id uuid NOT NULL,
-    name text NOT NULL,
-    slug text NOT NULL,
-    status text DEFAULT 'ACTIVE'::text NOT NULL,
-    role text NOT NULL,
-    description text,
-    channel_permissions text[] DEFAULT '{}'::text[] NOT NULL,
-    config_version integer DEFAULT 1 NOT NULL,
-    revision integer DEFAULT 1 NOT NULL,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    CONSTRAINT chk_agent_name_not_empty CHECK ((length(TRIM(BOTH FROM name)) > 0)),
-    CONSTRAINT chk_agent_role_not_empty CHECK ((length(TRIM(BOTH FROM role)) > 0)),
-    CONSTRAINT chk_agent_slug_format CHECK (((slug ~ '^[a-z0-9][a-z0-9-]*[a-z0-9]$'::text) AND (length(slug) >= 2))),
-    CONSTRAINT chk_agent_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'DISABLED'::text, 'ARCHIVED'::text])))
-);
-
-ALTER TABLE ONLY public.agent FORCE ROW LEVEL SECURITY;
-
 CREATE TABLE public.agent_version (
     org_id uuid NOT NULL,
     agent_id uuid NOT NULL,
@@ -3186,16 +3358,6 @@ CREATE TABLE public.approval_grant (
 );
 
 ALTER TABLE ONLY public.approval_grant FORCE ROW LEVEL SECURITY;
-
-CREATE TABLE public.approval_invocation (
-    org_id uuid NOT NULL,
-    approval_id uuid NOT NULL,
-    call_id uuid NOT NULL,
-    job_id uuid NOT NULL,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL
-);
-
-ALTER TABLE ONLY public.approval_invocation FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.approval_receipt (
     org_id uuid NOT NULL,
@@ -3367,20 +3529,6 @@ CREATE TABLE public.browser_session (
 
 ALTER TABLE ONLY public.browser_session FORCE ROW LEVEL SECURITY;
 
-CREATE TABLE public.call_authorization (
-    org_id uuid NOT NULL,
-    id uuid NOT NULL,
-    job_id uuid NOT NULL,
-    tool_name text NOT NULL,
-    input_hash bytea NOT NULL,
-    verdict text NOT NULL,
-    rule text NOT NULL,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    CONSTRAINT chk_call_authorization_verdict CHECK ((verdict = ANY (ARRAY['allow'::text, 'deny'::text, 'requires_approval'::text])))
-);
-
-ALTER TABLE ONLY public.call_authorization FORCE ROW LEVEL SECURITY;
-
 CREATE TABLE public.channel_connection (
     org_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -3444,126 +3592,6 @@ CREATE TABLE public.event_default (
 );
 
 ALTER TABLE ONLY public.event_default FORCE ROW LEVEL SECURITY;
-
-CREATE TABLE public.external_call (
-    org_id uuid NOT NULL,
-    call_id uuid NOT NULL,
-    session_id uuid NOT NULL,
-    job_id uuid NOT NULL,
-    agent_id uuid NOT NULL,
-    opener uuid NOT NULL,
-    key text,
-    asker uuid NOT NULL,
-    begun_by uuid,
-    caused_by uuid,
-    asked_hash bytea NOT NULL,
-    risk text NOT NULL,
-    claims_read_only boolean NOT NULL,
-    timeout_seconds double precision NOT NULL,
-    policies text NOT NULL,
-    sender text,
-    settle_at timestamp with time zone,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    callback_id uuid,
-    CONSTRAINT chk_external_call_hash CHECK ((length(asked_hash) = 32)),
-    CONSTRAINT chk_external_call_key CHECK (((length(key) >= 1) AND (length(key) <= 255)))
-)
-WITH (fillfactor='80');
-
-ALTER TABLE ONLY public.external_call FORCE ROW LEVEL SECURITY;
-
-CREATE TABLE public.tool_call (
-    org_id uuid NOT NULL,
-    id uuid NOT NULL,
-    job_id uuid NOT NULL,
-    step_index integer NOT NULL,
-    "position" integer NOT NULL,
-    tool_name text NOT NULL,
-    tool_digest text,
-    arguments jsonb NOT NULL,
-    input_hash bytea NOT NULL,
-    read_only boolean NOT NULL,
-    on_uncertain text,
-    authorization_id uuid,
-    status text NOT NULL,
-    attempt integer DEFAULT 1 NOT NULL,
-    dispatch_before timestamp with time zone,
-    settle_after timestamp with time zone,
-    result jsonb,
-    result_id uuid,
-    error text,
-    settled_by text,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    finished_at timestamp with time zone,
-    edited boolean DEFAULT false NOT NULL,
-    CONSTRAINT chk_tool_call_end CHECK (((status = ANY (ARRAY['completed'::text, 'failed'::text, 'rejected'::text])) = (finished_at IS NOT NULL))),
-    CONSTRAINT chk_tool_call_hash CHECK ((length(input_hash) = 32)),
-    CONSTRAINT chk_tool_call_intent CHECK ((read_only OR (status = 'rejected'::text) OR ((status = ANY (ARRAY['awaiting'::text, 'allowed'::text, 'approved'::text])) AND (authorization_id IS NOT NULL)) OR ((authorization_id IS NOT NULL) AND (dispatch_before IS NOT NULL) AND (settle_after IS NOT NULL) AND (on_uncertain IS NOT NULL)))),
-    CONSTRAINT chk_tool_call_on_uncertain CHECK ((on_uncertain = ANY (ARRAY['retry_with_key'::text, 'probe'::text, 'ask_human'::text, 'fail'::text]))),
-    CONSTRAINT chk_tool_call_status CHECK ((status = ANY (ARRAY['awaiting'::text, 'allowed'::text, 'approved'::text, 'intended'::text, 'uncertain'::text, 'cleared'::text, 'completed'::text, 'failed'::text, 'rejected'::text])))
-)
-WITH (fillfactor='80');
-
-ALTER TABLE ONLY public.tool_call FORCE ROW LEVEL SECURITY;
-
-CREATE VIEW public.external_call_shown WITH (security_invoker='true') AS
- SELECT x.org_id,
-    x.call_id AS id,
-    x.session_id,
-    c.job_id,
-    x.agent_id,
-    a.slug AS agent,
-    c.step_index,
-    c.tool_name AS tool,
-    c.tool_digest,
-    c.arguments,
-    encode(c.input_hash, 'hex'::text) AS input_hash,
-    c.edited,
-    x.claims_read_only AS read_only,
-    x.risk,
-    c.on_uncertain,
-    x.timeout_seconds,
-    x.key,
-    c.status,
-    z.verdict,
-    z.rule,
-    c.attempt,
-    c.dispatch_before,
-    c.settle_after,
-    c.result,
-    c.error,
-    c.settled_by,
-    x.policies,
-    x.sender,
-    x.asked_hash,
-    x.asker,
-    x.caused_by,
-    j.status AS job_status,
-    (j.holds <> '{}'::text[]) AS held,
-    r.id AS approval_id,
-    r.status AS approval_status,
-    r.kind AS approval_kind,
-    r.deadline,
-    x.created_at,
-    c.finished_at,
-    s.user_account_id,
-    s.opened_by,
-    j.policies AS request_policies
-   FROM ((((((public.external_call x
-     JOIN public.tool_call c ON (((c.org_id = x.org_id) AND (c.id = x.call_id))))
-     JOIN public.job j ON (((j.org_id = x.org_id) AND (j.id = x.job_id))))
-     JOIN public.agent a ON (((a.org_id = x.org_id) AND (a.id = x.agent_id))))
-     JOIN public.session s ON (((s.org_id = x.org_id) AND (s.id = x.session_id))))
-     LEFT JOIN public.call_authorization z ON (((z.org_id = c.org_id) AND (z.id = c.authorization_id))))
-     LEFT JOIN LATERAL ( SELECT r_1.id,
-            r_1.status,
-            r_1.kind,
-            r_1.deadline
-           FROM (public.approval_invocation i
-             JOIN public.approval_request r_1 ON (((r_1.org_id = i.org_id) AND (r_1.id = i.approval_id))))
-          WHERE ((i.org_id = c.org_id) AND (i.call_id = c.id))
-          ORDER BY i.created_at DESC, r_1.id DESC
-         LIMIT 1) r ON (true));
 
 CREATE TABLE public.external_tool (
     org_id uuid NOT NULL,
@@ -4023,19 +4051,6 @@ CREATE TABLE public.schema_migration (
     applied_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     CONSTRAINT schema_migration_kind_check CHECK ((kind = ANY (ARRAY['migration'::text, 'function'::text])))
 );
-
-CREATE TABLE public.session_head (
-    org_id uuid NOT NULL,
-    session_id uuid NOT NULL,
-    message_seq bigint DEFAULT 0 NOT NULL,
-    event_seq bigint DEFAULT 0 NOT NULL,
-    audit_seq bigint DEFAULT 0 NOT NULL,
-    audit_hash bytea DEFAULT decode(repeat('00'::text, 32), 'hex'::text) NOT NULL,
-    last_activity_at timestamp with time zone DEFAULT public.plane_now() NOT NULL
-)
-WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05');
-
-ALTER TABLE ONLY public.session_head FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.session_memory (
     org_id uuid NOT NULL,
@@ -5505,6 +5520,71 @@ GRANT ALL ON FUNCTION public.next_deadline() TO cortex_app;
 REVOKE ALL ON FUNCTION public.prepare_event_partitions(months_ahead integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.prepare_event_partitions(months_ahead integer) TO cortex_app;
 
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.agent TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.agent TO cortex_claimer;
+
+GRANT SELECT(id) ON TABLE public.agent TO cortex_claimer;
+
+GRANT SELECT(config_version) ON TABLE public.agent TO cortex_claimer;
+
+GRANT SELECT,INSERT ON TABLE public.approval_invocation TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.call_authorization TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.external_call TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.external_call TO cortex_scheduler;
+
+GRANT SELECT(call_id) ON TABLE public.external_call TO cortex_scheduler;
+
+GRANT UPDATE(begun_by) ON TABLE public.external_call TO cortex_app;
+
+GRANT UPDATE(policies) ON TABLE public.external_call TO cortex_app;
+
+GRANT UPDATE(sender) ON TABLE public.external_call TO cortex_app;
+
+GRANT UPDATE(settle_at) ON TABLE public.external_call TO cortex_app;
+GRANT SELECT(settle_at) ON TABLE public.external_call TO cortex_scheduler;
+
+GRANT UPDATE(callback_id) ON TABLE public.external_call TO cortex_app;
+
+GRANT SELECT,INSERT,UPDATE ON TABLE public.session_head TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(tool_digest) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(arguments) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(input_hash) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(on_uncertain) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(authorization_id) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(status) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(attempt) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(dispatch_before) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(settle_after) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(result) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(result_id) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(error) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(settled_by) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(finished_at) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(edited) ON TABLE public.tool_call TO cortex_app;
+
+GRANT SELECT ON TABLE public.external_call_shown TO cortex_app;
+
 REVOKE ALL ON FUNCTION public.resolve_api_key(p_secret_hash bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.resolve_api_key(p_secret_hash bytea) TO cortex_app;
 
@@ -5531,14 +5611,6 @@ GRANT ALL ON FUNCTION public.resolve_org(p_slug text) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.resolve_orgs(p_before timestamp with time zone, p_before_id uuid, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.resolve_orgs(p_before timestamp with time zone, p_before_id uuid, p_limit integer) TO cortex_app;
-
-GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.agent TO cortex_app;
-
-GRANT SELECT(org_id) ON TABLE public.agent TO cortex_claimer;
-
-GRANT SELECT(id) ON TABLE public.agent TO cortex_claimer;
-
-GRANT SELECT(config_version) ON TABLE public.agent TO cortex_claimer;
 
 GRANT SELECT,INSERT ON TABLE public.agent_version TO cortex_app;
 
@@ -5569,8 +5641,6 @@ GRANT SELECT,INSERT ON TABLE public.approval_event TO cortex_app;
 GRANT SELECT,INSERT ON TABLE public.approval_grant TO cortex_app;
 
 GRANT UPDATE(consumed_at) ON TABLE public.approval_grant TO cortex_app;
-
-GRANT SELECT,INSERT ON TABLE public.approval_invocation TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.approval_receipt TO cortex_app;
 
@@ -5628,8 +5698,6 @@ GRANT SELECT(secret_hash) ON TABLE public.browser_session TO cortex_resolver;
 
 GRANT UPDATE(last_seen_at) ON TABLE public.browser_session TO cortex_app;
 
-GRANT SELECT,INSERT ON TABLE public.call_authorization TO cortex_app;
-
 GRANT SELECT,INSERT,UPDATE ON TABLE public.channel_connection TO cortex_app;
 
 GRANT SELECT(org_id) ON TABLE public.channel_connection TO cortex_resolver;
@@ -5655,57 +5723,6 @@ GRANT UPDATE(suppressed_reason) ON TABLE public.channel_mapping TO cortex_app;
 GRANT UPDATE(removed_at) ON TABLE public.channel_mapping TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.event TO cortex_app;
-
-GRANT SELECT,INSERT ON TABLE public.external_call TO cortex_app;
-
-GRANT SELECT(org_id) ON TABLE public.external_call TO cortex_scheduler;
-
-GRANT SELECT(call_id) ON TABLE public.external_call TO cortex_scheduler;
-
-GRANT UPDATE(begun_by) ON TABLE public.external_call TO cortex_app;
-
-GRANT UPDATE(policies) ON TABLE public.external_call TO cortex_app;
-
-GRANT UPDATE(sender) ON TABLE public.external_call TO cortex_app;
-
-GRANT UPDATE(settle_at) ON TABLE public.external_call TO cortex_app;
-GRANT SELECT(settle_at) ON TABLE public.external_call TO cortex_scheduler;
-
-GRANT UPDATE(callback_id) ON TABLE public.external_call TO cortex_app;
-
-GRANT SELECT,INSERT ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(tool_digest) ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(arguments) ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(input_hash) ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(on_uncertain) ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(authorization_id) ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(status) ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(attempt) ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(dispatch_before) ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(settle_after) ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(result) ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(result_id) ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(error) ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(settled_by) ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(finished_at) ON TABLE public.tool_call TO cortex_app;
-
-GRANT UPDATE(edited) ON TABLE public.tool_call TO cortex_app;
-
-GRANT SELECT ON TABLE public.external_call_shown TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.external_tool TO cortex_app;
 
@@ -5868,8 +5885,6 @@ GRANT SELECT,INSERT ON TABLE public.policy TO cortex_app;
 GRANT SELECT,INSERT ON TABLE public.policy_version TO cortex_app;
 
 GRANT SELECT ON TABLE public.schema_migration TO cortex_app;
-
-GRANT SELECT,INSERT,UPDATE ON TABLE public.session_head TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.session_memory TO cortex_app;
 

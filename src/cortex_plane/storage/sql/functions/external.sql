@@ -13,25 +13,36 @@ create or replace trigger job_external before insert or update of runnable_at on
   for each row when (new.kind = 'external') execute function job_external();
 
 -- A call as its agent sees it.
-drop view if exists external_call_shown;
+drop view if exists external_call_shown cascade;
 create view external_call_shown with (security_invoker = true) as
   select x.org_id, x.call_id as id, x.session_id, c.job_id, x.agent_id, a.slug as agent, c.step_index, c.tool_name as tool,
     c.tool_digest, c.arguments, encode(c.input_hash, 'hex') as input_hash, c.edited, x.claims_read_only as read_only, x.risk,
     c.on_uncertain, x.timeout_seconds, x.key, c.status, z.verdict, z.rule, c.attempt, c.dispatch_before, c.settle_after,
     c.result, c.error, c.settled_by, x.policies, x.sender, x.asked_hash, x.asker, x.caused_by, j.status as job_status, j.holds <> '{}' as held,
     r.id as approval_id, r.status as approval_status, r.kind as approval_kind, r.deadline, x.created_at, c.finished_at,
-    s.user_account_id, s.opened_by, j.policies as request_policies
+    s.user_account_id, s.opened_by, j.policies as request_policies, plane_now() as now, h.event_seq
   from external_call x
   join tool_call c on c.org_id = x.org_id and c.id = x.call_id
   join job j on j.org_id = x.org_id and j.id = x.job_id
   join agent a on a.org_id = x.org_id and a.id = x.agent_id
   join session s on s.org_id = x.org_id and s.id = x.session_id
+  join session_head h on h.org_id = x.org_id and h.session_id = x.session_id
   left join call_authorization z on z.org_id = c.org_id and z.id = c.authorization_id
   left join lateral (
     select r.id, r.status, r.kind, r.deadline from approval_invocation i
     join approval_request r on r.org_id = i.org_id and r.id = i.approval_id
     where i.org_id = c.org_id and i.call_id = c.id order by i.created_at desc, r.id desc limit 1) r on true;
 grant select on external_call_shown to cortex_app;
+
+create or replace function read_call(p_org uuid, p_call uuid, p_sees uuid) returns setof external_call_shown
+  language plpgsql set search_path = public, pg_temp as $$
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  return query
+    select c.* from external_call_shown c
+    where c.org_id = p_org and c.id = p_call and (p_sees is null or p_sees in (c.user_account_id, c.opened_by));
+end
+$$;
 
 -- What a verdict about a new call depends on, in one round trip; no row where the session cannot be seen.
 create or replace function call_context(p_org uuid, p_session uuid, p_sees uuid, p_key text, p_tool text, p_input_hash bytea)
