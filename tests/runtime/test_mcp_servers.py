@@ -104,6 +104,7 @@ async def test_a_database_server_of_the_registry_reads_and_writes(tmp_path: Path
         ({"command": ["x"], "on_uncertain": "probe"}, "on_uncertain"),
         ({"url": "https://x/", "headers": {"A b": "c"}}, "header"),
         ({"url": "https://x/", "headers": {"A": "c\r\nB: d"}}, "line breaks"),
+        ({"name": "plane", "command": ["x"]}, "plane's own"),
     ],
 )
 def test_what_cannot_work_is_refused_where_it_is_written(wrong: dict[str, Any], said: str) -> None:

@@ -191,6 +191,11 @@ class App:
             risk=risk, on_uncertain=on_uncertain, cwd=cwd,
         )  # fmt: skip
         mine = provider_name(f"{server.name}.")
+        if server.name == "plane":
+            raise InvalidApp(
+                f"`{server.name}` cannot be the name of an MCP server: such names are the plane's own.",
+                hint="Give the server another name.",
+            )
         rivals = [each for each in self._servers if _clash(provider_name(f"{each}."), mine)]
         rivals += [tool.name for tool in self._tools.values() if tool.provider_name.startswith(mine)]
         if rivals:
