@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+import cortex_plane.runtime.tools.mcp.connection  # noqa: F401 -- it has an error of its own
 from cortex_plane.adapters.http.problems import STATUS, status_of
 from cortex_plane.domain import errors
 from cortex_plane.domain.errors import CortexError
