@@ -248,8 +248,8 @@ async def test_a_function_that_never_returns_is_left_behind(plane: Client, world
         await asyncio.to_thread(hang)
     with pytest.raises(TimedOut):
         await dream()
-    ends.set()
     assert [row.status for row in await ledger(world)] == [CallStatus.UNCERTAIN, CallStatus.UNCERTAIN]
+    ends.set()
 
 
 @pytest.mark.proves("D.281")
