@@ -26,6 +26,7 @@ from cortex_plane.domain.errors import Conflict, InvalidInput, Unauthenticated, 
 from cortex_plane.operations import approvals, calls
 from tests.adapters.apart import Apart, beside
 from tests.conftest import Urls
+from tests.guards import left_behind_ended
 from tests.people import World
 
 REPOSITORY = Path(__file__).parents[2]
@@ -41,6 +42,7 @@ def server(urls: Urls) -> Iterator[Apart]:
 async def plane(server: Apart, world: World) -> AsyncIterator[Client]:
     async with Client(server.url, world.service.secret) as client:
         yield client
+        await left_behind_ended()
 
 
 @pytest_asyncio.fixture
@@ -48,6 +50,7 @@ async def careful(server: Apart, strict: World) -> AsyncIterator[Client]:
     """A client of an org where everything needs approval."""
     async with Client(server.url, strict.service.secret) as client:
         yield client
+        await left_behind_ended()
 
 
 async def ledger(world: World) -> list[CallShown]:

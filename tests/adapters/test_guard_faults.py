@@ -28,6 +28,7 @@ from cortex_plane.operations.feeds import QUEUE, EventFeed
 from tests.adapters.apart import Apart, beside
 from tests.clock import Clock
 from tests.conftest import Urls
+from tests.guards import left_behind_ended
 from tests.people import World
 
 
@@ -41,6 +42,7 @@ def apart(urls: Urls) -> Iterator[Apart]:
 async def plane(apart: Apart, world: World) -> AsyncIterator[Client]:
     async with Client(apart.url, world.service.secret) as client:
         yield client
+        await left_behind_ended()
 
 
 async def ledger(world: World) -> list[CallShown]:
