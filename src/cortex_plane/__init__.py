@@ -7,6 +7,7 @@ from cortex_plane.client.dialogue import ApprovalPending, Denied
 from cortex_plane.domain.agents import AgentDraft, ModelConfig
 from cortex_plane.domain.connections import ConnectionDraft
 from cortex_plane.domain.errors import CortexError
+from cortex_plane.domain.gates import GateClosed
 from cortex_plane.domain.jobs import JobDraft
 from cortex_plane.domain.journal import ContextMisused, StepFailed, ToolDenied, ToolFailed, WaitTimeout
 from cortex_plane.domain.keys import KeyDraft
@@ -32,6 +33,7 @@ __all__ = [
     "Decision",
     "Denied",
     "DidNotHappen",
+    "GateClosed",
     "Happened",
     "InboundMessage",
     "JobDraft",

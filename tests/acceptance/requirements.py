@@ -484,6 +484,182 @@ REQUIREMENTS = [
     _R("D.253", "Cancel, pause and a stopping worker take effect between two operations; a function that never returns runs out of"
        " its time."),
     _R("D.254", "A dry run tells whether code fits a journal, and performs nothing."),
+    # Atlases as versions, and what is bound to them
+    _R("D.300", "Spec 5's complete example loads as it is written, with a warning for each action that it does not declare; a copy that"
+       " declares them ships without a warning."),
+    _R("D.301", "Every type of trigger is read with its own keys and its priority of spec 5's table; keyword and keyword_match,"
+       " capability_access and capability_gate are the same."),
+    _R("D.302", "A checkpoint says its mode, audience, attempts, guidance, contexts, capabilities, actions, trace and priority."),
+    _R("D.303", "Questions of all six types are read with their validations, hints, options, schemas and on_invalid."),
+    _R("D.304", "The inject modes of contexts (always, on_match, on_demand, risk_based) make gates."),
+    _R("D.305", "checkpoint_config makes the same gates, with `a|b` keywords, `delete_*` actions, confirmation, policy check, synchronous"
+       " trace and budget; what is not enabled makes none."),
+    _R("D.306", "An atlas's policies and actions are read with limits, templates, risk tiers and parameter schemas."),
+    _R("D.307", "A capability that a gate unlocks or stands before begins locked; every other begins open."),
+    _R("D.308", "Undeclared actions, actions that nothing allows, capabilities that stay locked, effects that come too late, questions for"
+       " credentials and notices to nobody are warnings with their lines."),
+    _R("D.309", "The same content has the same manifest, digest and atlas, in YAML or JSON, in whatever order, with whatever comments."),
+    _R("D.310", "Unknown keys are refused with file, line and the nearest valid key, and wrong types with what belongs there."),
+    _R("D.311", "Duplicate ids, dangling references, expressions that could take for ever, schemas that reach outside and combinations"
+       " that cannot work are refused with their lines."),
+    _R("D.312", "The JSON Schema of atlas files is made from what reads them: both accept and refuse the same, where a schema can tell."),
+    _R("D.313", "Every key of an atlas file is documented."),
+    _R("D.314", "JSON and YAML are read strictly: anchors, aliases, tags, bombs, second documents, repeated keys, depth and what cannot be"
+       " stored are refused with their line."),
+    _R("D.315", "Atlas files have limits of size, values, gates and contexts; 100,000 gates are read and compiled."),
+    _R("D.316", "Whatever tree or damaged file comes, it is an atlas or it is refused."),
+    _R("D.317", "`cortex atlas validate` reads files without a plane and tells counts, warnings and faults, with exit codes and as JSON."),
+    _R("D.318", "The JSON Schema of atlas files is served to everybody and printed by `cortex atlas schema`."),
+    _R("D.320", "Stewards and admins publish atlases over REST, client and command line; what is wrong changes nothing and is named with"
+       " its line; every org has its own."),
+    _R("D.321", "A published version never changes: the same content again is answered as it was, other content is refused."),
+    _R("D.322", "Versions of one atlas that are published at once get numbers of their own, and the same one is published once."),
+    _R("D.323", "A retired version binds no new session, and makes way for the newest one that is left; publishing and retiring are on the"
+       " org's audit chain."),
+    _R("D.324", "Two versions are compared: which gates, questions, contexts, capabilities, policies and actions came, went or changed, field"
+       " by field."),
+    _R("D.325", "Every door that opens a session or makes a job binds it to the newest version that holds of each atlas that its agent names;"
+       " what a session is bound to stays, and is shown with it."),
+    _R("D.326", "Where no version of such an atlas holds, nothing begins at any door, and the refusal says what to do."),
+    _R("D.327", "An agent names only atlases of which a version holds."),
+    _R("D.328", "A request may bind its session to more atlases; where it is governed already only stewards and admins add one."),
+    _R("D.329", "Sessions that open while versions are published and retired are bound to exactly one that held, and once."),
+    _R("D.330", "An atlas for authenticated access keeps guests out, at every door and at each message."),
+    _R("D.331", "An atlas that names keys is used with keys of these names alone; whoever comes in a browser or over a channel has none."),
+    _R("D.332", "Compiled atlases are loaded once by however many ask, kept within bounds, and never used where they are not what was"
+       " published."),
+    _R("D.333", "A steward's limit of calls in a minute is counted exactly over all sessions, in the write that sends them; over it nothing of"
+       " the write happens."),
+    _R("D.334", "Minutes that no limit counts any more are forgotten, in every org."),
+    _R("D.335", "A steward is told of what they asked for about their own atlas, without answers and arguments."),
+    _R("D.336", "What a steward is told is written with what it tells, and arrives signed and in order at the webhook of the org that has the"
+       " address of the file, and nowhere else."),
+    # Gates around agents that run elsewhere, and resolutions.
+    _R("D.380", "A call elsewhere that a gate asks about is answered with its questions and is not written: answered, the same call with"
+       " the same key goes on, once. The start of a session asks before anything else."),
+    _R("D.381", "Answers are checked and counted: wrong ones are tries, an accepted one told twice is answered the same, and out of tries the"
+       " call is refused for good or the session ends with the reason."),
+    _R("D.382", "Only the gates of agents that run elsewhere are answered over the API, and only by who may ask in their sessions."),
+    _R("D.383", "Gates and policies both speak of a call elsewhere and the stricter holds; a gate for people is a card with its questions."),
+    _R("D.384", "What was allowed is judged again when it begins; calls and answers at once use a pass, a try and a gate exactly once."),
+    _R("D.385", "Limits are used up by running and never by asking; what is sent again is neither asked about nor counted twice."),
+    _R("D.386", "Custom triggers and validators are not loaded in the API: their gates stay shut there, and say why."),
+    _R("D.387", "The permissions of any session are visible over REST, client and command line, with what did each; the ends of calls and of"
+       " sessions fire their gates."),
+    _R("D.388", "A resolution tells what may be done, with contexts, allowed and denied actions and why, constraints, questions, its time and"
+       " its trace id, by gates and policies together; also where no atlas governs."),
+    _R("D.389", "Keyword gates hear the goal of a resolution, each goal once."),
+    _R("D.390", "Executing needs a resolution that holds when the call is written, covers it, and was made under the same atlases; executions"
+       " at once use a limit up exactly."),
+    _R("D.391", "A resolution is for who asked, a report for calls under it; bad requests leave nothing, and old ones are forgotten."),
+    _R("D.392", "The client resolves, answers, executes and reports, and raises GateClosed with the questions."),
+    _R("D.393", "A guard answers gates from what is written down or by a function, and raises GateClosed otherwise; nothing ran then."),
+    _R("D.394", "The API or the agent killed anywhere between question, answer and call: nothing is repeated, lost, or passed twice."),
+    # Gates, as people see them
+    _R("D.395", "`cortex job watch` tells what gates ask, hear, pass, stop and leave out in a line of plain words each, as it happens."),
+    _R("D.396", "`cortex demo gates`, one command after `cortex up`, shows each mode of a gate and one for a person; its acts happen once."),
+    _R("D.397", "A job's page shows what gates did, on its timeline and as a list, without a reload."),
+    _R("D.398", "A job's page says what it may do now: each action and which gate, policy or capability did it, capabilities, limits,"
+       " questions that wait, and what it is told."),
+    _R("D.399", "The card of a gate for people names the gate and its questions above the arguments, wherever it is shown; the inbox marks it."),
+    _R("D.400", "Staff read atlases in the browser: versions, gates, warnings, who published them, and what one has otherwise than another."),
+    _R("D.401", "What stewards and agents wrote is text on every page and line about gates: escaped, with hidden characters shown, on a phone"
+       " too."),
+    _R("D.402", "Events and facts of gates have the same five names, and are documented."),
+    # Gates around every agent that a worker runs (issue 7).
+    _R("D.360", "A call that a gate stops is refused with the gate's questions, is written down, traced under spec 5's names on the"
+       " session's chain and told in events of the same names; after a valid answer the same call runs."),
+    _R("D.361", "All calls of a response are judged by what held before it: an answer counts from the next response on, a pass is for one"
+       " call with exactly its arguments, and calls on their way use up a pass each."),
+    _R("D.362", "Questions of the session are the last thing the model reads; guidance and contexts are part of its system prompt; the"
+       " window has room for both, compacting leaves them alone, and a session without an atlas is told nothing of gates."),
+    _R("D.363", "While a gate of the session asks, a text ends nothing and other calls are refused: each such response is a try, and out of"
+       " tries the job fails with the reason, as does every later job of the session."),
+    _R("D.364", "Nothing that a model says opens a gate but a valid answer to a question that it was asked: forged unlocks, other names,"
+       " extra arguments and tools with the plane's names are refused."),
+    _R("D.365", "Capability gates open until they are locked, several gates before one call are all passed, advice goes to the prompt and"
+       " observation to the trail alone."),
+    _R("D.366", "Budgets and rate limits are used up by calls that run, also by several of one response, and never by asking."),
+    _R("D.367", "Whatever a call uses up is written in the commit that has its intent, or the result of a call that only reads."),
+    _R("D.368", "An agent asks for what its stewards wrote down by its name, and has it from its next request on."),
+    _R("D.369", "Gates of the end look on when a session is terminated: once, in the transaction that ends it."),
+    _R("D.370", "A trace with `force_sync_trace` is durable before the model is asked and before a call is sent."),
+    _R("D.371", "A gate for people becomes an approval of the call, or of the session's first call, whose card shows the gate's questions;"
+       " approving it passes the gate."),
+    _R("D.372", "Gates, then policies, and the stricter verdict holds; policies see the higher risk; where a gate or an atlas wants a person,"
+       " no standing approval speaks for them."),
+    _R("D.373", "A hold, a cancellation or a decision between question and answer changes nothing of what gates remember, and what was"
+       " approved is judged by its gates again."),
+    _R("D.374", "Apps register triggers and validators for gates, sync or async; what cannot be one is refused where it is declared."),
+    _R("D.375", "A trigger or validator that is missing, late, raises or answers nonsense opens nothing: blocking gates fire, what other gates"
+       " forbid is forbidden and they are skipped on the trail, answers are not accepted."),
+    _R("D.376", "A code agent hears of a gate by `GateClosed` with its questions, answers with `ctx.answer`, and gets the same again when it"
+       " goes on; its branches need a pass each; it does not end while a gate of the session asks."),
+    _R("D.377", "Jobs of one session share its gates: whoever was overtaken looks again, and what one pass or one limit allows happens"
+       " once; a steward's limit of a minute makes a job wait."),
+    _R("D.378", "Killed at any commit between question and answer, a job goes on at the question: no gated effect happens without its pass,"
+       " what is sent again is charged once, and gates that cannot be read are not gone around."),
+    _R("D.379", "No sequence of a model's responses runs a gated action without its gate passed, by the ledger and by the chain."),
+    # How gates are evaluated
+    _R("D.340", "Every trigger fires when it should and not again: the start once for each atlas, keywords for each input, intervals"
+       " also after a restart, custom triggers where their code said so, in the order of priorities."),
+    _R("D.341", "Advice and observation hold nobody up; who only looks on changes nothing, and an evaluation that changes nothing"
+       " gives the same state."),
+    _R("D.342", "Budgets of gates, size and time leave out the least important and trace it; what blocks or restricts is never left out."),
+    _R("D.343", "deny, then questions, approval, rate limit, budget, allow, and else deny; over several atlases deny wins, and no gate"
+       " allows again what another one denies."),
+    _R("D.344", "An answer is for exactly one call, by its action and arguments; answers that nobody asked for change nothing."),
+    _R("D.345", "Tries are capped: a gate of the session ends it, a gate of a call shuts that call, and other arguments or many other"
+       " questions give no fresh tries; gates that are gone open nothing."),
+    _R("D.346", "A capability opens when all its gates are passed, stays open until it is locked, and is no way around the gate of"
+       " another one."),
+    _R("D.347", "People pass the gates that they were shown with the call that they approve, and no others."),
+    _R("D.348", "Rate limits and budgets count what runs; what is left and until when is told with the verdict."),
+    _R("D.349", "Guidance is added, replaced within its own atlas, and expires; what the model reads is made of the state alone."),
+    _R("D.350", "Every type of question with every rule and every `on_invalid`; no answer is asked for again, whatever follows from a"
+       " wrong one."),
+    _R("D.351", "`false`, \"not understood\", too long, and forbidden words in another case, Unicode form, alphabet or spelled out are"
+       " not accepted; whatever is answered is judged."),
+    _R("D.352", "Regular expressions of stewards take linear time; those that could not are refused."),
+    _R("D.353", "Without its validator an answer is not accepted, and no validator saves one that is wrong anyway."),
+    _R("D.354", "Of very many globs and keywords those that match are found without looking at the others, as people read them."),
+    _R("D.355", "A machine of boundaries, answers, forgeries, calls and approvals in any order: no gated call is allowed without its"
+       " gates, no deny is overridden, the state survives its row, and evaluation is deterministic."),
+    _R("D.356", "Scenarios play a session under an atlas event by event and tell each difference from what is expected."),
+    _R("D.357", "Scenario files are read strictly: every fault with its line, and any tree is read or refused."),
+    _R("D.358", "`cortex atlas test` plays scenarios without a plane, with a readable report, JSON and exit codes."),
+    # Spec 5, as far as gates are evaluated
+    _R("S5.1", "session_start and interactive checkpoints fire when the session begins."),
+    _R("S5.2", "Patterns of actions: exact, prefix, suffix and middle wildcards."),
+    _R("S5.3", "action_post fires after an action, error_occurred where an error is detected."),
+    _R("S5.4", "Keyword triggers match any, all, a phrase or a regex, with or without regard to case."),
+    _R("S5.5", "risk_threshold fires where a call's tier reaches its own."),
+    _R("S5.6", "time_interval and count_interval fire every so many seconds and actions."),
+    _R("S5.7", "Custom triggers fire by their id."),
+    _R("S5.8", "Blocking stops until it is answered, advisory tells, observational only records to TRACE."),
+    _R("S5.9", "checkpoint_triggered, _response, _passed and _blocked have spec 5's payloads; force_sync_trace marks them."),
+    _R("S5.10", "Optional budgets limit checkpoints per input, injected size and time."),
+    _R("S5.11", "Checkpoints allow and deny actions."),
+    _R("S5.12", "A blocking checkpoint presents its questions, validates the responses, and lets the action through."),
+    _R("S5.13", "capability_access gates the use of a capability."),
+    _R("S5.14", "Checkpoints unlock and lock capabilities and inject contexts."),
+    _R("S5.15", "Guidance is appended or replaces, has a priority, and is removed after a checkpoint or a time."),
+    _R("S5.16", "Guidance of the format system_instruction is a system-level instruction; text, markdown and JSON are knowledge."),
+    _R("S5.17", "Questions are text, boolean, acknowledgment, choice, number or json."),
+    _R("S5.18", "Answers are validated by pattern, lengths, and words that they must and must not contain."),
+    _R("S5.19", "An invalid answer is retried by default, blocks, continues with a warning, or is only recorded."),
+    _R("S5.20", "The runtime enforces checkpoints: an LLM cannot bypass them."),
+    _R("S5.21", "The complete atlas example loads: steward, capabilities, checkpoints, contexts, policies and actions."),
+    _R("S5.22", "Every trigger is written as spec 5 writes it, and has the priority of its table."),
+    _R("S5.23", "Only stewards define checkpoints; what is published is never changed."),
+    _R("S5.24", "The steward's access keys and rate limit are enforced."),
+    _R("S5.25", "The steward's notifications go to their webhook."),
+    _R("S5.26", "The resolution flow: atlases, checkpoints, questions, effects, policies, and an answer with the allowed actions."),
+    _R("S5.27", "All checkpoint events are recorded to TRACE: triggered, response, passed, blocked."),
+    _R("S5.28", "checkpoint_config, the form for a whole atlas, makes checkpoints of its own."),
+    _R("S5.29", "Custom triggers and validators are code that cannot hold up or open anything."),
+    _R("S5.30", "Checkpoints are cheap: compiled once, looked up by what matches."),
+    _R("S5.31", "Checkpoint flows can be tested: trigger, questions, validation, effects."),
 ]  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from tests.adapters.visitors import Visitor, asked, fields_of, open_shop
 from tests.clock import Clock
 from tests.people import World
 
-PAGES = ("/", "/jobs", f"/jobs/{new_id()}", f"/approvals/{new_id()}", "/live")
+PAGES = ("/", "/jobs", f"/jobs/{new_id()}", f"/approvals/{new_id()}", "/live", "/atlases", "/atlases/none")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
     " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -240,6 +240,8 @@ async def test_every_page_has_the_strict_policy_once(http: httpx.AsyncClient, wo
         await visitor.get("/jobs"),
         await visitor.get(f"/jobs/{new_id()}"),
         await visitor.get("/inbox/live"),
+        await visitor.get("/atlases"),
+        await visitor.get("/atlases/none"),
         await http.get("/"),
         await http.get("/login"),
         await http.get(await link_of(world)),

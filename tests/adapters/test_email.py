@@ -213,6 +213,15 @@ async def test_the_subject_says_why(change: dict[str, Any], earlier: str | None,
         assert "nothing expires" in got.text
 
 
+@pytest.mark.proves("D.399")
+async def test_the_questions_of_a_gate_are_mailed_above_the_arguments() -> None:
+    asked = "By approving you pass the gate money (Money):\n- Is <b>it</b> owed?"
+    got = await mailed(replace(CARD, rule="gate:demo.support/money", question=asked))
+    assert got.text.index("Is <b>it</b> owed?") < got.text.index("Arguments, ")
+    assert "Is &lt;b&gt;it&lt;/b&gt; owed?" in got.html
+    assert "nothing expires" not in got.text
+
+
 @pytest.mark.proves("D.138")
 def test_only_what_a_person_must_know_is_mailed() -> None:
     channel = EmailChannel(SmtpServer.parse("smtp://127.0.0.1:1"), "c@d")

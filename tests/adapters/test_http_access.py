@@ -17,8 +17,8 @@ JUDGED = (
     "not_a_person", "guest_cannot_decide", "not_an_approver", "approval_not_found", "not_your_absence", "absence_not_found",
     "not_yours_to_revoke",
 )  # fmt: skip
-OF_ITS_AGENT = ("not_its_agent", "calls_open")
-"""A call that is under way is its agent's alone, and keeps its session open."""
+OF_ITS_AGENT = ("not_its_agent", "calls_open", "resolution_not_found")
+"""A call that is under way is its agent's alone, and keeps its session open; acting under a resolution is for who asked."""
 ASKED_OF_EACH = (Permission.APPROVAL_DECIDE, Permission.ABSENCE_WRITE)
 """Whoever has these may ask; whether they may do it is said by the thing itself."""
 

@@ -24,6 +24,7 @@ from cortex_plane.domain.jobs import Cancellation, JobDraft
 from cortex_plane.domain.keys import KeyDraft
 from cortex_plane.domain.members import MemberDraft, Role
 from cortex_plane.domain.model_keys import ModelKeyDraft, Provider
+from cortex_plane.domain.resolutions import ResolutionRequest
 from cortex_plane.domain.sessions import SessionDraft, SessionKind
 from cortex_plane.domain.teams import TeamDraft
 from cortex_plane.operations import (
@@ -36,12 +37,14 @@ from cortex_plane.operations import (
     linking,
     members,
     model_keys,
+    resolutions,
     sessions,
     steering,
     teams,
 )
 from cortex_plane.storage.database import Database
 from tests.adapters.stages import SHIP_HASH, asking_agent, asking_job, card_of, held_job
+from tests.atlases import plain, publish
 from tests.credentials import token_for
 from tests.notifications import dead_letter
 from tests.people import World
@@ -50,12 +53,22 @@ from tests.standing_approvals import given_standing
 from tests.tool_confirmations import DIGEST, confirmed
 from tests.webhooks import System
 
-FREE_FORM = frozenset({"payload", "context", "metadata", "skill_config", "arguments", "parameters"})
+FREE_FORM = frozenset(
+    {"payload", "context", "metadata", "skill_config", "arguments", "parameters", "answers"}
+)
 """The fields that take any JSON object."""
 ANY_JSON = frozenset({"result"})
 """The fields that take any JSON."""
 IN_TWO_DAYS = (datetime.now(UTC) + timedelta(days=2)).isoformat()
-OPEN = frozenset({"/healthz", "/readyz", "/schemas/checkpoint/v1.json", "/v1/approvals/decide"})
+HELLO = {
+    "checkpoint_id": "hello",
+    "trigger": {"type": "session_start"},
+    "mode": "blocking",
+    "questions": [{"question_id": "ok", "question": "Shall we begin?", "response_type": "boolean"}],
+}
+OPEN = frozenset(
+    {"/healthz", "/readyz", "/schemas/checkpoint/v1.json", "/schemas/atlas/v1.json", "/v1/approvals/decide"}
+)
 """What needs no key."""
 SERVICES = frozenset(
     {"POST /v1/connections/{connection_id}/messages", "POST /v1/connections/{connection_id}/link"}
@@ -99,6 +112,10 @@ class Stage:
     """A message that was given up."""
     standing: str
     """A standing approval, from a request of whoever opened the session."""
+    atlas: str
+    """It has two versions."""
+    atlas_version: str
+    next_atlas_version: str
     confirmation: str
     """Of the tool `files.read_query`, in the version `DIGEST`."""
     elsewhere: str
@@ -107,6 +124,12 @@ class Stage:
     """Another one, which ends."""
     elsewhere_call: str
     """A call of it that has begun; the digest of its arguments is `SHIP_HASH`."""
+    gated: str
+    """A session of an agent that runs elsewhere, whose gate `hello` asks."""
+    resolution: str
+    """Of `ship.now` with the arguments of `SHIP_HASH`, in `elsewhere_ending`."""
+    executed_call: str
+    """A call that was executed under it."""
     mapping: str
     """Of whoever opened the session."""
     invited: str
@@ -175,6 +198,14 @@ class Stage:
         begun = CallDraft(tool="ship.now", arguments={"version": "1"}, dispatch=True, sender="stage")
         elsewhere_call = await calls.authorize(db, apart, elsewhere.id, begun)
         await model_keys.put(db, admin, Provider.ANTHROPIC, ModelKeyDraft(key="sk-ant-of-the-stage-0001"))
+        atlas, versions = random_id(), [random_id(), random_id()]
+        for version in versions:
+            await publish(world, plain(atlas, version))
+        await publish(world, plain("com.example.gated", random_id(), checkpoints=[HELLO]))
+        gated = SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL, atlases=["com.example.gated"])
+        about = ResolutionRequest(action="ship.now", arguments={"version": "1"})
+        resolution = await resolutions.resolve(db, apart, failing.id, about)
+        executed = await resolutions.execute(db, apart, resolution.id, begun)
         return cls(
             team=str(team.id),
             spare_team=str(spare_team.id),
@@ -202,6 +233,12 @@ class Stage:
             elsewhere=str(elsewhere.id),
             elsewhere_ending=str(failing.id),
             elsewhere_call=str(elsewhere_call.id),
+            gated=str((await sessions.create(db, apart, gated)).id),
+            resolution=str(resolution.id),
+            executed_call=str(executed.id),
+            atlas=atlas,
+            atlas_version=versions[0],
+            next_atlas_version=versions[1],
             confirmation=await confirmed(world),
             mapping=str(mapping.id),
             invited=str(invited.member.id),
@@ -254,6 +291,7 @@ def random_id() -> str:
 def examples(s: Stage) -> list[Example]:
     """In an order in which all of them succeed one after the other. Bodies name every field there is."""
     team = {"team": s.team}
+    atlas_version = {"atlas_id": s.atlas, "version": s.atlas_version}
     member = {"member_id": s.member}
     connection = {"connection_id": s.connection}
     hook = {"connection_id": s.hook}
@@ -396,7 +434,9 @@ def examples(s: Stage) -> list[Example]:
         Example("DELETE /v1/agents/{agent}", {"agent": s.spare_agent}),
         Example(
             "POST /v1/sessions",
-            body={"agent": s.agent, "kind": "external", "title": "A run", "context": {"ticket": 7}},
+            body={
+                "agent": s.agent, "kind": "external", "title": "A run", "context": {"ticket": 7}, "atlases": [s.atlas],
+            },
         ),
         Example(
             "GET /v1/sessions",
@@ -432,6 +472,39 @@ def examples(s: Stage) -> list[Example]:
             body={"status": "completed", "result": {"ok": True}, "error": None, "attempt": 1, "probed": False},
         ),
         Example(
+            "POST /v1/sessions/{session_id}/resolve",
+            {"session_id": s.elsewhere},
+            body={
+                "goal": "Ship it", "action": "ship.now", "arguments": {"version": "1"}, "risk": "low",
+                "ttl_seconds": 60,
+                "request": "handbook",
+            },
+        ),
+        Example("GET /v1/resolutions/{resolution_id}", {"resolution_id": s.resolution}),
+        Example(
+            "POST /v1/resolutions/{resolution_id}/execute",
+            {"resolution_id": s.resolution},
+            body={
+                "tool": "ship.now", "arguments": {"version": "1"}, "risk": "low", "timeout_seconds": 5.0,
+                "on_uncertain": "fail", "dispatch": True, "sender": "stage", "says": "Now?",
+                "parameters": {"type": "object"}, "read_only": False, "key": "stage-2", "callback": s.hook,
+            },
+        ),
+        Example(
+            "POST /v1/resolutions/{resolution_id}/report",
+            {"resolution_id": s.resolution},
+            body={
+                "call": s.executed_call,
+                "outcome": {"status": "completed", "result": {"ok": True}, "error": None, "attempt": 1, "probed": False},
+            },
+        ),
+        Example(
+            "POST /v1/sessions/{session_id}/answers",
+            {"session_id": s.gated},
+            body={"gate": "hello", "answers": {"ok": True}, "call": None},
+        ),
+        Example("GET /v1/sessions/{session_id}/permissions", {"session_id": s.gated}),
+        Example(
             "POST /v1/sessions/{session_id}/complete",
             {"session_id": s.elsewhere},
             body={"result": {"n": 1}, "error": None},
@@ -449,7 +522,7 @@ def examples(s: Stage) -> list[Example]:
             "POST /v1/jobs",
             body={
                 "agent": s.agent, "payload": {"task": "deploy"}, "session_id": s.session, "max_retries": 2,
-                "policies": [demanded],
+                "policies": [demanded], "atlases": [s.atlas],
             },
         ),
         Example(
@@ -559,6 +632,19 @@ def examples(s: Stage) -> list[Example]:
         ),
         Example("POST /v1/policies/simulate", body={"text": "policies: []", "within_seconds": 60}),
         Example(
+            "POST /v1/atlases", body={"manifest": plain("com.example.stage", "1"), "name": "stage.json"}
+        ),
+        Example("GET /v1/atlases", query=limit),
+        Example("GET /v1/atlases/{atlas_id}", {"atlas_id": s.atlas}),
+        Example("GET /v1/atlases/{atlas_id}/versions", {"atlas_id": s.atlas}, limit),
+        Example("GET /v1/atlases/{atlas_id}/versions/{version}", atlas_version, {"source": "true"}),
+        Example(
+            "GET /v1/atlases/{atlas_id}/diff",
+            {"atlas_id": s.atlas},
+            {"from": s.atlas_version, "to": s.next_atlas_version},
+        ),
+        Example("POST /v1/atlases/{atlas_id}/versions/{version}/retire", atlas_version),
+        Example(
             "PUT /v1/model-keys/{provider}", {"provider": "openai"}, body={"key": "sk-of-the-stage-0002"}
         ),
         Example("GET /v1/model-keys"),
@@ -587,6 +673,7 @@ def examples(s: Stage) -> list[Example]:
         Example("POST /v1/tools/confirmations/{confirmation_id}/revoke", {"confirmation_id": s.confirmation}),
         Example("GET /v1/workers"),
         Example("GET /schemas/checkpoint/v1.json"),
+        Example("GET /schemas/atlas/v1.json"),
         Example("GET /healthz"),
         Example("GET /readyz"),
         Example("GET /metrics"),

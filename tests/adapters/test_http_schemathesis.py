@@ -35,6 +35,7 @@ from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.storage.database import Database
 from tests.adapters.stages import SHIP_HASH
 from tests.adapters.test_http_routes import SERVICES, Stage
+from tests.atlases import plain
 from tests.conftest import PAGES, Urls
 from tests.people import Person, World
 from tests.receivers import nowhere
@@ -122,7 +123,7 @@ def _known(stage: Stage, operation: Operation) -> dict[str, list[Any]]:
         "mapping_id": [stage.invited_mapping if of_member else stage.mapping],
         "absence_id": [stage.absence],
         "delegate_id": [stage.colleague],
-        "to": [stage.colleague],
+        "to": [stage.next_atlas_version] if "/atlases/" in operation.path else [stage.colleague],
         "starts_at": [SOON],
         "ends_at": [LATER],
         "since": [SOON],
@@ -138,7 +139,9 @@ def _known(stage: Stage, operation: Operation) -> dict[str, list[Any]]:
         "session_id": [stage.elsewhere_ending]
         if operation.path.endswith("/fail")
         else [stage.elsewhere]
-        if operation.path.endswith(("/calls", "/complete"))
+        if operation.path.endswith(("/calls", "/complete", "/resolve"))
+        else [stage.gated]
+        if operation.path.endswith(("/answers", "/permissions"))
         else [stage.session, stage.ending_session],
         "job_id": [stage.job, stage.cancelled_job, stage.held_job, stage.held_job],
         "call_id": [stage.elsewhere_call] if operation.path.startswith("/v1/calls") else [stage.call],
@@ -149,7 +152,10 @@ def _known(stage: Stage, operation: Operation) -> dict[str, list[Any]]:
         else [stage.approval, stage.card],
         "standing_id": [stage.standing],
         "confirmation_id": [stage.confirmation],
+        "resolution_id": [stage.resolution],
+        "gate": ["hello"],
         "tool": ["files.read_query"],
+        **_resolved(stage, operation.path),
         "app": ["office"],
         "digest": [DIGEST],
         "provider": ["anthropic"] if deletes else ["openai", "anthropic"],
@@ -157,9 +163,24 @@ def _known(stage: Stage, operation: Operation) -> dict[str, list[Any]]:
         "sender": ["stage"],
         "result_id": [stage.result],
         "text": ["policies: []"],
-        "version": ["0", "1"],
+        "version": [stage.atlas_version] if "/atlases/" in operation.path else ["0", "1"],
+        "atlas_id": [stage.atlas],
+        "from": [stage.atlas_version],
+        "atlases": [[], [stage.atlas]],
+        "manifest": [plain("com.example.fuzzed", "1"), plain("com.example.fuzzed", "2")],
         **(_DECIDED | {"approval_id": [stage.approval]} if operation.path.endswith("_id}/decide") else {}),
     }
+
+
+def _resolved(stage: Stage, path: str) -> dict[str, list[Any]]:
+    """What was resolved, for the routes that are about it."""
+    if path.endswith("/report"):
+        return {"call": [stage.executed_call]}
+    if path.endswith("/resolve"):
+        return {"action": ["ship.now"]}
+    if path.endswith("/execute"):
+        return {"tool": ["ship.now"], "arguments": [{"version": "1"}]}
+    return {}
 
 
 def _aim(case: Case, known: dict[str, list[Any]], data: st.DataObject) -> None:
@@ -217,6 +238,7 @@ def _turn(operation: Operation) -> int:
             "/complete",
             "/fail",
             "/outcome",
+            "/report",
             "/cancel",
             "/revoke",
             "/settle",

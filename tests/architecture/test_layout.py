@@ -26,8 +26,8 @@ ALLOWED_IN = ("manifests/", "domain/trace.py", "domain/checkpoint", "runtime/pro
 def test_the_public_names_are_these() -> None:
     assert sorted(cortex_plane.__all__) == [
         "AgentDraft", "App", "ApprovalPending", "Client", "ConnectionDraft", "Context", "ContextMisused", "CortexError",
-        "Decision", "Denied", "DidNotHappen", "Happened", "InboundMessage", "JobDraft", "KeyDraft", "ModelConfig", "Role",
-        "Secret", "StepFailed", "ToolContext", "ToolDenied", "ToolError", "ToolFailed", "UncertainOutcome", "WaitTimeout",
+        "Decision", "Denied", "DidNotHappen", "GateClosed", "Happened", "InboundMessage", "JobDraft", "KeyDraft", "ModelConfig",
+        "Role", "Secret", "StepFailed", "ToolContext", "ToolDenied", "ToolError", "ToolFailed", "UncertainOutcome", "WaitTimeout",
         "__version__",
     ]  # fmt: skip
     for name in cortex_plane.__all__:

@@ -70,7 +70,7 @@ def agent(task: dict[str, Any]) -> dict[str, Any]:
 
     @plane.guard(
         "world.act", agent="deployer", on_uncertain=kind, key=task["key"], wait=task["wait"], patience=30,
-        timeout=300, probe=probe if kind == "probe" else None,
+        timeout=300, probe=probe if kind == "probe" else None, answers=task.get("answers"),
     )  # fmt: skip
     def act(name: str) -> dict[str, Any]:
         call = current_call()

@@ -5,6 +5,7 @@ Counted by the outside world's own log: nothing is repeated, and nothing is lost
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,6 +30,7 @@ from cortex_plane.operations import approvals, calls, deadlines
 from tests.clock import Clock
 from tests.conftest import Urls
 from tests.crash.elsewhere import Elsewhere, elsewhere
+from tests.external_gates import desk, gate, governed, question
 from tests.people import World
 
 KINDS = ("retry_with_key", "probe", "ask_human", "fail")
@@ -49,6 +51,8 @@ class Stand:
         self.machine, self.world, self.urls, self.clock = machine, world, urls, clock
         self.url = ""
         self.name = self.key = ""
+        self.answers: dict[str, dict[str, Any]] | None = None
+        """What it answers to gates."""
 
     async def serve(self, at: str | None = None, log: Path | None = None) -> None:
         told = await self.machine.do("api", database=self.urls.app, at=at, log=str(log) if log else None)
@@ -62,7 +66,7 @@ class Stand:
     ) -> dict[str, Any]:
         return await self.machine.do(
             "agent", url=self.url, secret=self.world.service.secret, outside=self.machine.outside.url, kind=kind,
-            key=self.key, name=self.name, at=at, log=str(log) if log else None, wait=wait,
+            key=self.key, name=self.name, at=at, log=str(log) if log else None, wait=wait, answers=self.answers,
         )  # fmt: skip
 
     async def acts(self) -> int:
@@ -196,3 +200,78 @@ async def test_the_api_dies_anywhere(stand: Stand, tmp_path: Path) -> None:
         assert await stand.acts() == 1, at
         assert await stand.status() is CallStatus.COMPLETED
     assert await stand.cards() == []
+
+
+GATED = [
+    gate("agree", {"type": "session_start"}, questions=[question("yes", "boolean")]),
+    gate(
+        "sure", {"type": "action_pre", "patterns": ["world.*"]}, questions=[question("ack", "acknowledgment")]
+    ),
+]
+"""One question for the session, and one for each call."""
+
+
+@pytest_asyncio.fixture
+async def gated(stand: Stand) -> Stand:
+    """The same where gates ask; the agent knows what to answer."""
+    policies = [
+        {"policy_id": "act", "type": "allow", "actions": ["world.*"]},
+        {"policy_id": "few", "type": "budget", "actions": ["world.*"], "max_calls": 1},
+    ]
+    await governed(stand.world, desk(gates=GATED, policies=policies))
+    stand.answers = {"agree": {"yes": True}, "sure": {"ack": "understood"}}
+    return stand
+
+
+async def _trace(admin: asyncpg.Connection, name: str) -> int:
+    """How often a fact of the call's gate is on the chain of the newest session."""
+    found: int = await admin.fetchval(
+        "select count(*) from audit_entry e where e.action = $1"
+        " and convert_from(e.body, 'utf8')::jsonb #>> '{data,checkpoint_id}' = 'sure'"
+        " and e.session_id = (select s.id from session s order by s.created_at desc, s.id desc limit 1)",
+        name,
+    )
+    return found
+
+
+@pytest.mark.proves("D.394")
+@pytest.mark.parametrize(
+    "at_points",
+    [r"(commit|\w+_call):after", pytest.param(r".", marks=pytest.mark.soak)],
+    ids=["writes", "all"],
+)
+async def test_the_api_dies_anywhere_while_gates_are_passed(
+    gated: Stand, admin: asyncpg.Connection, tmp_path: Path, at_points: str
+) -> None:
+    """An answer that was accepted stays accepted, a pass is for one act, and the budget of one is used up once."""
+    log = tmp_path / "points"
+    await gated.serve(log=log)
+    gated.begin()
+    assert "returned" in await gated.run("ask_human")
+    passed = [point for point in read(log) if not point.startswith("authenticate")]
+    begins = passed.index("call_context:before#1")
+    killed = [point for point in passed[begins:] if re.match(at_points, point)]
+    assert {"authorize_call:after#1", "settle_call:after#1"} <= set(killed)
+    # The answers to both gates, and the questions before them, are transactions.
+    first_call = killed.index("authorize_call:after#1")
+    assert len([point for point in killed[:first_call] if point.startswith("commit:after#")]) >= 4, killed
+    for at in killed:
+        await gated.serve(at=at)
+        gated.begin()
+        told = await gated.run("ask_human", wait=30)
+        assert (told["status"], "returned" in told) == (0, True), (at, told)
+        assert await gated.acts() == 1, at
+        assert await gated.status() is CallStatus.COMPLETED
+        assert await _trace(admin, "checkpoint_passed") == 1, at
+    assert await gated.cards() == []
+
+
+@pytest.mark.proves("D.394")
+async def test_the_agent_dies_anywhere_while_gates_are_passed(gated: Stand, tmp_path: Path) -> None:
+    passed = await points(gated, "ask_human", tmp_path / "points")
+    for at in passed:
+        gated.begin()
+        assert (await gated.run("ask_human", at=at))["status"] == -9, at
+        assert await gated.acts() == int(passed.index(at) >= passed.index("act:after#1"))
+        await gated.time_goes_by()
+        await finished(gated, "ask_human", at)

@@ -21,6 +21,7 @@ from cortex_plane.domain.jobs import Cancellation, JobDraft, JobStatus
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.model_keys import ModelKeyDraft, Provider
 from cortex_plane.domain.models import Usage
+from cortex_plane.domain.resolutions import ResolutionRequest
 from cortex_plane.domain.sessions import SessionDraft, SessionKind
 from cortex_plane.domain.signals import SignalDraft
 from cortex_plane.domain.usage import ModelCall
@@ -33,6 +34,7 @@ from cortex_plane.operations import (
     jobs,
     linking,
     model_keys,
+    resolutions,
     roots,
     sessions,
     signals,
@@ -40,6 +42,7 @@ from cortex_plane.operations import (
 )
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage import events, webhooks
+from tests.atlases import plain, publish
 from tests.notifications import dead_letter
 from tests.people import World
 from tests.standing_approvals import given_standing
@@ -93,6 +96,7 @@ async def populate(world: World) -> None:
     await _signal(world)
     await _call_elsewhere(world)
     await confirmed(world)
+    await _govern(world)
     await roots.make(world.db, world.org_id)
     for _ in range(2):
         link = await browser_sessions.issue_own_login_link(world.db, world.admin.actor)
@@ -113,12 +117,28 @@ async def _signal(world: World) -> None:
     await steering.cancel(world.db, world.admin.actor, job.id, Cancellation())
 
 
+async def _govern(world: World) -> None:
+    """An atlas, a session that is bound to it, what its gates remember, and a minute in which a call ran."""
+    await publish(world, plain("com.example.governed", "1.0.0"))
+    draft = SessionDraft(agent=world.agent.slug, atlases=["com.example.governed"])
+    session = await sessions.create(world.db, world.admin.actor, draft)
+    gates = {"revision": 0, "state": {"executed": 1}, "minutes": {"com.example.governed": 9}}
+    async with world.db.transaction(world.org_id) as tx:
+        await tx.rows("select record_gates($1, $2, $3, plane_now())", world.org_id, session.id, gates)
+
+
 async def _call_elsewhere(world: World) -> None:
-    """A call of an agent that runs elsewhere: allowed, and not begun."""
+    """A call of an agent that runs elsewhere, under a resolution: allowed, and not begun."""
     draft = SessionDraft(agent=world.agent.slug, kind=SessionKind.EXTERNAL)
     session = await sessions.create(world.db, world.admin.actor, draft)
     asked = CallDraft(tool="pay.out", parameters={"type": "object"}, key="order-1")
-    await calls.authorize(world.db, world.admin.actor, session.id, asked)
+    allowed = await calls.authorize(world.db, world.admin.actor, session.id, asked)
+    request = ResolutionRequest(action="pay.out")
+    given = await resolutions.resolve(world.db, world.admin.actor, session.id, request)
+    async with world.db.transaction(world.org_id) as tx:
+        await tx.rows(
+            "select execute_resolution($1, $2, $3, plane_now())", world.org_id, given.id, allowed.id
+        )
 
 
 async def _spend(world: World, held: Held) -> None:

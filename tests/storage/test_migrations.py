@@ -128,8 +128,8 @@ OF_0001 = {
 
 
 LATER_THAN_0001 = {
-    "advance_job", "approvals", "browser_sessions", "callbacks", "claiming", "count_suspended_sessions", "credentials", "deliver_message",
-    "events", "external", "identities", "ingest_message", "journal", "memories", "outbox", "policies", "resolvers", "roots", "session_guard", "signals", "standing_approvals",
+    "advance_job", "approvals", "atlas_access", "atlas_minutes", "atlas_notices", "browser_sessions", "callbacks", "claiming", "count_suspended_sessions", "credentials", "deliver_message",
+    "events", "external", "gates", "identities", "ingest_message", "journal", "memories", "outbox", "policies", "resolutions", "resolvers", "roots", "session_guard", "signals", "standing_approvals",
     "webhooks", "workers",
 }  # fmt: skip
 

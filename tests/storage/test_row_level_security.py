@@ -48,6 +48,8 @@ DEFINERS = {
     "find_unrooted": "cortex_scheduler",
     "find_untold_signals": "cortex_scheduler",
     "forget_signals": "cortex_scheduler",
+    "forget_atlas_minutes": "cortex_scheduler",
+    "forget_resolutions": "cortex_scheduler",
 }
 ROLES = ("cortex_app", "cortex_resolver", "cortex_claimer", "cortex_scheduler")
 
@@ -125,6 +127,11 @@ async def test_nothing_opens_another_way_to_the_rows(admin: asyncpg.Connection) 
         ("text_chunk", "scheduler_deletes", "DELETE", "['cortex_scheduler']"),
         ("signal", "scheduler", "SELECT", "['cortex_scheduler']"),
         ("signal", "scheduler_deletes", "DELETE", "['cortex_scheduler']"),
+        ("atlas_minute", "scheduler", "SELECT", "['cortex_scheduler']"),
+        ("atlas_minute", "scheduler_deletes", "DELETE", "['cortex_scheduler']"),
+        ("resolution", "scheduler", "SELECT", "['cortex_scheduler']"),
+        ("resolution", "scheduler_deletes", "DELETE", "['cortex_scheduler']"),
+        ("resolution", "scheduler_updates", "UPDATE", "['cortex_scheduler']"),
         ("job_wait", "scheduler", "SELECT", "['cortex_scheduler']"),
         ("job_wait", "scheduler_deletes", "DELETE", "['cortex_scheduler']"),
         ("job", "scheduler_of_waits", "SELECT", "['cortex_scheduler']"),

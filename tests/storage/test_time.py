@@ -36,6 +36,7 @@ AHEAD = {
     ("identity_code", "expires_at"): START + LINK_CODE_LIFE,
     ("identity_guess", "forget_at"): START + WRONG_LIFE,
     ("standing_approval", "expires_at"): START + timedelta(hours=1),
+    ("resolution", "expires_at"): START + timedelta(minutes=5),
     ("member_absence", "ends_at"): START + timedelta(days=1),
 }
 

@@ -29,6 +29,7 @@ REFERENCE = "cortex_plane.bootstrap.demo:app"
 CRASH_REFERENCE = "cortex_plane.bootstrap.demo:crash_app"
 AGENT = "release-demo"
 CRASH_AGENT = "release-crash"
+GATES_AGENT = "support-demo"
 FOLDER = "demo"
 ACTS = "acts.jsonl"
 ENVIRONMENTS = ("staging", "production")
@@ -52,14 +53,14 @@ async def check_health(environment: str) -> dict[str, Any]:
 
 async def tag_release(version: str, ctx: ToolContext) -> dict[str, Any]:
     """Tag a version. Whoever tags with the same key twice has tagged once."""
-    if not _happened(ctx):
-        _act(ctx, {"act": "tag", "version": version})
+    if not has_acted(ctx):
+        act(ctx, {"act": "tag", "version": version})
     return {"tag": f"v{version}"}
 
 
 async def _was_deployed(version: str, environment: str, ctx: ToolContext) -> Happened | DidNotHappen:
     """The probe of `deploy`: look at the outside world instead of guessing."""
-    if _happened(ctx):
+    if has_acted(ctx):
         return Happened({"environment": environment, "version": version})
     return DidNotHappen()
 
@@ -70,7 +71,7 @@ async def deploy(version: str, environment: str, ctx: ToolContext) -> dict[str, 
         raise ToolError(
             f"There is no environment {environment!r}.", hint=f"There are: {', '.join(ENVIRONMENTS)}."
         )
-    _act(ctx, {"act": "deploy", "version": version, "environment": environment})
+    act(ctx, {"act": "deploy", "version": version, "environment": environment})
     # The window in which `cortex demo crash` kills the worker: it happened, and nobody knows yet.
     await asyncio.sleep(float(os.environ.get("CORTEX_DEMO_SLOW", "0")))
     return {"environment": environment, "version": version}
@@ -89,7 +90,7 @@ def acts() -> list[dict[str, Any]]:
 
 
 def deployed(environment: str) -> str | None:
-    versions = [act["version"] for act in acts() if act.get("environment") == environment]
+    versions = [done["version"] for done in acts() if done.get("environment") == environment]
     return versions[-1] if versions else None
 
 
@@ -97,11 +98,13 @@ def _file() -> Path:
     return load().home / FOLDER / ACTS
 
 
-def _happened(ctx: ToolContext) -> bool:
-    return any(act["key"] == ctx.idempotency_key for act in acts())
+def has_acted(ctx: ToolContext) -> bool:
+    """Whether this very call did what it does, in this attempt or an earlier one."""
+    return any(done["key"] == ctx.idempotency_key for done in acts())
 
 
-def _act(ctx: ToolContext, what: Mapping[str, Any]) -> None:
+def act(ctx: ToolContext, what: Mapping[str, Any]) -> None:
+    """Do something to the outside world, once and for good."""
     _file().parent.mkdir(parents=True, exist_ok=True)
     with _file().open("a") as file:
         file.write(json.dumps({"key": ctx.idempotency_key, "job": str(ctx.job_id), **what}) + "\n")
@@ -145,6 +148,10 @@ policies:
     when: agent == "{AGENT}"
     effect: requires_approval
     template: dev_only
+  - name: the-gates-demo-is-left-to-its-gates
+    target: "*"
+    when: agent == "{GATES_AGENT}"
+    effect: allow
 """
 
 

@@ -54,6 +54,23 @@ def run_demo(
     raise typer.Exit(0 if ended.status is JobStatus.COMPLETED else 1)
 
 
+@app.command("gates")
+def run_gates(
+    message: Annotated[str, typer.Argument(help="What the agent is asked to do.")] = "",
+) -> None:
+    """An agent under an atlas: its gates ask it, advise it, look on, and one of them waits for you."""
+    from cortex_plane.bootstrap import demo_gates
+
+    draft = JobDraft(agent=demo_gates.AGENT, payload={"text": message or demo_gates.MESSAGE})
+    job = run(lambda plane: plane.jobs.submit(draft))
+    said(f"job {job.id}")
+    said(f"its gates: cortex atlas get {demo_gates.ATLAS}")
+    said(f"the last one is for you: in the browser, or: cortex approval list --job {job.id}")
+    ended = run(lambda plane: watch(plane, job.id, INTERVAL, as_json=False))
+    _show_acts(job.id)
+    raise typer.Exit(0 if ended.status is JobStatus.COMPLETED else 1)
+
+
 @app.command()
 def crash(version: Version = "2.4.0") -> None:
     """Kill a worker with SIGKILL in the middle of a side effect, and see the job resume without repeating it."""
@@ -127,5 +144,5 @@ def _show_acts(job_id: UUID) -> int:
     mine = [act for act in demo.acts() if act["job"] == str(job_id)]
     said(f"what happened to the outside world ({load().home / demo.FOLDER / demo.ACTS}):")
     for act in mine:
-        tell(f"   {short(act['act'], 50)} {short(act['version'], 100)}")
+        tell(f"   {short(act['act'], 50)} {short(act.get('version', act.get('ticket', '')), 100)}")
     return len([act for act in mine if act["act"] == "deploy"])

@@ -19,6 +19,7 @@ from cortex_plane.adapters.cli import (
     absences,
     agents,
     approvals,
+    atlases,
     audit,
     calls,
     connections,
@@ -57,7 +58,7 @@ db = typer.Typer(no_args_is_help=True, help="The database: migrate it, look at i
 doctor = typer.Typer(help="Examine this machine, the database and the API.")
 for noun, commands in {
     "org": orgs, "team": teams, "member": members, "user": users, "absence": absences, "key": keys, "model-key": model_keys, "connection": connections, "agent": agents,
-    "session": sessions, "call": calls, "job": jobs, "signal": signals, "approval": approvals, "standing": standing_approvals, "delivery": deliveries, "policy": policies, "tool": tools, "workers": workers, "audit": audit,
+    "session": sessions, "call": calls, "job": jobs, "signal": signals, "approval": approvals, "standing": standing_approvals, "delivery": deliveries, "policy": policies, "atlas": atlases, "tool": tools, "workers": workers, "audit": audit,
 }.items():  # fmt: skip
     app.add_typer(commands.app, name=noun)
 app.command("usage")(usage.usage)

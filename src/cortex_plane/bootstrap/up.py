@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.panel import Panel
 
 from cortex_plane.adapters.telemetry.logs import configure_logs
-from cortex_plane.bootstrap import databases, demo, serving, supervisor
+from cortex_plane.bootstrap import databases, demo, demo_gates, serving, supervisor
 from cortex_plane.bootstrap.reaching import reach_of
 from cortex_plane.client.access import ACCESS_FILE, read_access, write_private
 from cortex_plane.domain.errors import AlreadyExists
@@ -54,13 +54,15 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
                 if settings.database_url is None:
                     # Somebody's own database is theirs to set up.
                     await demo.prepare(db, admin)
+                    await demo_gates.prepare(db, admin)
                 link = (await browser_sessions.issue_own_login_link(db, admin)).url_path
                 environment = {
                     "DATABASE_URL": app_url,
                     "CORTEX_HOME": str(settings.home.resolve()),
                     "CORTEX_GRACE_SECONDS": str(min(settings.grace_seconds, supervisor.GRACE_SECONDS)),
                 }
-                arguments = ["--app", demo.REFERENCE, *(f"--app={reference}" for reference in apps)]
+                loaded = (demo.REFERENCE, demo_gates.REFERENCE, *apps)
+                arguments = [f"--app={reference}" for reference in loaded]
                 seconds = time.monotonic() - started
                 async with supervisor.one_worker(arguments, environment, settings.home / WORKER_LOG):
                     await serving.serve(
@@ -132,6 +134,7 @@ def _welcome(home: Path, url: str, link: str, secret: str | None, seconds: float
             "[dim]Try in another terminal:[/]\n"
             f"  {cortex} demo run     [dim]an agent ships a release, and stops before it deploys: approve it in the inbox[/]\n"
             f"  {cortex} demo crash   [dim]its worker is killed in the middle of a side effect[/]\n"
+            f"  {cortex} demo gates   [dim]gates ask an agent, advise it, look on, and call you[/]\n"
             f"  {cortex} job list\n"
             f"  {cortex} audit verify\n\n"
             f"[dim]API document: {url}/openapi.json · ready after {seconds:.1f} s · Ctrl-C stops it[/]",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from cortex_plane.client.resolutions import Resolutions
 from cortex_plane.client.transport import Transport
 from cortex_plane.domain.calls import (
     CallDraft,
@@ -19,6 +20,8 @@ from cortex_plane.domain.calls import (
     OutcomeStatus,
 )
 from cortex_plane.domain.effects import CallStatus
+from cortex_plane.domain.gate_drafts import AnswerReceipt
+from cortex_plane.domain.resolutions import Permissions, Resolution, ResolutionRequest
 from cortex_plane.domain.sessions import Session
 
 
@@ -80,6 +83,41 @@ class ExternalSession:
     ) -> ExternalCall:
         """``more`` are the fields of `CallDraft`: risk, key, on_uncertain, dispatch …"""
         return await self._calls.authorize(self.id, CallDraft(tool=tool, arguments=arguments or {}, **more))
+
+    async def resolve(
+        self, goal: str | None = None, action: str | None = None, arguments: dict[str, Any] | None = None, **more: Any
+    ) -> Resolution:  # fmt: skip
+        """What may be done now. ``more`` are the other fields of `ResolutionRequest`: request, risk, ttl_seconds."""
+        request = ResolutionRequest(goal=goal, action=action, arguments=arguments or {}, **more)
+        return await self._resolutions.resolve(self.id, request)
+
+    async def execute(
+        self, resolution: Resolution, tool: str, arguments: dict[str, Any] | None = None, **more: Any
+    ) -> ExternalCall:
+        """Begin a call that the resolution covers."""
+        draft = CallDraft(tool=tool, arguments=arguments or {}, **more)
+        return await self._resolutions.execute(resolution.id, draft)
+
+    async def report(
+        self,
+        resolution: Resolution,
+        call: ExternalCall,
+        status: OutcomeStatus | str,
+        *,
+        result: Any = None,
+        error: str | None = None,
+    ) -> OutcomeReceipt:
+        return await self._resolutions.report(resolution.id, call, status, result=result, error=error)
+
+    async def answer(self, gate: str, answers: dict[str, Any], *, call: str | None = None) -> AnswerReceipt:
+        return await self._resolutions.answer(self.id, gate, answers, call=call)
+
+    async def permissions(self) -> Permissions:
+        return await self._resolutions.permissions(self.id)
+
+    @property
+    def _resolutions(self) -> Resolutions:
+        return Resolutions(self._calls._transport)
 
     async def complete(self, result: dict[str, Any] | None = None) -> Session:
         return await self._end("complete", Ending(result=result))

@@ -14,9 +14,10 @@ import httpx
 from cortex_plane.client.absences import Absences
 from cortex_plane.client.access import ACCESS_FILE, HOME, read_access
 from cortex_plane.client.approvals import Approvals
+from cortex_plane.client.atlases import Atlases
 from cortex_plane.client.calls import Calls
 from cortex_plane.client.deliveries import Deliveries
-from cortex_plane.client.guarding import PATIENCE_SECONDS, WAIT_SECONDS, F, guard
+from cortex_plane.client.guarding import PATIENCE_SECONDS, WAIT_SECONDS, Answers, F, OnGate, guard
 from cortex_plane.client.identities import Identities
 from cortex_plane.client.lines import Lines
 from cortex_plane.client.nouns import (
@@ -32,6 +33,7 @@ from cortex_plane.client.nouns import (
     Workers,
 )
 from cortex_plane.client.policies import Policies
+from cortex_plane.client.resolutions import Resolutions
 from cortex_plane.client.signals import Signals
 from cortex_plane.client.standing_approvals import StandingApprovals
 from cortex_plane.client.tools import ToolConfirmations, Tools
@@ -77,12 +79,14 @@ class Client:
         self.agents = Agents(self._transport)
         self.sessions = Sessions(self._transport)
         self.calls = Calls(self._transport)
+        self.resolutions = Resolutions(self._transport)
         self.jobs = Jobs(self._transport)
         self.signals = Signals(self._transport)
         self.approvals = Approvals(self._transport)
         self.standing_approvals = StandingApprovals(self._transport)
         self.deliveries = Deliveries(self._transport)
         self.policies = Policies(self._transport)
+        self.atlases = Atlases(self._transport)
         self.audit = Audit(self._transport)
         self.workers = Workers(self._transport)
         self.tools = Tools(self._transport)
@@ -141,6 +145,8 @@ class Client:
         key: Callable[..., str] | str | None = None,
         probe: Callable[..., Any] | None = None,
         leave_out: Sequence[str] = (),
+        answers: Answers | None = None,
+        on_gate: OnGate | None = None,
     ) -> Callable[[F], F]:
         """Put a function behind the plane: each call is authorised first, and its outcome is kept.
 
@@ -149,10 +155,12 @@ class Client:
         ``key``: what names the act, as text or made from the arguments; the same key again never acts twice.
         ``probe`` looks whether an act happened that nobody knows of (`on_uncertain="probe"`), and needs a ``timeout``.
         ``leave_out``: parameters that nobody is shown; all others reach the function as plain JSON copies of what was shown.
+        ``answers``: what to answer to gates, by gate and question. ``on_gate`` is asked instead, with the questions of one
+        gate, and returns the answers, or None; without an answer the call raises `GateClosed`.
         """
         return guard(
             self._lines, name, agent=agent, risk=risk, read_only=read_only, on_uncertain=on_uncertain, timeout=timeout,
-            wait=wait, patience=patience, key=key, probe=probe, leave_out=leave_out,
+            wait=wait, patience=patience, key=key, probe=probe, leave_out=leave_out, answers=answers, on_gate=on_gate,
         )  # fmt: skip
 
     async def me(self) -> Me:

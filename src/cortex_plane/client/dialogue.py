@@ -1,6 +1,6 @@
 """What a guard says to the plane, and when it lets the function run: written once, without any I/O.
 
-A dialogue is a generator. It yields what must be done next (`Send`, `Run`, `Probe`, `Pause`) and gets the answer; a driver does
+A dialogue is a generator. It yields what must be done next (`Send`, `Run`, `Probe`, `Ask`, `Pause`) and gets the answer; a driver does
 it, in a thread or in an event loop. Every request may be repeated: the key, the name of this try and the number of the attempt
 see to it that it counts once.
 """
@@ -21,6 +21,7 @@ import orjson
 from cortex_plane.domain.canonical import canonical, check_json
 from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, InvalidInput, TooMany, Unavailable
 from cortex_plane.domain.fields import MAX_OBJECT_BYTES
+from cortex_plane.domain.gates import GateClosed
 from cortex_plane.domain.tools import DidNotHappen, Happened, ToolError, UncertainOutcome
 
 log = logging.getLogger("cortex_plane.guard")
@@ -28,6 +29,8 @@ log = logging.getLogger("cortex_plane.guard")
 POLL_SECONDS = 30.0
 HELD_SECONDS = 1.0
 MAX_RENEWALS = 3
+MAX_GATES = 20
+"""Rounds of questions that are answered before one call; gates that ask more than that are left to whoever called."""
 _TOLD = "_told_of_a_call"
 UNSTORABLE = "unstorable"
 NO_CALL: Mapping[str, Any] = {"id": "", "approval_id": None, "key": None, "deadline": None}
@@ -117,11 +120,18 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
+class Ask:
+    """A gate asks: give its answers, or None."""
+
+    asked: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     seconds: float
 
 
-Step = Send | Run | Probe | Pause
+Step = Send | Run | Probe | Ask | Pause
 Dialogue = Generator[Step, Any, Any]
 Insist = Callable[[Send], Dialogue]
 
@@ -136,6 +146,9 @@ class Asking:
     wait: float
     patience: float
     has_probe: bool = False
+    answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By gate, as it is named plainly or with its atlas."""
+    has_answerer: bool = False
     sender: str = field(default_factory=lambda: uuid4().hex)
     pid: int = field(default_factory=os.getpid)
     ends: float = 0.0
@@ -188,9 +201,8 @@ class Asking:
         body = {**self.draft, "dispatch": True, "sender": self.sender}
         while True:
             try:
-                return (
-                    yield from self._timed(Send("POST", f"/v1/sessions/{session}/calls", body, begins=True))
-                )
+                send = Send("POST", f"/v1/sessions/{session}/calls", body, begins=True)
+                return (yield from self._let_through(send, session))
             except Conflict as error:
                 if error.code != "external_held" or time.monotonic() >= self.ends:
                     raise
@@ -220,7 +232,8 @@ class Asking:
         body |= {"renew": True} if renew else {}
         body |= {"did_not_happen": True} if did_not_happen else {}
         try:
-            return (yield from self._timed(Send("POST", f"/v1/calls/{call['id']}/intent", body, begins=True)))
+            send = Send("POST", f"/v1/calls/{call['id']}/intent", body, begins=True)
+            return (yield from self._let_through(send, call["session_id"]))
         except Conflict as error:
             if error.code not in _LOOK_AGAIN:
                 raise
@@ -228,6 +241,44 @@ class Asking:
             yield Pause(0.05)
         found = yield from self._insisted(Send("GET", f"/v1/calls/{call['id']}"))
         return found
+
+    def _let_through(self, send: Send, session: str) -> Dialogue:
+        """Gates that ask are answered, where this guard knows the answers; then it is sent again."""
+        for _ in range(MAX_GATES):
+            try:
+                return (yield from self._timed(send))
+            except GateClosed as closed:
+                for asked in closed.questions:
+                    yield from self._answered(closed, session, asked)
+        return (yield from self._timed(send))
+
+    def _answered(self, closed: GateClosed, session: str, asked: dict[str, Any]) -> Dialogue:
+        name = f"{asked['atlas']}/{asked['gate']}"
+        answers = self.answers.get(name, self.answers.get(asked["gate"]))
+        known = answers is not None
+        if not known and asked.get("more_questions"):
+            return  # Too much is asked at once to be told: its turn comes with the next try.
+        if not known and self.has_answerer:
+            answers = yield Ask(asked)
+        if answers is None:
+            raise closed
+        body = {"gate": name, "answers": dict(answers), "call": asked["call"]}
+        try:
+            told = yield from self._insisted(Send("POST", f"/v1/sessions/{session}/answers", body))
+        except Conflict as error:
+            if error.code != "gate_not_waiting":
+                raise
+            return  # Somebody else answered it meanwhile: the call says what is left.
+        if not told["passed"] and (known or told["shut"]):
+            # What is written down does not get better by being said again.
+            faults = "; ".join(f"{id}: {said}" for id, said in told["faults"].items())
+            raise GateClosed(
+                f"The gate `{asked['gate']}` did not accept its answers: {faults}.",
+                hint="Correct the answers and call it again."
+                if not told["shut"]
+                else "It is shut: go another way.",
+                questions=closed.questions,
+            )
 
     def _timed(self, send: Send) -> Dialogue:
         """Every try counts its own time: the one that is answered says how long the call may still begin."""

@@ -16,7 +16,7 @@ import inspect
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 from uuid import uuid4
@@ -24,6 +24,7 @@ from uuid import uuid4
 import orjson
 
 from cortex_plane.client.dialogue import (
+    Ask,
     Asking,
     Dialogue,
     NotJson,
@@ -45,6 +46,8 @@ from cortex_plane.domain.fields import MAX_OBJECT_BYTES
 from cortex_plane.domain.tools import OnUncertain, Risk, is_tool_name
 
 F = TypeVar("F", bound=Callable[..., Any])
+Answers = Mapping[str, Mapping[str, Any]]
+OnGate = Callable[[dict[str, Any]], Any]
 
 WAIT_SECONDS = 300.0
 PATIENCE_SECONDS = 10.0
@@ -93,6 +96,8 @@ class Declared:
     key: Callable[..., str] | str | None
     probe: Callable[..., Any] | None
     leave_out: frozenset[str]
+    answers: Answers
+    on_gate: OnGate | None
 
 
 def guard(
@@ -109,6 +114,8 @@ def guard(
     key: Callable[..., str] | str | None = None,
     probe: Callable[..., Any] | None = None,
     leave_out: Sequence[str] = (),
+    answers: Answers | None = None,
+    on_gate: OnGate | None = None,
 ) -> Callable[[F], F]:
     """What `Client.guard` does; see there."""
 
@@ -120,7 +127,7 @@ def guard(
         declared = Declared(
             tool=name or default_name(function), agent=agent, risk=Risk(risk), read_only=read_only,
             on_uncertain=OnUncertain(on_uncertain), timeout=timeout, wait=wait, patience=patience, key=key,
-            probe=probe, leave_out=frozenset(leave_out),
+            probe=probe, leave_out=frozenset(leave_out), answers=answers or {}, on_gate=on_gate,
         )  # fmt: skip
         _require_sense(declared)
         guarded = Guarded(lines, function, declared)
@@ -228,6 +235,8 @@ class Guarded:
                 return None
             case Probe(arguments=arguments):
                 return _settled(self._probe(cast("inspect.BoundArguments", bound), arguments))
+            case Ask(asked=asked):
+                return _settled(cast("OnGate", self._declared.on_gate)(asked))
             case Run():
                 given = self._given(cast("inspect.BoundArguments", bound), step)
                 return self._run(functools.partial(self._function, *given.args, **given.kwargs), step)
@@ -280,6 +289,9 @@ class Guarded:
                 return None
             case Probe(arguments=arguments):
                 found = self._probe(bound, arguments)
+                return await found if inspect.isawaitable(found) else found
+            case Ask(asked=asked):
+                found = cast("OnGate", self._declared.on_gate)(asked)
                 return await found if inspect.isawaitable(found) else found
             case Run():
                 given = self._given(bound, step)
@@ -347,7 +359,8 @@ class Guarded:
             draft["parameters"] = self._schema
         asking = Asking(
             session=functools.partial(self._lines.session, declared.agent), draft=draft, wait=declared.wait,
-            patience=declared.patience, has_probe=declared.probe is not None,
+            patience=declared.patience, has_probe=declared.probe is not None, answers=declared.answers,
+            has_answerer=declared.on_gate is not None,
         )  # fmt: skip
         return self._with(bound, orjson.loads(exact)), asking
 

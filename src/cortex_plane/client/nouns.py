@@ -9,6 +9,7 @@ from uuid import UUID
 
 from cortex_plane.client.calls import Calls, ExternalSession
 from cortex_plane.client.events import Lost
+from cortex_plane.client.resolutions import Resolutions
 from cortex_plane.client.transport import Transport
 from cortex_plane.domain.agents import Agent, AgentChange, AgentDraft, AgentStatus, AgentVersion
 from cortex_plane.domain.audit import AuditRecord, Verification
@@ -25,6 +26,7 @@ from cortex_plane.domain.connections import (
 from cortex_plane.domain.credentials import SecretRotation, SecretRotationDraft
 from cortex_plane.domain.effects import Answer, Question
 from cortex_plane.domain.events import Event
+from cortex_plane.domain.gate_drafts import AnswerReceipt
 from cortex_plane.domain.jobs import (
     Cancellation,
     Job,
@@ -42,6 +44,7 @@ from cortex_plane.domain.members import Member, MemberChange, MemberDraft, Role
 from cortex_plane.domain.memories import SessionMemory
 from cortex_plane.domain.messages import Delivery, InboundMessage, Message, MessageDraft
 from cortex_plane.domain.orgs import NewOrg, Org, OrgChange, OrgDraft
+from cortex_plane.domain.resolutions import Permissions, Resolution, ResolutionRequest
 from cortex_plane.domain.roots import AuditRoot, RootMade
 from cortex_plane.domain.sessions import (
     Session,
@@ -264,6 +267,19 @@ class Sessions(_Noun):
         return await self._transport.one(
             SessionReceipt, "POST", f"/v1/sessions/{id}/resume", body=Resumption(note=note)
         )
+
+    async def permissions(self, id: UUID) -> Permissions:
+        """What is allowed in it now, and what did it."""
+        return await Resolutions(self._transport).permissions(id)
+
+    async def resolve(self, id: UUID, request: ResolutionRequest) -> Resolution:
+        return await Resolutions(self._transport).resolve(id, request)
+
+    async def answer(
+        self, id: UUID, gate: str, answers: dict[str, Any], *, call: str | None = None
+    ) -> AnswerReceipt:
+        """Of an agent that runs elsewhere."""
+        return await Resolutions(self._transport).answer(id, gate, answers, call=call)
 
     async def send(self, id: UUID, text: str, *, idempotency_key: str | None = None) -> Delivery:
         return await self._transport.one(

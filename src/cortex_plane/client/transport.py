@@ -24,6 +24,7 @@ from cortex_plane.domain.errors import (
     Unavailable,
 )
 from cortex_plane.domain.events import Event
+from cortex_plane.domain.gates import GateClosed
 from cortex_plane.domain.values import adapter, parse
 
 T = TypeVar("T")
@@ -41,7 +42,11 @@ _BY_STATUS: dict[int, type[CortexError]] = {
     503: Unavailable,
     504: Unavailable,
 }
-_BY_CODE: dict[str, type[CortexError]] = {AlreadyExists.code: AlreadyExists, InUse.code: InUse}
+_BY_CODE: dict[str, type[CortexError]] = {
+    AlreadyExists.code: AlreadyExists,
+    InUse.code: InUse,
+    GateClosed.code: GateClosed,
+}
 
 
 class Transport:
@@ -156,4 +161,5 @@ def problem(answer: httpx.Response) -> CortexError:
         )
     kind = _BY_CODE.get(code) or _BY_STATUS.get(answer.status_code, CortexError)
     fields = "".join(f" {e['field']}: {e['message']}." for e in said.get("errors", []))
-    return kind(message + fields, code=code, hint=hint, request_id=said.get("request_id"))
+    asked = {"questions": said["questions"]} if "questions" in said else {}
+    return kind(message + fields, code=code, hint=hint, request_id=said.get("request_id"), **asked)

@@ -46,6 +46,8 @@ class Permission(StrEnum):
     DELIVERY_WRITE = "delivery.write"
     POLICY_READ = "policy.read"
     POLICY_WRITE = "policy.write"
+    ATLAS_READ = "atlas.read"
+    ATLAS_WRITE = "atlas.write"
     TOOL_READ = "tool.read"
     TOOL_CONFIRM = "tool.confirm"
     WORKER_READ = "worker.read"
@@ -96,6 +98,8 @@ GRANTS: dict[Permission, frozenset[Role]] = {
     Permission.DELIVERY_WRITE: frozenset({_R.ADMIN, _R.OPERATOR}),
     Permission.POLICY_READ: _STAFF,
     Permission.POLICY_WRITE: frozenset({_R.ADMIN, _R.STEWARD}),
+    Permission.ATLAS_READ: _STAFF,
+    Permission.ATLAS_WRITE: frozenset({_R.ADMIN, _R.STEWARD}),
     Permission.TOOL_READ: _STAFF | {_R.MEMBER},
     Permission.TOOL_CONFIRM: frozenset({_R.ADMIN, _R.STEWARD}),
     Permission.AUDIT_READ: frozenset({_R.ADMIN, _R.STEWARD, _R.OPERATOR}),

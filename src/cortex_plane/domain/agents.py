@@ -14,7 +14,9 @@ from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
 from cortex_plane.domain.fields import (
+    ATLAS_ID_PATTERN,
     DRAFT,
+    MAX_ATLASES,
     SLUG_PATTERN,
     ChannelType,
     JsonObject,
@@ -126,6 +128,8 @@ class SkillSettings:
     approval: ApprovalTimes
     run: str | None = None
     """The function of the app that is the agent; None for an agent that follows its model."""
+    atlases: tuple[str, ...] = ()
+    """The atlases that its sessions are bound to."""
 
     @classmethod
     def of(cls, config: dict[str, Any]) -> SkillSettings:
@@ -138,6 +142,7 @@ class SkillSettings:
             on_prompt_change=PromptChange(config.get("on_prompt_change") or "continue"),
             approval=ApprovalTimes.of(config.get("approval")),
             run=config.get("run"),
+            atlases=tuple(config.get("atlases") or ()),
         )
 
 
@@ -167,6 +172,7 @@ def _settings_known(config: dict[str, Any]) -> dict[str, Any]:
         given = config.get(name)
         if given is not None and not (isinstance(given, list) and all(isinstance(t, str) for t in given)):
             raise PydanticCustomError(name, "{name} must be a list of tool names", {"name": name})
+    _check_atlases(config.get("atlases"))
     run = config.get("run")
     if run is not None and not (isinstance(run, str) and is_agent_name(run)):
         raise PydanticCustomError(
@@ -189,6 +195,22 @@ def _settings_known(config: dict[str, Any]) -> dict[str, Any]:
             "app", "app must be the name of an app: lower-case letters, digits and dashes"
         )
     return config
+
+
+def _check_atlases(given: Any) -> None:
+    if given is None:
+        return
+    if not (
+        isinstance(given, list)
+        and len(given) <= MAX_ATLASES
+        and all(isinstance(each, str) and re.fullmatch(ATLAS_ID_PATTERN, each) for each in given)
+        and len(set(given)) == len(given)
+    ):
+        raise PydanticCustomError(
+            "atlases",
+            "atlases must be a list of at most {most} different atlas ids, such as `com.acme.support`",
+            {"most": MAX_ATLASES},
+        )
 
 
 SkillConfig = Annotated[JsonObject, AfterValidator(_settings_known)]

@@ -123,7 +123,8 @@ class NewRequest:
 
     def terms_hash(self, causes: Sequence[UUID]) -> bytes:
         """Calls join one request only where all of this is the same for them, and who asked for them too."""
-        parts = (self.tool_digest or "", *sorted(map(str, causes)))
+        question = hashlib.sha256(self.question.encode()).hexdigest() if self.question is not None else ""
+        parts = (self.tool_digest or "", question, *sorted(map(str, causes)))
         return hashlib.sha256(adapter(Terms).dump_json(self.terms) + "|".join(parts).encode()).digest()
 
 

@@ -48,6 +48,8 @@ class Assignment:
     """What its submitter asked for beyond them."""
     waited_seconds: float | None
     """How long it was ready to go on; None where it is new."""
+    bound: dict[str, Any] | None
+    """The atlases that its session is bound to, and what their gates remember; None where it is bound to none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +79,8 @@ class Write:
     """JSON each; calls and outcomes name theirs by its number, from 1."""
     again: tuple[UUID, ...] = ()
     dispatches: bool = False
+    reads: bool = False
+    """Calls that only read are next."""
     stored: tuple[tuple[UUID, bytes], ...] = ()
     reply: str | None = None
     status: JobStatus | None = None

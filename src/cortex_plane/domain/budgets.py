@@ -20,7 +20,7 @@ def estimated_prompt(request: Request) -> int:
     made only where it would clearly be too much."""
     if is_scripted(request.model):
         return tokens(heard(request))
-    length = len(request.system_prompt or "")
+    length = len(request.system_prompt or "") + len(request.notice)
     length += sum(
         len(tool.name) + len(tool.description) + len(str(tool.parameters)) for tool in request.tools
     )

@@ -9,8 +9,19 @@ from uuid import UUID
 
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.effects import ToolCall
-from cortex_plane.domain.models import AssistantTurn, CallRequest, CallResult, ToolTurn, Turn, UserTurn
+from cortex_plane.domain.models import (
+    AssistantTurn,
+    CallRequest,
+    CallResult,
+    Response,
+    StopReason,
+    ToolTurn,
+    Turn,
+    UserTurn,
+)
 from cortex_plane.domain.windows import Entry, Thread
+
+SILENCE = "(Nobody said anything in between.)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,10 +43,33 @@ class StepRow:
     response: dict[str, Any]
 
 
-def opening(payload: Mapping[str, Any]) -> Turn:
+def opening(payload: Mapping[str, Any]) -> UserTurn:
     """What a task begins with: its payload's text, or all of it."""
     text = payload.get("text")
     return UserTurn(text if isinstance(text, str) and text else canonical(dict(payload)).decode())
+
+
+def inputs_of(payload: Mapping[str, Any], *, code: bool) -> tuple[str, ...]:
+    """What a task begins with, as gates look at it: what the model reads; where there is no text, or ``code`` reads whatever it
+    likes of it, also each name and value of its payload as it is, on a line of its own."""
+    text = opening(payload).text
+    if text == payload.get("text") and not code:
+        return (text,)
+    return tuple(dict.fromkeys((text, "\n".join(_values(payload)))))
+
+
+def _values(payload: Mapping[str, Any]) -> list[str]:
+    """In their order, without recursion: how deep a payload goes is up to whoever sends it."""
+    found, left = list[str](), list[Any]([payload])
+    while left:
+        value = left.pop()
+        if isinstance(value, Mapping):
+            left += [part for name, each in reversed([*value.items()]) for part in (each, name)]
+        elif isinstance(value, list):
+            left += reversed(value)
+        elif value is not None:
+            found.append(str(value))
+    return found
 
 
 def heard(said: Sequence[Said], job_id: UUID) -> list[Entry]:
@@ -49,6 +83,36 @@ def heard(said: Sequence[Said], job_id: UUID) -> list[Entry]:
 
 def _turn(message: Said) -> Turn:
     return AssistantTurn(text=message.text) if message.role == "assistant" else UserTurn(message.text)
+
+
+def spoken(turns: Sequence[Turn]) -> list[Turn]:
+    """Providers want no model that speaks twice in a row, as one does whose text was not taken as an answer."""
+    told: list[Turn] = []
+    for turn in turns:
+        if (
+            isinstance(turn, AssistantTurn)
+            and told
+            and isinstance(told[-1], AssistantTurn)
+            and not told[-1].calls
+        ):
+            told.append(UserTurn(SILENCE))
+        told.append(turn)
+    return told
+
+
+def recorded_form(response: Response) -> dict[str, Any]:
+    """What is as usual is not written: the scripted model that speaks to its end is the usual one."""
+    cut = {"truncated": True} if response.stop_reason is StopReason.MAX_TOKENS else {}
+    more: dict[str, Any] = {} if response.model is None else {"model": response.model}
+    if response.stop_reason not in (StopReason.END, StopReason.TOOL_CALLS):
+        more["stop_reason"] = response.stop_reason.value
+    return {
+        "text": response.text,
+        "calls": [
+            {"id": call.id, "name": call.name, "arguments": call.arguments, **cut} for call in response.calls
+        ],
+        **more,
+    }
 
 
 def requests_of(response: Mapping[str, Any]) -> tuple[CallRequest, ...]:

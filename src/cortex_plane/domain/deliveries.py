@@ -15,6 +15,8 @@ class NotificationKind(StrEnum):
     """A link with which somebody proves that an address is theirs."""
     CALLBACK = "callback"
     """What was decided about a call, for the agent that runs elsewhere and waits for it."""
+    NOTICE = "notice"
+    """What happened under an atlas, for its steward."""
 
 
 class DeliveryStatus(StrEnum):
@@ -39,9 +41,9 @@ class Delivery:
     connection: str
     """Its name."""
     member_id: UUID | None
-    """None where an agent is told."""
+    """None where an agent or a steward is told."""
     member: str
-    """Who is told: a person, or an agent."""
+    """Who is told: a person, an agent, or the steward of an atlas."""
     address: str
     status: DeliveryStatus
     attempts: int

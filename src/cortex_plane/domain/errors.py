@@ -26,6 +26,7 @@
     ├── StepFailed              the function of a code agent's step raised
     ├── ToolFailed              a tool that a code agent called failed
     ├── ToolDenied              a policy or a person said no to it
+    │   └── GateClosed          a gate asks first: answer it, and call again
     ├── WaitTimeout             nobody sent the signal that a code agent waited for
     ├── ContextMisused          a code agent does what cannot be recorded
     ├── TryAgain                a message was not delivered, or nobody knows: it is tried again

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.domain.jobs import JobStatus
+from cortex_plane.domain.trace import FIELDS, TraceType
 
 
 class EventType(StrEnum):
@@ -40,6 +41,11 @@ class EventType(StrEnum):
     APPROVAL_VOTED = "approval_voted"
     APPROVAL_DELEGATED = "approval_delegated"
     APPROVAL_ESCALATED = "approval_escalated"
+    CHECKPOINT_TRIGGERED = "checkpoint_triggered"
+    CHECKPOINT_RESPONSE = "checkpoint_response"
+    CHECKPOINT_PASSED = "checkpoint_passed"
+    CHECKPOINT_BLOCKED = "checkpoint_blocked"
+    CHECKPOINT_SKIPPED = "checkpoint_skipped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +123,33 @@ CARRIES: dict[EventType, Carries] = {
     ),
     _T.APPROVAL_DELEGATED: Carries("Somebody handed their part to somebody else.", ("approval_id", "by", "to")),
     _T.APPROVAL_ESCALATED: Carries("More people may decide; the deadline stays.", ("approval_id", "level")),
+    _T.CHECKPOINT_TRIGGERED: Carries(
+        "A [gate](gates.md) fired: it asks, advises or only looks on, as its `mode` says.",
+        FIELDS[TraceType.TRIGGERED],
+    ),
+    _T.CHECKPOINT_RESPONSE: Carries(
+        "The agent answered a gate: `valid`, `invalid` or `accepted_with_faults`.",
+        FIELDS[TraceType.RESPONSE],
+    ),
+    _T.CHECKPOINT_PASSED: Carries(
+        "A gate is behind the agent, and what it gives holds from now on.",
+        FIELDS[TraceType.PASSED],
+    ),
+    _T.CHECKPOINT_BLOCKED: Carries(
+        "A gate stopped the agent, or the call of an action, and says why.",
+        FIELDS[TraceType.BLOCKED],
+    ),
+    _T.CHECKPOINT_SKIPPED: Carries(
+        "Left out for the budget that `reason` names: a gate that asks nothing, a context or a guidance.",
+        FIELDS[TraceType.SKIPPED],
+    ),
 }  # fmt: skip
 
 INBOX = frozenset({*(kind for kind in EventType if kind.startswith("approval_")), EventType.EFFECT_SETTLED})
 """What changes the list of those who wait for a person."""
+
+GATES = frozenset(kind for kind in EventType if kind.startswith("checkpoint_"))
+"""What gates did, by the names that the session's chain has for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,6 +18,10 @@ _NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 SLUG_PATTERN = r"^[a-z0-9][a-z0-9-]*[a-z0-9]$"
 REF_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9-]*[A-Za-z0-9]$"
+ATLAS_ID_PATTERN = r"^[a-z0-9]([a-z0-9._-]{0,198}[a-z0-9])?$"
+ATLAS_VERSION_PATTERN = r"^[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}$"
+MAX_ATLASES = 20
+"""Of one agent, and of one session."""
 MAX_TEXT = 100_000
 MAX_OBJECT_BYTES = 256 * 1024
 
@@ -73,6 +77,11 @@ Slug = Annotated[
 ]
 Ref = Annotated[str, StringConstraints(min_length=2, max_length=100, pattern=REF_PATTERN)]
 """Names one thing by its id or by its slug."""
+AtlasId = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=ATLAS_ID_PATTERN)]
+AtlasVersionName = Annotated[
+    str, StringConstraints(min_length=1, max_length=64, pattern=ATLAS_VERSION_PATTERN)
+]
+AtlasIds = Annotated[list[AtlasId], Field(max_length=MAX_ATLASES)]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TEXT), AfterValidator(_storable)]
 Note = Annotated[str, StringConstraints(max_length=2000), AfterValidator(_storable)]
 ExternalId = Annotated[

@@ -16,7 +16,7 @@ from uuid import UUID
 from pydantic import Field
 from pydantic.dataclasses import dataclass as draft
 
-from cortex_plane.domain.fields import DRAFT, JsonObject, Note, Ref
+from cortex_plane.domain.fields import DRAFT, AtlasIds, JsonObject, Note, Ref
 from cortex_plane.domain.policies import PolicyRow
 from cortex_plane.domain.policy_files import RequestPolicies
 
@@ -101,6 +101,8 @@ class Hold(StrEnum):
     """The code that a recorded call needs is not there any more."""
     PROMPT_CHANGED = "prompt_changed"
     """The agent's prompt differs from the one that the job began with."""
+    GATES_UNREADABLE = "gates_unreadable"
+    """The gates of its session cannot be read: nothing goes around them, and nothing that people decided is lost."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,6 +164,8 @@ class JobDraft:
     max_retries: Annotated[int, Field(strict=True, ge=0, le=100)] = 3
     policies: RequestPolicies = Field(default_factory=list)
     """Rows that hold for this job alone. They only tighten."""
+    atlases: AtlasIds = Field(default_factory=list)
+    """Atlases that its session is bound to from now on, beside those of the agent."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)

@@ -125,6 +125,8 @@ class Request:
     """Whose own key is used, where the org has one for the provider."""
     purpose: str = "step"
     """What the answer is for: `step`, or `summary` where the conversation is compacted."""
+    notice: str = ""
+    """The last thing that the model reads, after all turns: what the plane itself says to it now."""
 
 
 class ModelError(CortexError):

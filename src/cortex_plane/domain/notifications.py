@@ -129,6 +129,20 @@ class Callback:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Notice:
+    """What a steward is told of a session that is bound to one of their atlases. It holds no arguments and no answers."""
+
+    trigger: str
+    """As the manifest's `notifications.triggers` name it."""
+    atlas_id: str
+    version: str
+    session_id: UUID
+    data: Mapping[str, Any]
+    """As the session's chain has it."""
+    happened_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
     """Where a message goes, with what the channel needs to get it there."""
 
@@ -152,7 +166,7 @@ class Outgoing:
     version: int
     """What this message shows; `id` and it together are the same for every retry."""
     target: Target
-    content: Card | Invitation | Callback
+    content: Card | Invitation | Callback | Notice
     earlier: str | None
     """What the channel called the last message of this notification; None: there is none yet."""
     shown: Mapping[str, Any] = field(default_factory=dict)

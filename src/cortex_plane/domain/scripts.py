@@ -178,7 +178,7 @@ def _said(calls: Sequence[CallRequest]) -> int:
 
 def heard(request: Request) -> int:
     """What is new since the model last spoke, as providers count that keep what they heard before."""
-    heard = 0
+    heard = len(request.notice)
     for turn in reversed(request.turns):
         if isinstance(turn, AssistantTurn):
             return heard

@@ -5,7 +5,7 @@ As with jobs, this table is the machine; the database trigger enforces the same 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
@@ -14,7 +14,8 @@ from uuid import UUID
 from pydantic import Field
 from pydantic.dataclasses import dataclass as draft
 
-from cortex_plane.domain.fields import DRAFT, JsonObject, Note, Ref
+from cortex_plane.domain.atlas_versions import BoundAtlas
+from cortex_plane.domain.fields import DRAFT, AtlasIds, JsonObject, Note, Ref
 from cortex_plane.domain.jobs import Job
 
 
@@ -76,6 +77,8 @@ class Session:
     last_activity_at: datetime
     created_at: datetime
     updated_at: datetime
+    atlases: list[BoundAtlas] = field(default_factory=list)
+    """What it is bound to, for as long as it lasts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +102,8 @@ class SessionDraft:
     """`external`: the agent runs elsewhere, and asks with `POST /v1/sessions/{id}/calls` before it acts."""
     title: Note | None = None
     context: JsonObject = Field(default_factory=dict)
+    atlases: AtlasIds = Field(default_factory=list)
+    """Atlases that it is bound to beside those of its agent."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)

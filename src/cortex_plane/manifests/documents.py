@@ -17,12 +17,16 @@ from cortex_plane.domain.errors import InvalidInput, TooLarge
 
 MAX_DEPTH = 20
 MAX_FAULTS = 10
+"""That are told."""
+MANY = 50
+ENOUGH = 10_000
+"""Faults after which a file is not read on."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is there
 _Y: Any = yaml
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Scalar:
     line: int
     text: str
@@ -49,16 +53,25 @@ Node = Scalar | Sequence | Mapping
 class Faults:
     """What is wrong with a file, line by line."""
 
-    def __init__(self, code: str, hint: str) -> None:
+    def __init__(self, code: str, hint: str, name: str | None = None) -> None:
+        """``name``: of the file, to be told with each line."""
         self._code = code
         self._hint = hint
+        self._name = name
         self._found: list[tuple[int, str]] = []
 
     def add(self, line: int, message: str) -> None:
         self._found.append((line, message))
+        if len(self._found) >= ENOUGH:
+            raise self._error()
 
     def __bool__(self) -> bool:
         return bool(self._found)
+
+    @property
+    def many(self) -> bool:
+        """So many that nobody wants advice with each."""
+        return len(self._found) >= MANY
 
     def refuse(self, line: int, message: str) -> NoReturn:
         """Where the rest of the file cannot be read."""
@@ -69,22 +82,40 @@ class Faults:
         if self._found:
             raise self._error()
 
+    def at(self, line: int) -> str:
+        return f"line {line}" if self._name is None else f"{self._name}:{line}"
+
     def _error(self) -> InvalidInput:
         found = sorted(set(self._found))
-        told = [f"line {line}: {message}" for line, message in found[:MAX_FAULTS]]
+        told = [f"{self.at(line)}: {message}" for line, message in found[:MAX_FAULTS]]
         if len(found) > MAX_FAULTS:
             told.append(f"and {len(found) - MAX_FAULTS} more")
         return InvalidInput("\n".join(told), code=self._code, hint=self._hint)
 
 
-def read_document(text: str, faults: Faults, max_bytes: int) -> Node | None:
-    """The one document of a file; None where it is empty."""
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How large a file may be."""
+
+    bytes: int
+    depth: int = MAX_DEPTH
+    nodes: int | None = None
+    """Values in it: each takes room, however short it is."""
+
+
+def check_size(text: str, bounds: Bounds) -> None:
     size = len(text.encode(errors="surrogatepass"))
-    if size > max_bytes:
-        raise TooLarge(f"The file is {size} bytes; the limit is {max_bytes}.")
+    if size > bounds.bytes:
+        raise TooLarge(f"The file is {size} bytes; the limit is {bounds.bytes}.")
     check_text(text, "text")
+
+
+def read_document(text: str, faults: Faults, bounds: int | Bounds) -> Node | None:
+    """The one document of a file; None where it is empty."""
+    limits = Bounds(bounds) if isinstance(bounds, int) else bounds
+    check_size(text, limits)
     try:
-        return _build(_Y.parse(text, Loader=_Loader), faults)
+        return _build(_Y.parse(text, Loader=_Loader), faults, limits)
     except _Y.YAMLError as error:
         said = str(getattr(error, "problem", None) or error).splitlines()[0]
         faults.refuse(_line_of(error, text), f"this is not YAML: {said}.")
@@ -106,57 +137,100 @@ class _Open:
     key: str | None = None
 
 
-def _build(events: Iterator[Any], faults: Faults) -> Node | None:
-    root: Node | None = None
+class Building:
+    """A tree that grows value by value, in the order of the file."""
+
+    __slots__ = ("_bounds", "_faults", "_most", "_nodes", "_opened", "root")
+
+    def __init__(self, faults: Faults, bounds: Bounds) -> None:
+        self.root: Node | None = None
+        self._faults, self._bounds = faults, bounds
+        self._opened: list[_Open] = []
+        self._nodes, self._most = 0, bounds.nodes or bounds.bytes
+
+    def scalar(self, line: int, text: str, plain: bool) -> None:
+        """The next key, value or entry."""
+        if self._opened:
+            parent = self._opened[-1]
+            if parent.key is None and type(parent.node) is Mapping:
+                parent.key = self._key(parent.node, line, text)
+                return
+        self._attach(Scalar(line, text, plain))
+
+    def begin(self, node: Sequence | Mapping) -> None:
+        """A list or a mapping: what follows belongs to it, until it ends."""
+        self._attach(node)
+        if len(self._opened) >= self._bounds.depth:
+            self._faults.refuse(node.line, f"this is nested deeper than {self._bounds.depth} levels.")
+        self._opened.append(_Open(node))
+
+    def end(self) -> None:
+        self._opened.pop()
+
+    def _attach(self, node: Node) -> None:
+        self._nodes += 1
+        if self._nodes > self._most:
+            raise TooLarge(f"The file holds more than {self._most} values.")
+        if not self._opened:
+            self.root = node
+            return
+        parent = self._opened[-1]
+        into = parent.node
+        if type(into) is Sequence:
+            into.items.append(node)
+        elif type(into) is Mapping:
+            if parent.key is None:
+                self._faults.refuse(node.line, "a key must be a word.")
+            into.items[parent.key] = node
+            parent.key = None
+
+    def _key(self, into: Mapping, line: int, text: str) -> str:
+        first = into.lines.setdefault(text, line)
+        if first != line or text in into.items:
+            self._faults.add(line, f"`{text[:100]}` stands here twice (first in line {first}).")
+        return text
+
+
+def _build(events: Iterator[Any], faults: Faults, bounds: Bounds) -> Node | None:
+    tree = Building(faults, bounds)
+    scalar, starts, ends = _Y.ScalarEvent, (_Y.SequenceStartEvent, _Y.MappingStartEvent), _ENDS
     documents = 0
-    opened: list[_Open] = []
     for event in events:
+        kind = type(event)
+        if kind in ends:
+            tree.end()
+            continue
         line = event.start_mark.line + 1
-        if isinstance(event, _Y.DocumentStartEvent):
+        if kind is scalar or kind in starts:
+            if event.anchor is not None or (event.tag is not None and event.tag != "!"):
+                _refuse_marks(event, line, faults)
+            if kind is scalar:
+                tree.scalar(line, _text(event, line, faults), event.implicit[0] and event.style in (None, ""))
+            else:
+                tree.begin(Sequence(line) if kind is starts[0] else Mapping(line))
+        elif kind is _Y.AliasEvent:
+            _refuse_marks(event, line, faults)
+        elif kind is _Y.DocumentStartEvent:
             documents += 1
             if documents > 1:
                 faults.refuse(line, "a file holds one document, and here a second one begins.")
-            continue
-        if isinstance(event, (_Y.SequenceEndEvent, _Y.MappingEndEvent)):
-            opened.pop()
-            continue
-        if isinstance(event, _Y.AliasEvent) or getattr(event, "anchor", None):
-            faults.refuse(line, "anchors and aliases (& and *) are not read: write it out.")
-        if not isinstance(event, _Y.NodeEvent):
-            continue
-        if event.tag is not None and event.tag != "!":
-            faults.refuse(line, f"the tag {event.tag} is not read: leave it out.")
-        node = _node(event, line)
-        if not opened:
-            root = node
-        else:
-            _attach(opened[-1], node, line, faults)
-        if not isinstance(node, Scalar):
-            if len(opened) >= MAX_DEPTH:
-                faults.refuse(line, f"this is nested deeper than {MAX_DEPTH} levels.")
-            opened.append(_Open(node))
-    return root
+    return tree.root
 
 
-def _node(event: Any, line: int) -> Node:
-    if isinstance(event, _Y.ScalarEvent):
-        return Scalar(line, event.value, plain=bool(event.implicit[0]) and event.style in (None, ""))
-    return Sequence(line) if isinstance(event, _Y.SequenceStartEvent) else Mapping(line)
+_ENDS = (_Y.SequenceEndEvent, _Y.MappingEndEvent)
 
 
-def _attach(parent: _Open, node: Node, line: int, faults: Faults) -> None:
-    if isinstance(parent.node, Sequence):
-        parent.node.items.append(node)
-        return
-    if parent.key is None:
-        if not isinstance(node, Scalar):
-            faults.refuse(line, "a key must be a word.")
-        if node.text in parent.node.items:
-            faults.add(
-                line, f"`{node.text[:100]}` stands here twice (first in line {parent.node.lines[node.text]})."
-            )
-        parent.key = node.text
-        parent.node.lines.setdefault(node.text, line)
-        return
-    parent.node.items[parent.key] = node
-    parent.key = None
+def _refuse_marks(event: Any, line: int, faults: Faults) -> NoReturn:
+    if event.anchor is not None:
+        faults.refuse(line, "anchors and aliases (& and *) are not read: write it out.")
+    faults.refuse(line, f"the tag {event.tag} is not read: leave it out.")
+
+
+def _text(event: Any, line: int, faults: Faults) -> str:
+    text: str = event.value
+    if event.style == '"' and ("\x00" in text or not text.isascii()):  # what was escaped
+        try:
+            check_text(text, "a text")
+        except InvalidInput as error:
+            faults.refuse(line, error.message)
+    return text

@@ -28,6 +28,13 @@ class Values:
         self._longest = longest_seconds
         self._instead = instead
 
+    @property
+    def faults(self) -> Faults:
+        return self._faults
+
+    def fault(self, line: int, message: str) -> None:
+        self._faults.add(line, message)
+
     def known_keys(self, node: Mapping, known: tuple[str, ...], what: str) -> None:
         for key, line in node.lines.items():
             if key in known:

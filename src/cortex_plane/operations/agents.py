@@ -6,12 +6,20 @@ from dataclasses import asdict
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor, Permission
-from cortex_plane.domain.agents import Agent, AgentChange, AgentDraft, AgentStatus, AgentVersion
+from cortex_plane.domain.agents import (
+    Agent,
+    AgentChange,
+    AgentDraft,
+    AgentStatus,
+    AgentVersion,
+    SkillSettings,
+)
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.errors import InUse
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.pages import Page, Position
+from cortex_plane.operations.atlas_access import require_holding
 from cortex_plane.operations.verbs import found, new_id, once_only, require_revision, verb
 from cortex_plane.storage import agents, audit, teams
 from cortex_plane.storage.database import Database
@@ -24,6 +32,7 @@ async def create(db: Database, actor: Actor, draft: AgentDraft, once: Once | Non
         async def make() -> UUID:
             id = new_id()
             team = found(await teams.get(tx, draft.team), "team")
+            await require_holding(tx, SkillSettings.of(draft.skill_config).atlases)
             await agents.insert(tx, id, team.id, draft, actor.name)
             await audit.append_to_org(
                 tx, Fact.of(actor, "agent_created", agent=str(id), slug=draft.slug, config_version=1)
@@ -64,6 +73,8 @@ async def update(db: Database, actor: Actor, ref: str, change: AgentChange, revi
         before = found(await agents.get(tx, ref), "agent")
         model = asdict(change.model_config) if change.model_config else before.model_config
         skills = change.skill_config if change.skill_config is not None else before.skill_config
+        if change.skill_config is not None:
+            await require_holding(tx, SkillSettings.of(change.skill_config).atlases)
         limits = asdict(change.resource_limits) if change.resource_limits else before.resource_limits
         version = before.config_version
         # As JSON, because to Python `true` and `1` are the same.

@@ -32,7 +32,7 @@ from cortex_plane.domain.errors import Conflict, CortexError
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.pages import Page, Position
-from cortex_plane.operations import decisions, edits, steering
+from cortex_plane.operations import decisions, edits, gates, steering
 from cortex_plane.operations.deliveries import deliveries_of
 from cortex_plane.operations.meters import meters
 from cortex_plane.operations.verbs import found, verb
@@ -188,15 +188,19 @@ async def answer(
 ) -> DecisionReceipt:
     """The answer to an uncertain effect; with the last one its job goes on."""
     given = Answer(verdict=answer.verdict, result=answer.result, note=answer.note)
-    async with db.transaction(actor.org_id) as tx:
-        opened = found(await approvals.open_one(tx, id), "approval")
-        request = opened.approval
-        refused = _no_question(opened)
-        if refused is None:
-            await steering.settled(tx, actor, request.job_id, opened.calls[0].id, given, channel)
-        else:
-            await decisions.note(tx, opened, actor, channel, answer.verdict, request.version, refused)
-        approval, _ = found(await approvals.get(tx, id, None), "approval")
+
+    async def once(unread: CortexError | None) -> tuple[Approval, CortexError | None]:
+        async with db.transaction(actor.org_id) as tx:
+            opened = found(await approvals.open_one(tx, id), "approval")
+            request = opened.approval
+            refused = _no_question(opened)
+            if refused is None:
+                await steering.settled(tx, actor, request.job_id, opened.calls[0].id, given, channel, unread)
+            else:
+                await decisions.note(tx, opened, actor, channel, answer.verdict, request.version, refused)
+            return found(await approvals.get(tx, id, None), "approval")[0], refused
+
+    approval, refused = await gates.recording(db, actor.org_id, once)
     if refused is not None:
         raise refused
     db.hints.work()

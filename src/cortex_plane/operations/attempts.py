@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor, worker_actor
@@ -14,7 +15,7 @@ from cortex_plane.domain.conversations import Said
 from cortex_plane.domain.errors import AlreadyExists, Conflict
 from cortex_plane.domain.jobs import JobKind
 from cortex_plane.operations import asking
-from cortex_plane.storage import approvals, attempts, steps
+from cortex_plane.storage import approvals, attempts, gates, steps
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.steps import Past
 
@@ -118,6 +119,12 @@ async def past(
 async def messages_between(db: Database, given: Assignment, above: int, up_to: int) -> list[Said]:
     async with db.transaction(given.org_id) as tx:
         return await steps.said(tx, given.session_id, above, up_to)
+
+
+async def bound(db: Database, given: Assignment) -> dict[str, Any] | None:
+    """The atlases of its session and what their gates remember, read again."""
+    async with db.transaction(given.org_id) as tx:
+        return (await gates.bound(tx, given.session_id))[0]
 
 
 async def leased(db: Database, worker_id: UUID) -> list[Leased]:

@@ -12,6 +12,8 @@ from typing import Protocol
 from uuid import UUID
 
 from cortex_plane.domain.authorization import PolicyVerdict
+from cortex_plane.domain.gate_verdicts import strictest
+from cortex_plane.domain.gates import Ruling
 from cortex_plane.domain.policies import CallFacts, PolicyDecision, PolicyRow
 from cortex_plane.domain.policy_engine import CompiledPolicies
 from cortex_plane.operations.verbs import new_id
@@ -53,10 +55,20 @@ class Authorization:
 
 
 def authorize(
-    policies: CompiledPolicies, facts: CallFacts, request: Sequence[PolicyRow], *, turned_down: bool = False
+    policies: CompiledPolicies,
+    facts: CallFacts,
+    request: Sequence[PolicyRow],
+    *,
+    turned_down: bool = False,
+    ruling: Ruling | None = None,
 ) -> Authorization:
-    """``turned_down``: a person said no to this very call before, in the same job."""
+    """``turned_down``: a person said no to this very call before, in the same job. ``ruling``: what the gates of its session
+    say; policies look at the risk that it names, and the stricter of the two holds."""
+    if ruling is not None:
+        facts = replace(facts, risk=ruling.risk, read_only=facts.read_only and not ruling.strict)
     decision = policies.decide(facts, request)
+    if ruling is not None:
+        decision = strictest(ruling, decision)
     if turned_down and decision.verdict is PolicyVerdict.REQUIRES_APPROVAL:
         decision = PolicyDecision(verdict=PolicyVerdict.DENY, rule="turned down before, and unchanged")
     return Authorization(new_id(), decision)

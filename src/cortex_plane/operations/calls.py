@@ -7,7 +7,10 @@ it; whoever was overtaken looks again.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor, Permission
@@ -28,19 +31,17 @@ from cortex_plane.domain.calls import (
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.effects import CallStatus
 from cortex_plane.domain.errors import Conflict, InvalidInput
+from cortex_plane.domain.gates import Missed
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.policies import Terms
 from cortex_plane.domain.tools import OnUncertain
-from cortex_plane.operations import asking, doubts, intents
-from cortex_plane.operations.authorize import Authorization
+from cortex_plane.operations import asking, doubts, gates, intents
 from cortex_plane.operations.connections import require_webhook
 from cortex_plane.operations.judging import (
     Wanted,
     context_of,
-    covered,
     identity,
-    judged,
     new_request,
     read,
     shown,
@@ -48,9 +49,10 @@ from cortex_plane.operations.judging import (
     tool_digest,
     unless_overtaken,
 )
+from cortex_plane.operations.rulings import Ruled, ruled
 from cortex_plane.operations.verbs import new_id, verb
 from cortex_plane.storage import calls, connections
-from cortex_plane.storage.calls import Context, NewCall
+from cortex_plane.storage.calls import Context, NewCall, Unlooked
 from cortex_plane.storage.database import Database
 
 # Reading ---------------------------------------------------------------------------------------------------------
@@ -89,16 +91,47 @@ async def list_page(
 @verb(Permission.JOB_SUBMIT)
 async def authorize(db: Database, actor: Actor, session_id: UUID, draft: CallDraft) -> ExternalCall:
     """Ask before acting. The same key again is answered with the same call; it never makes a second one."""
-    id, fresh = await unless_overtaken(lambda: _authorize(db, actor, session_id, draft))
+    return await authorized(db, actor, session_id, draft)
+
+
+@dataclass(frozen=True, slots=True)
+class Under:
+    """The resolution that a call is executed under."""
+
+    id: UUID
+    expires_at: datetime
+    check: Callable[[Database, Context, Wanted], Awaitable[None]]
+    """Raises where it does not cover the call."""
+
+
+def expired() -> Conflict:
+    return Conflict(
+        "This resolution has expired.",
+        code="resolution_expired",
+        hint="Resolve again, and execute under the new one.",
+    )
+
+
+async def authorized(
+    db: Database, actor: Actor, session_id: UUID, draft: CallDraft, under: Under | None = None
+) -> ExternalCall:
+    id, fresh = await unless_overtaken(
+        db, actor, lambda db: _authorize(db, actor, session_id, draft, under), session=session_id
+    )
     kept = await read(db, actor, id)
     call = advised(kept.call, is_sender=True) if fresh else shown(kept, draft.sender)
     if not fresh and draft.dispatch and call.next is Next.BEGIN and not call.edited:
+        if under is not None and call.now >= under.expires_at:
+            # What has begun goes on, and nothing more begins under it.
+            raise expired()
         intent = IntentDraft(input_hash=call.input_hash, sender=draft.sender)
         return await intents.begin(db, actor, id, intent)
     return call
 
 
-async def _authorize(db: Database, actor: Actor, session_id: UUID, draft: CallDraft) -> tuple[UUID, bool]:
+async def _authorize(
+    db: Database, actor: Actor, session_id: UUID, draft: CallDraft, under: Under | None
+) -> tuple[UUID, bool]:
     """The call's id, and whether it is new."""
     arguments = canonical(draft.arguments)
     wanted = Wanted(
@@ -107,22 +140,33 @@ async def _authorize(db: Database, actor: Actor, session_id: UUID, draft: CallDr
         says=draft.says,
     )  # fmt: skip
     asked = hashlib.sha256(f"{wanted.tool}\n{wanted.digest}\n{wanted.input_hash}".encode()).digest()
-    given = await context_of(db, actor, session_id, draft.key, draft.tool, wanted.input_hash)
+    given = await context_of(db, actor, session_id, draft.key, draft.tool, wanted.input_hash, acts=True)
+    if under is not None:
+        await under.check(db, given, wanted)
     if given.earlier is not None:
         return await _same(db, actor, given.earlier, asked), False
     callback_id = await _callback(db, actor, draft.callback)
-    answer, told = await covered(db, actor, given, wanted, await judged(db, given, wanted))
-    call = replace(_new(actor, draft, wanted, asked, given, answer), callback_id=callback_id)
+    found = await ruled(db, actor, given, wanted, covering=True)
+    answer = found.answer
+    call = replace(_new(actor, draft, wanted, asked, given, found), callback_id=callback_id)
+    more = {"resolution": str(under.id)} if under is not None else {}
     if answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
         terms = await terms_of(db, given, answer)
         if terms is not None:
-            return await _ask(db, actor, given, wanted, call, terms, told)
+            return await _ask(db, actor, given, wanted, call, terms, found, more)
         nobody = asking.nobody_can(
             wanted.tool, answer.decision.rule, answer.decision.terms or asking.SETTLERS
         )
         call = replace(call, status=CallStatus.REJECTED, error=nobody)
-    id, fresh = await _written(db, actor, given, call, [*told, *_facts(actor, call)])
-    return (id if fresh else await _same(db, actor, id, asked)), fresh
+    if call.status is CallStatus.INTENDED:
+        found.sent(wanted)
+    id, fresh = await _written(db, actor, given, call, found, more)
+    if fresh:
+        return id, True
+    if under is not None:
+        # Another request had the key first, maybe under another resolution.
+        await under.check(db, replace(given, earlier=id), wanted)
+    return await _same(db, actor, id, asked), False
 
 
 async def _callback(db: Database, actor: Actor, name: str | None) -> UUID | None:
@@ -141,15 +185,18 @@ async def _callback(db: Database, actor: Actor, name: str | None) -> UUID | None
 
 
 async def _written(
-    db: Database, actor: Actor, given: Context, call: NewCall, facts: list[Fact]
+    db: Database, actor: Actor, given: Context, call: NewCall, found: Ruled, under: dict[str, Any]
 ) -> tuple[UUID, bool]:
     """One commit, also where its agent is told of decisions: about this call somebody may be asked later."""
-    events = _events(call)
+    events, facts = [*found.events, *_events(call)], [*found.facts(actor), *_facts(actor, call)]
+    more = found.more(**under)
     if call.callback_id is None:
-        return await calls.authorize(db, actor.org_id, given.job_id, call, DISPATCH_SECONDS, events, facts)
+        return await calls.authorize(
+            db, actor.org_id, given.job_id, call, DISPATCH_SECONDS, events, facts, more
+        )
     async with db.transaction(actor.org_id) as tx:
         id, fresh = await calls.authorize(
-            tx, actor.org_id, given.job_id, call, DISPATCH_SECONDS, events, facts
+            tx, actor.org_id, given.job_id, call, DISPATCH_SECONDS, events, facts, more
         )
         if fresh:
             await calls.call_back(tx, id, call.callback_id)
@@ -157,12 +204,13 @@ async def _written(
 
 
 def _new(
-    actor: Actor, draft: CallDraft, wanted: Wanted, asked: bytes, given: Context, answer: Authorization
+    actor: Actor, draft: CallDraft, wanted: Wanted, asked: bytes, given: Context, found: Ruled
 ) -> NewCall:
+    answer = found.answer
     status, error = CallStatus.INTENDED if draft.dispatch else CallStatus.ALLOWED, None
     if answer.verdict is PolicyVerdict.DENY:
         status = CallStatus.REJECTED
-        error = f"`{wanted.tool}` is denied ({answer.decision.rule}). Do not call it again; go another way."
+        error = f"`{wanted.tool}` is denied ({answer.decision.rule}){found.reason}. Do not call it again; go another way."
     elif answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
         status = CallStatus.AWAITING
     leaning = answer.leaning if status is CallStatus.INTENDED else None
@@ -194,19 +242,25 @@ async def _same(db: Database, actor: Actor, id: UUID, asked: bytes) -> UUID:
 
 
 async def _ask(
-    db: Database, actor: Actor, given: Context, wanted: Wanted, call: NewCall, terms: Terms, told: list[Fact]
-) -> tuple[UUID, bool]:
+    db: Database, actor: Actor, given: Context, wanted: Wanted, call: NewCall, terms: Terms, found: Ruled,
+    under: dict[str, Any],
+) -> tuple[UUID, bool]:  # fmt: skip
     """The call and the request that it waits for, in one transaction."""
     async with db.transaction(actor.org_id) as tx:
         job = await calls.lock_asking(tx, given.job_id, is_open=True, askers=given.askers)
-        request = new_request(given, wanted, job["step_index"], call.decision.rule, terms)
+        request = new_request(
+            given, found.as_seen(wanted), job["step_index"], call.decision.rule, terms, gate=found.people
+        )
         made = await asking.request(tx, actor, given, job, request)
-        events = [*_events(call), made.event]
+        found.shown(wanted)
+        events = [*found.events, *_events(call), made.event]
         if job["status"] == JobStatus.RUNNING:
             events.append(("status", {"status": JobStatus.WAITING_FOR_APPROVAL}))
-        facts = [*told, *_facts(actor, call), *made.facts]
+        facts = [*found.facts(actor), *_facts(actor, call), *made.facts]
         new = replace(call, approval_id=made.id)
-        _, fresh = await calls.authorize(tx, actor.org_id, given.job_id, new, DISPATCH_SECONDS, events, facts)
+        _, fresh = await calls.authorize(
+            tx, actor.org_id, given.job_id, new, DISPATCH_SECONDS, events, facts, found.more(**under)
+        )
         if not fresh:
             # Another session of the agent had the key first: what was asked here is rolled back, and that call is the answer.
             raise Conflict("Another request has this key.", code="retry")
@@ -281,7 +335,25 @@ async def settle(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft) -> O
         actor, "call_settled", call=str(id), status=status, attempt=draft.attempt, result_hash=digest, error=error,
         settled_by=by,
     )  # fmt: skip
-    await calls.settle(
-        db, actor.org_id, id, actor.sees, identity(actor), draft.attempt, status, result, error, by, fact
-    )
+
+    async def written(db: Database, told: gates.Told | None) -> Unlooked | None:
+        events, facts = (told.events, told.facts) if told is not None else ((), ())
+        more = None if told is None else {"gates": told.written} if told.written else {}
+        return await calls.settle(
+            db, actor.org_id, id, actor.sees, identity(actor), draft.attempt, status, result, error, by, events,
+            [fact, *facts], more,
+        )  # fmt: skip
+
+    unlooked = await written(db, None)
+    if unlooked is not None:
+        # Only a session that has gates pays for the look at them.
+        first = [unlooked]
+
+        async def once(db: Database) -> None:
+            seen = first.pop() if first else await written(db, None)
+            if seen is not None:
+                over = [Missed(action=seen.tool, error=error)]
+                await written(db, await gates.after(db, actor, seen.bound, seen.at, over))
+
+        await unless_overtaken(db, actor, once, session=unlooked.session_id)
     return OutcomeReceipt(id=id, status=status)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from cortex_plane.operations import credentials, events, roots, signals, webhooks
+from cortex_plane.operations import (
+    atlas_minutes,
+    credentials,
+    events,
+    resolutions,
+    roots,
+    signals,
+    webhooks,
+)
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.migrate import EVENT_MONTHS_AHEAD
 
@@ -35,6 +43,8 @@ CHORES = (
     Chore("callback secrets", HOUR, credentials.keep),
     Chore("failing webhooks", HOUR, webhooks.keep),
     Chore("old signals", HOUR, signals.forget),
+    Chore("old resolutions", HOUR, resolutions.forget),
+    Chore("old minutes of atlases", HOUR, atlas_minutes.forget),
     Chore("untold signals", MINUTE, signals.tell_the_rest),
     Chore("signed roots", MINUTE, roots.keep),
 )

@@ -12,10 +12,11 @@ from cortex_plane.domain.approvals import ApprovalKind, ApprovalStatus
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.calls import MAX_SENDS, ExternalCall, OutcomeReceipt
 from cortex_plane.domain.effects import CallStatus, doubt
-from cortex_plane.domain.errors import Conflict
+from cortex_plane.domain.errors import Conflict, CortexError
+from cortex_plane.domain.gates import Missed
 from cortex_plane.domain.jobs import TERMINAL
 from cortex_plane.domain.tools import OnUncertain
-from cortex_plane.operations import asking
+from cortex_plane.operations import asking, gates
 from cortex_plane.operations.judging import Wanted, context_of, identity, new_request, sight
 from cortex_plane.operations.verbs import found
 from cortex_plane.storage import audit, calls
@@ -29,49 +30,61 @@ async def reported(
     db: Database, actor: Actor, id: UUID, attempt: int | None, error: str | None
 ) -> OutcomeReceipt:
     """Whoever ran it does not know. Told twice, nothing changes."""
-    call, given = await _context(db, actor, id)
-    async with db.transaction(actor.org_id) as tx:
-        call, job = await _locked(tx, actor, call)
-        await calls.require_its_agent(tx, id, identity(actor))
-        if attempt is not None and call.attempt != attempt:
-            raise Conflict(
-                f"This is the outcome of attempt {attempt}, and the call is at attempt {call.attempt}.",
-                code="attempt_over",
-                hint="Whoever began the last attempt reports its outcome.",
-            )
-        if call.status is CallStatus.INTENDED:
-            call = await _settle(tx, actor, given, call, job, error or "it may have happened")
-        elif call.status is not CallStatus.UNCERTAIN and not _given_up(call):
-            raise Conflict(
-                f"This call is {call.status}.",
-                code="call_settled" if call.finished_at else "call_not_begun",
-                hint="Read it with `cortex call show`.",
-            )
-    return _receipt(call)
+    seen, given = await _context(db, actor, id)
+
+    async def once(unread: CortexError | None) -> OutcomeReceipt:
+        async with db.transaction(actor.org_id) as tx:
+            call, job = await _locked(tx, actor, seen)
+            await calls.require_its_agent(tx, id, identity(actor))
+            if attempt is not None and call.attempt != attempt:
+                raise Conflict(
+                    f"This is the outcome of attempt {attempt}, and the call is at attempt {call.attempt}.",
+                    code="attempt_over",
+                    hint="Whoever began the last attempt reports its outcome.",
+                )
+            if call.status is CallStatus.INTENDED:
+                call = await _settle(tx, actor, given, call, job, error or "it may have happened", unread)
+            elif call.status is not CallStatus.UNCERTAIN and not _given_up(call):
+                raise Conflict(
+                    f"This call is {call.status}.",
+                    code="call_settled" if call.finished_at else "call_not_begun",
+                    hint="Read it with `cortex call show`.",
+                )
+        return _receipt(call)
+
+    return await gates.recording(db, actor.org_id, once)
 
 
 async def settle_due(db: Database, actor: Actor, id: UUID) -> str | None:
     """For schedulers: an intent whose time is over; None where somebody else was faster."""
-    call, given = await _context(db, actor, id)
-    async with db.transaction(actor.org_id) as tx:
-        call, job = await _locked(tx, actor, call)
-        if (
-            call.status is not CallStatus.INTENDED
-            or call.settle_after is None
-            or call.now < call.settle_after
-        ):
-            return None
-        await _settle(tx, actor, given, call, job, SILENT)
-    return "doubted"
+    seen, given = await _context(db, actor, id)
+
+    async def once(unread: CortexError | None) -> str | None:
+        async with db.transaction(actor.org_id) as tx:
+            call, job = await _locked(tx, actor, seen)
+            if (
+                call.status is not CallStatus.INTENDED
+                or call.settle_after is None
+                or call.now < call.settle_after
+            ):
+                return None
+            await _settle(tx, actor, given, call, job, SILENT, unread)
+        return "doubted"
+
+    return await gates.recording(db, actor.org_id, once)
 
 
 async def ask_human(db: Database, actor: Actor, id: UUID) -> bool:
     """Returns False: it did not begin. It may not be sent again, and nobody knows whether it happened."""
-    call, given = await _context(db, actor, id)
-    async with db.transaction(actor.org_id) as tx:
-        call, job = await _locked(tx, actor, call)
-        if call.status in (CallStatus.INTENDED, CallStatus.UNCERTAIN) and not _is_asked(call):
-            await _settle(tx, actor, given, call, job, call.error or SILENT, human=True)
+    seen, given = await _context(db, actor, id)
+
+    async def once(unread: CortexError | None) -> None:
+        async with db.transaction(actor.org_id) as tx:
+            call, job = await _locked(tx, actor, seen)
+            if call.status in (CallStatus.INTENDED, CallStatus.UNCERTAIN) and not _is_asked(call):
+                await _settle(tx, actor, given, call, job, call.error or SILENT, unread, human=True)
+
+    await gates.recording(db, actor.org_id, once)
     return False
 
 
@@ -87,7 +100,8 @@ async def _locked(tx: Transaction, actor: Actor, call: ExternalCall) -> tuple[Ex
 
 
 async def _settle(
-    tx: Transaction, actor: Actor, given: Context, call: ExternalCall, job: Row, error: str, *, human: bool = False
+    tx: Transaction, actor: Actor, given: Context, call: ExternalCall, job: Row, error: str,
+    unread: CortexError | None, *, human: bool = False,
 ) -> ExternalCall:  # fmt: skip
     gives_up = call.on_uncertain is OnUncertain.FAIL or job["status"] in TERMINAL
     asks = human or call.on_uncertain is OnUncertain.ASK_HUMAN or call.attempt >= MAX_SENDS
@@ -115,7 +129,10 @@ async def _settle(
         facts += made.facts
         events.append((made.event[0], call.job_id, made.event[1]))
     await calls.doubt(tx, call.id, status, error)
-    await audit.append_to_session(tx, call.session_id, facts, events)
+    over = [Missed(action=call.tool, error=error)] if gives_up else []
+    told = await gates.ended(tx, actor, call.session_id, over, unread)
+    by_gates = [(kind, call.job_id, data) for kind, data in told.events]
+    await audit.append_to_session(tx, call.session_id, [*facts, *told.facts], [*events, *by_gates])
     return found(await calls.get(tx, call.id, None), "call").call
 
 

@@ -7,13 +7,15 @@ from uuid import UUID
 
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.attempts import Assignment
-from cortex_plane.domain.events import Replay
+from cortex_plane.domain.events import Event, Replay
 from cortex_plane.domain.jobs import TERMINAL, JobStatus
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import events, jobs, sessions
 from cortex_plane.storage.database import Database, Transaction
 
 PAGE = 200
+LOOKED_AT = 20_000
+"""Events of a session among which those of its gates are looked for."""
 
 
 @verb(Permission.SESSION_READ)
@@ -41,6 +43,15 @@ async def of_jobs_session(db: Database, actor: Actor, job_id: UUID, after: int, 
     async with db.transaction(actor.org_id) as tx:
         job = found(await jobs.get(tx, job_id, actor.sees), "job")
         return await _replay(tx, job.session_id, None, after, limit, over=None)
+
+
+@verb(Permission.JOB_READ)
+async def of_gates(db: Database, actor: Actor, job_id: UUID, limit: int = PAGE) -> list[Event]:
+    """What gates did in a job: the newest of it, in order."""
+    async with db.transaction(actor.org_id) as tx:
+        job = found(await jobs.get(tx, job_id, actor.sees), "job")
+        latest = await events.latest(tx, job.session_id)
+        return await events.of_gates(tx, job.session_id, job_id, latest - LOOKED_AT, limit)
 
 
 async def _replay(

@@ -8,9 +8,10 @@ from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.calls import Ending
 from cortex_plane.domain.effects import CallStatus
-from cortex_plane.domain.errors import Conflict, InvalidInput
+from cortex_plane.domain.errors import Conflict, CortexError, InvalidInput
 from cortex_plane.domain.jobs import TERMINAL, JobKind, JobStatus
 from cortex_plane.domain.sessions import Session, SessionKind, SessionStatus
+from cortex_plane.operations import gates
 from cortex_plane.operations.steering import end_approvals
 from cortex_plane.operations.verbs import found, new_id, verb
 from cortex_plane.storage import audit, calls, jobs, sessions, steps
@@ -47,6 +48,14 @@ async def complete(db: Database, actor: Actor, session_id: UUID, ending: Ending)
         raise InvalidInput(
             "What is completed has no error.", field="error", hint="Send `result`, or end it with `/fail`."
         )
+    return await gates.recording(
+        db, actor.org_id, lambda unread: _complete(db, actor, session_id, ending, unread)
+    )
+
+
+async def _complete(
+    db: Database, actor: Actor, session_id: UUID, ending: Ending, unread: CortexError | None
+) -> Session:
     async with db.transaction(actor.org_id) as tx:
         job = await _job(tx, actor, session_id)
         if job["status"] != JobStatus.COMPLETED:
@@ -64,6 +73,7 @@ async def complete(db: Database, actor: Actor, session_id: UUID, ending: Ending)
                 )
             await end_approvals(tx, session_id, [job["id"]], actor, "its session was completed")
             await sessions.set_status(tx, session_id, SessionStatus.TERMINATED)
+            await gates.end(tx, actor, session_id, job["id"], unread)
             await audit.append_to_session(
                 tx, session_id, [Fact.of(actor, "job_completed", job=str(job["id"]))],
                 [("status", job["id"], {"status": JobStatus.COMPLETED})],
@@ -79,21 +89,31 @@ async def fail(db: Database, actor: Actor, session_id: UUID, ending: Ending) -> 
             "What failed has no result.", field="result", hint="Send `error`, or end it with `/complete`."
         )
     error = ending.error or "the agent gave up"
-    async with db.transaction(actor.org_id) as tx:
-        job = await _job(tx, actor, session_id)
-        if job["status"] != JobStatus.FAILED:
-            await _require_open(job)
-            await jobs.fail(tx, job["id"], error)
-            await end_approvals(tx, session_id, [job["id"]], actor, error)
-            await sessions.set_status(tx, session_id, SessionStatus.TERMINATED)
-            told = [
-                ("error", job["id"], {"message": error[:500]}),
-                ("status", job["id"], {"status": JobStatus.FAILED, "error": error[:500]}),
-            ]
-            await audit.append_to_session(
-                tx, session_id, [Fact.of(actor, "job_failed", job=str(job["id"]), error=error)], told
-            )
-        return found(await sessions.get(tx, session_id, None), "session")
+
+    async def once(unread: CortexError | None) -> Session:
+        async with db.transaction(actor.org_id) as tx:
+            job = await _job(tx, actor, session_id)
+            if job["status"] != JobStatus.FAILED:
+                await _require_open(job)
+                await end_failed(tx, actor, session_id, job["id"], error)
+                await gates.end(tx, actor, session_id, job["id"], unread)
+            return found(await sessions.get(tx, session_id, None), "session")
+
+    return await gates.recording(db, actor.org_id, once)
+
+
+async def end_failed(tx: Transaction, actor: Actor, session_id: UUID, job_id: UUID, error: str) -> None:
+    """Under the locks of the session and of its job."""
+    await jobs.fail(tx, job_id, error)
+    await end_approvals(tx, session_id, [job_id], actor, error)
+    await sessions.set_status(tx, session_id, SessionStatus.TERMINATED)
+    told = [
+        ("error", job_id, {"message": error[:500]}),
+        ("status", job_id, {"status": JobStatus.FAILED, "error": error[:500]}),
+    ]
+    await audit.append_to_session(
+        tx, session_id, [Fact.of(actor, "job_failed", job=str(job_id), error=error)], told
+    )
 
 
 async def _job(tx: Transaction, actor: Actor, session_id: UUID) -> Row:

@@ -13,25 +13,24 @@ from cortex_plane.domain.errors import Conflict
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.tools import OnUncertain
 from cortex_plane.operations import asking, doubts, receipts
-from cortex_plane.operations.authorize import Authorization
 from cortex_plane.operations.judging import (
     Wanted,
     context_of,
     covered,
     identity,
-    judged,
     new_request,
     read,
     terms_of,
     unless_overtaken,
 )
-from cortex_plane.storage import audit, calls
+from cortex_plane.operations.rulings import Ruled, ruled
+from cortex_plane.storage import audit, calls, gates
 from cortex_plane.storage.calls import Context, Kept
-from cortex_plane.storage.database import Database
+from cortex_plane.storage.database import Database, Transaction
 
 
 async def begin(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> ExternalCall:
-    begun = await unless_overtaken(lambda: _begin(db, actor, id, draft))
+    begun = await unless_overtaken(db, actor, lambda db: _begin(db, actor, id, draft), call=id)
     return advised((await read(db, actor, id)).call, is_sender=begun)
 
 
@@ -52,7 +51,7 @@ async def _begin(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> bo
     if refused is not None:
         raise refused
     given = await context_of(
-        db, actor, call.session_id, None, call.tool, call.input_hash, caused_by=kept.caused_by
+        db, actor, call.session_id, None, call.tool, call.input_hash, caused_by=kept.caused_by, acts=True
     )
     if call.status is CallStatus.ALLOWED:
         return await _allowed(db, actor, given, kept, draft)
@@ -88,36 +87,40 @@ def _refusal(call: ExternalCall, draft: IntentDraft, mine: bool) -> Conflict | N
 
 async def _allowed(db: Database, actor: Actor, given: Context, kept: Kept, draft: IntentDraft) -> bool:
     """What policies allowed then they must allow now; a standing approval is counted here."""
-    wanted = Wanted.of(kept.call)
-    answer, told = await covered(db, actor, given, wanted, await judged(db, given, wanted))
+    found = await ruled(db, actor, given, Wanted.of(kept.call), covering=True, told=True)
+    answer = found.answer
     if answer.verdict is PolicyVerdict.ALLOW:
         changed = kept.policies != given.policies or answer.decision.rule != kept.call.rule
         return await _write(
-            db, actor, given, kept.call, draft, answer if changed or answer.leaning else None, told
+            db, actor, given, kept.call, draft, found, anew=changed or answer.leaning is not None
         )
     if answer.verdict is PolicyVerdict.DENY:
-        return await _reject(db, actor, kept.call, answer)
-    return await _ask(db, actor, given, kept.call, answer, told)
+        return await _reject(db, actor, kept.call, found)
+    return await _ask(db, actor, given, kept.call, found)
 
 
 async def _approved(db: Database, actor: Actor, given: Context, kept: Kept, draft: IntentDraft) -> bool:
     """A person said yes to exactly this: the receipt must say so, and nothing must forbid it by now."""
     call = kept.call
-    answer = await judged(db, given, Wanted.of(call))
-    if answer.verdict is PolicyVerdict.DENY:
-        return await _reject(db, actor, call, answer)
     async with db.transaction(actor.org_id) as tx:
         grant = await calls.grant(tx, call.id)
-    if grant is None or grant.expires_at <= call.now:
-        return await _outgrown(db, actor, given, call, answer)
+    holds = grant is not None and grant.expires_at > call.now
+    found = await ruled(db, actor, given, Wanted.of(call), approved=holds)
+    if found.verdict is PolicyVerdict.DENY:
+        return await _reject(db, actor, call, found)
+    if grant is None or not holds:
+        return await _outgrown(db, actor, given, call, found)
+    if found.ruling is not None and found.ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL:
+        # Whoever approved it did not see every gate that a person must pass by now.
+        return await _ask(db, actor, given, call, found)
     wrong = receipts.why_not(
         db.vault, grant.stamp, org_id=actor.org_id, call_id=call.id, tool_name=call.tool,
         tool_digest=call.tool_digest, input_hash=call.input_hash, now=call.now,
     )  # fmt: skip
     if wrong is not None:
         fact = Fact.of(actor, "receipt_refused", call=str(call.id), tool=call.tool, reason=wrong)
-        return await _end(db, actor, call, f"`{call.tool}` was not sent: {wrong}.", fact)
-    return await _write(db, actor, given, call, draft, None, [], granted=True)
+        return await _end(db, actor, call, f"`{call.tool}` was not sent: {wrong}.", fact, found)
+    return await _write(db, actor, given, call, draft, found, anew=False, granted=True)
 
 
 async def _again(
@@ -128,18 +131,22 @@ async def _again(
     cleared = call.status is CallStatus.CLEARED
     if not cleared and call.attempt >= MAX_SENDS and not renews:
         return await doubts.ask_human(db, actor, call.id)
-    answer = await judged(db, given, wanted)
-    if answer.verdict is PolicyVerdict.REQUIRES_APPROVAL and await _was_granted(db, actor, call):
-        return await _write(db, actor, given, call, draft, None, [])
-    answer, told = await covered(db, actor, given, wanted, answer)
-    leaning = answer.leaning
-    if answer.verdict is PolicyVerdict.ALLOW and (leaning is None or leaning.counted or cleared):
-        return await _write(db, actor, given, call, draft, answer, told)
+    granted = await _was_granted(db, actor, call)
+    found = await ruled(db, actor, given, wanted, again=True, approved=granted)
+    # Whoever approved it then speaks for the gates that stood on their card, and for no others.
+    unseen = found.ruling is not None and found.ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL
+    by_person = found.verdict is PolicyVerdict.REQUIRES_APPROVAL or found.needed_a_person
+    if granted and by_person and not unseen and found.verdict is not PolicyVerdict.DENY:
+        return await _write(db, actor, given, call, draft, found, anew=False)
+    found.answer, found.told = await covered(db, actor, given, wanted, found.answer)
+    leaning = found.answer.leaning
+    if found.verdict is PolicyVerdict.ALLOW and (leaning is None or leaning.counted or cleared):
+        return await _write(db, actor, given, call, draft, found, anew=True)
     if not cleared:
         return await doubts.ask_human(db, actor, call.id)
-    if answer.verdict is PolicyVerdict.DENY:
-        return await _reject(db, actor, call, answer)
-    return await _ask(db, actor, given, call, answer, told)
+    if found.verdict is PolicyVerdict.DENY:
+        return await _reject(db, actor, call, found)
+    return await _ask(db, actor, given, call, found)
 
 
 async def _was_granted(db: Database, actor: Actor, call: ExternalCall) -> bool:
@@ -157,13 +164,16 @@ async def _was_granted(db: Database, actor: Actor, call: ExternalCall) -> bool:
 
 
 async def _write(
-    db: Database, actor: Actor, given: Context, call: ExternalCall, draft: IntentDraft,
-    answer: Authorization | None, told: list[Fact], *, granted: bool = False,
+    db: Database, actor: Actor, given: Context, call: ExternalCall, draft: IntentDraft, found: Ruled, *, anew: bool,
+    granted: bool = False,
 ) -> bool:  # fmt: skip
+    """``anew``: by another authorization than the one that it has."""
+    found.sent(Wanted.of(call), approved=granted)
+    answer = found.answer if anew else None
     before = call.dispatch_before is not None
     named = {"call": str(call.id), "tool": call.tool, "input_hash": call.input_hash}
     leaning = answer.leaning if answer is not None else None
-    facts = list(told)
+    facts = found.facts(actor)
     if leaning is not None:
         facts.append(
             Fact.of(
@@ -182,56 +192,59 @@ async def _write(
         db, actor.org_id, call, draft.sender, given.policies, DISPATCH_SECONDS,
         authorization=(answer.id, answer.decision) if answer is not None else None, granted=granted,
         standing=(leaning.standing_id, leaning.granter_revision) if leaning is not None else None,
-        by=identity(actor), events=[], facts=facts,
+        by=identity(actor), events=found.events, facts=facts, more=found.more(),
     )  # fmt: skip
     return True
 
 
 async def _ask(
-    db: Database, actor: Actor, given: Context, call: ExternalCall, answer: Authorization, told: list[Fact]
+    db: Database, actor: Actor, given: Context, call: ExternalCall, found: Ruled, *notes: Fact
 ) -> bool:
     """What held when it was authorised does not any more: a person is asked, about the same call."""
+    answer = found.answer
     terms = await terms_of(db, given, answer)
     if terms is None:
         nobody = asking.nobody_can(call.tool, answer.decision.rule, answer.decision.terms or asking.SETTLERS)
-        return await _end(db, actor, call, nobody, _authorized(actor, given, call, answer))
+        return await _end(db, actor, call, nobody, _authorized(actor, given, call, found), found)
     async with db.transaction(actor.org_id) as tx:
         job = await calls.lock_asking(tx, call.job_id, is_open=True, askers=given.askers)
-        request = new_request(given, Wanted.of(call), call.step_index, answer.decision.rule, terms)
+        seen = found.as_seen(Wanted.of(call))
+        request = new_request(given, seen, call.step_index, answer.decision.rule, terms, gate=found.people)
         made = await asking.request(tx, actor, given, job, request)
         if not await calls.ask_again(tx, call.id, answer.id, answer.decision.rule, given.policies, made.id):
             raise Conflict("The call changed meanwhile.", code="retry")
-        events = [(made.event[0], call.job_id, made.event[1])]
+        found.shown(Wanted.of(call))
+        await _remember(tx, call, found)
+        events = [(kind, call.job_id, data) for kind, data in (*found.events, made.event)]
         if job["status"] == JobStatus.RUNNING:
             events.append(("status", call.job_id, {"status": JobStatus.WAITING_FOR_APPROVAL}))
-        facts = [*told, _authorized(actor, given, call, answer), *made.facts]
+        facts = [*found.facts(actor), *notes, _authorized(actor, given, call, found), *made.facts]
         await audit.append_to_session(tx, call.session_id, facts, events)
     asking.count(actor.org_id, [(request, made.joined)])
     return False
 
 
-async def _outgrown(
-    db: Database, actor: Actor, given: Context, call: ExternalCall, answer: Authorization
-) -> bool:
+async def _outgrown(db: Database, actor: Actor, given: Context, call: ExternalCall, found: Ruled) -> bool:
     """The grant's time is over: it is judged as if nobody had been asked yet."""
     note = Fact.of(
         actor, "approval_outgrown", call=str(call.id), tool=call.tool, reason="its grant has expired"
     )
-    if answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
-        return await _ask(db, actor, given, call, answer, [note])
-    return await _end(db, actor, call, "Its grant has expired. Ask again, with a new key.", note)
+    if found.verdict is PolicyVerdict.REQUIRES_APPROVAL:
+        return await _ask(db, actor, given, call, found, note)
+    return await _end(db, actor, call, "Its grant has expired. Ask again, with a new key.", note, found)
 
 
-async def _reject(db: Database, actor: Actor, call: ExternalCall, answer: Authorization) -> bool:
-    error = f"`{call.tool}` is denied by now ({answer.decision.rule}). Do not call it again; go another way."
+async def _reject(db: Database, actor: Actor, call: ExternalCall, found: Ruled) -> bool:
+    rule = found.answer.decision.rule
+    error = f"`{call.tool}` is denied by now ({rule}){found.reason}. Do not call it again; go another way."
     fact = Fact.of(
         actor, "call_settled", call=str(call.id), tool=call.tool, status=CallStatus.REJECTED,
-        rule=answer.decision.rule,
+        rule=rule,
     )  # fmt: skip
-    return await _end(db, actor, call, error, fact)
+    return await _end(db, actor, call, error, fact, found)
 
 
-async def _end(db: Database, actor: Actor, call: ExternalCall, error: str, fact: Fact) -> bool:
+async def _end(db: Database, actor: Actor, call: ExternalCall, error: str, fact: Fact, found: Ruled) -> bool:
     async with db.transaction(actor.org_id) as tx:
         await calls.lock_asking(tx, call.job_id, is_open=True)
         if not await calls.reject(tx, call.id, error[:4000]):
@@ -240,13 +253,21 @@ async def _end(db: Database, actor: Actor, call: ExternalCall, error: str, fact:
             "step": call.step_index, "id": str(call.id), "tool": call.tool, "status": CallStatus.REJECTED,
             "error": error[:500],
         }  # fmt: skip
-        await audit.append_to_session(tx, call.session_id, [fact], [("tool_result", call.job_id, told)])
+        await _remember(tx, call, found)
+        events = [(kind, call.job_id, data) for kind, data in (*found.events, ("tool_result", told))]
+        await audit.append_to_session(tx, call.session_id, [*found.facts(actor), fact], events)
     return False
 
 
-def _authorized(actor: Actor, given: Context, call: ExternalCall, answer: Authorization) -> Fact:
+async def _remember(tx: Transaction, call: ExternalCall, found: Ruled) -> None:
+    written = found.looked.written if found.looked is not None else {}
+    if written:
+        await gates.record(tx, call.session_id, written)
+
+
+def _authorized(actor: Actor, given: Context, call: ExternalCall, found: Ruled) -> Fact:
     return Fact.of(
         actor, "call_authorized", call=str(call.id), tool=call.tool, digest=call.tool_digest,
-        input_hash=call.input_hash, verdict=answer.verdict, rule=answer.decision.rule, policies=given.policies,
+        input_hash=call.input_hash, verdict=found.verdict, rule=found.answer.decision.rule, policies=given.policies,
         again=True,
     )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor, Permission
+from cortex_plane.domain.agents import Agent, SkillSettings
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.errors import Conflict
 from cortex_plane.domain.idempotency import Once
@@ -21,6 +22,7 @@ from cortex_plane.domain.jobs import (
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.policies import PolicyRow
 from cortex_plane.domain.sessions import SessionKind, SessionStatus
+from cortex_plane.operations import atlas_access
 from cortex_plane.operations.policies import require_members
 from cortex_plane.operations.sessions import agent_for_new_session
 from cortex_plane.operations.verbs import found, new_id, once_only, verb
@@ -34,18 +36,20 @@ async def submit(db: Database, actor: Actor, draft: JobDraft, once: Once | None 
 
         async def make() -> UUID:
             if draft.session_id is None:
-                agent_id, session_id = await _open_session(tx, actor, draft.agent)
+                agent, session_id = await _open_session(tx, actor, draft.agent)
             else:
-                agent_id = found(await agents.get(tx, draft.agent), "agent").id
+                agent = found(await agents.get(tx, draft.agent), "agent")
                 session_id = draft.session_id
-                await _require_open_session(tx, actor, session_id, agent_id)
+                await _require_open_session(tx, actor, session_id, agent.id)
+            own = SkillSettings.of(agent.skill_config).atlases
+            await atlas_access.bind(tx, actor, session_id, own, draft.atlases)
             demands = [policy.as_row() for policy in draft.policies]
             await require_members(tx, demands)
             return await _create(
                 tx,
                 actor,
                 session_id,
-                agent_id,
+                agent.id,
                 draft.payload,
                 draft.max_retries,
                 None,
@@ -60,7 +64,7 @@ async def submit(db: Database, actor: Actor, draft: JobDraft, once: Once | None 
     return job
 
 
-async def _open_session(tx: Transaction, actor: Actor, agent_ref: str) -> tuple[UUID, UUID]:
+async def _open_session(tx: Transaction, actor: Actor, agent_ref: str) -> tuple[Agent, UUID]:
     agent = await agent_for_new_session(tx, agent_ref)
     id = new_id()
     await sessions.insert(
@@ -70,7 +74,7 @@ async def _open_session(tx: Transaction, actor: Actor, agent_ref: str) -> tuple[
     await audit.append_to_session(
         tx, id, [Fact.of(actor, "session_created", session=str(id), agent=str(agent.id))]
     )
-    return agent.id, id
+    return agent, id
 
 
 async def _require_open_session(tx: Transaction, actor: Actor, session_id: UUID, agent_id: UUID) -> None:
@@ -116,6 +120,7 @@ async def _create(
     await jobs.insert(
         tx, id, session_id, agent_id, payload, max_retries, resubmitted_from, kind, caused_by, policies
     )
+    await atlas_access.require(tx, actor, session_id)
     origin = str(resubmitted_from) if resubmitted_from else None
     await audit.append_to_session(
         tx,

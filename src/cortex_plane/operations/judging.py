@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 import orjson
 
@@ -17,40 +19,89 @@ from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.authorization import PolicyVerdict
 from cortex_plane.domain.calls import CallDraft, ExternalCall, advised
 from cortex_plane.domain.canonical import canonical
-from cortex_plane.domain.errors import AlreadyExists, Conflict
+from cortex_plane.domain.errors import AlreadyExists, Conflict, CortexError
+from cortex_plane.domain.gates import Ruling
 from cortex_plane.domain.policies import CallFacts, OnDeny, PolicyDecision, Terms
 from cortex_plane.domain.sessions import SessionKind
 from cortex_plane.domain.tools import Risk
 from cortex_plane.operations import asking, standing_approvals
 from cortex_plane.operations.authorize import Authorization, leaning_on
 from cortex_plane.operations.authorize import authorize as judge
-from cortex_plane.operations.decisions import again_where_others_were_first
 from cortex_plane.operations.external import not_external
 from cortex_plane.operations.policies import book, request_rows
 from cortex_plane.operations.verbs import found, new_id
-from cortex_plane.storage import calls
+from cortex_plane.storage import calls, sessions
 from cortex_plane.storage.calls import Context, Kept
 from cortex_plane.storage.database import Database
+from cortex_plane.storage.within import NotAtHand, Within, at_hand
 
 T = TypeVar("T")
 
-OVERTAKEN = frozenset({"policy_changed", "grant_refused"})
+OVERTAKEN = frozenset({"policy_changed", "grant_refused", "gates_changed"})
 """What was decided by does not hold any more: it is decided again."""
+RETRY = "retry"
 
 
-async def unless_overtaken(act: Callable[[], Awaitable[T]]) -> T:
-    async def once() -> T:
-        try:
-            return await act()
-        except AlreadyExists as error:
-            # The same key, or the same question, at the same moment: with the next try it is there.
-            raise Conflict("Another request asks the same.", code="retry") from error
-        except Conflict as error:
-            if error.code in OVERTAKEN:
-                raise Conflict(error.message, code="retry", hint="Send it again.") from error
+TRIES = 5
+"""Under the locks of the session: what still changes there, such as policies, changes seldom."""
+
+_turns: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
+"""Of those who wait for the same session in this process one has a connection meanwhile, so that others have some too."""
+
+
+async def unless_overtaken(
+    db: Database, actor: Actor, act: Callable[[Database], Awaitable[T]], *, session: UUID | None = None,
+    call: UUID | None = None,
+) -> T:  # fmt: skip
+    """Without a lock at first. Who was overtaken acts under the locks of the session, where nobody overtakes: of any number of
+    requests at once each gets its answer. ``session`` or one of its calls says which."""
+    try:
+        return await _once(act, db)
+    except Conflict as error:
+        if error.code != RETRY:
             raise
+    if session is None:
+        session = (await read(db, actor, found(call, "call"))).call.session_id
+    async with _turns.setdefault(session, asyncio.Lock()):
+        for tries in range(TRIES):
+            try:
+                return await _under_locks(db, actor, session, act)
+            except NotAtHand as missing:
+                await missing.load(db)
+            except Conflict as error:
+                if error.code != RETRY or tries == TRIES - 1:
+                    raise
+    raise Conflict("What governs this session does not stay loaded.", code=RETRY, hint="Send it again.")
 
-    return await again_where_others_were_first(once)
+
+async def _once(act: Callable[[Database], Awaitable[T]], db: Database) -> T:
+    try:
+        return await act(db)
+    except AlreadyExists as error:
+        # The same key, or the same question, at the same moment: with the next try it is there.
+        raise Conflict("Another request asks the same.", code=RETRY) from error
+    except Conflict as error:
+        if error.code in OVERTAKEN:
+            raise Conflict(error.message, code=RETRY, hint="Send it again.") from error
+        raise
+
+
+async def _under_locks(
+    db: Database, actor: Actor, session: UUID, act: Callable[[Database], Awaitable[T]]
+) -> T:
+    async with db.transaction(actor.org_id) as tx:
+        # Before its job, as everywhere: what is decided here may end it.
+        found(await sessions.lock(tx, session, sight(actor)), "session")
+        job = await calls.of_session(tx, session)
+        if job is None:
+            raise not_external()
+        await calls.lock_asking(tx, job["id"], is_open=False)
+        try:
+            return await _once(act, Within(db, tx))
+        except CortexError as error:
+            # What it wrote before it was refused stays, as it does without locks.
+            refused = error
+    raise refused
 
 
 def sight(actor: Actor) -> UUID | None:
@@ -109,12 +160,15 @@ def tool_digest(draft: CallDraft) -> str:
 
 async def context_of(
     db: Database, actor: Actor, session_id: UUID, key: str | None, tool: str, input_hash: str,
-    *, caused_by: UUID | None = None,
+    *, caused_by: UUID | None = None, acts: bool = False,
 ) -> Context:  # fmt: skip
-    """``caused_by``: who asked for the call before, if that was somebody else."""
+    """``caused_by``: who asked for the call before, if that was somebody else. ``acts``: refused where an atlas of the session
+    keeps the actor out."""
+    acts_as = (actor.key_id, actor.user_account_id) if acts else None
     try:
         given = found(
-            await calls.context(db, actor.org_id, session_id, sight(actor), key, tool, input_hash), "session"
+            await calls.context(db, actor.org_id, session_id, sight(actor), key, tool, input_hash, acts_as),
+            "session",
         )
     except LookupError as error:
         raise not_external() from error
@@ -122,9 +176,10 @@ async def context_of(
     return replace(given, askers=sorted(asking_now))
 
 
-async def judged(db: Database, given: Context, wanted: Wanted) -> Authorization:
-    """What the policies say. That it only reads is its agent's claim: it counts where a row looks at it, and not by itself."""
-    policies = await book.at(db, given.org_id, given.policies)
+async def judged(db: Database, given: Context, wanted: Wanted, ruling: Ruling | None = None) -> Authorization:
+    """What the policies say, and what gates said before them (``ruling``): the stricter of the two. That it only reads is its agent's claim: it counts where a row looks at it, and not by itself."""
+    org_id, version = given.org_id, given.policies
+    policies = await at_hand(db, book.known(org_id, version), lambda db: book.at(db, org_id, version))
     rows, facts = request_rows(given.request_policies), wanted.facts(given)
     skills = SkillSettings.of(given.skill_config)
     if skills.tools is not None and wanted.tool not in skills.tools:
@@ -133,9 +188,10 @@ async def judged(db: Database, given: Context, wanted: Wanted) -> Authorization:
         )
     if wanted.tool in skills.side_effect_tools:
         facts = replace(facts, read_only=False)
-    answer = judge(policies, facts, rows, turned_down=given.turned_down)
+    answer = judge(policies, facts, rows, turned_down=given.turned_down, ruling=ruling)
     if facts.read_only and answer.decision.rule.startswith("default:"):
-        answer = judge(policies, replace(facts, read_only=False), rows, turned_down=given.turned_down)
+        facts = replace(facts, read_only=False)
+        answer = judge(policies, facts, rows, turned_down=given.turned_down, ruling=ruling)
     return answer
 
 
@@ -166,9 +222,10 @@ async def covered(
 
 
 def new_request(
-    given: Context, wanted: Wanted, step_index: int, rule: str, terms: Terms, *, question: str | None = None
-) -> NewRequest:
-    """The card. ``question``: nobody knows whether it happened."""
+    given: Context, wanted: Wanted, step_index: int, rule: str, terms: Terms, *, question: str | None = None,
+    gate: str | None = None,
+) -> NewRequest:  # fmt: skip
+    """The card. ``question``: nobody knows whether it happened. ``gate``: what gates want a person to confirm."""
     wants = f"{given.agent} wants to call {wanted.tool}, elsewhere"
     doubts = f"Nobody knows whether {wanted.tool} of {given.agent} happened"
     return NewRequest(
@@ -184,7 +241,7 @@ def new_request(
         summary=wants if question is None else doubts,
         agent_says=wanted.says,
         asked_for=None,
-        question=question,
+        question=question or gate,
         rule=rule,
         policy_version=given.policies,
         terms=terms,

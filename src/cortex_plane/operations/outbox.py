@@ -26,12 +26,14 @@ from cortex_plane.domain.notifications import (
     Callback,
     Card,
     Invitation,
+    Notice,
     Outgoing,
     Sent,
     Target,
     TryAgain,
     Undeliverable,
 )
+from cortex_plane.domain.redactions import redact
 from cortex_plane.domain.values import parse
 from cortex_plane.operations import cards, identity_codes
 from cortex_plane.operations.ports import Channel
@@ -120,13 +122,15 @@ async def prepare(
         if row["disabled"]:
             await notifications.postpone(tx, lane, row["connection_id"], _turned_off(row))
             return None
-        if approval is None:
-            content: Card | Invitation | Callback | None = await identity_codes.invitation(
-                tx, row["mapping_id"], row["data"], public_url
-            )
-            said: Mapping[str, Any] = {}
+        said: Mapping[str, Any] = {}
+        content: Card | Invitation | Callback | Notice | None
+        if row["kind"] == NotificationKind.NOTICE:
+            told = {**row["data"], "data": redact(row["data"]["data"], row["redact"] or ())}
+            content = parse(Notice, {**told, "happened_at": row["created_at"]})
+        elif approval is None:
+            content = await identity_codes.invitation(tx, row["mapping_id"], row["data"], public_url)
         elif row["call_id"] is not None:
-            content, said = await _callback(tx, row, approval), {}
+            content = await _callback(tx, row, approval)
         else:
             content, said = await _card(db, tx, channels[row["channel_type"]], public_url, id, row, approval)
         if content is None:
@@ -218,7 +222,7 @@ def _prepared(id: UUID, row: Row, outgoing: Outgoing | None, said: Mapping[str, 
 
 
 def _outgoing(
-    db: Database, org_id: UUID, id: UUID, row: Row, content: Card | Invitation | Callback
+    db: Database, org_id: UUID, id: UUID, row: Row, content: Card | Invitation | Callback | Notice
 ) -> Outgoing:
     sealed = row["connection_sealed"]
     return Outgoing(
@@ -312,6 +316,8 @@ async def _bury(
     told: dict[str, Any] = {"delivery": str(id), "member": row["member"], "reason": reason}
     if row["call_id"] is not None:
         told["call"] = str(row["call_id"])
+    elif row["kind"] == NotificationKind.NOTICE:
+        told["connection"] = str(row["connection_id"])
     else:
         told["member_id"] = str(row["member_id"])
     if suppress and row["channel_type"] == "email" and row["mapping_id"] is not None:
@@ -331,7 +337,8 @@ async def _bury(
         await audit.append_to_session(tx, row["session_id"], [fact])
     facts = []
     if row["approval_id"] is None:
-        facts.append(Fact.of(actor, "invitation_undeliverable", channel=row["channel_type"], **told))
+        kind = "notice" if row["kind"] == NotificationKind.NOTICE else "invitation"
+        facts.append(Fact.of(actor, f"{kind}_undeliverable", channel=row["channel_type"], **told))
     if name is not None:
         facts.append(
             Fact.of(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor, Permission
-from cortex_plane.domain.agents import Agent, AgentStatus
+from cortex_plane.domain.agents import Agent, AgentStatus, SkillSettings
 from cortex_plane.domain.audit import Fact
-from cortex_plane.domain.errors import Conflict
+from cortex_plane.domain.errors import Conflict, CortexError
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.sessions import (
@@ -18,7 +18,7 @@ from cortex_plane.domain.sessions import (
     SessionStatus,
     Termination,
 )
-from cortex_plane.operations import external
+from cortex_plane.operations import atlas_access, external, gates
 from cortex_plane.operations.steering import end_approvals
 from cortex_plane.operations.verbs import found, new_id, once_only, require_revision, verb
 from cortex_plane.storage import agents, audit, jobs, sessions
@@ -27,6 +27,10 @@ from cortex_plane.storage.database import Database, Transaction
 
 @verb(Permission.SESSION_WRITE)
 async def create(db: Database, actor: Actor, draft: SessionDraft, once: Once | None = None) -> Session:
+    return await gates.at_hand(db, actor.org_id, lambda: _create(db, actor, draft, once))
+
+
+async def _create(db: Database, actor: Actor, draft: SessionDraft, once: Once | None) -> Session:
     async with db.transaction(actor.org_id) as tx:
 
         async def make() -> UUID:
@@ -39,8 +43,12 @@ async def create(db: Database, actor: Actor, draft: SessionDraft, once: Once | N
             await audit.append_to_session(
                 tx, id, [Fact.of(actor, "session_created", session=str(id), agent=str(agent.id))]
             )
+            own = SkillSettings.of(agent.skill_config).atlases
+            await atlas_access.bind(tx, actor, id, own, draft.atlases)
+            await atlas_access.require(tx, actor, id)
             if draft.kind is SessionKind.EXTERNAL:
                 await external.begin(tx, actor, id, agent.id)
+                await gates.begin(tx, actor, id)
             return id
 
         id, _ = await once_only(tx, actor, "sessions.create", once, make)
@@ -101,12 +109,20 @@ async def update(
 async def terminate(db: Database, actor: Actor, id: UUID, termination: Termination) -> Session:
     """End a session and cancel its open jobs, together. Ending an ended one changes nothing."""
     reason = termination.reason or "session terminated"
+    # An atlas that cannot be read keeps nobody from ending a session.
+    return await gates.recording(db, actor.org_id, lambda unread: _terminate(db, actor, id, reason, unread))
+
+
+async def _terminate(
+    db: Database, actor: Actor, id: UUID, reason: str, unread: CortexError | None
+) -> Session:
     async with db.transaction(actor.org_id) as tx:
         locked = found(await sessions.lock(tx, id, actor.sees), "session")
         if locked["status"] != SessionStatus.TERMINATED:
             await sessions.set_status(tx, id, SessionStatus.TERMINATED)
             cancelled = await jobs.cancel_open(tx, id, reason)
             await end_approvals(tx, id, cancelled, actor, reason)
+            await gates.end(tx, actor, id, None, unread)
             await audit.append_to_session(
                 tx,
                 id,

@@ -13,8 +13,17 @@ from uuid import UUID
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.approvals import ApprovalStatus, Channel
 from cortex_plane.domain.audit import Fact
-from cortex_plane.domain.effects import IN_DOUBT, Answer, CallStatus, Question, Verdict, question
-from cortex_plane.domain.errors import Conflict
+from cortex_plane.domain.effects import (
+    IN_DOUBT,
+    Answer,
+    CallStatus,
+    Question,
+    ToolCall,
+    Verdict,
+    question,
+)
+from cortex_plane.domain.errors import Conflict, CortexError
+from cortex_plane.domain.gates import Missed
 from cortex_plane.domain.jobs import (
     TERMINAL,
     Cancellation,
@@ -27,12 +36,13 @@ from cortex_plane.domain.jobs import (
     Step,
 )
 from cortex_plane.domain.sessions import SessionReceipt, SessionStatus
+from cortex_plane.operations import gates
 from cortex_plane.operations.meters import meters
 from cortex_plane.operations.verbs import found, verb
-from cortex_plane.storage import approvals, audit, jobs, sessions, steps
+from cortex_plane.storage import approvals, audit, jobs, journal, sessions, steps
 from cortex_plane.storage.database import Database, Row, Transaction
 
-LIFTED = (Hold.OPERATOR, Hold.OWNER, Hold.CODE_CHANGED, Hold.PROMPT_CHANGED)
+LIFTED = (Hold.OPERATOR, Hold.OWNER, Hold.CODE_CHANGED, Hold.PROMPT_CHANGED, Hold.GATES_UNREADABLE)
 """What a resume lifts. A session's hold ends with the session's, an uncertain effect with its answer."""
 
 
@@ -183,17 +193,23 @@ async def questions(db: Database, actor: Actor, id: UUID) -> list[Question]:
 @verb(Permission.JOB_SETTLE)
 async def settle(db: Database, actor: Actor, id: UUID, call_id: UUID, answer: Answer) -> Receipt:
     """A person's answer about an uncertain call. With the last one the job goes on, unless something else holds it."""
-    async with db.transaction(actor.org_id) as tx:
-        await settled(tx, actor, id, call_id, answer, Channel.API)
-        receipt = await _receipt(tx, id, True)
+
+    async def once(unread: CortexError | None) -> Receipt:
+        async with db.transaction(actor.org_id) as tx:
+            await settled(tx, actor, id, call_id, answer, Channel.API, unread)
+            return await _receipt(tx, id, True)
+
+    receipt = await gates.recording(db, actor.org_id, once)
     db.hints.work()
     return receipt
 
 
 async def settled(
-    tx: Transaction, actor: Actor, id: UUID, call_id: UUID, answer: Answer, channel: Channel
-) -> None:
-    """The answer and what follows from it, through whatever door it came; its card ends with it."""
+    tx: Transaction, actor: Actor, id: UUID, call_id: UUID, answer: Answer, channel: Channel,
+    unread: CortexError | None = None,
+) -> None:  # fmt: skip
+    """The answer and what follows from it, through whatever door it came; its card ends with it. ``unread``: why the gates of
+    its session cannot look on."""
     locked = found(await jobs.lock(tx, id, actor.sees), "job")
     call = found(await steps.get_call(tx, id, call_id), "call")
     if call.status is not CallStatus.UNCERTAIN:
@@ -214,7 +230,12 @@ async def settled(
     }[answer.verdict]
     await steps.answer(tx, call_id, status, answer, actor.name)
     said = {"call": str(call_id), "tool": call.tool_name, "verdict": answer.verdict, "note": answer.note}
+    over = await _over(tx, locked, id, call, status, answer)
+    by_gates = await gates.ended(tx, actor, locked["session_id"], over, unread)
     await _append(tx, locked, id, actor, "effect_settled", said, [("effect_settled", id, said)])
+    if by_gates.facts:
+        events = [(kind, id, data) for kind, data in by_gates.events]
+        await audit.append_to_session(tx, locked["session_id"], by_gates.facts, events)
     if answer.verdict is Verdict.FAIL and locked["kind"] != JobKind.EXTERNAL:
         error = f"`{call.tool_name}` of step {call.step_index} was given up by {actor.name}: {answer.note or 'no reason'}"
         await jobs.fail(tx, id, error)
@@ -226,6 +247,21 @@ async def settled(
         await _append(tx, locked, id, actor, "job_failed", {"error": error}, told)
     elif not [c for c in await steps.open_calls(tx, id) if c.status is CallStatus.UNCERTAIN]:
         await _lift(tx, id, locked, (Hold.UNCERTAIN_EFFECT,), actor, answer.note)
+
+
+async def _over(
+    tx: Transaction, locked: Row, id: UUID, call: ToolCall, status: CallStatus, answer: Answer
+) -> list[Missed]:
+    """The call, where it ends here. What a worker goes on with it tells gates of itself; where its job ends, or code only reads
+    in its journal what it came to, that is never. What ran before it in the same response was told before it was sent."""
+    if status is CallStatus.CLEARED:
+        return []
+    if status is CallStatus.COMPLETED and locked["kind"] != JobKind.EXTERNAL:
+        known = await journal.list_page(tx, id, call.step_index - 1, 1)
+        if not any(entry.position == call.step_index for entry in known):
+            return []
+    given_up = f"`{call.tool_name}` was given up: {answer.note or 'no reason'}"
+    return [Missed(action=call.tool_name, error=given_up if status is CallStatus.FAILED else None)]
 
 
 async def end_approvals(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import NoReturn
 
 import structlog
 
 from cortex_plane.domain.attempts import Assignment, Write, Written
 from cortex_plane.domain.checkpoints import CheckpointStatus
+from cortex_plane.domain.effects import SETTLED
 from cortex_plane.domain.errors import Conflict, Unavailable
 from cortex_plane.domain.retry import ErrorClass
 from cortex_plane.runtime.calls import Call, without_intents
@@ -19,6 +21,8 @@ from cortex_plane.runtime.voice import Voice
 log = structlog.get_logger()
 
 
+OVERTAKEN = ("policy_changed", "grant_refused", "gates_changed", "atlas_rate_limited")
+"""What was decided by does not hold any more."""
 LAST_WRITE_SECONDS = 3.0
 """How long whoever is stopped waits for the write that it has under way."""
 
@@ -72,6 +76,8 @@ class Acting(Voice):
     def drop_recorded(self) -> None:
         """Forget what was to go with the next write. What was sent is in the ledger, and is settled from there."""
         self.notes = []
+        if self.gates is not None:
+            self.gates.drop()
 
     def _drop_counted(self) -> None:
         self.model_calls = []
@@ -103,12 +109,23 @@ class Acting(Voice):
         try:
             return await self.write(write)
         except Conflict as error:
-            if error.code not in ("policy_changed", "grant_refused"):
+            if error.code not in OVERTAKEN:
                 raise
-            why = error.message
-        # What no longer holds is neither sent nor asked for. The rest is kept, and the next attempt looks again.
+            overtaken = error
+        limited = overtaken.code == "atlas_rate_limited"
+        return await self.give_way(calls, write, overtaken.message, limited=limited)
+
+    async def give_way(
+        self, calls: Sequence[Call], write: Write, why: str, *, limited: bool = False
+    ) -> NoReturn:
+        """What no longer holds is neither sent nor asked for. The rest is kept, and the next attempt looks again."""
         self.at.status = CheckpointStatus.IN_PROGRESS
+        self.forget([call for call in calls if call.status not in SETTLED])
         await self.write(without_intents(write))
+        if limited:
+            # Counted over all sessions, by the minute of the database: with the next one it is judged again.
+            now = self.time.now()
+            await self.sleep(60 - now.second - now.microsecond / 1e6 + 0.01, why)
         await self.hand_back(why)
         raise Ended
 

@@ -18,6 +18,7 @@ from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.models import AssistantTurn, UserTurn
 from cortex_plane.domain.policies import OnDeny, Terms
 from cortex_plane.operations.asking import SETTLERS, bounded, nobody_can, possible
+from cortex_plane.operations.rulings import asked_of_people
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.calls import Call, Pending, storable
 from cortex_plane.runtime.lease import Ended
@@ -56,6 +57,9 @@ async def park(attempt: Acting, calls: Sequence[Call], terms: Mapping[UUID, Term
     pending = Pending(due)
     pending.new(*(call for call in calls if call.status is not None and not call.written))
     write = pending.take()
+    if attempt.gates is not None:
+        for call in awaiting:
+            attempt.gates.asks_people(call)
     write.requests = tuple(_request(attempt, call, terms[call.id]) for call in awaiting)
     write.status = JobStatus.WAITING_FOR_APPROVAL
     # Of several versions at most one holds: no version is called like all of them, so they are judged again.
@@ -101,11 +105,11 @@ def _request(attempt: Acting, call: Call, terms: Terms) -> NewRequest:
         tool_digest=call.digest,
         arguments=call.arguments,
         input_hash=call.input_hash,
-        risk=call.code.risk,
+        risk=call.risk,
         summary=attempt.summary_of(call),
         agent_says=_agent_says(attempt),
         asked_for=_asked_for(attempt),
-        question=None,
+        question=asked_of_people(call.ruling.people) if call.ruling is not None else None,
         rule=call.rule,
         policy_version=call.policies or attempt.policies_version,
         terms=bounded(terms, call.rule, attempt.limits.skills.approval),

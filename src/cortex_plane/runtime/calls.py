@@ -22,9 +22,10 @@ from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.checkpoints import ActiveTool, ToolStatus
 from cortex_plane.domain.effects import SETTLED, CallStatus, ToolCall
 from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.models import CallRequest, CallResult, Response, StopReason, ToolSpec
+from cortex_plane.domain.gates import Ruling
+from cortex_plane.domain.models import CallRequest, CallResult, ToolSpec
 from cortex_plane.domain.policies import Terms
-from cortex_plane.domain.tools import InvalidArguments, OnUncertain
+from cortex_plane.domain.tools import InvalidArguments, OnUncertain, Risk
 from cortex_plane.operations.authorize import Authorization, Leaning
 from cortex_plane.runtime.tools.tool import Tool
 
@@ -91,6 +92,10 @@ class Call:
     """A person approved exactly this, and it was sent with that."""
     sent_digest: str | None = None
     """The version of the tool that it was sent to, where that was before."""
+    ruling: Ruling | None = None
+    """What the gates of its session said of it last."""
+    judged: bool = False
+    """By an earlier attempt, which told what gates had to tell of it."""
     declared: OnUncertain | None = None
     """How the tool wanted to be settled when it was sent; today's code may say otherwise."""
 
@@ -114,6 +119,11 @@ class Call:
         if self.tool is None:
             raise RuntimeError(f"The call {self.id} was refused: it is never sent.")
         return self.tool
+
+    @property
+    def risk(self) -> Risk:
+        """Of the tool's own and what atlases say, the higher."""
+        return self.ruling.risk if self.ruling is not None else self.code.risk
 
     @property
     def settled(self) -> bool:
@@ -308,7 +318,9 @@ def authorized(call: Call, answer: Authorization) -> None:
 def restored(call: Call, row: ToolCall) -> None:
     """What the ledger knows about a call of an earlier attempt."""
     call.written = True
-    call.status, call.attempt, call.settle_after = row.status, row.attempt, row.settle_after
+    call.status, call.attempt = row.status, row.attempt
+    # Approved anew, it was not sent with this approval: whatever it was sent with before is over.
+    call.settle_after = row.settle_after if row.status is not CallStatus.APPROVED else None
     call.error, call.result_id, call.settled_by = row.error, row.result_id, row.settled_by
     call.sent_digest, call.granted = row.tool_digest, row.granted and row.tool_digest == call.digest
     call.result = canonical(row.result) if row.status is CallStatus.COMPLETED else None
@@ -335,21 +347,6 @@ def groups(calls: Sequence[Call]) -> Iterator[list[Call]]:
         yield reads
 
 
-def recorded_form(response: Response) -> dict[str, Any]:
-    """What is as usual is not written: the scripted model that speaks to its end is the usual one."""
-    cut = {"truncated": True} if response.stop_reason is StopReason.MAX_TOKENS else {}
-    more: dict[str, Any] = {} if response.model is None else {"model": response.model}
-    if response.stop_reason not in (StopReason.END, StopReason.TOOL_CALLS):
-        more["stop_reason"] = response.stop_reason.value
-    return {
-        "text": response.text,
-        "calls": [
-            {"id": call.id, "name": call.name, "arguments": call.arguments, **cut} for call in response.calls
-        ],
-        **more,
-    }
-
-
 def outcome_of(call: Call) -> Write:
     """A write that settles one call."""
     apart = Apart()
@@ -367,6 +364,7 @@ def without_intents(write: Write) -> Write:
         granted=None,
         again=(),
         dispatches=False,
+        reads=False,
         requests=(),
         policies=None,
         status=None,

@@ -142,6 +142,10 @@ async def _dispatch(attempt: Acting, call: Call, written: Written) -> bool | Non
     except ToolError as error:
         call.fail(_described(call, error))
     except Exception as error:
+        if not attempt.toolbox.has_side_effects(call.code):
+            # It only reads, and left a row because it uses something up: whatever goes wrong is an answer for the model.
+            call.fail(_described(call, error))
+            return True
         call.timed_out = isinstance(error, TimedOut)
         # It may have happened before it went wrong. Only ToolError says that it did not.
         call.error = _described(call, error)
@@ -188,6 +192,7 @@ async def _settle(attempt: Acting, call: Call, calls: Sequence[Call], *, ended: 
             await attempt.hold(Hold.UNCERTAIN_EFFECT, {"call": str(call.id), "tool": call.name}, write)
         if chosen is Settlement.FAIL:
             call.fail(trouble or "the worker stopped while it was under way")
+            attempt.happened(calls)
             await attempt.fail(
                 f"Nobody knows whether `{call.name}` happened, and it declares on_uncertain=fail.",
                 "Look at the outside world, then `cortex job resubmit` it or not.",

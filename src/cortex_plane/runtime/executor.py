@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from cortex_plane.domain.attempts import Assignment, NewStep, Write, Written
@@ -22,7 +23,7 @@ from cortex_plane.domain.checkpoints import (
     LogEntry,
     Phase,
 )
-from cortex_plane.domain.conversations import as_sent, heard, requests_of
+from cortex_plane.domain.conversations import as_sent, heard, recorded_form, requests_of, spoken
 from cortex_plane.domain.effects import CallStatus
 from cortex_plane.domain.errors import CortexError
 from cortex_plane.domain.jobs import JobKind, JobStatus
@@ -45,7 +46,6 @@ from cortex_plane.runtime.calls import (
     Pending,
     groups,
     planned,
-    recorded_form,
     summary,
 )
 from cortex_plane.runtime.clock import ticks
@@ -93,16 +93,24 @@ class Attempt(Acting):
                 self.host.db, self.given, self.at.message_seq, self.unread_to
             )
             self.turns.extend(heard(said, self.given.job_id))
+            self.hear(said)
             self.at.message_seq = self.unread_to
 
     async def _step(self) -> None:
         self.step_started = ticks()
         await self.check_limits()
+        looked = await self.look()
+        if looked is not None:
+            await self._done(looked)
         try:
             if await self._made_room():
                 return
-            response = await self.ask(self.request(window(self)))
+            told = window(self)
+            request = self.request(told if self.gates is None else spoken(told))
+            response = await self.ask(replace(request, notice=self.notice))
         except ModelError as error:
+            if self.gates is not None:
+                self.gates.went_wrong(str(error))
             await self.retry(error.error_class, str(error), wished=error.retry_after)
         self.at.prompt_tokens += response.usage.prompt_tokens
         self.at.completion_tokens += response.usage.completion_tokens
@@ -127,20 +135,52 @@ class Attempt(Acting):
         said_now = AssistantTurn(text=response.text, calls=response.calls)
         self.turns.append(said_now, step=self.at.step, seq=self.at.message_seq)
         if not response.calls:
-            await self._answer(response, step)
+            if self.gates is not None and self.gates.state.asks:
+                await self._unheeded(response, step)
+            else:
+                await self._answer(response, step)
             return
         calls = [
             planned(position, request, new_id(), self.toolbox, self.at.step)
             for position, request in enumerate(response.calls)
         ]
         await self.authorize(calls)
+        self.tell_once()
+        if self.gates is not None:
+            self.gates.unanswered()
         self.at.phase = Phase.TOOLS
         # What only reads is told once, when it is done; what acts is on the trail before it does.
         acts = any(call.kind is CallKind.EFFECT for call in calls)
         said = [summary(call) for call in calls]
         facts = [self.fact("step_responded", step=step.index, calls=said)] if acts else []
         events = telling.by(response, telling.called(step.index, response.text, calls))
-        await self._resolve(calls, Write(step=step, facts=facts, events=events))
+        due = Write(step=step, facts=facts, events=events)
+        if self.gates is not None and self.gates.shut is not None:
+            await self._shut(calls, due)
+        await self._resolve(calls, due)
+
+    async def _shut(self, calls: Sequence[Call], due: Write) -> None:
+        """The agent is out of tries: nothing of its response is sent, and all of it is kept."""
+        pending = Pending(due)
+        pending.new(*(call for call in calls if call.settled))
+        await self.require_open(pending.take())
+
+    async def _unheeded(self, response: Response, step: NewStep) -> None:
+        """A text is no answer to a question of a gate: it is kept, ends nothing, and the model is asked again."""
+        if self.gates is not None:
+            self.gates.begin()
+            self.gates.unanswered()
+        text = response.text or ""
+        self._log_step(step.index, "unanswered", text, 0)
+        self.at.step = step.index + 1
+        write = Write(
+            step=step,
+            done_step=step.index,
+            events=telling.by(response, telling.said(step.index, text)),
+            facts=[self.fact("step_completed", step=step.index, calls=[])],
+        )
+        await self.require_open(write)
+        await self._done(await self.write(write))
 
     async def _made_room(self) -> bool:
         """Whether something was compacted: it took a while, so the boundary is looked at again."""
@@ -199,6 +239,7 @@ class Attempt(Acting):
         pending = Pending(due)
         pending.new(*(call for call in calls if call.settled and not call.written))
         for group in groups(calls):
+            self.happened(calls, group[0].position)
             if group[0].kind is CallKind.EFFECT:
                 call = group[0]
                 is_new = call.status in (None, CallStatus.APPROVED)
@@ -214,7 +255,10 @@ class Attempt(Acting):
             else:
                 # The response before anything else; and what an effect did does not wait for others to read.
                 if pending.due.step is not None or pending.settled:
-                    await self.write_calls(calls, pending.take())
+                    await self.write_calls(calls, replace(pending.take(), reads=True))
+                if self.gates is not None and not self.gates.allow(group):
+                    # What ran before them in the same response shut a gate. Of an effect the write that sends it says so.
+                    await self.give_way(calls, pending.take(), "The gates of this session changed meanwhile.")
                 await asyncio.gather(*(read(self, call) for call in group))
                 pending.new(*group)
             pending.stored += self.take_stored()
@@ -232,6 +276,7 @@ class Attempt(Acting):
         acts = any(call.kind is CallKind.EFFECT for call in calls)
         proof = said if acts else [{**summary(call), "status": str(call.status)} for call in calls]
         self.turns.append(ToolTurn(tuple(call.told() for call in calls)), step=index)
+        self.happened(calls)
         write.done_step = index
         write.events = [*write.events, *telling.settled(index, calls)]
         write.facts = [*write.facts, self.fact("step_completed", step=index, calls=proof)]

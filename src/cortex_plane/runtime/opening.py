@@ -18,6 +18,7 @@ from cortex_plane.domain.checkpoint_recovery import CheckpointCorrupt, open_seal
 from cortex_plane.domain.checkpoints import CheckpointStatus
 from cortex_plane.domain.conversations import as_sent, opening, rebuilt, requests_of
 from cortex_plane.domain.effects import CallStatus, ToolCall
+from cortex_plane.domain.gates import PLANE_TOOLS
 from cortex_plane.domain.jobs import Hold, JobKind, JobStatus
 from cortex_plane.domain.models import Turn, UserTurn
 from cortex_plane.domain.policies import CallFacts
@@ -28,7 +29,9 @@ from cortex_plane.operations.authorize import Authorization, Leaning, authorize,
 from cortex_plane.operations.policies import book, request_rows
 from cortex_plane.runtime import receipts, telling
 from cortex_plane.runtime.calls import Call, CallKind, Toolbox, authorized, leans, planned, restored
-from cortex_plane.runtime.lease import Ended, Host, Lease
+from cortex_plane.runtime.gate_tools import with_gate_tools
+from cortex_plane.runtime.governing import Governed
+from cortex_plane.runtime.lease import Ended, Host
 from cortex_plane.runtime.progress import Progress
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.runtime.tools.mcp.confirming import as_confirmed
@@ -41,7 +44,7 @@ SERVER_SECONDS = 5.0
 """Until an MCP server that is down is looked at again."""
 
 
-class Opening(Lease):
+class Opening(Governed):
     """A job that was just leased, from its checkpoint to the point where it goes on."""
 
     def __init__(self, host: Host, given: Assignment) -> None:
@@ -60,26 +63,41 @@ class Opening(Lease):
     # Permission ------------------------------------------------------------------------------------------------
 
     async def authorize(self, calls: Sequence[Call]) -> None:
-        """Ask the one door about each call, by the policies that hold now as far as we know."""
+        """Ask the one door about each call, by the policies and gates that hold now as far as we know.
+
+        All calls are judged by what gates knew before them: what the agent answers in the same response comes after that.
+        """
         taken: Counter[UUID] = Counter()
+        if self.gates is not None:
+            self.gates.begin()
         for call in calls:
-            if call.kind is CallKind.REFUSED:
+            if call.kind is CallKind.REFUSED or call.name in PLANE_TOOLS:
                 continue
-            answer = await self.judged(call)
+            answer = await self.judged(call, new=True)
+            if answer.verdict is not PolicyVerdict.DENY:
+                # Before anything is waited for: no other branch may count on what lets this one through.
+                self.let_through(call)
             leaning = await self._covered(call, answer, taken)
             if leaning is not None:
                 answer = leaning_on(answer, leaning)
                 taken[leaning.standing_id] += not leaning.counted
             authorized(call, answer)
+            self.explain(call)
+            if call.settled and self.gates is not None:
+                self.gates.take_back(call)
+        await self.answer(calls)
 
-    async def judged(self, call: Call) -> Authorization:
-        """What the policies say; people's standing approvals are not asked."""
+    async def judged(self, call: Call, *, new: bool = False) -> Authorization:
+        """What gates and policies say; people's standing approvals are not asked. ``new``: gates ask what they have to ask."""
         # By call: several branches of a job may judge theirs by different policies, and hear of newer ones meanwhile.
         call.policies = self.policies_version = self.policies_heard
         policies = await book.at(self.host.db, self.given.org_id, call.policies)
         as_confirmed(call, policies, self.given.app, self.toolbox)
-        turned_down = self.was_turned_down(call)
-        return authorize(policies, self._facts(call), self._request_rows, turned_down=turned_down)
+        call.ruling = self.ruled(call, new=new)
+        return authorize(
+            policies, self._facts(call), self._request_rows, turned_down=self.was_turned_down(call),
+            ruling=call.ruling,
+        )  # fmt: skip
 
     def was_turned_down(self, call: Call) -> bool:
         return (call.name, call.input_hash) in self.turned_down
@@ -88,8 +106,9 @@ class Opening(Lease):
         return CallFacts(
             target=call.name,
             arguments=orjson.loads(call.arguments),
-            read_only=not self.toolbox.has_side_effects(call.code),
-            risk=call.code.risk,
+            read_only=not self.toolbox.has_side_effects(call.code)
+            and not (call.ruling is not None and call.ruling.strict),
+            risk=call.risk,
             agent=self.given.agent,
             teams=tuple(self.given.teams),
             session_kind=self.given.session_kind,
@@ -161,6 +180,9 @@ class Opening(Lease):
             if self.at.status is CheckpointStatus.AWAITING_APPROVAL:
                 self.at.status = CheckpointStatus.IN_PROGRESS
         past = await self._recall()
+        await self.govern(past.said)
+        if self.gates is not None:
+            self.toolbox = with_gate_tools(self.toolbox)
         await self._check_prompt()
         return past
 
@@ -218,13 +240,18 @@ class Opening(Lease):
         ids = [tool.invocation_id for tool in self.at.active_tools]
         known = {row.position: row for row in rows}
         calls, unknown = [], []
+        if self.gates is not None and self.gates.unmet:
+            # Its session was bound to more since: what fires at a start comes before what is sent.
+            await self.look()
         for position, request in enumerate(as_sent(requests_of(recorded), known)):
             row = known.get(position)
             call = planned(position, request, row.id if row else ids[position], self.toolbox, self.at.step)
             calls.append(call)
             if row is None or await self.restore_call(call, row):
                 unknown.append(call)
+        self.recall_told(unknown)
         await self.authorize(unknown)
+        self.tell_once()
         for call in unknown:
             if call.kind is CallKind.REFUSED:
                 # What was refused then has its row. This one was fine, so it is the code that changed.
@@ -244,6 +271,7 @@ class Opening(Lease):
         if row.status is CallStatus.APPROVED and call.tool is not None:
             if await self._outgrown(call, row):
                 return True
+            self.let_through(call)
             await self._require_server(call)
             return False
         if row.status is CallStatus.APPROVED and self.is_the_code_of(row):
@@ -274,18 +302,24 @@ class Opening(Lease):
             self.leaning.pop(call.id, None)
             return answer.verdict is PolicyVerdict.ALLOW
         if call.granted:
-            return True
+            # Unless a gate stands before it by now that nobody was shown.
+            return call.ruling is None or call.ruling.verdict is not PolicyVerdict.REQUIRES_APPROVAL
         leaning = await self._covered(call, answer, {})
         return leaning is not None and leaning.counted
 
     async def _outgrown(self, call: Call, row: ToolCall) -> bool:
-        """Whether an approval does not fit any more: other code, another time, or a policy that denies it by now."""
-        late = row.grant_expires_at is None or row.grant_expires_at <= self.time.now()
-        if call.digest != row.tool_digest or late:
-            why = "its grant has expired" if late else "its tool has changed"
-            self.notes.append(self.fact("approval_outgrown", call=str(call.id), tool=call.name, reason=why))
+        """Whether an approval does not fit any more: other code, another time, another gate, or a policy that denies it by now."""
+        why: str | None = None
+        if row.grant_expires_at is None or row.grant_expires_at <= self.time.now():
+            why = "its grant has expired"
+        elif call.digest != row.tool_digest:
+            why = "its tool has changed"
         elif (await self.judged(call)).verdict is not PolicyVerdict.DENY:
-            return False
+            if call.ruling is None or call.ruling.verdict is not PolicyVerdict.REQUIRES_APPROVAL:
+                return False
+            why = "whoever approved it was not shown a gate that a person must pass by now"
+        if why is not None:
+            self.notes.append(self.fact("approval_outgrown", call=str(call.id), tool=call.name, reason=why))
         _anew(call)
         return True
 
@@ -301,7 +335,7 @@ class Opening(Lease):
 
 def _anew(call: Call) -> Call:
     """As if nobody had been asked about it yet."""
-    call.status, call.written = None, False
+    call.status, call.written, call.granted, call.settle_after = None, False, False, None
     return call
 
 

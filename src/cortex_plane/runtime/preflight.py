@@ -24,6 +24,7 @@ from cortex_plane.runtime.calls import Toolbox, planned
 from cortex_plane.runtime.code.asks import with_ask
 from cortex_plane.runtime.code.playing import CodeAgent
 from cortex_plane.runtime.code.replaying import dry_run
+from cortex_plane.runtime.gate_tools import with_gate_tools
 from cortex_plane.runtime.lease import checkpoint_key, prompt_of
 from cortex_plane.runtime.models.backends import Backends
 from cortex_plane.runtime.opening import toolbox_of
@@ -112,7 +113,7 @@ class Preflight:
             if skills.run is not None:
                 found += [wrong async for wrong in self._code(org_id, job, skills, opened, app)]
             elif opened.cursor.phase is Phase.TOOLS and job.response is not None:
-                found += _calls(job, toolbox_of(app, skills))
+                found += _calls(job, with_gate_tools(toolbox_of(app, skills)))
         for wrong in found:
             yield wrong
 

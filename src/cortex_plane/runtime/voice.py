@@ -40,7 +40,7 @@ class Voice(Opening):
         config = self.given.model_config
         return Request(
             model=config["model"],
-            system_prompt=self.prompt,
+            system_prompt=self.prompted(self.prompt),
             turns=turns,
             tools=self.toolbox.specs,
             temperature=config.get("temperature"),

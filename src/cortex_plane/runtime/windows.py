@@ -83,7 +83,11 @@ def _memory(attempt: Voice) -> Memory:
 
 
 def _budget(attempt: Voice) -> Budget:
-    return Budget.of(attempt.given.model_config, attempt.prompt, attempt.toolbox.specs)
+    whole = Budget.of(attempt.given.model_config, attempt.prompted(attempt.prompt), attempt.toolbox.specs)
+    notice = attempt.notice
+    if not notice:
+        return whole
+    return replace(whole, tokens=max(LEAST_TOKENS, whole.tokens - tokens.of_turn(UserTurn(notice))))
 
 
 def _answer_tokens(attempt: Voice) -> int:

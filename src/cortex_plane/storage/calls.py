@@ -53,6 +53,10 @@ class Context:
     policies: str
     earlier: UUID | None
     turned_down: bool
+    bound: dict[str, Any] | None
+    """The atlases of the session, and what its gates remember; None where it has none."""
+    at: datetime
+    """When all of this was so."""
     askers: list[UUID] = field(default_factory=list)
     """The people who ask, besides who opened the session: they caused it too."""
 
@@ -97,14 +101,29 @@ class Grant:
     stamp: Stamp | None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unlooked:
+    """A call that ends in a session with gates: what a look at them needs."""
+
+    session_id: UUID
+    tool: str
+    bound: dict[str, Any]
+    at: datetime
+
+
 # Reading ---------------------------------------------------------------------------------------------------------
 
 
 async def context(
-    db: Database, org_id: UUID, session_id: UUID, sees: UUID | None, key: str | None, tool: str, input_hash: str
+    db: Database, org_id: UUID, session_id: UUID, sees: UUID | None, key: str | None, tool: str, input_hash: str,
+    acts_as: tuple[UUID, UUID | None] | None,
 ) -> Context | None:  # fmt: skip
-    """None: there is no such session. Its job is None where it is no external one: then this raises KeyError."""
-    rows = await db.call("call_context", org_id, session_id, sees, key, tool, bytes.fromhex(input_hash))
+    """``acts_as``: key and person, refused where an atlas keeps them out. None: there is no such session. Its job is None where it is no external one: then this raises KeyError."""
+    caller, person = acts_as or (None, None)
+    rows = await db.call(
+        "call_context", org_id, session_id, sees, key, tool, bytes.fromhex(input_hash), acts_as is not None, caller,
+        person,
+    )  # fmt: skip
     if not rows:
         return None
     row = rows[0]
@@ -114,7 +133,7 @@ async def context(
         org_id=org_id, session_id=session_id,
         **{name: row[name] for name in (
             "job_id", "agent_id", "agent", "teams", "skill_config", "request_policies", "policies", "earlier",
-            "turned_down")},
+            "turned_down", "bound", "at")},
     )  # fmt: skip
 
 
@@ -179,7 +198,7 @@ async def require_its_agent(tx: Transaction, id: UUID, by: UUID) -> None:
 
 async def authorize(
     at: Database | Transaction, org_id: UUID, job_id: UUID, call: NewCall, dispatch_seconds: float, events: Told,
-    facts: Sequence[Fact],
+    facts: Sequence[Fact], more: dict[str, Any] | None = None,
 ) -> tuple[UUID, bool]:  # fmt: skip
     """The call's id, and whether it is new: with a key that was used before it is the call of then."""
     (row,) = await at.call(
@@ -188,7 +207,7 @@ async def authorize(
         bytes.fromhex(call.input_hash), call.read_only, call.risk, call.on_uncertain, call.timeout_seconds,
         call.authorization_id, call.decision.verdict, call.decision.rule, call.policies, call.status, call.error,
         dispatch_seconds, call.standing_id, call.granter_revision, call.says, call.approval_id,
-        call.asker, call.caused_by, *_told(events, facts),
+        call.asker, call.caused_by, *_told(events, facts), more,
     )  # fmt: skip
     return row["id"], row["fresh"]
 
@@ -196,25 +215,28 @@ async def authorize(
 async def intend(
     db: Database, org_id: UUID, seen: ExternalCall, sender: str | None, policies: str, dispatch_seconds: float, *,
     authorization: tuple[UUID, PolicyDecision] | None, granted: bool, standing: tuple[UUID, int] | None,
-    by: UUID, events: Told, facts: Sequence[Fact],
+    by: UUID, events: Told, facts: Sequence[Fact], more: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
     id, decision = authorization or (None, None)
     standing_id, revision = standing or (None, None)
     await db.call(
         "intend_call", org_id, seen.id, seen.status, seen.attempt, sender, policies, dispatch_seconds, id,
         decision.verdict if decision else None, decision.rule if decision else None, granted, standing_id, revision,
-        by, *_told(events, facts),
+        by, *_told(events, facts), more,
     )  # fmt: skip
 
 
 async def settle(
     db: Database, org_id: UUID, id: UUID, sees: UUID | None, by: UUID, attempt: int | None, status: CallStatus,
-    result: bytes | None, error: str | None, settled_by: str | None, fact: Fact,
-) -> None:  # fmt: skip
-    await db.call(
+    result: bytes | None, error: str | None, settled_by: str | None, events: Told, facts: Sequence[Fact],
+    more: dict[str, Any] | None = None,
+) -> Unlooked | None:  # fmt: skip
+    """``more``: None where nobody looked at the gates of its session. If it has some, nothing is written, and they are returned."""
+    rows = await db.call(
         "settle_call", org_id, id, sees, by, attempt, status, result.decode() if result is not None else None, error,
-        settled_by, fact.action, fact.body,
+        settled_by, *_told(events, facts), more,
     )  # fmt: skip
+    return Unlooked(**rows[0]) if rows and rows[0]["bound"] is not None else None
 
 
 def _told(events: Told, facts: Sequence[Fact]) -> tuple[list[Any], ...]:

@@ -79,6 +79,21 @@ class Transaction:
         given = args if org is None else (org, *args)
         return await self.rows(verb(name, len(given)), *given)
 
+    @contextlib.asynccontextmanager
+    async def part(self) -> AsyncIterator[None]:
+        """What fails in here is undone by itself, and the transaction goes on."""
+        with border():
+            await self._connection.execute("savepoint part")
+        try:
+            yield
+        except BaseException:
+            # Where the connection itself is gone, so is all of it; the error that led here tells more than that.
+            with contextlib.suppress(Exception):
+                await self._connection.execute("rollback to savepoint part; release savepoint part")
+            raise
+        with border():
+            await self._connection.execute("release savepoint part")
+
     async def stream(self, query: str, *args: Any, batch: int = 500) -> AsyncIterator[Row]:
         """Rows one after the other in flat memory, for results of any size."""
         with border():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from cortex_plane.domain.events import Event
+from cortex_plane.domain.events import GATES, Event
 from cortex_plane.storage.database import Database, Row, Transaction
 from cortex_plane.storage.queries import Queries
 
@@ -34,6 +34,12 @@ async def approvals(tx: Transaction, seconds: float, limit: int) -> list[tuple[U
     return [
         (row["session_id"], _event(row)) for row in await tx.rows(queries.approvals, float(seconds), limit)
     ]
+
+
+async def of_gates(tx: Transaction, session_id: UUID, job_id: UUID, after: int, limit: int) -> list[Event]:
+    """What gates did in a job after number ``after``: the newest of it, in order."""
+    rows = await tx.rows(queries.of_gates, tx.org, session_id, after, job_id, sorted(GATES), limit)
+    return [_event(row) for row in reversed(rows)]
 
 
 async def append_chunks(

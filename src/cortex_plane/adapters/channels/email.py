@@ -30,6 +30,7 @@ from cortex_plane.domain.notifications import (
     Callback,
     Card,
     Invitation,
+    Notice,
     Occasion,
     Outgoing,
     Sent,
@@ -151,8 +152,8 @@ def _quoted(text: str) -> str:
 
 
 def _content(outgoing: Outgoing) -> Card | Invitation:
-    if isinstance(outgoing.content, Callback):
-        raise Undeliverable("A mail tells people, and no agents.")
+    if isinstance(outgoing.content, Callback | Notice):
+        raise Undeliverable("A mail tells people, and no programs.")
     return outgoing.content
 
 
@@ -260,7 +261,6 @@ def _words(outgoing: Outgoing) -> dict[str, Any]:
         "card": content,
         "heading": _heading(outgoing, content),
         "pending": content.status is ApprovalStatus.PENDING,
-        "question": content.kind is ApprovalKind.UNCERTAIN_EFFECT,
         "left": left,
         "colour": _COLOURS.get(content.risk, "#4a5360"),
         "details": _details(content.details),

@@ -18,7 +18,16 @@ from cortex_plane.adapters.channels.pinned import PinnedClient, Refused, Resolve
 from cortex_plane.domain.addresses import Allowed
 from cortex_plane.domain.approvals import ApprovalStatus
 from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.notifications import Callback, Card, Outgoing, Sent, Target, TryAgain, Undeliverable
+from cortex_plane.domain.notifications import (
+    Callback,
+    Card,
+    Notice,
+    Outgoing,
+    Sent,
+    Target,
+    TryAgain,
+    Undeliverable,
+)
 from cortex_plane.domain.values import adapter
 from cortex_plane.domain.webhooks import CHANNEL, EventType, Secrets, check_url, signed
 
@@ -33,7 +42,9 @@ _MINUTE, _HOUR = 60.0, 3600.0
 # What decides for whoever holds it. A system that may decide signs what it says, and needs none of it.
 _WITHHELD: Final = frozenset({"token", "approve_url", "deny_url"})
 # What must be whole to be of use.
-_WHOLE: Final = frozenset({"approval_id", "notification_id", "input_hash", "url", "recipient"})
+_WHOLE: Final = frozenset(
+    {"approval_id", "notification_id", "input_hash", "url", "recipient", "session_id", "trigger", "atlas_id"}
+)
 PINGS_AT_ONCE = 4
 PING_PATIENCE = 5.0
 """So many seconds a ping waits for its turn."""
@@ -76,9 +87,12 @@ class WebhookChannel:
                 body = _body(
                     "call.decided", told.decided_at, adapter(Callback).dump_python(told, mode="json")
                 )
+            case Notice() as notice:
+                told_of: dict[str, Any] = adapter(Notice).dump_python(notice, mode="json")
+                body = _body(f"atlas.{notice.trigger}", notice.happened_at, told_of)
             case _:
                 raise Undeliverable(
-                    "A webhook carries requests for approval and decisions, and nothing else."
+                    "A webhook carries requests for approval, decisions and notices, and nothing else."
                 )
         await self._post(outgoing.target, id, outgoing.timestamp, body, self._client)
         return Sent(message_ref=id)
@@ -151,7 +165,7 @@ def _body(kind: str, at: datetime, data: dict[str, Any]) -> bytes:
         longest //= 2
         data = {name: value if name in _WHOLE else _cut(value, longest) for name, value in data.items()}
         data["truncated"] = True
-        if len(orjson.dumps(data["details"])) > longest:
+        if len(orjson.dumps(data.get("details"))) > longest:
             data["details"] = None
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import typer
 
-from cortex_plane.adapters.cli.output import AsJson, Limit, said, short, show_many, show_one, tell
+from cortex_plane.adapters.cli.output import AsJson, Atlases, Limit, said, short, show_many, show_one, tell
 from cortex_plane.adapters.cli.plane import collect, run
 from cortex_plane.adapters.cli.receipts import show_receipt
 from cortex_plane.adapters.cli.watching import ARGUMENTS, RESULT, SAID, outcome, question_lines
@@ -32,13 +32,15 @@ def submit(
     payload: Annotated[str, typer.Option(help="A JSON object.")] = "{}",
     session: Annotated[UUID | None, typer.Option(help="An open session; a new one if left out.")] = None,
     max_retries: Annotated[int, typer.Option(min=0, max=100)] = 3,
+    atlas: Atlases = None,
     idempotency_key: IdempotencyKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Submit a job to an agent."""
     draft = JobDraft(
-        agent=agent, payload=_json("--payload", payload), session_id=session, max_retries=max_retries
-    )
+        agent=agent, payload=_json("--payload", payload), session_id=session, max_retries=max_retries,
+        atlases=atlas or [],
+    )  # fmt: skip
     show_one(run(lambda plane: plane.jobs.submit(draft, idempotency_key=idempotency_key)), as_json)
 
 

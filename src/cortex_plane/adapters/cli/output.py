@@ -18,6 +18,12 @@ from rich.text import Text
 from cortex_plane.domain.values import to_json
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Atlases = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="An atlas that the session is bound to beside those of its agent. Any number of times."
+    ),
+]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")]
 
 console = Console(highlight=False)

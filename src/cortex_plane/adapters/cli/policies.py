@@ -11,6 +11,7 @@ from uuid import UUID
 
 import typer
 
+from cortex_plane.adapters.cli.files import text_of
 from cortex_plane.adapters.cli.output import AsJson, Limit, harmless, said, short, show_many, show_one, tell
 from cortex_plane.adapters.cli.plane import collect, run
 from cortex_plane.domain.errors import InvalidInput
@@ -51,7 +52,7 @@ def apply(
     as_json: AsJson = False,
 ) -> None:
     """Make the org's policies those of a file. What is not in the file is gone; every version is kept."""
-    draft = PolicyFile(text=_text(file), dry_run=dry_run, note=note, expected_version=expect)
+    draft = PolicyFile(text=text_of(file), dry_run=dry_run, note=note, expected_version=expect)
     applied = run(lambda plane: plane.policies.apply(draft))
     if as_json:
         show_one(applied, True)
@@ -102,7 +103,7 @@ def simulate(
     """What a file would change about the calls of the last days. Nothing is applied, and nothing recorded."""
     seconds = _seconds(since)
     asked = SimulationRequest(
-        text=_text(file),
+        text=text_of(file),
         since=None if seconds is not None else _moment("--since", since),
         within_seconds=seconds,
         until=None if until is None else _moment("--until", until),
@@ -368,14 +369,6 @@ def _moment(option: str, text: str) -> datetime:
         ) from error
     # Without a zone it is meant as everything else is printed.
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-
-
-def _text(path: Path) -> str:
-    try:
-        content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"{path} is not UTF-8: {error}.", hint="Save it as UTF-8.") from error
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from uuid import UUID
 
 import typer
 
-from cortex_plane.adapters.cli.output import AsJson, Limit, show_many, show_one
+from cortex_plane.adapters.cli.output import AsJson, Atlases, Limit, show_many, show_one
+from cortex_plane.adapters.cli.permissions import show_permissions
 from cortex_plane.adapters.cli.plane import collect, run
 from cortex_plane.adapters.cli.receipts import show_session_receipt
 from cortex_plane.domain.sessions import SessionChange, SessionDraft, SessionStatus
@@ -14,9 +15,15 @@ app = typer.Typer(no_args_is_help=True, help="Sessions: the conversation of one 
 
 
 @app.command()
-def create(agent: str, title: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False) -> None:
+def create(
+    agent: str,
+    title: Annotated[str | None, typer.Option()] = None,
+    atlas: Atlases = None,
+    as_json: AsJson = False,
+) -> None:
     """Open a session with an agent."""
-    show_one(run(lambda plane: plane.sessions.create(SessionDraft(agent=agent, title=title))), as_json)
+    draft = SessionDraft(agent=agent, title=title, atlases=atlas or [])
+    show_one(run(lambda plane: plane.sessions.create(draft)), as_json)
 
 
 @app.command("list")
@@ -75,6 +82,12 @@ def memory(
         show_many(found, ["number", "message_seq", "summary", "facts", "created_at"], as_json)
     else:
         show_one(found[0], as_json)
+
+
+@app.command()
+def permissions(session_id: UUID, as_json: AsJson = False) -> None:
+    """What is allowed in a session now, and which gate, capability or policy did it."""
+    show_permissions(run(lambda plane: plane.sessions.permissions(session_id)), as_json)
 
 
 @app.command()

@@ -19,6 +19,7 @@ from cortex_plane.client import Client
 from cortex_plane.domain.effects import Question, Verdict
 from cortex_plane.domain.errors import CortexError, Unavailable
 from cortex_plane.domain.events import Event, EventType
+from cortex_plane.domain.gate_news import Kind, news
 from cortex_plane.domain.jobs import Hold, Job, JobStatus, Step, StepCall
 from cortex_plane.domain.values import to_json
 
@@ -26,6 +27,10 @@ T = TypeVar("T")
 
 ARGUMENTS, RESULT, SAID = 80, 100, 200
 """How much of each is shown on a line."""
+GATE = 600
+_GATES = {
+    Kind.ASKED: "magenta", Kind.PASSED: "green", Kind.BLOCKED: "red", Kind.REFUSED: "red", Kind.SKIPPED: "yellow",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +120,15 @@ class _Told:
         self._standing: Any = None
 
     def tell(self, look: Look, events: Sequence[Event]) -> None:
-        for step in look.steps:
-            self._tell_step(step)
+        for event in events:
+            if event.type in (EventType.MESSAGE, EventType.TOOL_CALL):
+                self._tell_steps(look, event.data.get("step", -1))
+            line = event_line(event)
+            if line is not None:
+                tell(line)
         if look.steps:
+            self._tell_steps(look, look.steps[-1].step_index)
             self.whole = look.steps[-1].step_index - 1
-        for line in filter(None, map(event_line, events)):
-            tell(line)
         self._tell_job(look.job)
         if look.job.status is JobStatus.WAITING_FOR_APPROVAL:
             for event in _undecided(events):
@@ -135,6 +143,11 @@ class _Told:
         known = line in self._lines
         self._lines.add(line)
         return not known
+
+    def _tell_steps(self, look: Look, last: int) -> None:
+        for step in look.steps:
+            if step.step_index <= last:
+                self._tell_step(step)
 
     def _tell_step(self, step: Step) -> None:
         if self._is_new((step.step_index, "said")) and step.text:
@@ -212,9 +225,12 @@ def _about(job: Job) -> list[str]:
     return []
 
 
-def event_line(event: Event) -> str | None:
+def event_line(event: Event) -> str | Text | None:
     """What neither the job nor its steps tell."""
     data = event.data
+    gate = news(event.type, data)
+    if gate is not None:
+        return Text.assemble("      ", (short(gate.line, GATE), _GATES.get(gate.kind, "")))
     match event.type:
         case EventType.WORKER_LOST:
             return f"      its worker {short(data.get('worker', ''), 80)} is gone; another one takes it over"

@@ -9,6 +9,7 @@ from cortex_plane.domain.absences import Absence
 from cortex_plane.domain.approvals import Approval, ApprovalEvent, ApprovalKind, ApprovalStatus
 from cortex_plane.domain.deciding import in_words
 from cortex_plane.domain.deliveries import Delivery, DeliveryStatus
+from cortex_plane.domain.gate_news import gate_of_rule
 from cortex_plane.domain.policies import Approvers, OnDeny
 from cortex_plane.domain.standing_approvals import DEFAULT_SECONDS, StandingApproval, StandingDraft
 
@@ -146,6 +147,11 @@ def approvers(approval: Approval) -> str:
     return text[0].upper() + text[1:]
 
 
+def gate(approval: Approval) -> str:
+    """The gate that a person passes by approving; empty where a policy asks."""
+    return (gate_of_rule(approval.rule) or "").rpartition("/")[2]
+
+
 def people(who: Approvers) -> str:
     words = ["the owner of the session"] if who.owner else []
     words += [f"whoever is {role}" for role in who.roles]
@@ -242,6 +248,7 @@ FILTERS = {
     "quorum_roles": quorum_roles,
     "escalation": escalation,
     "people": people,
+    "gate": gate,
     "standing_offer": standing_offer,
     "standing_scope": standing_scope,
     "standing_count": standing_count,

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
-from cortex_plane.adapters.dashboard import assets, labels, text, times
+from cortex_plane.adapters.dashboard import assets, gates, labels, text, times
 from cortex_plane.adapters.http.problems import status_of
 from cortex_plane.domain import visible
 from cortex_plane.domain.errors import CortexError, NotFound
@@ -54,6 +54,7 @@ _templates.filters.update(
     stamp=times.stamp,
     span=times.short_span,
     **labels.FILTERS,
+    **gates.FILTERS,
 )
 _templates.tests.update(hidden=text.hidden_in, excerpt=text.is_excerpt)
 

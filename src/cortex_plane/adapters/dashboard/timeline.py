@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from cortex_plane.adapters.dashboard.gates import Told
 from cortex_plane.domain.approvals import Approval
 from cortex_plane.domain.jobs import TERMINAL, Job, JobChange, Step
 
@@ -27,6 +28,8 @@ class Lane:
     label: str
     bars: list[Bar]
     link: str | None = None
+    said: str | None = None
+    """Instead of the titles of its bars, which then are whole sentences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ def gantt(
     steps: Sequence[Step],
     approvals: Sequence[Approval],
     now: datetime,
+    gates: Sequence[Told] = (),
 ) -> Gantt:
     begin = job.created_at
     end = max(job.finished_at or now, begin + timedelta(milliseconds=1))
@@ -67,6 +71,9 @@ def gantt(
         )
         for step in steps
     ]
+    if gates:
+        ticks = [bar(each.at, each.at, f"gate-{each.news.kind}", each.news.line) for each in gates]
+        lanes.append(Lane("Gates", ticks, "#gates", f"{len(ticks)} things that gates did"))
     lanes += [
         Lane(
             approval.tool_name,

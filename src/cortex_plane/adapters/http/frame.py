@@ -16,14 +16,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cortex_plane.adapters.http.problems import problem
 from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.domain.atlases import MAX_ATLAS_BYTES
 from cortex_plane.domain.errors import TooLarge
 
 log = structlog.get_logger()
 
 MAX_BODY_BYTES = 1024 * 1024
-LARGER_BODIES = dict.fromkeys(
-    ("/v1/policies", "/v1/policies/simulate"), 32 * 1024 * 1024
-)  # a whole file in a string of JSON
+LARGER_BODIES = {
+    **dict.fromkeys(("/v1/policies", "/v1/policies/simulate"), 32 * 1024 * 1024),
+    "/v1/atlases": MAX_ATLAS_BYTES * 3 // 2,
+}  # a whole file in a string of JSON, in which some characters are two
 """For callers that are known and may send one. Until then the ordinary limit holds."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _SAFE_HEADERS = (

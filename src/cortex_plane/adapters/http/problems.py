@@ -25,6 +25,7 @@ from cortex_plane.domain.errors import (
     Unauthenticated,
     Unavailable,
 )
+from cortex_plane.domain.gates import GateClosed
 from cortex_plane.domain.journal import ContextMisused, StepFailed, ToolDenied, ToolFailed, WaitTimeout
 from cortex_plane.domain.models import ModelError
 from cortex_plane.domain.notifications import TryAgain, Undeliverable
@@ -52,6 +53,8 @@ STATUS: dict[type[CortexError], int] = {
     StepFailed: 424,
     ToolFailed: 424,
     ToolDenied: 403,
+    # Whoever answers the gate may make the same call again.
+    GateClosed: 409,
     WaitTimeout: 424,
     ContextMisused: 422,
     # And a notifier these: they end with its deliveries.
@@ -97,6 +100,8 @@ class Problem(BaseModel):
     request_id: str | None = None
     errors: list[FieldError] = Field(default_factory=list)
     used_by: dict[str, int] | None = None
+    questions: list[dict[str, Any]] | None = None
+    """Of `gate_closed`: what must be answered first."""
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -121,6 +126,7 @@ def problem(
     *,
     errors: list[FieldError] | None = None,
     used_by: dict[str, int] | None = None,
+    questions: list[dict[str, Any]] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Response:
     body = Problem(
@@ -132,6 +138,7 @@ def problem(
         request_id=request.scope.get("state", {}).get("request_id"),
         errors=errors or [],
         used_by=used_by,
+        questions=questions,
     )
     content = orjson.dumps({k: v for k, v in body.model_dump().items() if v not in (None, [])})
     return Response(content, status, headers, MEDIA_TYPE)
@@ -155,6 +162,7 @@ async def _ours(request: Request, error: Exception) -> Response:
         error.hint,
         errors=[FieldError(field=field, message=error.message)] if field else None,
         used_by=error.details.get("used_by"),
+        questions=error.questions if isinstance(error, GateClosed) else None,
         headers=headers,
     )
 

@@ -65,6 +65,7 @@ class CodeAttempt(Recording):
             begun, write = performer.new_round(number, heard=self.at.message_seq)
             entries = [*entries, begun]
             self.at.message_seq = max(each.seq for each in said)
+            self.hear(said)
             await self.write(together(write, Write(reply=answer)))
 
     async def _function(self) -> CodeAgent:
@@ -80,6 +81,7 @@ class CodeAttempt(Recording):
             performer, payload=self._payload(performer, said), job_id=self.given.job_id,
             session_id=self.given.session_id, agent=self.given.agent,
         )  # fmt: skip
+        await self.look()
         self._playing = True
         try:
             result, error = await self._played(performer, performer.play(function, ctx, performer.prefix))
@@ -167,6 +169,8 @@ class CodeAttempt(Recording):
             call = self._call_of(held)
             if call is not None:
                 call.fail(call.error or "nobody knows whether it happened")
+                if self.gates is not None:
+                    self.gates.happened([call])
                 write = together(write, outcome_of(call))
         await self.fail(first.message, first.remedy, write, keep_checkpoint=first.keep_checkpoint)
 
@@ -233,6 +237,12 @@ class CodeAttempt(Recording):
             never = ", ".join(operation.what for operation in performer.unawaited[:3])
             await self.fail(f"The agent's function never awaited: {never}.", "Write `await` before it.")
         performer.keep_failures()
+        asked = self.gates.state.asks if self.gates is not None else ()
+        if asked:
+            await self.fail(
+                f"The agent's function returned, and the gate `{asked[0].gate}` still waits for its answer.",
+                "Answer it there with `await ctx.answer(…)`, then `cortex job resubmit` it.",
+            )
         try:
             text, encoded = _result(result)
         except CortexError as error:

@@ -10,13 +10,15 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from uuid import UUID
 
-from cortex_plane.domain.journal import ContextMisused
+from cortex_plane.domain.gates import GateClosed
+from cortex_plane.domain.journal import ContextMisused, ToolFailed
 from cortex_plane.runtime.code import wishes
 
 if TYPE_CHECKING:
     from cortex_plane.runtime.code.playing import Player
 
 T = TypeVar("T")
+NO_MORE = "It takes no more answers: go another way."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +32,15 @@ class Decision:
 
     def __bool__(self) -> bool:
         return self.approved
+
+
+def passed(told: Mapping[str, Any]) -> bool:
+    """What gates said to an answer."""
+    if told.get("error"):
+        raise ToolFailed(str(told["error"]))
+    if told.get("shut"):
+        raise GateClosed(f"The gate `{told.get('gate')}` is shut: {told.get('reason', '')}", hint=NO_MORE)
+    return bool(told.get("passed"))
 
 
 class Operation(Generic[T]):
@@ -108,6 +119,16 @@ class Context:
         return self._operation(
             f"The tool `{name}`", lambda: self._player.perform(wishes.tool(name, arguments))
         )
+
+    def answer(self, gate: str, answers: Mapping[str, Any], *, call: str | None = None) -> Operation[bool]:
+        """Answer a gate that `GateClosed` told of: whether it is passed. ``call`` names the call that it stops, where it
+        stops several. Raises `GateClosed` where it takes no more answers, `ToolFailed` where it does not wait for any."""
+        return self._operation(
+            f"The answer to `{gate}`", lambda: self._answered(wishes.answer(gate, answers, call))
+        )
+
+    async def _answered(self, wish: wishes.ToolWish) -> bool:
+        return passed(await self._player.perform(wish))
 
     def request_approval(
         self,

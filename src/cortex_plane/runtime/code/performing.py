@@ -15,6 +15,7 @@ import orjson
 
 from cortex_plane.domain.attempts import NewStep, Write
 from cortex_plane.domain.canonical import canonical
+from cortex_plane.domain.conversations import recorded_form
 from cortex_plane.domain.errors import CortexError
 from cortex_plane.domain.journal import (
     MAX_ENTRIES,
@@ -31,7 +32,7 @@ from cortex_plane.domain.models import AssistantTurn, ModelError, UserTurn
 from cortex_plane.operations import journal
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime import telling
-from cortex_plane.runtime.calls import recorded_form, storable
+from cortex_plane.runtime.calls import storable
 from cortex_plane.runtime.clock import ticks
 from cortex_plane.runtime.code import tools
 from cortex_plane.runtime.code.playing import FAILURES, Player, decoded, described
@@ -310,12 +311,13 @@ class Performer(Player):
         await attempt.flush()
         self.boundary()
         await attempt.check_limits()
+        await attempt.look()
         position = self.position()
         request = attempt.request([UserTurn(wish.prompt)])
         request = replace(
             request,
             tools=(),
-            system_prompt=request.system_prompt if wish.system is None else wish.system,
+            system_prompt=request.system_prompt if wish.system is None else attempt.prompted(wish.system),
             temperature=request.temperature if wish.temperature is None else wish.temperature,
             max_tokens=request.max_tokens if wish.max_tokens is None else wish.max_tokens,
         )

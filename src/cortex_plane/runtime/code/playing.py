@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.domain.errors import CortexError
+from cortex_plane.domain.gates import GateClosed
 from cortex_plane.domain.journal import (
     ContextMisused,
     Entry,
@@ -33,7 +34,7 @@ from cortex_plane.runtime.code.wishes import Wish
 
 CodeAgent = Callable[[Context], Awaitable[Any]]
 FAILURES: dict[str, type[CortexError]] = {
-    kind.__name__: kind for kind in (StepFailed, ToolFailed, ToolDenied, WaitTimeout, ModelError)
+    kind.__name__: kind for kind in (StepFailed, ToolFailed, ToolDenied, GateClosed, WaitTimeout, ModelError)
 }
 """What an operation may raise, by the name under which it is recorded."""
 
@@ -198,7 +199,9 @@ def decoded(kind: EntryKind, name: str, result: Any, key: str) -> Any:
 
 def failure(error: dict[str, Any]) -> CortexError:
     kind = FAILURES.get(error.get("type", ""), StepFailed)
-    more = {"status": error.get("status")} if kind is ModelError else {}
+    more: dict[str, Any] = {"status": error.get("status")} if kind is ModelError else {}
+    if kind is GateClosed:
+        more = {"questions": error.get("questions")}
     return kind(error.get("message", "It failed."), code=error.get("code"), hint=error.get("hint"), **more)
 
 
@@ -208,6 +211,8 @@ def described(error: CortexError) -> dict[str, Any]:
         "type": type(error).__name__, "message": storable(error.message), "code": storable(error.code),
         "hint": storable(error.hint),
     }  # fmt: skip
+    if isinstance(error, GateClosed):
+        return {**said, "questions": error.questions}
     return {**said, "status": error.status} if isinstance(error, ModelError) else said
 
 

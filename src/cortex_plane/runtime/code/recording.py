@@ -193,9 +193,9 @@ class Recording(Acting, ABC):
 
     # Permission ------------------------------------------------------------------------------------------------
 
-    async def judged(self, call: Call) -> Authorization:
+    async def judged(self, call: Call, *, new: bool = False) -> Authorization:
         """A question to people is always one, whatever policies say of its name; they say who decides."""
-        answer = await super().judged(call)
+        answer = await super().judged(call, new=new)
         demand = self.demands.get(call.id)
         if call.name != ASK or demand is None:
             return answer

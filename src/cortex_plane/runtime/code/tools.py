@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from cortex_plane.domain.attempts import Write
+from cortex_plane.domain.authorization import PolicyVerdict
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.effects import SETTLED, CallStatus, ToolCall
 from cortex_plane.domain.errors import CortexError
+from cortex_plane.domain.gates import PLANE_TOOLS
 from cortex_plane.domain.journal import Entry, EntryKind, EntryStatus, ToolDenied, ToolFailed
 from cortex_plane.domain.models import CallRequest
 from cortex_plane.domain.tools import provider_name
@@ -43,17 +45,24 @@ async def call(performer: Performer, key: str, entry: Entry | None, wish: ToolWi
         )
         raise Unwind
     if row is None or await attempt.restore_call(made, row):
+        await attempt.look()
         await attempt.authorize([made])
     open_entry = performer.entry(key, position, wish, EntryStatus.OPEN) if entry is None else Write()
     if made.status is CallStatus.AWAITING:
         await _ask(performer, made, open_entry)
+    if made.settled and made.name in PLANE_TOOLS and made.tool is not None:
+        return _told(performer, key, position, wish, made)
     if made.settled:
         return _refused(performer, key, position, wish, made)
     told = Write(facts=[attempt.fact("step_responded", step=position, key=key, calls=[summary(made)])])
     told.events = telling.called(position, None, [made])
     if made.kind is CallKind.READ:
         await attempt.flush()
+        if attempt.gates is not None and attempt.gates.urgent:
+            await attempt.write(Write())
         performer.boundary()
+        if attempt.gates is not None and not attempt.gates.allow([made]):
+            await attempt.give_way([made], Write(), "The gates of this session changed meanwhile.")
         await read(attempt, made)
         pending = Pending(together(open_entry, Write(events=told.events)))
         pending.new(made)
@@ -64,6 +73,8 @@ async def call(performer: Performer, key: str, entry: Entry | None, wish: ToolWi
             made.status, made.error, made.result = CallStatus.COMPLETED, None, b'{"approved":true}'
         pending = Pending(Write())
         pending.settled.append(made)
+    if attempt.gates is not None:
+        attempt.gates.happened([made])
     write = pending.take()
     write.stored = (*write.stored, *attempt.take_stored())
     write.events = [*write.events, *telling.settled(position, [made])]
@@ -93,11 +104,27 @@ async def _ask(performer: Performer, made: Call, open_entry: Write) -> None:
     raise Unwind
 
 
+def _told(performer: Performer, key: str, position: int, wish: ToolWish, made: Call) -> Any:
+    """What gates said to the agent: nothing was sent, and it is recorded like a call."""
+    pending = Pending(performer.entry(key, position, wish, EntryStatus.DONE, made.result))
+    if not made.written:
+        pending.new(made)
+    write = pending.take()
+    write.events = [*telling.called(position, None, [made]), *telling.settled(position, [made])]
+    performer.attempt.record(
+        performer.done(key, position, wish, ticks(), write, f"{made.name}: {made.status}")
+    )
+    return orjson.loads(made.result or b"null")
+
+
 def _refused(performer: Performer, key: str, position: int, wish: ToolWish, made: Call) -> Any:
     """Never sent: not allowed, or not a call that the tool takes."""
     said = made.error or "It was refused."
     denied = made.kind is not CallKind.REFUSED
     error: CortexError | None = ToolDenied(said) if denied else ToolFailed(said)
+    gates, ruling = performer.attempt.gates, made.ruling
+    if gates is not None and ruling is not None and ruling.verdict is PolicyVerdict.DENY:
+        error = gates.closed(made, ruling) or error
     decision: Decision | None = None
     if wish.kind is EntryKind.APPROVAL:
         decision, error = Decision(approved=False, reason=said), None

@@ -14,6 +14,7 @@ import orjson
 from cortex_plane.domain.authorization import PolicyVerdict
 from cortex_plane.domain.canonical import canonical, check_text
 from cortex_plane.domain.errors import CortexError
+from cortex_plane.domain.gates import ANSWER
 from cortex_plane.domain.journal import ContextMisused, EntryKind, check_name, digest
 from cortex_plane.domain.policies import MAX_TIMEOUT_SECONDS, PolicyRow, Quorum
 from cortex_plane.runtime.tools.results import encode_result
@@ -110,6 +111,16 @@ def tool(name: str, arguments: dict[str, Any]) -> ToolWish:
         tool=checked,
         arguments=_plain(arguments),
     )
+
+
+def answer(gate: str, answers: Mapping[str, Any], call: str | None) -> ToolWish:
+    if not isinstance(gate, str) or not gate.strip() or not isinstance(answers, Mapping):
+        raise ContextMisused(
+            "An answer needs the id of a gate and a mapping with one value for each of its questions.",
+            hint="Write `await ctx.answer('delete-confirm', {'confirm': 'understood'})`.",
+        )
+    given = {"gate": gate, "answers": dict(answers)}
+    return tool(ANSWER, given if call is None else {**given, "call": call})
 
 
 def approval(

@@ -55,7 +55,8 @@ def messages_of(request: Request, *, marks_errors: bool) -> list[ModelMessage]:
 
     instructions = request.system_prompt
     sent: list[ModelMessage] = []
-    for turn in _orderly(request.turns):
+    notice = [UserTurn(request.notice)] if request.notice else []
+    for turn in _orderly([*request.turns, *notice]):
         match turn:
             case UserTurn():
                 sent.append(ModelRequest([UserPromptPart(turn.text)], instructions=instructions))

@@ -14,6 +14,7 @@ from cortex_plane.domain.agents import is_agent_name
 from cortex_plane.domain.canonical import check_text
 from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.fields import Slug
+from cortex_plane.domain.gates import OF_THE_PLANE
 from cortex_plane.domain.models import ToolSpec
 from cortex_plane.domain.tools import InvalidApp, OnUncertain, Risk, ToolVersion, provider_name
 from cortex_plane.domain.values import adapter
@@ -21,6 +22,7 @@ from cortex_plane.runtime.tools.mcp.servers import McpServer, Secret, declared
 from cortex_plane.runtime.tools.tool import Tool
 
 F = TypeVar("F", bound=Callable[..., Any])
+_OF_THE_PLANE = frozenset(map(provider_name, OF_THE_PLANE))
 
 
 class App:
@@ -32,6 +34,8 @@ class App:
         self._tools: dict[str, Tool] = {}
         self._by_provider_name: dict[str, Tool] = {}
         self._agents: dict[str, Callable[..., Any]] = {}
+        self._triggers: dict[str, Callable[..., Any]] = {}
+        self._validators: dict[str, Callable[..., Any]] = {}
         self._servers: dict[str, McpServer] = {}
         self._from_servers: dict[str, dict[str, Tool]] = {}
         self.revision = 0
@@ -166,6 +170,55 @@ class App:
             )
         self._agents[name] = function
 
+    @property
+    def triggers(self) -> Mapping[str, Callable[..., Any]]:
+        """What gates ask whether they fire, by the `trigger_id` that an atlas gives."""
+        return MappingProxyType(self._triggers)
+
+    @property
+    def validators(self) -> Mapping[str, Callable[..., Any]]:
+        """What gates ask about answers, by the `custom_validator` that an atlas gives."""
+        return MappingProxyType(self._validators)
+
+    def trigger(self, name: str, /) -> Callable[[F], F]:
+        """Make ``fn(text, params) -> bool`` a trigger of gates: ``text`` is what came in, ``params`` what the atlas says.
+
+        It has 2 seconds. One that takes longer, raises or returns something else fires the gates that block."""
+        return self._asked_by_gates(self._triggers, "trigger", name, 2)
+
+    def validator(self, name: str, /) -> Callable[[F], F]:
+        """Make ``fn(answer) -> str | None`` a validator of answers: what is wrong with it, or None.
+
+        It has 2 seconds. An answer that it could not look at is not accepted."""
+        return self._asked_by_gates(self._validators, "validator", name, 1)
+
+    def _asked_by_gates(
+        self, known: dict[str, Callable[..., Any]], what: str, name: str, count: int
+    ) -> Callable[[F], F]:
+        if not isinstance(name, str) or not is_agent_name(name):
+            raise InvalidApp(
+                f"{str(name)[:100]!r} cannot be the name of a {what}.",
+                hint=f"Write `@app.{what}('sentiment-check')`: at most 100 letters, digits, `_`, `.` and `-`.",
+            )
+        if name in known:
+            raise InvalidApp(
+                f"The app `{self.name}` already has a {what} called `{name}`.", hint="Name one of them anew."
+            )
+
+        def register(function: F) -> F:
+            try:
+                inspect.signature(function).bind(*range(count))
+            except (TypeError, ValueError):
+                takes = "what came in and its parameters" if count == 2 else "the answer"
+                raise InvalidApp(
+                    f"The {what} `{name}` must take {count} argument{'s' if count > 1 else ''}.",
+                    hint=f"They are {takes}.",
+                ) from None
+            known[name] = function
+            return function
+
+        return register
+
     def mcp_server(
         self,
         name: str,
@@ -216,13 +269,15 @@ class App:
             del self._tools[gone.name], self._by_provider_name[gone.provider_name]
         self._from_servers[server] = {}
         for tool in tools:
+            if _is_of_the_plane(tool):
+                continue
             if tool.provider_name not in self._by_provider_name:
                 self._tools[tool.name] = self._by_provider_name[tool.provider_name] = tool
                 self._from_servers[server][tool.name] = tool
         self.revision += 1
 
     def _add(self, tool: Tool) -> None:
-        if tool.name.startswith("plane.") or tool.provider_name == "plane_ask":
+        if _is_of_the_plane(tool):
             raise InvalidApp(
                 f"`{tool.name}` cannot be a tool of an app: such names are the plane's own.",
                 hint="Give it another name with `name=`.",
@@ -246,6 +301,11 @@ class App:
             )  # fmt: skip
         self._tools[tool.name] = self._by_provider_name[tool.provider_name] = tool
         self.revision += 1
+
+
+def _is_of_the_plane(tool: Tool) -> bool:
+    """Gates do not look at such a tool, or models would take it for one."""
+    return tool.name.startswith("plane.") or tool.provider_name in _OF_THE_PLANE
 
 
 def _clash(one: str, other: str) -> bool:

@@ -116,12 +116,23 @@ begin
       message = 'The policies changed since this call was authorised.', hint = 'It is authorised again.';
   end if;
 
+  -- Whatever calls something, or is about to read, has looked at all atlases of its session. Looked at here and not in a
+  -- function: jobs that nobody governs pay for one look into an index.
+  if (p_dispatch_seconds is not null or p_more #> '{gates,atlases}' is not null) and (
+      select count(*) from session_atlas b where b.org_id = p_org and b.session_id = the_job.session_id)
+      <> coalesce((p_more #>> '{gates,atlases}')::integer, 0) then
+    perform require_atlases(p_org, the_job.session_id, (p_more #>> '{gates,atlases}')::integer);
+  end if;
+
   session_id := the_job.session_id;
   held := the_job.holds <> '{}';
   held_seconds := extract(epoch from now - the_job.held_at);
   cancelled := the_job.cancelled;
 
   if p_reply is not null or (p_status = 'COMPLETED' and the_job.kind = 'conversation') then
+    if p_more -> 'gates' ? 'state' then
+      perform lock_gates(p_org, the_job.session_id, now);
+    end if;
     select h.message_seq into strict message_seq
     from session_head h where h.org_id = p_org and h.session_id = the_job.session_id for update;
     if p_status = 'COMPLETED' and the_job.kind = 'conversation' and message_seq > p_message_seq then
@@ -641,7 +652,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.authorize_call(p_org uuid, p_job uuid, p_call uuid, p_key text, p_asked bytea, p_sender text, p_tool text, p_digest text, p_schema text, p_arguments text, p_input_hash bytea, p_read_only boolean, p_risk text, p_on_uncertain text, p_timeout double precision, p_authorization uuid, p_verdict text, p_rule text, p_policies text, p_status text, p_error text, p_dispatch_seconds double precision, p_standing uuid, p_granter_revision integer, p_says text, p_approval uuid, p_asker uuid, p_caused_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[]) RETURNS TABLE(id uuid, fresh boolean)
+CREATE FUNCTION public.authorize_call(p_org uuid, p_job uuid, p_call uuid, p_key text, p_asked bytea, p_sender text, p_tool text, p_digest text, p_schema text, p_arguments text, p_input_hash bytea, p_read_only boolean, p_risk text, p_on_uncertain text, p_timeout double precision, p_authorization uuid, p_verdict text, p_rule text, p_policies text, p_status text, p_error text, p_dispatch_seconds double precision, p_standing uuid, p_granter_revision integer, p_says text, p_approval uuid, p_asker uuid, p_caused_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS TABLE(id uuid, fresh boolean)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -667,6 +678,7 @@ begin
   end if;
   the_job := lock_external(p_org, p_job, true);
   perform require_policies(p_org, p_policies);
+  perform require_atlases(p_org, the_job.session_id, (p_more #>> '{gates,atlases}')::integer);
   at := plane_now();
   number := coalesce(the_job.step_index, -1) + 1;
   update job j set step_index = number, updated_at = at where j.org_id = p_org and j.id = p_job;
@@ -700,6 +712,10 @@ begin
   if p_status = 'awaiting' then
     perform wait_external(p_org, p_job, p_approval, p_call);
   end if;
+  if p_more ? 'resolution' then
+    perform execute_resolution(p_org, (p_more ->> 'resolution')::uuid, p_call, at);
+  end if;
+  perform record_more(p_org, p_job, the_job.session_id, p_more, at);
   -- Only here is the number of the step known.
   event_data := array(
     select case when d ? 'step' then d || jsonb_build_object('step', number) else d end
@@ -727,13 +743,46 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.call_context(p_org uuid, p_session uuid, p_sees uuid, p_key text, p_tool text, p_input_hash bytea) RETURNS TABLE(job_id uuid, agent_id uuid, agent text, teams uuid[], kind text, skill_config jsonb, request_policies jsonb, policies text, earlier uuid, turned_down boolean)
+CREATE FUNCTION public.bind_atlases(p_org uuid, p_session uuid, p_atlases text[], p_by_caller boolean DEFAULT false) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  wanted text;
+  newest record;
+begin
+  -- In one order, so that nobody waits for somebody who waits for them.
+  for wanted in select distinct w from unnest(p_atlases) w order by w loop
+    continue when exists (
+      select from session_atlas b where b.org_id = p_org and b.session_id = p_session and b.atlas_id = wanted);
+    select a.version, a.digest into newest
+    from atlas_version a
+    where a.org_id = p_org and a.atlas_id = wanted and a.retired_at is null
+    order by a.number desc limit 1;
+    if newest.version is null then
+      raise exception using errcode = 'CX409', detail = 'atlas_missing',
+        message = format('No version of the atlas %s holds, and this session must be bound to one.', wanted),
+        hint = 'Publish one with `cortex atlas publish`, or take the atlas out of the agent''s `atlases`.';
+    end if;
+    insert into session_atlas (org_id, session_id, atlas_id, version, digest, message_seq, by_caller, bound_at)
+    values (p_org, p_session, wanted, newest.version, newest.digest, ungoverned_until(p_org, p_session), p_by_caller,
+      plane_now()) on conflict do nothing;
+  end loop;
+end
+$$;
+
+CREATE FUNCTION public.call_context(p_org uuid, p_session uuid, p_sees uuid, p_key text, p_tool text, p_input_hash bytea, p_acts boolean, p_caller uuid, p_person uuid) RETURNS TABLE(job_id uuid, agent_id uuid, agent text, teams uuid[], kind text, skill_config jsonb, request_policies jsonb, policies text, earlier uuid, turned_down boolean, bound jsonb, at timestamp with time zone)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
 #variable_conflict use_column
 begin
   perform set_config('app.org_id', p_org::text, true);
+  if p_acts and exists (select from session_atlas b where b.org_id = p_org and b.session_id = p_session) and exists (
+      select from session s
+      where s.org_id = p_org and s.id = p_session and (p_sees is null or p_sees in (s.user_account_id, s.opened_by))) then
+    perform require_atlas_access(p_org, p_session, p_caller, p_person);
+  end if;
   return query
     select j.id, s.agent_id, a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, v.skill_config, j.policies,
       policies_version(p_org),
@@ -742,7 +791,9 @@ begin
           and x.key = p_key),
       exists (select from tool_call c
         where c.org_id = p_org and c.job_id = j.id and c.tool_name = p_tool and c.input_hash = p_input_hash
-          and c.status = 'rejected' and c.settled_by in ('denied', 'expired'))
+          and c.status = 'rejected' and c.settled_by in ('denied', 'expired')),
+      case when exists (select from session_atlas b where b.org_id = p_org and b.session_id = s.id)
+        then session_bound(p_org, s.id) end, plane_now()
     from session s
     join agent a on a.org_id = s.org_id and a.id = s.agent_id
     join team t on t.org_id = a.org_id and t.id = a.team_id
@@ -785,7 +836,7 @@ CREATE FUNCTION public.chain_hash(previous bytea, seq bigint, at timestamp with 
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN sha256((((previous || int8send(seq)) || int8send(((EXTRACT(epoch FROM at) * (1000000)::numeric))::bigint)) || body_hash));
 
-CREATE FUNCTION public.claim_jobs(p_worker uuid, p_apps text[], p_wanted integer, p_after uuid) RETURNS TABLE(org_id uuid, job_id uuid, session_id uuid, agent_id uuid, agent_version integer, kind text, app text, payload jsonb, checkpoint text, checkpoint_mac bytea, epoch bigint, write_seq bigint, retry_count integer, max_retries integer, running_seconds double precision, model_config jsonb, skill_config jsonb, resource_limits jsonb, message_seq bigint, now timestamp with time zone, agent text, teams uuid[], session_kind text, policies text, request_policies jsonb, waited_seconds double precision)
+CREATE FUNCTION public.claim_jobs(p_worker uuid, p_apps text[], p_wanted integer, p_after uuid) RETURNS TABLE(org_id uuid, job_id uuid, session_id uuid, agent_id uuid, agent_version integer, kind text, app text, payload jsonb, checkpoint text, checkpoint_mac bytea, epoch bigint, write_seq bigint, retry_count integer, max_retries integer, running_seconds double precision, model_config jsonb, skill_config jsonb, resource_limits jsonb, message_seq bigint, now timestamp with time zone, agent text, teams uuid[], session_kind text, policies text, request_policies jsonb, waited_seconds double precision, bound jsonb)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -810,7 +861,7 @@ begin
       return query select null::uuid, null::uuid, null::uuid, null::uuid, null::integer, null::text, null::text,
         null::jsonb, null::text, null::bytea, null::bigint, null::bigint, null::integer, null::integer,
         null::double precision, null::jsonb, null::jsonb, null::jsonb, null::bigint, plane_now(),
-        null::text, null::uuid[], null::text, null::text, null::jsonb, null::double precision;
+        null::text, null::uuid[], null::text, null::text, null::jsonb, null::double precision, null::jsonb;
       exit;
     end if;
     at_org := found_job.org_id;
@@ -834,7 +885,9 @@ begin
       select j.org_id, j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.app, j.payload,
         j.checkpoint::text, j.checkpoint_mac, j.epoch, j.write_seq, j.retry_count, j.max_retries, j.running_seconds,
         v.model_config, v.skill_config, v.resource_limits, h.message_seq, now,
-        a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, policies_version(j.org_id), j.policies, moved.waited
+        a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, policies_version(j.org_id), j.policies, moved.waited,
+        case when exists (select from session_atlas b where b.org_id = j.org_id and b.session_id = j.session_id)
+          then session_bound(j.org_id, j.session_id) end
       from job j
       join agent a on a.org_id = j.org_id and a.id = j.agent_id
       join team t on t.org_id = a.org_id and t.id = a.team_id
@@ -1056,6 +1109,36 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.count_atlas_minute(p_org uuid, p_atlases jsonb, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  -- In UTC, whatever zone the connection is in: some are not whole minutes away from others.
+  this_minute timestamptz := date_trunc('minute', p_now, 'UTC');
+  one record;
+  counted integer;
+begin
+  for one in
+    select e.key as atlas_id,
+      case jsonb_typeof(e.value) when 'object' then (e.value ->> 'limit')::integer else (e.value #>> '{}')::integer end as most,
+      case jsonb_typeof(e.value) when 'object' then coalesce((e.value ->> 'calls')::integer, 1) else 1 end as calls
+    from jsonb_each(p_atlases) e order by e.key
+  loop
+    continue when one.calls <= 0;
+    insert into atlas_minute as m (org_id, atlas_id, minute, calls) values (p_org, one.atlas_id, this_minute, one.calls)
+    on conflict (org_id, atlas_id, minute) do update set calls = m.calls + excluded.calls
+    returning m.calls into counted;
+    if counted > one.most then
+      raise exception using errcode = 'CX409', detail = 'atlas_rate_limited',
+        message = format('The atlas %s lets %s calls run in a minute, and they ran.', one.atlas_id, one.most),
+        hint = format('Try again after %s.',
+          to_char((this_minute + interval '1 minute') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'));
+    end if;
+  end loop;
+end
+$$;
+
 CREATE FUNCTION public.count_suspended_sessions() RETURNS TABLE(org_id uuid, sessions bigint)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -1271,6 +1354,23 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.execute_resolution(p_org uuid, p_resolution uuid, p_call uuid, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  ended timestamptz;
+begin
+  select r.expires_at into strict ended from resolution r where r.org_id = p_org and r.id = p_resolution;
+  if ended <= p_now then
+    raise exception using errcode = 'CX409', detail = 'resolution_expired',
+      message = 'This resolution has expired.', hint = 'Resolve again, and execute under the new one.';
+  end if;
+  update resolution r set executed = true where r.org_id = p_org and r.id = p_resolution and not r.executed;
+  insert into resolution_call (org_id, call_id, resolution_id) values (p_org, p_call, p_resolution);
+end
+$$;
+
 CREATE FUNCTION public.find_cancelled(p_worker uuid) RETURNS TABLE(org_id uuid, id uuid)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
@@ -1465,6 +1565,22 @@ CREATE FUNCTION public.find_untold_signals(p_limit integer) RETURNS TABLE(org_id
   order by s.created_at limit p_limit
 $$;
 
+CREATE FUNCTION public.forget_atlas_minutes(p_older interval, p_limit integer) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  forgotten integer;
+begin
+  delete from atlas_minute m
+  where (m.org_id, m.atlas_id, m.minute) in (
+    select o.org_id, o.atlas_id, o.minute from atlas_minute o
+    where o.minute < (select plane_now()) - p_older order by o.minute limit p_limit);
+  get diagnostics forgotten = row_count;
+  return forgotten;
+end
+$$;
+
 CREATE FUNCTION public.forget_chunks(p_limit integer) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
@@ -1496,6 +1612,31 @@ begin
     order by o.received_at limit p_limit);
   get diagnostics gone = row_count;
   return gone;
+end
+$$;
+
+CREATE FUNCTION public.forget_resolutions(p_unused interval, p_used interval, p_limit integer) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  gone integer;
+  emptied integer;
+begin
+  delete from resolution r
+  where (r.org_id, r.id) in (
+    select o.org_id, o.id from resolution o
+    where not o.executed and o.expires_at < (select plane_now()) - p_unused
+    order by o.expires_at limit p_limit)
+    and not r.executed;
+  get diagnostics gone = row_count;
+  update resolution r set request = '{}', answer = '{}', atlases = '[]', emptied_at = (select plane_now())
+  where (r.org_id, r.id) in (
+    select o.org_id, o.id from resolution o
+    where o.executed and o.emptied_at is null and o.expires_at < (select plane_now()) - p_used
+    order by o.expires_at limit p_limit);
+  get diagnostics emptied = row_count;
+  return greatest(gone, emptied);
 end
 $$;
 
@@ -1532,6 +1673,10 @@ CREATE FUNCTION public.forget_workers() RETURNS void
   delete from worker w where w.expires_at < (select plane_now()) - interval '1 day'
     and not exists (select from find_orphans(null) o where o.worker_id = w.id)
 $$;
+
+CREATE FUNCTION public.glob_matches(p_glob text, p_text text) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (p_text ~~ replace(replace(replace(replace(p_glob, '\'::text, '\\'::text), '%'::text, '\%'::text), '_'::text, '\_'::text), '*'::text, '%'::text));
 
 CREATE FUNCTION public.hear_signal(p_org uuid, p_id uuid, p_sessions uuid[], p_jobs uuid[], p_entries text[], p_data jsonb[], p_bodies bytea[], p_more boolean) RETURNS void
     LANGUAGE plpgsql
@@ -1690,6 +1835,10 @@ begin
   delivered := deliver_message(
     p_org, the_session, p_text, known_account, known_mapping, p_job,
     actions || 'message_received'::text, bodies || p_message_body, p_job_body, p_active_body);
+  -- Whose key brought it says nothing about the person who wrote it.
+  if exists (select from session_atlas b where b.org_id = p_org and b.session_id = the_session.id) then
+    perform require_atlas_access(p_org, the_session.id, null, known_account);
+  end if;
   session_id := the_session.id;
   message_seq := delivered.message_seq;
   job_id := delivered.job_id;
@@ -1706,7 +1855,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.intend_call(p_org uuid, p_call uuid, p_seen text, p_attempt integer, p_sender text, p_policies text, p_dispatch_seconds double precision, p_authorization uuid, p_verdict text, p_rule text, p_grant boolean, p_standing uuid, p_granter_revision integer, p_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[]) RETURNS void
+CREATE FUNCTION public.intend_call(p_org uuid, p_call uuid, p_seen text, p_attempt integer, p_sender text, p_policies text, p_dispatch_seconds double precision, p_authorization uuid, p_verdict text, p_rule text, p_grant boolean, p_standing uuid, p_granter_revision integer, p_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -1721,6 +1870,7 @@ begin
   select * into strict declared from external_call x where x.org_id = p_org and x.call_id = p_call;
   the_job := lock_external(p_org, declared.job_id, true);
   perform require_policies(p_org, p_policies);
+  perform require_atlases(p_org, declared.session_id, (p_more #>> '{gates,atlases}')::integer);
   select * into strict was from tool_call c where c.org_id = p_org and c.id = p_call for no key update;
   if was.status <> p_seen or was.attempt <> p_attempt then
     raise serialization_failure using message = 'the call changed meanwhile';
@@ -1761,8 +1911,37 @@ begin
   if p_standing is not null then
     perform use_standing(p_org, declared.session_id, p_standing, p_call, p_granter_revision);
   end if;
+  perform record_more(p_org, was.job_id, declared.session_id, p_more, at);
   perform session_append(p_org, declared.session_id, 0, p_event_types,
     array_fill(was.job_id, array[coalesce(cardinality(p_event_types), 0)]), p_event_data, p_actions, p_bodies);
+end
+$$;
+
+CREATE FUNCTION public.job_binds() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  wanted jsonb;
+  chosen text;
+begin
+  select v.skill_config -> 'atlases' into wanted
+  from agent_version v
+  where v.org_id = new.org_id and v.agent_id = new.agent_id and v.version = new.agent_version;
+  if wanted is not null and jsonb_typeof(wanted) = 'array' and wanted <> '[]' then
+    select b.atlas_id into chosen from session_atlas b
+    where b.org_id = new.org_id and b.session_id = new.session_id and b.by_caller and not wanted ? b.atlas_id
+    order by b.atlas_id limit 1;
+    if chosen is not null then
+      raise exception using errcode = 'CX403', detail = 'atlas_addition_refused',
+        message = format('A caller bound this session to the atlas %s, which its agent does not name; the agent is governed by'
+          ' others by now, and they are not put beside it.', chosen),
+        hint = 'Open a new session: it is governed by the atlases of the agent. A conversation is ended with'
+          ' `cortex session terminate` first.';
+    end if;
+    perform bind_atlases(new.org_id, new.session_id, array(select jsonb_array_elements_text(wanted)));
+  end if;
+  return new;
 end
 $$;
 
@@ -2031,6 +2210,20 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.lock_gates(p_org uuid, p_session uuid, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  perform from session_gates g where g.org_id = p_org and g.session_id = p_session for no key update;
+  if not found then
+    insert into session_gates (org_id, session_id, revision, state, updated_at)
+    values (p_org, p_session, 0, '{}', p_now) on conflict do nothing;
+    perform from session_gates g where g.org_id = p_org and g.session_id = p_session for no key update;
+  end if;
+end
+$$;
+
 CREATE FUNCTION public.lock_more(p_org uuid, p_more jsonb) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -2196,6 +2389,24 @@ begin
   on conflict (org_id, approval_id, mapping_id) where approval_id is not null do nothing;
   get diagnostics told = row_count;
   return told;
+end
+$$;
+
+CREATE FUNCTION public.notify_stewards(p_org uuid, p_session uuid, p_notices jsonb, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  insert into notification (org_id, id, kind, connection_id, channel_type, address, data, next_attempt_at, created_at)
+  select p_org, gen_random_uuid(), 'notice', c.id, c.channel_type, p_session::text,
+    (n.notice - 'url') || jsonb_build_object('session_id', p_session), p_now, p_now
+  from jsonb_array_elements(p_notices) with ordinality n (notice, number)
+  cross join lateral (
+    select w.id, w.channel_type from channel_connection w
+    where w.org_id = p_org and w.channel_type = 'webhook' and w.disabled_at is null
+      and w.config ->> 'url' = n.notice ->> 'url'
+    order by w.created_at, w.id limit 1) c
+  order by n.number;
 end
 $$;
 
@@ -2390,6 +2601,9 @@ begin
   delivered := deliver_message(
     p_org, the_session, p_text, p_author, null, p_job, array['message_received'], array[p_message_body],
     p_job_body, p_active_body);
+  if exists (select from session_atlas b where b.org_id = p_org and b.session_id = p_session) then
+    perform require_atlas_access(p_org, p_session, p_caller, p_author);
+  end if;
   session_id := p_session;
   message_seq := delivered.message_seq;
   job_id := delivered.job_id;
@@ -2728,6 +2942,41 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.record_gates(p_org uuid, p_session uuid, p_gates jsonb, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  read_at bigint := (p_gates ->> 'revision')::bigint;
+begin
+  -- First: some writes lock it before anything else, and nobody may wait for somebody who waits for them.
+  if p_gates ? 'state' then
+    update session_gates g set revision = g.revision + 1, state = p_gates -> 'state', updated_at = p_now
+    where g.org_id = p_org and g.session_id = p_session and g.revision = read_at;
+    if not found and read_at = 0 then
+      insert into session_gates as g (org_id, session_id, revision, state, updated_at)
+      values (p_org, p_session, 1, p_gates -> 'state', p_now)
+      on conflict (org_id, session_id) do update set revision = 1, state = excluded.state, updated_at = p_now
+      where g.revision = 0;
+    end if;
+    if not found then
+      raise exception using errcode = 'CX409', detail = 'gates_changed',
+        message = 'The gates of this session changed since they were read.', hint = 'They are read again.';
+    end if;
+  elsif p_gates ? 'atlases' and read_at is distinct from coalesce(
+      (select g.revision from session_gates g where g.org_id = p_org and g.session_id = p_session), 0) then
+    raise exception using errcode = 'CX409', detail = 'gates_changed',
+      message = 'The gates of this session changed since they were read.', hint = 'They are read again.';
+  end if;
+  if p_gates ? 'minutes' then
+    perform count_atlas_minute(p_org, p_gates -> 'minutes', p_now);
+  end if;
+  if p_gates ? 'notices' then
+    perform notify_stewards(p_org, p_session, p_gates -> 'notices', p_now);
+  end if;
+end
+$$;
+
 CREATE FUNCTION public.record_journal(p_org uuid, p_job uuid, p_entries jsonb, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -2766,6 +3015,9 @@ begin
   end if;
   if p_more ? 'memory' then
     perform record_memory(p_org, p_job, p_session, p_more -> 'memory', p_now);
+  end if;
+  if p_more ? 'gates' then
+    perform record_gates(p_org, p_session, p_more -> 'gates', p_now);
   end if;
   if p_more ? 'journal' then
     perform record_journal(p_org, p_job, p_more -> 'journal', p_now);
@@ -2870,6 +3122,61 @@ begin
   perform session_append(p_org, the_job.session_id, 0, array_fill('status'::text, array[cardinality(events)]),
     array_fill(p_job, array[cardinality(events)]), events, array[p_action], array[p_body]);
   return true;
+end
+$$;
+
+CREATE FUNCTION public.require_atlas_access(p_org uuid, p_session uuid, p_key uuid, p_person uuid) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  bound record;
+  its_name text;
+  its_roles text[];
+  guest boolean;
+begin
+  for bound in
+    select a.atlas_id, a.access, a.api_keys
+    from session_atlas b
+    join atlas_version a on a.org_id = b.org_id and a.atlas_id = b.atlas_id and a.version = b.version
+    where b.org_id = p_org and b.session_id = p_session and (a.access <> 'public' or a.api_keys <> '{}')
+    order by b.atlas_id
+  loop
+    if guest is null then
+      select k.name, k.roles into its_name, its_roles from api_key k where k.org_id = p_org and k.id = p_key;
+      select u.roles = '{guest}' into guest from user_account u where u.org_id = p_org and u.id = p_person;
+      guest := coalesce(guest, its_roles = '{guest}', false);
+    end if;
+    if bound.access = 'authenticated' and guest then
+      raise exception using errcode = 'CX403', detail = 'atlas_access_refused',
+        message = format('The atlas %s lets no guests work under it.', bound.atlas_id),
+        hint = 'Ask an admin to make you a member of the org.';
+    end if;
+    if bound.api_keys <> '{}' and its_name is null then
+      raise exception using errcode = 'CX403', detail = 'atlas_access_refused',
+        message = format('The atlas %s is for certain keys of the org alone, and this came without one.', bound.atlas_id),
+        hint = 'Use the API with a key that its steward names; from a browser or a channel nobody works under it.';
+    end if;
+    if bound.api_keys <> '{}' and not exists (select from unnest(bound.api_keys) g where glob_matches(g, its_name)) then
+      raise exception using errcode = 'CX403', detail = 'atlas_access_refused',
+        message = format('The atlas %s is for certain keys of the org alone, and the key "%s" is none of them.',
+          bound.atlas_id, its_name),
+        hint = 'Use a key whose name its steward lists in `api_keys`, or ask the steward to list this one.';
+    end if;
+  end loop;
+end
+$$;
+
+CREATE FUNCTION public.require_atlases(p_org uuid, p_session uuid, p_atlases integer) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  if (select count(*) from session_atlas b where b.org_id = p_org and b.session_id = p_session)
+      <> coalesce(p_atlases, 0) then
+    raise exception using errcode = 'CX409', detail = 'gates_changed',
+      message = 'This session was bound to another atlas since its gates were read.', hint = 'They are read again.';
+  end if;
 end
 $$;
 
@@ -3024,6 +3331,19 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.session_bound(p_org uuid, p_session uuid) RETURNS jsonb
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select case when count(*) > 0 then jsonb_build_object(
+    'atlases', jsonb_agg(jsonb_build_object('atlas_id', b.atlas_id, 'version', b.version, 'digest', b.digest)
+      order by b.atlas_id),
+    'since', min(b.message_seq),
+    'revision', coalesce((select g.revision from session_gates g where g.org_id = p_org and g.session_id = p_session), 0),
+    'state', (select g.state from session_gates g where g.org_id = p_org and g.session_id = p_session)) end
+  from session_atlas b where b.org_id = p_org and b.session_id = p_session
+$$;
+
 CREATE FUNCTION public.session_guard() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -3054,10 +3374,11 @@ CREATE FUNCTION public.session_may_move(old_status text, new_status text) RETURN
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE old_status WHEN 'CREATED'::text THEN (new_status = ANY (ARRAY['ACTIVE'::text, 'TERMINATED'::text])) WHEN 'ACTIVE'::text THEN (new_status = ANY (ARRAY['PAUSED'::text, 'TERMINATED'::text])) WHEN 'PAUSED'::text THEN (new_status = ANY (ARRAY['ACTIVE'::text, 'TERMINATED'::text])) ELSE false END;
 
-CREATE FUNCTION public.settle_call(p_org uuid, p_call uuid, p_sees uuid, p_by uuid, p_attempt integer, p_status text, p_result text, p_error text, p_settled_by text, p_action text, p_body bytea) RETURNS void
+CREATE FUNCTION public.settle_call(p_org uuid, p_call uuid, p_sees uuid, p_by uuid, p_attempt integer, p_status text, p_result text, p_error text, p_settled_by text, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS TABLE(session_id uuid, tool text, bound jsonb, at timestamp with time zone)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
+#variable_conflict use_column
 declare
   declared external_call%rowtype;
   was tool_call%rowtype;
@@ -3093,11 +3414,18 @@ begin
       message = format('This is the outcome of attempt %s, and the call is at attempt %s.', p_attempt, was.attempt),
       hint = 'Whoever began the last attempt reports its outcome.';
   end if;
+  if p_more is null and exists (
+      select from session_atlas b where b.org_id = p_org and b.session_id = declared.session_id) then
+    return query
+      select declared.session_id, was.tool_name, session_bound(p_org, declared.session_id), plane_now();
+    return;
+  end if;
   card := end_doubt(p_org, p_call, 'its agent reported the outcome');
   update tool_call c
   set status = p_status, result = p_result::jsonb, error = p_error, settled_by = p_settled_by, finished_at = plane_now()
   where c.org_id = p_org and c.id = p_call;
   update external_call x set settle_at = null where x.org_id = p_org and x.call_id = p_call;
+  perform record_more(p_org, was.job_id, declared.session_id, p_more, plane_now());
   types := array['tool_result'];
   data := array[jsonb_strip_nulls(jsonb_build_object(
     'step', was.step_index, 'id', was.id, 'tool', was.tool_name, 'status', p_status, 'error', left(p_error, 500)))];
@@ -3105,8 +3433,11 @@ begin
     types := types || 'approval_cancelled'::text;
     data := data || jsonb_build_object('approval_id', card);
   end if;
+  types := types || p_event_types;
+  data := data || p_event_data;
   perform session_append(p_org, declared.session_id, 0, types, array_fill(was.job_id, array[cardinality(types)]), data,
-    array[p_action], array[p_body]);
+    p_actions, p_bodies);
+  return query select declared.session_id, was.tool_name, null::jsonb, plane_now();
 end
 $$;
 
@@ -3141,6 +3472,17 @@ begin
   end if;
   return new;
 end
+$$;
+
+CREATE FUNCTION public.ungoverned_until(p_org uuid, p_session uuid) RETURNS bigint
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select least(h.message_seq, (
+    select (j.payload ->> 'message_seq')::bigint - 1 from job j
+    where j.org_id = p_org and j.session_id = p_session and j.kind = 'conversation'
+      and j.status not in ('COMPLETED', 'FAILED', 'CANCELLED')))
+  from session_head h where h.org_id = p_org and h.session_id = p_session
 $$;
 
 CREATE FUNCTION public.use_standing(p_org uuid, p_session uuid, p_standing uuid, p_call uuid, p_granter_revision integer) RETURNS void
@@ -3471,6 +3813,45 @@ CREATE TABLE public.approval_token (
 );
 
 ALTER TABLE ONLY public.approval_token FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.atlas_minute (
+    org_id uuid NOT NULL,
+    atlas_id text NOT NULL,
+    minute timestamp with time zone NOT NULL,
+    calls integer NOT NULL
+);
+
+ALTER TABLE ONLY public.atlas_minute FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.atlas_version (
+    org_id uuid NOT NULL,
+    atlas_id text NOT NULL,
+    version text NOT NULL,
+    number bigint NOT NULL,
+    digest text NOT NULL,
+    name text NOT NULL,
+    description text NOT NULL,
+    gates integer NOT NULL,
+    source text NOT NULL,
+    manifest text NOT NULL,
+    warnings jsonb NOT NULL,
+    access text NOT NULL,
+    api_keys text[] NOT NULL,
+    published_by text NOT NULL,
+    published_by_id uuid,
+    published_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    retired_at timestamp with time zone,
+    retired_by text,
+    CONSTRAINT chk_atlas_version_access CHECK ((access = ANY (ARRAY['public'::text, 'authenticated'::text]))),
+    CONSTRAINT chk_atlas_version_atlas_id CHECK ((atlas_id ~ '^[a-z0-9]([a-z0-9._-]{0,198}[a-z0-9])?$'::text)),
+    CONSTRAINT chk_atlas_version_digest CHECK ((digest ~ '^[a-f0-9]{64}$'::text)),
+    CONSTRAINT chk_atlas_version_number CHECK ((number > 0)),
+    CONSTRAINT chk_atlas_version_retired CHECK (((retired_at IS NULL) = (retired_by IS NULL))),
+    CONSTRAINT chk_atlas_version_version CHECK ((version ~ '^[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}$'::text)),
+    CONSTRAINT chk_atlas_version_warnings CHECK ((jsonb_typeof(warnings) = 'array'::text))
+);
+
+ALTER TABLE ONLY public.atlas_version FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.audit_entry (
     org_id uuid NOT NULL,
@@ -3903,14 +4284,14 @@ CREATE TABLE public.notification (
     call_id uuid,
     CONSTRAINT chk_notification_address CHECK ((length(TRIM(BOTH FROM address)) > 0)),
     CONSTRAINT chk_notification_attempts CHECK ((attempts >= 0)),
-    CONSTRAINT chk_notification_callback CHECK ((((kind = 'callback'::text) = (call_id IS NOT NULL)) AND ((kind = 'callback'::text) = (user_account_id IS NULL)) AND ((kind <> 'callback'::text) OR ((mapping_id IS NULL) AND (channel_type = 'webhook'::text))))),
+    CONSTRAINT chk_notification_callback CHECK ((((kind = 'callback'::text) = (call_id IS NOT NULL)) AND ((kind = ANY (ARRAY['callback'::text, 'notice'::text])) = (user_account_id IS NULL)) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text])) OR ((mapping_id IS NULL) AND (channel_type = 'webhook'::text))))),
     CONSTRAINT chk_notification_dead CHECK (((status <> 'dead'::text) OR (last_error IS NOT NULL))),
     CONSTRAINT chk_notification_delivered CHECK (((status <> 'delivered'::text) OR (rendered_version = desired_version))),
-    CONSTRAINT chk_notification_kind CHECK ((kind = ANY (ARRAY['approval'::text, 'invitation'::text, 'callback'::text]))),
+    CONSTRAINT chk_notification_kind CHECK ((kind = ANY (ARRAY['approval'::text, 'invitation'::text, 'callback'::text, 'notice'::text]))),
     CONSTRAINT chk_notification_mapping CHECK (((kind <> 'approval'::text) OR (mapping_id IS NOT NULL))),
     CONSTRAINT chk_notification_sent CHECK (((sent_at IS NULL) OR (tried_at IS NOT NULL))),
     CONSTRAINT chk_notification_status CHECK ((status = ANY (ARRAY['pending'::text, 'delivered'::text, 'dead'::text]))),
-    CONSTRAINT chk_notification_subject CHECK (((kind <> 'invitation'::text) = (approval_id IS NOT NULL))),
+    CONSTRAINT chk_notification_subject CHECK (((kind = ANY (ARRAY['approval'::text, 'callback'::text])) = (approval_id IS NOT NULL))),
     CONSTRAINT chk_notification_taken CHECK (((taken_until IS NULL) = (taken_by IS NULL))),
     CONSTRAINT chk_notification_versions CHECK (((0 <= rendered_version) AND (rendered_version <= desired_version))),
     CONSTRAINT chk_notification_work CHECK (((status = 'pending'::text) = (next_attempt_at IS NOT NULL)))
@@ -4044,6 +4425,35 @@ CREATE TABLE public.policy_version (
 
 ALTER TABLE ONLY public.policy_version FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE public.resolution (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    trace_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    asker uuid NOT NULL,
+    goal_hash bytea,
+    request jsonb NOT NULL,
+    answer jsonb NOT NULL,
+    atlases jsonb NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    executed boolean DEFAULT false NOT NULL,
+    emptied_at timestamp with time zone,
+    CONSTRAINT chk_resolution_atlases CHECK ((jsonb_typeof(atlases) = 'array'::text)),
+    CONSTRAINT chk_resolution_expiry CHECK ((expires_at > created_at)),
+    CONSTRAINT chk_resolution_goal_hash CHECK ((octet_length(goal_hash) = 32))
+);
+
+ALTER TABLE ONLY public.resolution FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.resolution_call (
+    org_id uuid NOT NULL,
+    call_id uuid NOT NULL,
+    resolution_id uuid NOT NULL
+);
+
+ALTER TABLE ONLY public.resolution_call FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE public.schema_migration (
     name text NOT NULL,
     kind text NOT NULL,
@@ -4051,6 +4461,32 @@ CREATE TABLE public.schema_migration (
     applied_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     CONSTRAINT schema_migration_kind_check CHECK ((kind = ANY (ARRAY['migration'::text, 'function'::text])))
 );
+
+CREATE TABLE public.session_atlas (
+    org_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    atlas_id text NOT NULL,
+    version text NOT NULL,
+    digest text NOT NULL,
+    message_seq bigint NOT NULL,
+    by_caller boolean NOT NULL,
+    bound_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    CONSTRAINT chk_session_atlas_message_seq CHECK ((message_seq >= 0))
+);
+
+ALTER TABLE ONLY public.session_atlas FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.session_gates (
+    org_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    revision bigint NOT NULL,
+    state jsonb NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    CONSTRAINT chk_session_gates_revision CHECK ((revision >= 0))
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', toast.autovacuum_vacuum_scale_factor='0.02');
+
+ALTER TABLE ONLY public.session_gates FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.session_memory (
     org_id uuid NOT NULL,
@@ -4355,6 +4791,12 @@ ALTER TABLE ONLY public.approval_token
 ALTER TABLE ONLY public.approval_vote
     ADD CONSTRAINT approval_vote_pkey PRIMARY KEY (org_id, approval_id, version, user_account_id);
 
+ALTER TABLE ONLY public.atlas_minute
+    ADD CONSTRAINT atlas_minute_pkey PRIMARY KEY (org_id, atlas_id, minute);
+
+ALTER TABLE ONLY public.atlas_version
+    ADD CONSTRAINT atlas_version_pkey PRIMARY KEY (org_id, atlas_id, version);
+
 ALTER TABLE ONLY public.audit_entry
     ADD CONSTRAINT audit_entry_pkey PRIMARY KEY (org_id, chain_id, seq);
 
@@ -4451,8 +4893,20 @@ ALTER TABLE ONLY public.policy
 ALTER TABLE ONLY public.policy_version
     ADD CONSTRAINT policy_version_pkey PRIMARY KEY (org_id, version);
 
+ALTER TABLE ONLY public.resolution_call
+    ADD CONSTRAINT resolution_call_pkey PRIMARY KEY (org_id, call_id);
+
+ALTER TABLE ONLY public.resolution
+    ADD CONSTRAINT resolution_pkey PRIMARY KEY (org_id, id);
+
 ALTER TABLE ONLY public.schema_migration
     ADD CONSTRAINT schema_migration_pkey PRIMARY KEY (name);
+
+ALTER TABLE ONLY public.session_atlas
+    ADD CONSTRAINT session_atlas_pkey PRIMARY KEY (org_id, session_id, atlas_id);
+
+ALTER TABLE ONLY public.session_gates
+    ADD CONSTRAINT session_gates_pkey PRIMARY KEY (org_id, session_id);
 
 ALTER TABLE ONLY public.session_head
     ADD CONSTRAINT session_head_pkey PRIMARY KEY (org_id, session_id);
@@ -4615,6 +5069,10 @@ CREATE INDEX idx_approval_token_expiry ON public.approval_token USING btree (exp
 
 CREATE INDEX idx_approval_vote_account ON public.approval_vote USING btree (org_id, user_account_id);
 
+CREATE INDEX idx_atlas_minute_minute ON public.atlas_minute USING btree (minute);
+
+CREATE INDEX idx_atlas_version_account ON public.atlas_version USING btree (org_id, published_by_id);
+
 CREATE INDEX idx_audit_entry_xid ON public.audit_entry USING btree (org_id, xid);
 
 CREATE INDEX idx_audit_root_head_root ON public.audit_root_head USING btree (org_id, root_seq);
@@ -4701,7 +5159,19 @@ CREATE INDEX idx_notification_status ON public.notification USING btree (org_id,
 
 CREATE INDEX idx_notification_taken ON public.notification USING btree (org_id, lane) WHERE (taken_until IS NOT NULL);
 
+CREATE INDEX idx_resolution_bodies ON public.resolution USING btree (expires_at) WHERE (executed AND (emptied_at IS NULL));
+
+CREATE INDEX idx_resolution_call_resolution ON public.resolution_call USING btree (org_id, resolution_id);
+
+CREATE INDEX idx_resolution_live ON public.resolution USING btree (org_id, session_id, expires_at);
+
+CREATE INDEX idx_resolution_session ON public.resolution USING btree (org_id, session_id, goal_hash);
+
+CREATE INDEX idx_resolution_unused ON public.resolution USING btree (expires_at) WHERE (NOT executed);
+
 CREATE INDEX idx_session_agent ON public.session USING btree (org_id, agent_id, created_at DESC, id DESC);
+
+CREATE INDEX idx_session_atlas_version ON public.session_atlas USING btree (org_id, atlas_id, version);
 
 CREATE INDEX idx_session_idle ON public.session USING btree (idle_check_at) WHERE (idle_check_at IS NOT NULL);
 
@@ -4767,6 +5237,8 @@ CREATE UNIQUE INDEX uq_approval_event_key ON public.approval_event USING btree (
 
 CREATE UNIQUE INDEX uq_approval_request_pending ON public.approval_request USING btree (org_id, session_id, tool_name, input_hash, terms_hash) WHERE ((status = 'pending'::text) AND (kind = 'call'::text));
 
+CREATE UNIQUE INDEX uq_atlas_version_number ON public.atlas_version USING btree (org_id, atlas_id, number);
+
 CREATE UNIQUE INDEX uq_channel_claim ON public.channel_mapping USING btree (org_id, connection_id, channel_user_id, user_account_id) WHERE (removed_at IS NULL);
 
 CREATE UNIQUE INDEX uq_channel_connection_id ON public.channel_connection USING btree (id);
@@ -4801,6 +5273,8 @@ CREATE TRIGGER approval_voted AFTER INSERT ON public.approval_vote FOR EACH ROW 
 
 CREATE TRIGGER consume_approval_tokens AFTER INSERT OR UPDATE ON public.approval_vote FOR EACH ROW EXECUTE FUNCTION public.consume_approval_tokens();
 
+CREATE TRIGGER job_binds AFTER INSERT ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_binds();
+
 CREATE TRIGGER job_external BEFORE INSERT OR UPDATE OF runnable_at ON public.job FOR EACH ROW WHEN ((new.kind = 'external'::text)) EXECUTE FUNCTION public.job_external();
 
 CREATE TRIGGER job_guard BEFORE UPDATE OF status ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_guard();
@@ -4818,6 +5292,12 @@ ALTER TABLE ONLY public.agent
 
 ALTER TABLE ONLY public.api_key
     ADD CONSTRAINT api_key_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
+
+ALTER TABLE ONLY public.atlas_minute
+    ADD CONSTRAINT atlas_minute_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
+
+ALTER TABLE ONLY public.atlas_version
+    ADD CONSTRAINT atlas_version_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
 
 ALTER TABLE ONLY public.channel_connection
     ADD CONSTRAINT channel_connection_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
@@ -4878,6 +5358,9 @@ ALTER TABLE ONLY public.approval_vote
 
 ALTER TABLE ONLY public.approval_vote
     ADD CONSTRAINT fk_approval_vote_approval FOREIGN KEY (org_id, approval_id) REFERENCES public.approval_request(org_id, id);
+
+ALTER TABLE ONLY public.atlas_version
+    ADD CONSTRAINT fk_atlas_version_account FOREIGN KEY (org_id, published_by_id) REFERENCES public.user_account(org_id, id);
 
 ALTER TABLE ONLY public.audit_root_head
     ADD CONSTRAINT fk_audit_root_head_root FOREIGN KEY (org_id, root_seq) REFERENCES public.audit_root(org_id, seq);
@@ -4987,11 +5470,29 @@ ALTER TABLE ONLY public.notification
 ALTER TABLE ONLY public.policy
     ADD CONSTRAINT fk_policy_version FOREIGN KEY (org_id, version) REFERENCES public.policy_version(org_id, version);
 
+ALTER TABLE ONLY public.resolution_call
+    ADD CONSTRAINT fk_resolution_call_call FOREIGN KEY (org_id, call_id) REFERENCES public.external_call(org_id, call_id);
+
+ALTER TABLE ONLY public.resolution_call
+    ADD CONSTRAINT fk_resolution_call_resolution FOREIGN KEY (org_id, resolution_id) REFERENCES public.resolution(org_id, id);
+
+ALTER TABLE ONLY public.resolution
+    ADD CONSTRAINT fk_resolution_session FOREIGN KEY (org_id, session_id) REFERENCES public.session(org_id, id);
+
 ALTER TABLE ONLY public.session
     ADD CONSTRAINT fk_session_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
 
 ALTER TABLE ONLY public.session
     ADD CONSTRAINT fk_session_agent FOREIGN KEY (org_id, agent_id) REFERENCES public.agent(org_id, id);
+
+ALTER TABLE ONLY public.session_atlas
+    ADD CONSTRAINT fk_session_atlas_session FOREIGN KEY (org_id, session_id) REFERENCES public.session(org_id, id);
+
+ALTER TABLE ONLY public.session_atlas
+    ADD CONSTRAINT fk_session_atlas_version FOREIGN KEY (org_id, atlas_id, version) REFERENCES public.atlas_version(org_id, atlas_id, version);
+
+ALTER TABLE ONLY public.session_gates
+    ADD CONSTRAINT fk_session_gates_session FOREIGN KEY (org_id, session_id) REFERENCES public.session(org_id, id);
 
 ALTER TABLE ONLY public.session_memory
     ADD CONSTRAINT fk_session_memory_job FOREIGN KEY (org_id, job_id) REFERENCES public.job(org_id, id);
@@ -5078,6 +5579,10 @@ ALTER TABLE public.approval_token ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.approval_vote ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE public.atlas_minute ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.atlas_version ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE public.audit_entry ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.audit_root ENABLE ROW LEVEL SECURITY;
@@ -5144,6 +5649,10 @@ ALTER TABLE public.policy ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.policy_version ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE public.resolution ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.resolution_call ENABLE ROW LEVEL SECURITY;
+
 CREATE POLICY resolver ON public.api_key FOR SELECT TO cortex_resolver USING (true);
 
 CREATE POLICY resolver ON public.approval_request FOR SELECT TO cortex_resolver USING (true);
@@ -5164,6 +5673,8 @@ CREATE POLICY scheduler ON public.approval_request FOR SELECT TO cortex_schedule
 
 CREATE POLICY scheduler ON public.approval_token FOR SELECT TO cortex_scheduler USING (true);
 
+CREATE POLICY scheduler ON public.atlas_minute FOR SELECT TO cortex_scheduler USING (true);
+
 CREATE POLICY scheduler ON public.audit_entry FOR SELECT TO cortex_scheduler USING (true);
 
 CREATE POLICY scheduler ON public.audit_root FOR SELECT TO cortex_scheduler USING (true);
@@ -5180,6 +5691,8 @@ CREATE POLICY scheduler ON public.notification FOR SELECT TO cortex_scheduler US
 
 CREATE POLICY scheduler ON public.org FOR SELECT TO cortex_scheduler USING (true);
 
+CREATE POLICY scheduler ON public.resolution FOR SELECT TO cortex_scheduler USING (true);
+
 CREATE POLICY scheduler ON public.session FOR SELECT TO cortex_scheduler USING (true);
 
 CREATE POLICY scheduler ON public.signal FOR SELECT TO cortex_scheduler USING (true);
@@ -5188,9 +5701,13 @@ CREATE POLICY scheduler ON public.signing_secret FOR SELECT TO cortex_scheduler 
 
 CREATE POLICY scheduler ON public.text_chunk FOR SELECT TO cortex_scheduler USING (true);
 
+CREATE POLICY scheduler_deletes ON public.atlas_minute FOR DELETE TO cortex_scheduler USING (true);
+
 CREATE POLICY scheduler_deletes ON public.inbound_event FOR DELETE TO cortex_scheduler USING (true);
 
 CREATE POLICY scheduler_deletes ON public.job_wait FOR DELETE TO cortex_scheduler USING (true);
+
+CREATE POLICY scheduler_deletes ON public.resolution FOR DELETE TO cortex_scheduler USING (true);
 
 CREATE POLICY scheduler_deletes ON public.signal FOR DELETE TO cortex_scheduler USING (true);
 
@@ -5200,7 +5717,13 @@ CREATE POLICY scheduler_of_waits ON public.job FOR SELECT TO cortex_scheduler US
 
 CREATE POLICY scheduler_takes ON public.notification FOR UPDATE TO cortex_scheduler USING (true) WITH CHECK (true);
 
+CREATE POLICY scheduler_updates ON public.resolution FOR UPDATE TO cortex_scheduler USING (true) WITH CHECK (true);
+
 ALTER TABLE public.session ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.session_atlas ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.session_gates ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.session_head ENABLE ROW LEVEL SECURITY;
 
@@ -5245,6 +5768,10 @@ CREATE POLICY tenant ON public.approval_request USING ((org_id = (NULLIF(current
 CREATE POLICY tenant ON public.approval_token USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.approval_vote USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.atlas_minute USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.atlas_version USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.audit_entry USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
@@ -5304,7 +5831,15 @@ CREATE POLICY tenant ON public.policy USING ((org_id = (NULLIF(current_setting('
 
 CREATE POLICY tenant ON public.policy_version USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
+CREATE POLICY tenant ON public.resolution USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.resolution_call USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
 CREATE POLICY tenant ON public.session USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.session_atlas USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.session_gates USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.session_head USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
@@ -5438,11 +5973,17 @@ GRANT ALL ON FUNCTION public.find_unrooted(p_seconds double precision, p_after u
 REVOKE ALL ON FUNCTION public.find_untold_signals(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_untold_signals(p_limit integer) TO cortex_app;
 
+REVOKE ALL ON FUNCTION public.forget_atlas_minutes(p_older interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.forget_atlas_minutes(p_older interval, p_limit integer) TO cortex_app;
+
 REVOKE ALL ON FUNCTION public.forget_chunks(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.forget_chunks(p_limit integer) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.forget_inbound_events(p_older interval, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.forget_inbound_events(p_older interval, p_limit integer) TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.forget_resolutions(p_unused interval, p_used interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.forget_resolutions(p_unused interval, p_used interval, p_limit integer) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.forget_signals(p_older interval, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.forget_signals(p_older interval, p_limit integer) TO cortex_app;
@@ -5670,6 +6211,23 @@ GRANT SELECT(expires_at) ON TABLE public.approval_token TO cortex_scheduler;
 
 GRANT UPDATE(used_at) ON TABLE public.approval_token TO cortex_app;
 
+GRANT SELECT,INSERT ON TABLE public.atlas_minute TO cortex_app;
+GRANT DELETE ON TABLE public.atlas_minute TO cortex_scheduler;
+
+GRANT SELECT(org_id) ON TABLE public.atlas_minute TO cortex_scheduler;
+
+GRANT SELECT(atlas_id) ON TABLE public.atlas_minute TO cortex_scheduler;
+
+GRANT SELECT(minute) ON TABLE public.atlas_minute TO cortex_scheduler;
+
+GRANT UPDATE(calls) ON TABLE public.atlas_minute TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.atlas_version TO cortex_app;
+
+GRANT UPDATE(retired_at) ON TABLE public.atlas_version TO cortex_app;
+
+GRANT UPDATE(retired_by) ON TABLE public.atlas_version TO cortex_app;
+
 GRANT SELECT,INSERT ON TABLE public.audit_entry TO cortex_app;
 
 GRANT SELECT(org_id) ON TABLE public.audit_entry TO cortex_scheduler;
@@ -5884,7 +6442,39 @@ GRANT SELECT,INSERT ON TABLE public.policy TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.policy_version TO cortex_app;
 
+GRANT SELECT,INSERT ON TABLE public.resolution TO cortex_app;
+GRANT DELETE ON TABLE public.resolution TO cortex_scheduler;
+
+GRANT SELECT(org_id) ON TABLE public.resolution TO cortex_scheduler;
+
+GRANT SELECT(id) ON TABLE public.resolution TO cortex_scheduler;
+
+GRANT UPDATE(request) ON TABLE public.resolution TO cortex_scheduler;
+
+GRANT UPDATE(answer) ON TABLE public.resolution TO cortex_scheduler;
+
+GRANT UPDATE(atlases) ON TABLE public.resolution TO cortex_scheduler;
+
+GRANT SELECT(expires_at) ON TABLE public.resolution TO cortex_scheduler;
+
+GRANT UPDATE(executed) ON TABLE public.resolution TO cortex_app;
+GRANT SELECT(executed) ON TABLE public.resolution TO cortex_scheduler;
+
+GRANT SELECT(emptied_at),UPDATE(emptied_at) ON TABLE public.resolution TO cortex_scheduler;
+
+GRANT SELECT,INSERT ON TABLE public.resolution_call TO cortex_app;
+
 GRANT SELECT ON TABLE public.schema_migration TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.session_atlas TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.session_gates TO cortex_app;
+
+GRANT UPDATE(revision) ON TABLE public.session_gates TO cortex_app;
+
+GRANT UPDATE(state) ON TABLE public.session_gates TO cortex_app;
+
+GRANT UPDATE(updated_at) ON TABLE public.session_gates TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.session_memory TO cortex_app;
 

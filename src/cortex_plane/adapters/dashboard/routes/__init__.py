@@ -11,6 +11,7 @@ from cortex_plane.adapters.dashboard import pages
 from cortex_plane.adapters.dashboard.routes import (
     absences,
     approvals,
+    atlases,
     callback,
     deliveries,
     files,
@@ -24,7 +25,7 @@ from cortex_plane.adapters.dashboard.routes import (
 )
 
 PAGES = (
-    inbox, approvals, callback, jobs, standing, absences, deliveries, login, verify, mail, live, files,
+    inbox, approvals, callback, jobs, atlases, standing, absences, deliveries, login, verify, mail, live, files,
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -12,12 +13,14 @@ from fastapi import APIRouter
 from starlette.responses import RedirectResponse, Response
 
 from cortex_plane.adapters.dashboard import pages
+from cortex_plane.adapters.dashboard.gates import SHOWN, Told, told
 from cortex_plane.adapters.dashboard.timeline import gantt
 from cortex_plane.adapters.dashboard.visits import Visit, signed_in
 from cortex_plane.adapters.http.cursors import decode_position, encode_position
 from cortex_plane.domain.access import Permission
 from cortex_plane.domain.agents import Agent
 from cortex_plane.domain.approvals import Approval
+from cortex_plane.domain.atlas_versions import BoundAtlas
 from cortex_plane.domain.errors import InvalidInput, NotFound
 from cortex_plane.domain.jobs import (
     TERMINAL,
@@ -29,15 +32,28 @@ from cortex_plane.domain.jobs import (
     Resumption,
     Step,
 )
+from cortex_plane.domain.resolutions import Permissions
 from cortex_plane.domain.usage import cost_text
 from cortex_plane.domain.values import parse
-from cortex_plane.operations import agents, approvals, jobs, journal, memories, steering, usage
+from cortex_plane.operations import (
+    agents,
+    approvals,
+    events,
+    jobs,
+    journal,
+    memories,
+    permissions,
+    sessions,
+    steering,
+    usage,
+)
 
 router = APIRouter()
 
 PAGE = 50
 STEPS = 50
 """How many steps a page shows; older ones are a page further."""
+SHOWN_ACTIONS = 100
 FILTERS = {
     "waiting": JobStatus.WAITING_FOR_APPROVAL,
     "running": JobStatus.RUNNING,
@@ -112,7 +128,8 @@ async def _whole(visit: Visit) -> dict[str, Any]:
     agent = (await _agents(visit)).get(job.agent_id)
     may_steer = visit.actor.may(Permission.JOB_STEER)
     used = await usage.of_job(visit.db, visit.actor, id)
-    shown = whole(job, history, steps, asked, agent, may_steer, datetime.now(UTC))
+    governed = await _governed(visit, job)
+    shown = whole(job, history, steps, asked, agent, may_steer, datetime.now(UTC), governed)
     newer = before is not None and first + STEPS <= last
     shown["journal"] = await journal.list_page(visit.db, visit.actor, id, first - 1, STEPS)
     shown["memory"] = await memories.of_job(visit.db, visit.actor, id)
@@ -124,6 +141,27 @@ async def _whole(visit: Visit) -> dict[str, Any]:
         "older": first or None,
         "newer": newer,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Governed:
+    """What the atlases of a job's session did, and what they allow now; nothing where there are none."""
+
+    bound: Sequence[BoundAtlas] = ()
+    gates: Sequence[Told] = ()
+    permissions: Permissions | None = None
+
+
+async def _governed(visit: Visit, job: Job) -> Governed:
+    bound = (await sessions.get(visit.db, visit.actor, job.session_id)).atlases
+    if not bound:
+        return Governed()
+    happened = await events.of_gates(visit.db, visit.actor, job.id, SHOWN)
+    # What has ended does nothing any more.
+    allowed = None
+    if job.status not in TERMINAL:
+        allowed = await permissions.get(visit.db, visit.actor, job.session_id, most=SHOWN_ACTIONS)
+    return Governed(bound, told(happened), allowed)
 
 
 def _number(text: str | None) -> int | None:
@@ -138,6 +176,7 @@ def whole(
     agent: Agent | None,
     may_steer: bool,
     now: datetime,
+    governed: Governed,
 ) -> dict[str, Any]:
     """What the templates show."""
     is_open = job.status not in TERMINAL
@@ -148,13 +187,17 @@ def whole(
         "history": history,
         "steps": steps,
         "asked": asked,
-        "gantt": gantt(job, history, steps, asked, now),
+        "gantt": gantt(job, history, steps, asked, now, governed.gates),
+        "bound": governed.bound,
+        "gates": governed.gates,
+        "permissions": governed.permissions,
         "is_open": is_open,
         "may_steer": may_steer and is_open,
         "seen": pages.fingerprint(
             (job.status, job.holds, job.pending_pause, job.pending_cancel, job.step_index),
             calls,
             [(a.id, a.status, a.version) for a in asked],
+            governed.gates[-1].seq if governed.gates else None,
         ),
         "now": now,
     }

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from cortex_plane.adapters.http.exchange import reply
-from cortex_plane.domain import checkpoints
+from cortex_plane.domain import atlas_schemas, checkpoints
 
 router = APIRouter(tags=["schemas"])
 
@@ -15,3 +15,9 @@ router = APIRouter(tags=["schemas"])
 async def checkpoint_schema() -> Response:
     """The JSON Schema of a checkpoint, for everybody, as this document is."""
     return reply(checkpoints.schema())
+
+
+@router.get(f"/schemas/atlas/v{atlas_schemas.SCHEMA_VERSION}.json", response_model=dict[str, Any])
+async def atlas_schema() -> Response:
+    """The JSON Schema of atlas files, for everybody."""
+    return reply(atlas_schemas.schema())

@@ -88,12 +88,23 @@ begin
       message = 'The policies changed since this call was authorised.', hint = 'It is authorised again.';
   end if;
 
+  -- Whatever calls something, or is about to read, has looked at all atlases of its session. Looked at here and not in a
+  -- function: jobs that nobody governs pay for one look into an index.
+  if (p_dispatch_seconds is not null or p_more #> '{gates,atlases}' is not null) and (
+      select count(*) from session_atlas b where b.org_id = p_org and b.session_id = the_job.session_id)
+      <> coalesce((p_more #>> '{gates,atlases}')::integer, 0) then
+    perform require_atlases(p_org, the_job.session_id, (p_more #>> '{gates,atlases}')::integer);
+  end if;
+
   session_id := the_job.session_id;
   held := the_job.holds <> '{}';
   held_seconds := extract(epoch from now - the_job.held_at);
   cancelled := the_job.cancelled;
 
   if p_reply is not null or (p_status = 'COMPLETED' and the_job.kind = 'conversation') then
+    if p_more -> 'gates' ? 'state' then
+      perform lock_gates(p_org, the_job.session_id, now);
+    end if;
     select h.message_seq into strict message_seq
     from session_head h where h.org_id = p_org and h.session_id = the_job.session_id for update;
     if p_status = 'COMPLETED' and the_job.kind = 'conversation' and message_seq > p_message_seq then

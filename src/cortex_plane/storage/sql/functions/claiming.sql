@@ -145,7 +145,7 @@ create or replace function claim_jobs(p_worker uuid, p_apps text[], p_wanted int
     payload jsonb, checkpoint text, checkpoint_mac bytea, epoch bigint, write_seq bigint, retry_count integer,
     max_retries integer, running_seconds double precision, model_config jsonb, skill_config jsonb,
     resource_limits jsonb, message_seq bigint, now timestamptz, agent text, teams uuid[], session_kind text,
-    policies text, request_policies jsonb, waited_seconds double precision)
+    policies text, request_policies jsonb, waited_seconds double precision, bound jsonb)
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -168,7 +168,7 @@ begin
       return query select null::uuid, null::uuid, null::uuid, null::uuid, null::integer, null::text, null::text,
         null::jsonb, null::text, null::bytea, null::bigint, null::bigint, null::integer, null::integer,
         null::double precision, null::jsonb, null::jsonb, null::jsonb, null::bigint, plane_now(),
-        null::text, null::uuid[], null::text, null::text, null::jsonb, null::double precision;
+        null::text, null::uuid[], null::text, null::text, null::jsonb, null::double precision, null::jsonb;
       exit;
     end if;
     at_org := found_job.org_id;
@@ -192,7 +192,9 @@ begin
       select j.org_id, j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.app, j.payload,
         j.checkpoint::text, j.checkpoint_mac, j.epoch, j.write_seq, j.retry_count, j.max_retries, j.running_seconds,
         v.model_config, v.skill_config, v.resource_limits, h.message_seq, now,
-        a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, policies_version(j.org_id), j.policies, moved.waited
+        a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, policies_version(j.org_id), j.policies, moved.waited,
+        case when exists (select from session_atlas b where b.org_id = j.org_id and b.session_id = j.session_id)
+          then session_bound(j.org_id, j.session_id) end
       from job j
       join agent a on a.org_id = j.org_id and a.id = j.agent_id
       join team t on t.org_id = a.org_id and t.id = a.team_id

@@ -45,14 +45,22 @@ end
 $$;
 
 -- What a verdict about a new call depends on, in one round trip; no row where the session cannot be seen.
-create or replace function call_context(p_org uuid, p_session uuid, p_sees uuid, p_key text, p_tool text, p_input_hash bytea)
+-- p_acts: refused where an atlas of the session keeps out whoever asks (p_caller, p_person: see require_atlas_access).
+create or replace function call_context(
+  p_org uuid, p_session uuid, p_sees uuid, p_key text, p_tool text, p_input_hash bytea, p_acts boolean, p_caller uuid,
+  p_person uuid)
   returns table (
     job_id uuid, agent_id uuid, agent text, teams uuid[], kind text, skill_config jsonb, request_policies jsonb, policies text,
-    earlier uuid, turned_down boolean)
+    earlier uuid, turned_down boolean, bound jsonb, at timestamptz)
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
 begin
   perform set_config('app.org_id', p_org::text, true);
+  if p_acts and exists (select from session_atlas b where b.org_id = p_org and b.session_id = p_session) and exists (
+      select from session s
+      where s.org_id = p_org and s.id = p_session and (p_sees is null or p_sees in (s.user_account_id, s.opened_by))) then
+    perform require_atlas_access(p_org, p_session, p_caller, p_person);
+  end if;
   return query
     select j.id, s.agent_id, a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, v.skill_config, j.policies,
       policies_version(p_org),
@@ -61,7 +69,9 @@ begin
           and x.key = p_key),
       exists (select from tool_call c
         where c.org_id = p_org and c.job_id = j.id and c.tool_name = p_tool and c.input_hash = p_input_hash
-          and c.status = 'rejected' and c.settled_by in ('denied', 'expired'))
+          and c.status = 'rejected' and c.settled_by in ('denied', 'expired')),
+      case when exists (select from session_atlas b where b.org_id = p_org and b.session_id = s.id)
+        then session_bound(p_org, s.id) end, plane_now()
     from session s
     join agent a on a.org_id = s.org_id and a.id = s.agent_id
     join team t on t.org_id = a.org_id and t.id = a.team_id
@@ -129,7 +139,8 @@ create or replace function authorize_call(
   p_arguments text, p_input_hash bytea, p_read_only boolean, p_risk text, p_on_uncertain text, p_timeout double precision,
   p_authorization uuid, p_verdict text, p_rule text, p_policies text, p_status text, p_error text,
   p_dispatch_seconds double precision, p_standing uuid, p_granter_revision integer, p_says text, p_approval uuid,
-  p_asker uuid, p_caused_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[])
+  p_asker uuid, p_caused_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[],
+  p_more jsonb)
   returns table (id uuid, fresh boolean)
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
@@ -154,6 +165,7 @@ begin
   end if;
   the_job := lock_external(p_org, p_job, true);
   perform require_policies(p_org, p_policies);
+  perform require_atlases(p_org, the_job.session_id, (p_more #>> '{gates,atlases}')::integer);
   at := plane_now();
   number := coalesce(the_job.step_index, -1) + 1;
   update job j set step_index = number, updated_at = at where j.org_id = p_org and j.id = p_job;
@@ -187,6 +199,10 @@ begin
   if p_status = 'awaiting' then
     perform wait_external(p_org, p_job, p_approval, p_call);
   end if;
+  if p_more ? 'resolution' then
+    perform execute_resolution(p_org, (p_more ->> 'resolution')::uuid, p_call, at);
+  end if;
+  perform record_more(p_org, p_job, the_job.session_id, p_more, at);
   -- Only here is the number of the step known.
   event_data := array(
     select case when d ? 'step' then d || jsonb_build_object('step', number) else d end
@@ -204,7 +220,7 @@ $$;
 create or replace function intend_call(
   p_org uuid, p_call uuid, p_seen text, p_attempt integer, p_sender text, p_policies text, p_dispatch_seconds double precision,
   p_authorization uuid, p_verdict text, p_rule text, p_grant boolean, p_standing uuid, p_granter_revision integer,
-  p_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[])
+  p_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb)
   returns void
   language plpgsql set search_path = public, pg_temp as $$
 declare
@@ -218,6 +234,7 @@ begin
   select * into strict declared from external_call x where x.org_id = p_org and x.call_id = p_call;
   the_job := lock_external(p_org, declared.job_id, true);
   perform require_policies(p_org, p_policies);
+  perform require_atlases(p_org, declared.session_id, (p_more #>> '{gates,atlases}')::integer);
   select * into strict was from tool_call c where c.org_id = p_org and c.id = p_call for no key update;
   if was.status <> p_seen or was.attempt <> p_attempt then
     raise serialization_failure using message = 'the call changed meanwhile';
@@ -258,6 +275,7 @@ begin
   if p_standing is not null then
     perform use_standing(p_org, declared.session_id, p_standing, p_call, p_granter_revision);
   end if;
+  perform record_more(p_org, was.job_id, declared.session_id, p_more, at);
   perform session_append(p_org, declared.session_id, 0, p_event_types,
     array_fill(was.job_id, array[coalesce(cardinality(p_event_types), 0)]), p_event_data, p_actions, p_bodies);
 end
@@ -296,12 +314,14 @@ end
 $$;
 
 -- What became of a call. It counts also after its job is over: it happened, whatever somebody decided meanwhile. Told twice the
--- same, nothing changes; p_attempt null is the last attempt.
+-- same, nothing changes; p_attempt null is the last attempt. Where the session has gates and p_more is null, nobody looked at
+-- them: nothing is written, and what that look needs is the answer, with `bound`.
 create or replace function settle_call(
   p_org uuid, p_call uuid, p_sees uuid, p_by uuid, p_attempt integer, p_status text, p_result text, p_error text, p_settled_by text,
-  p_action text, p_body bytea)
-  returns void
+  p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb)
+  returns table (session_id uuid, tool text, bound jsonb, at timestamptz)
   language plpgsql set search_path = public, pg_temp as $$
+#variable_conflict use_column
 declare
   declared external_call%rowtype;
   was tool_call%rowtype;
@@ -337,11 +357,18 @@ begin
       message = format('This is the outcome of attempt %s, and the call is at attempt %s.', p_attempt, was.attempt),
       hint = 'Whoever began the last attempt reports its outcome.';
   end if;
+  if p_more is null and exists (
+      select from session_atlas b where b.org_id = p_org and b.session_id = declared.session_id) then
+    return query
+      select declared.session_id, was.tool_name, session_bound(p_org, declared.session_id), plane_now();
+    return;
+  end if;
   card := end_doubt(p_org, p_call, 'its agent reported the outcome');
   update tool_call c
   set status = p_status, result = p_result::jsonb, error = p_error, settled_by = p_settled_by, finished_at = plane_now()
   where c.org_id = p_org and c.id = p_call;
   update external_call x set settle_at = null where x.org_id = p_org and x.call_id = p_call;
+  perform record_more(p_org, was.job_id, declared.session_id, p_more, plane_now());
   types := array['tool_result'];
   data := array[jsonb_strip_nulls(jsonb_build_object(
     'step', was.step_index, 'id', was.id, 'tool', was.tool_name, 'status', p_status, 'error', left(p_error, 500)))];
@@ -349,8 +376,11 @@ begin
     types := types || 'approval_cancelled'::text;
     data := data || jsonb_build_object('approval_id', card);
   end if;
+  types := types || p_event_types;
+  data := data || p_event_data;
   perform session_append(p_org, declared.session_id, 0, types, array_fill(was.job_id, array[cardinality(types)]), data,
-    array[p_action], array[p_body]);
+    p_actions, p_bodies);
+  return query select declared.session_id, was.tool_name, null::jsonb, plane_now();
 end
 $$;
 

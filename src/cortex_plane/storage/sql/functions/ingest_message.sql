@@ -134,6 +134,10 @@ begin
   delivered := deliver_message(
     p_org, the_session, p_text, known_account, known_mapping, p_job,
     actions || 'message_received'::text, bodies || p_message_body, p_job_body, p_active_body);
+  -- Whose key brought it says nothing about the person who wrote it.
+  if exists (select from session_atlas b where b.org_id = p_org and b.session_id = the_session.id) then
+    perform require_atlas_access(p_org, the_session.id, null, known_account);
+  end if;
   session_id := the_session.id;
   message_seq := delivered.message_seq;
   job_id := delivered.job_id;

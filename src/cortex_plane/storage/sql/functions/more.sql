@@ -20,6 +20,9 @@ begin
   if p_more ? 'memory' then
     perform record_memory(p_org, p_job, p_session, p_more -> 'memory', p_now);
   end if;
+  if p_more ? 'gates' then
+    perform record_gates(p_org, p_session, p_more -> 'gates', p_now);
+  end if;
   if p_more ? 'journal' then
     perform record_journal(p_org, p_job, p_more -> 'journal', p_now);
   end if;

@@ -40,6 +40,9 @@ begin
   delivered := deliver_message(
     p_org, the_session, p_text, p_author, null, p_job, array['message_received'], array[p_message_body],
     p_job_body, p_active_body);
+  if exists (select from session_atlas b where b.org_id = p_org and b.session_id = p_session) then
+    perform require_atlas_access(p_org, p_session, p_caller, p_author);
+  end if;
   session_id := p_session;
   message_seq := delivered.message_seq;
   job_id := delivered.job_id;

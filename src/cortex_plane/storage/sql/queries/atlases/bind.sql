@@ -1,0 +1,1 @@
+select bind_atlases($1, $2, $3, $4)

@@ -1,0 +1,1 @@
+select manifest from atlas_version where atlas_id = $1 and version = $2

@@ -1,0 +1,1 @@
+select require_atlas_access($1, $2, $3, $4)

@@ -1,0 +1,68 @@
+"""What a newcomer sees of gates: one command after `cortex up` shows each mode, and the last gate is for them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.planes import Plane
+
+
+@pytest.mark.proves("D.396", "D.395", "D.402")
+def test_one_command_shows_each_mode_of_a_gate() -> None:
+    with tempfile.TemporaryDirectory(prefix="cortex-gates-") as name:
+        Path(name).chmod(0o755)
+        plane = Plane(Path(name), CORTEX_PORT="0")
+        plane.wait_until_ready()
+        try:
+            _story(plane)
+        finally:
+            assert plane.end(signal.SIGINT) == 0, plane.said
+
+
+def _story(plane: Plane) -> None:
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "cortex_plane", "demo", "gates"],
+        cwd=plane.folder, env=plane.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert demo.stdout is not None
+    job_id = demo.stdout.readline().split()[1]
+    card = plane.cortex("approval", "show", plane.asked(job_id)["id"])
+    assert "gate:demo.support/money" in card
+    assert "Is this refund owed to the customer?" in card
+    plane.approve(job_id)
+    said, _ = demo.communicate(timeout=60)
+    assert demo.returncode == 0, said
+    place = 0
+    for line in (
+        "gate onboarding asks as the session begins",
+        "gate onboarding is answered: agree = true",
+        "gate onboarding is passed: opens desk, tells house-rules",
+        "gate delete-confirm asks before ticket.delete runs",
+        "gate delete-confirm is answered for ticket.delete: for-ever = understood",
+        "gate deletions looks on after ticket.delete ended",
+        "gate money asks before refund.pay runs",
+        "gate money is passed",
+        "COMPLETED",
+        "delete 8",
+        "refund 7",
+    ):
+        found = said.find(line, place)
+        assert found >= 0, f"{line!r} does not come after what came before it:\n{said}"
+        place = found
+    assert "gate refund-hint advises because of “money back”" in said
+    assert "gate admin-access asks before ticket.delete runs" in said
+    assert '{"' not in "".join(part for part in said.splitlines() if part.startswith("      gate "))
+    acts = [json.loads(line) for line in (plane.folder / ".cortex/demo/acts.jsonl").read_text().splitlines()]
+    assert [(act["act"], act["ticket"]) for act in acts] == [("delete", "8"), ("refund", "7")]
+    plane.cortex("audit", "export", "trail.jsonl")
+    trail = (plane.folder / "trail.jsonl").read_text()
+    for fact in ("checkpoint_triggered", "checkpoint_response", "checkpoint_passed", "checkpoint_blocked"):
+        assert fact in trail
+    assert "whole" in plane.cortex("audit", "verify")

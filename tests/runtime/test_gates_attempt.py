@@ -1,0 +1,222 @@
+"""The gates of one attempt between two writes: what is judged, carried, forgotten and done again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import orjson
+import pytest
+
+from cortex_plane.domain.agents import SkillSettings
+from cortex_plane.domain.atlases import Atlas, Mode, TriggerType
+from cortex_plane.domain.attempts import Write
+from cortex_plane.domain.authorization import PolicyVerdict
+from cortex_plane.domain.effects import CallStatus
+from cortex_plane.domain.gate_index import CompiledAtlases
+from cortex_plane.domain.gates import GateState, Moment, Pass, kept_state
+from cortex_plane.domain.models import CallRequest
+from cortex_plane.domain.tools import provider_name
+from cortex_plane.runtime.calls import Call, planned
+from cortex_plane.runtime.gating import Gates, as_gated
+from cortex_plane.runtime.opening import _anew, toolbox_of
+from tests.gates import ATLAS, NOON, atlas, capability, gate, human
+from tests.runtime.gated import Desk
+from tests.storage.leases import call as row
+from tests.storage.leases import request_for
+
+A, D, R = PolicyVerdict.ALLOW, PolicyVerdict.DENY, PolicyVerdict.REQUIRES_APPROVAL
+CONFIRM = gate("confirm", TriggerType.ACTION_PRE, on_patterns=("*.delete",))
+TOOLBOX = toolbox_of(Desk().app, SkillSettings.of({"app": "tests"}))
+
+
+def _call(tool: str = "ticket.delete", **arguments: Any) -> Call:
+    request = CallRequest(id="c", name=provider_name(tool), arguments=arguments or {"id": "1"})
+    return planned(0, request, uuid4(), TOOLBOX)
+
+
+def _bound(state: GateState, revision: int = 0) -> dict[str, Any]:
+    return {"revision": revision, "state": kept_state(state)}
+
+
+def _gates(*atlases: Atlas, state: GateState | None = None) -> Gates:
+    made = Gates(CompiledAtlases(atlases), _bound(state or GateState()), lambda: NOON)
+    if state is None:
+        made.look(Moment(now=NOON))
+        made.made(made.carry(Write(), made.unwritten))
+    return made
+
+
+def _pass(call: Call, gate_id: str = "confirm") -> Pass:
+    return Pass(gate=f"{ATLAS}/{gate_id}", action=call.name, input_hash=call.input_hash)
+
+
+def _intent(*calls: Call) -> Write:
+    rows = [{"id": str(call.id), "status": "intended"} for call in calls]
+    return Write(calls=orjson.dumps(rows), dispatches=True)
+
+
+@pytest.mark.proves("D.361")
+def test_calls_that_were_approved_together_each_need_a_pass() -> None:
+    one, other = _call(), _call()
+    gates = _gates(atlas(CONFIRM), state=GateState(started=True, passes=(_pass(one),)))
+    assert gates.judged_again(as_gated(one, approved=True), sent=False).verdict is A
+    gates.let_through(one, approved=True)
+    assert gates.judged_again(as_gated(other, approved=True), sent=False).verdict is D
+    assert gates.judged_again(as_gated(one, approved=True), sent=False).verdict is A, "it is its own pass"
+
+
+@pytest.mark.proves("D.377")
+def test_what_was_written_meanwhile_is_used_up_for_a_response_that_began_before() -> None:
+    one, other = _call(), _call()
+    gates = _gates(atlas(CONFIRM), state=GateState(started=True, passes=(_pass(one),)))
+    gates.begin()
+    assert gates.judged(as_gated(one)).verdict is A
+    gates.let_through(one)
+    # One branch sends its call while another one has not been judged yet.
+    gates.made(gates.carry(_intent(one), gates.unwritten))
+    assert gates.judged(as_gated(other)).verdict is D
+
+
+@pytest.mark.proves("D.377")
+def test_what_others_used_up_is_used_up_for_a_response_that_began_before() -> None:
+    one = _call()
+    atlases = CompiledAtlases([atlas(CONFIRM)])
+    gates = Gates(atlases, _bound(GateState(started=True, passes=(_pass(one),))), lambda: NOON)
+    gates.begin()
+    gates.rebase(atlases, _bound(GateState(started=True), 1))
+    assert gates.judged(as_gated(one)).verdict is D
+
+
+@pytest.mark.proves("D.377", "D.371")
+def test_an_approved_call_is_not_sent_past_a_gate_that_came_while_it_was_written() -> None:
+    one = _call()
+    boss = human("boss", TriggerType.KEYWORD, on_patterns=("payroll",))
+    atlases = CompiledAtlases([atlas(boss)])
+    gates = Gates(atlases, _bound(GateState(started=True)), lambda: NOON)
+    gates.let_through(one, approved=True)
+    write = Write(granted=orjson.dumps([{"id": str(one.id)}]), dispatches=True)
+    assert gates.still_allow(write)
+    gates.rebase(atlases, _bound(GateState(started=True, people=(boss.key,)), 1))
+    assert not gates.still_allow(write)
+
+
+@pytest.mark.proves("D.361", "D.360")
+def test_what_is_asked_is_told_and_nothing_else_is_left_open() -> None:
+    """The first call locks what the second one needs. It was let through by what held before, so nothing asks about it."""
+    lock = gate(
+        "lock", TriggerType.ACTION_PRE, mode=Mode.ADVISORY, on_patterns=("mail.send",), lock_capabilities=("adm",)
+    )  # fmt: skip
+    door = gate(
+        "door", TriggerType.CAPABILITY_ACCESS, on_capability_ids=("adm",), unlock_capabilities=("adm",)
+    )
+    opens = gate("opens", TriggerType.SESSION_START, mode=Mode.ADVISORY, unlock_capabilities=("adm",))
+    gates = _gates(atlas(lock, door, opens, capabilities=(capability("adm", "ticket.delete"),)))
+    gates.begin()
+    assert gates.judged(as_gated(_call("mail.send", to="a"))).verdict is A
+    assert gates.judged(as_gated(_call())).verdict is A
+    carried = gates.carry(Write(), gates.unwritten)
+    assert carried.state.open == ()
+    assert [trace.payload["checkpoint_id"] for trace in carried.told] == ["lock", "lock"]
+    gates.begin()
+    ruling = gates.judged(as_gated(_call()))
+    assert [each.gate for each in ruling.asks] == [f"{ATLAS}/door"]
+    told = gates.carry(Write(), gates.unwritten).told
+    assert [trace.payload["checkpoint_id"] for trace in told] == ["lock", "lock", "door", "door"]
+
+
+@pytest.mark.proves("D.365", "D.378")
+def test_a_call_that_is_sent_again_passes_its_own_gates_and_not_those_of_a_capability() -> None:
+    door = gate("door", TriggerType.CAPABILITY_ACCESS, on_capability_ids=("adm",))
+    one = _call()
+    gates = _gates(atlas(CONFIRM), state=GateState(started=True))
+    assert gates.judged_again(as_gated(one), sent=True).verdict is A
+    locked = (capability("adm", "ticket.delete", locked=True),)
+    gates = _gates(atlas(CONFIRM, door, capabilities=locked), state=GateState(started=True))
+    found = gates.judged_again(as_gated(one), sent=True)
+    assert (found.verdict, [each.gate for each in found.asks]) == (D, [f"{ATLAS}/door"])
+
+
+@pytest.mark.proves("D.377")
+def test_what_is_judged_anew_is_neither_told_nor_remembered_of_the_first_time() -> None:
+    hint = gate(
+        "hint",
+        TriggerType.ACTION_PRE,
+        mode=Mode.ADVISORY,
+        on_patterns=("ticket.*",),
+        lock_capabilities=("adm",),
+    )
+    gates = _gates(atlas(hint, CONFIRM, capabilities=(capability("adm", "x.y"),)))
+    before = gates.state
+    gates.begin()
+    sent, kept = _call("ticket.get", id="1"), _call()
+    gates.judged(as_gated(sent))
+    changed = gates.state
+    assert changed != before
+    gates.forget([sent])
+    assert (gates.state, gates.unwritten) == (before, ())
+    gates.judged(as_gated(kept))
+    gates.judged(as_gated(sent))
+    gates.forget([sent])
+    carried = gates.carry(Write(), gates.unwritten)
+    assert [each.gate for each in carried.state.open] == [CONFIRM.key], "what was refused is kept"
+    told = sorted(trace.payload["checkpoint_id"] for trace in carried.told)
+    assert told == ["confirm", "confirm", "hint", "hint"]
+
+
+@pytest.mark.proves("D.376", "D.377")
+def test_a_write_that_is_tried_again_holds_what_was_done_before_it_and_nothing_that_came_meanwhile() -> None:
+    """Whoever answered meanwhile has its own entry, which goes with its own write."""
+    start = gate("start", TriggerType.SESSION_START)
+    gates = _gates(atlas(start))
+    gates.begin()
+    done = gates.unwritten
+    gates.answered(gates.meant("start", None), {"sure": "understood"}, {})
+    carried = gates.carry(Write(), done)
+    assert ([each.gate for each in carried.state.asks], carried.told) == ([start.key], ())
+    gates.made(carried)
+    assert gates.state.asks == ()
+    later = gates.carry(Write(), gates.unwritten)
+    assert (later.state.asks, len(later.told)) == ((), 2)
+
+
+@pytest.mark.proves("D.371")
+def test_what_people_saw_is_recorded_by_no_write_but_the_one_that_asks() -> None:
+    gates = _gates(atlas(human("boss", TriggerType.ACTION_PRE, on_patterns=("*.delete",))))
+    gates.begin()
+    one = _call()
+    one.ruling = gates.judged(as_gated(one))
+    assert one.ruling.verdict is R
+    gates.asks_people(one)
+    assert gates.carry(Write(), gates.unwritten).state.cards == ()
+    assert gates.judged_again(as_gated(one, approved=True), sent=False).verdict is R
+
+
+@pytest.mark.proves("D.367")
+def test_a_call_that_is_asked_about_anew_is_charged_anew() -> None:
+    """It was sent once, by what does not hold any more."""
+    one = _call()
+    one.status, one.granted, one.settle_after, one.written = CallStatus.CLEARED, True, NOON, True
+    again = _anew(one)
+    assert again is one
+    assert (again.status, again.granted, again.settle_after, again.written) == (None, False, None, False)
+
+
+@pytest.mark.proves("D.371")
+def test_calls_join_one_request_only_where_people_read_the_same_question() -> None:
+    one = request_for(row())
+    assert one.terms_hash([]) == replace(one, id=uuid4(), call_id=uuid4()).terms_hash([])
+    assert one.terms_hash([]) != replace(one, question="Does the boss know?").terms_hash([])
+
+
+@pytest.mark.proves("D.377")
+def test_an_atlas_that_came_meanwhile_is_met_before_anything_is_sent() -> None:
+    late = atlas(gate("late", TriggerType.SESSION_START, of="com.late"), id="com.late")
+    gates = _gates(atlas(CONFIRM))
+    met = [gates.unmet]
+    gates.rebase(CompiledAtlases([atlas(CONFIRM), late]), _bound(gates.state, 1))
+    met.append(gates.unmet)
+    gates.look(Moment(now=NOON))
+    assert met == [False, True]
+    assert (gates.unmet, [each.gate for each in gates.state.asks]) == (False, ["com.late/late"])
