@@ -15,6 +15,8 @@ from benchmarks import (
     code_agents,
     conversations,
     credentials,
+    gated_steps,
+    gates,
     growth,
     guards,
     ingest,
@@ -55,6 +57,7 @@ def main() -> int:
                     streams.run,
                     streaming.run,
                     guards.run,
+                    gated_steps.run,
                     conversations.run,
                     parked.run,
                 )
@@ -63,6 +66,7 @@ def main() -> int:
             print()
             print_table(asyncio.run(all_rows(server)))
     met.append(policies.run())
+    met.append(gates.run())
     met.append(startup.run())
     return 0 if all(met) else 1
 

@@ -54,6 +54,7 @@ class Plane:
         app: str = "bench",
         run: str | None = None,
         model: str = "scripted",
+        atlases: Sequence[str] = (),
         **limits: int,
     ) -> Agent:
         """``run`` names the function of an agent that is written as code."""
@@ -64,7 +65,9 @@ class Plane:
             role="Bench",
             team="main",
             model_config=adapter(ModelConfig).validate_python({"model": model, "script": list(script)}),
-            skill_config={"app": app} | ({"run": run} if run else {}),
+            skill_config={"app": app}
+            | ({"run": run} if run else {})
+            | ({"atlases": list(atlases)} if atlases else {}),
             resource_limits=adapter(ResourceLimits).validate_python(bounds),
         )
         return await agents.create(self.db, self.actor, draft)
