@@ -1,10 +1,10 @@
-"""Fixtures: a fresh database, a plane in it, its people, and the HTTP application over it."""
+"""Fixtures: an empty database, a plane in it, its people, and the HTTP application over it."""
 
 from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -23,7 +23,8 @@ from cortex_plane.storage.database import Database
 from tests.browser.chromium import tell
 from tests.people import World
 from tests.receivers import nowhere
-from tests.servers import VAULT, TestServer, available, fresh_database, running
+from tests.servers import TestServer, available, running
+from tests.warm_databases import WarmDatabase, WarmDatabases
 
 PAGES = {"Accept": "application/json"}
 """Without a socket nothing can be streamed: events come in pages."""
@@ -73,26 +74,44 @@ class Urls:
     admin: str
 
 
+@pytest_asyncio.fixture(scope="session")
+async def warm_databases() -> AsyncIterator[WarmDatabases]:
+    databases = WarmDatabases()
+    yield databases
+    await databases.close()
+
+
+@pytest_asyncio.fixture
+async def warm(
+    request: pytest.FixtureRequest, server: TestServer, warm_databases: WarmDatabases
+) -> AsyncIterator[WarmDatabase]:
+    """A migrated database without a row of anybody's: a new one where the test is marked so, else an emptied one."""
+    if request.node.get_closest_marker("fresh_database"):
+        database = await WarmDatabase.create(server)
+        yield database
+        await database.drop()
+    else:
+        database = await warm_databases.take(server)
+        yield database
+        await warm_databases.give_back(database)
+
+
 @pytest.fixture
-def urls(server: TestServer) -> Iterator[Urls]:
-    """A fresh, migrated database of this test's own."""
-    with fresh_database(server) as name:
-        yield Urls(server.app(name), server.admin(name))
+def urls(warm: WarmDatabase) -> Urls:
+    return Urls(warm.server.app(warm.name), warm.server.admin(warm.name))
 
 
 @pytest_asyncio.fixture
-async def db(urls: Urls) -> AsyncIterator[Database]:
-    database = await Database.open(urls.app, max_size=10, vault=VAULT)
+async def db(warm: WarmDatabase) -> AsyncIterator[Database]:
+    database = await warm.database()
     yield database
-    await database.close()
+    await database.hints.close()
 
 
 @pytest_asyncio.fixture
-async def admin(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
+async def admin(warm: WarmDatabase) -> asyncpg.Connection:
     """A connection of the migrating login, for looking behind row-level security and for moving time."""
-    connection = await asyncpg.connect(urls.admin)
-    yield connection
-    await connection.close()
+    return await warm.admin()
 
 
 @pytest_asyncio.fixture

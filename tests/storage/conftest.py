@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import asyncpg
-import pytest
 import pytest_asyncio
 
 from tests.clock import Clock
 from tests.conftest import Urls
-from tests.servers import TestServer
+from tests.servers import TestServer, create_database, drop_database
 
 
 @pytest_asyncio.fixture
@@ -29,20 +26,9 @@ async def clock(admin: asyncpg.Connection) -> Clock:
     return await Clock.install(admin, datetime(2026, 3, 15, 12, tzinfo=UTC))
 
 
-@pytest.fixture
-def empty(server: TestServer) -> Iterator[str]:
+@pytest_asyncio.fixture
+async def empty(server: TestServer) -> AsyncIterator[str]:
     """The name of a new database that nobody has migrated."""
-    name = f"{server.template}_{secrets.token_hex(6)}"
-
-    async def run(statement: str) -> None:
-        connection = await asyncpg.connect(server.admin_url)
-        try:
-            await connection.execute(statement)
-        finally:
-            await connection.close()
-
-    asyncio.run(run(f"create database {name}"))
-    try:
-        yield name
-    finally:
-        asyncio.run(run(f"drop database if exists {name} with (force)"))
+    name = await create_database(server, migrated=False)
+    yield name
+    await drop_database(server, name)

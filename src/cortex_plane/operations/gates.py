@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 log = structlog.get_logger()
 
-TRIES = 5
+TRIES = 10
 NOT_LOADED = "is code that only workers load: an agent that runs elsewhere cannot pass it"
 
 

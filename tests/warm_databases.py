@@ -1,0 +1,186 @@
+"""A warm database for most tests: it is emptied after a test instead of made anew for the next one.
+
+What makes a new database slow is not its files but its first connections: each of them reads the catalogue and compiles
+every function that it calls. Emptying takes a millisecond and leaves the connections as they are. A test that changed
+the schema uses its database up, and the next test gets a new one; so does every hundredth, so that nothing piles up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import asyncpg
+
+from cortex_plane.storage.database import Database
+from tests.servers import VAULT, TestServer, create_database, drop_database
+
+MOST_TESTS = 100
+"""How many tests one database serves."""
+
+LEAVING_SECONDS = 10
+"""How long the connections of a test may take to end once it is over."""
+
+# Row-level security does not hold for superusers, and a replica runs no triggers and checks no foreign keys.
+_PREPARE = """
+set session_replication_role = replica;
+create schema seed;
+do $$
+declare
+  emptying text := '';
+  name text;
+  seeded boolean;
+begin
+  for name in
+    select c.oid::regclass::text from pg_class c
+    where c.relnamespace = 'public'::regnamespace and c.relkind = 'r' order by c.oid
+  loop
+    emptying := emptying || format('delete from %s;', name);
+    execute format('select exists (select from %s)', name) into seeded;
+    if seeded then
+      execute format('create table seed.%s as table %s', name, name);
+      emptying := emptying || format('insert into %s select * from seed.%s;', name, name);
+    end if;
+  end loop;
+  execute format('create function seed.empty() returns void language plpgsql as %L', 'begin ' || emptying || ' end');
+end $$
+"""
+
+# Every object of the schema with the transaction that wrote it last. The clock of tests comes and goes.
+_SCHEMA = """
+select sum(hashtextextended(kind || oid || xmin, 0)) from (
+  select 'class', oid, xmin from pg_class where relnamespace = 'public'::regnamespace
+  union all select 'function', oid, xmin from pg_proc
+    where pronamespace = 'public'::regnamespace and proname <> 'plane_now'
+  union all select 'policy', oid, xmin from pg_policy
+  union all select 'trigger', oid, xmin from pg_trigger
+  union all select 'constraint', oid, xmin from pg_constraint where connamespace = 'public'::regnamespace
+  union all select 'namespace', oid, xmin from pg_namespace where nspname not in ('clock') and nspname not like 'pg_%'
+  union all select 'setting', d.oid, s.xmin from pg_db_role_setting s join pg_database d on d.oid = s.setdatabase
+    where d.datname = current_database()
+) as objects (kind, oid, xmin)
+"""
+
+_OTHERS = """
+select pid, application_name, query from pg_stat_activity
+where datname = current_database() and backend_type = 'client backend' and pid <> all($1::integer[])
+"""
+
+
+class LeftBehind(AssertionError):
+    """A test ended and something of it still runs."""
+
+
+class WarmDatabase:
+    """One database, its connections, and how it looked before any test."""
+
+    def __init__(self, server: TestServer, name: str) -> None:
+        self.server = server
+        self.name = name
+        self.tests = 0
+        self._sweeper: Any = None
+        self._admin: Any = None
+        self._pool: Any = None
+        self._schema: int = 0
+        self._clock: str = ""
+
+    @classmethod
+    async def create(cls, server: TestServer) -> WarmDatabase:
+        name = await create_database(server)
+        warm = cls(server, name)
+        warm._sweeper = await asyncpg.connect(server.admin(name))
+        await warm._sweeper.execute(_PREPARE)
+        warm._clock = await warm._sweeper.fetchval("select pg_get_functiondef('plane_now'::regproc)")
+        warm._schema = await warm._sweeper.fetchval(_SCHEMA)
+        return warm
+
+    async def database(self) -> Database:
+        """A database object of its own for each test, over the connections of all of them."""
+        if self._pool is None:
+            opened = await Database.open(self.server.app(self.name), max_size=10, vault=VAULT)
+            self._pool = opened._pool
+            return opened
+        return Database(self._pool, VAULT)
+
+    async def admin(self) -> asyncpg.Connection:
+        if self._admin is None:
+            self._admin = await asyncpg.connect(self.server.admin(self.name))
+        return self._admin
+
+    async def empty(self) -> bool:
+        """Make it as it was for the next test; false where it cannot be used again."""
+        self.tests += 1
+        if self._sweeper.is_closed():  # the test ended every connection
+            return False
+        usable = await self._idle()
+        await self._require_no_others()
+        if not usable or self.tests >= MOST_TESTS:
+            return False
+        await self._stop_clock()
+        if await self._sweeper.fetchval(_SCHEMA) != self._schema:
+            return False
+        await self._sweeper.execute("set lock_timeout = '5s'; select seed.empty()")
+        return True
+
+    async def _idle(self) -> bool:
+        """Whether the connections that are kept can serve another test."""
+        if self._admin is not None:
+            if self._admin.is_closed():
+                self._admin = None
+            else:
+                await self._admin.reset(timeout=5)
+                await self._admin.execute("reset session authorization; reset role")
+        return self._pool is None or (
+            not self._pool.is_closing() and self._pool.get_idle_size() == self._pool.get_size()
+        )
+
+    async def _stop_clock(self) -> None:
+        if await self._sweeper.fetchval("select to_regnamespace('clock') is not null"):
+            await self._sweeper.execute(self._clock)
+            await self._sweeper.execute("drop schema clock cascade")
+
+    async def _require_no_others(self) -> None:
+        own = [connection.get_server_pid() for connection in (self._sweeper, self._admin) if connection]
+        if self._pool is not None:
+            own += [holder._con.get_server_pid() for holder in self._pool._holders if holder._con is not None]
+        deadline = time.monotonic() + LEAVING_SECONDS
+        while others := await self._sweeper.fetch(_OTHERS, own):
+            if time.monotonic() > deadline:
+                queries = "; ".join(row["query"] for row in others)
+                raise LeftBehind(
+                    f"The test is over and still connected to its database. Last statements: {queries}"
+                )
+            await asyncio.sleep(0.005)
+
+    async def drop(self) -> None:
+        if self._pool is not None:
+            self._pool.terminate()
+        for connection in (self._sweeper, self._admin):
+            if connection is not None:
+                connection.terminate()
+        await drop_database(self.server, self.name)
+
+
+class WarmDatabases:
+    """The warm databases of one test process: one for each server."""
+
+    def __init__(self) -> None:
+        self._idle: dict[str, WarmDatabase] = {}
+
+    async def take(self, server: TestServer) -> WarmDatabase:
+        return self._idle.pop(server.name, None) or await WarmDatabase.create(server)
+
+    async def give_back(self, warm: WarmDatabase) -> None:
+        usable = False
+        try:
+            usable = await warm.empty()
+        finally:
+            if usable:
+                self._idle[warm.server.name] = warm
+            else:
+                await warm.drop()
+
+    async def close(self) -> None:
+        for warm in self._idle.values():
+            await warm.drop()
