@@ -5,7 +5,10 @@ RUN := $(VENV)/bin
 BENCH := .venv-bench
 TESTS ?= tests
 
-.PHONY: help up example test check browser bench soak docs clean
+# Every process would compile the sources anew, which takes longer than most tests.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help up example test strain check browser bench soak docs clean
 .DEFAULT_GOAL := help
 
 help: ## Show what there is
@@ -21,6 +24,9 @@ example: $(VENV)/.runs ## Run one of examples/: make example NAME=release_agent,
 
 test: check browser ## Everything CI runs: style, types, architecture, tests, the browser's included
 	@$(RUN)/python -m pytest $(TESTS) -q -n auto --dist worksteal
+
+strain: check browser ## The tests while busy loops load every core: what fails then is a race
+	@$(RUN)/python -m scripts.strain $(RUN)/python -m pytest $(TESTS) -q -n auto --dist worksteal
 
 check: $(VENV)/.develops ## Style, types and the direction of imports
 	@$(RUN)/ruff check --quiet .

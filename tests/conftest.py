@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import gc
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any, cast
 
 import asyncpg
 import httpx
@@ -92,8 +94,18 @@ async def warm(
         await database.drop()
     else:
         database = await warm_databases.take(server)
+        before = asyncio.all_tasks()
         yield database
+        await _cancel(asyncio.all_tasks() - before)
         await warm_databases.give_back(database)
+
+
+async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
+    """What a test started and left running would write into the database of the next one."""
+    tasks.discard(cast("asyncio.Task[Any]", asyncio.current_task()))
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.fixture

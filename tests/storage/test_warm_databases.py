@@ -1,0 +1,95 @@
+"""The warm database of the tests themselves: what one test leaves must never reach the next."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import asyncpg
+import pytest
+import pytest_asyncio
+
+from tests import warm_databases
+from tests.clock import Clock
+from tests.people import World
+from tests.servers import TestServer
+from tests.warm_databases import LeftBehind, WarmDatabase
+
+
+@pytest_asyncio.fixture
+async def own(server: TestServer) -> AsyncIterator[WarmDatabase]:
+    warm = await WarmDatabase.create(server)
+    yield warm
+    await warm.drop()
+
+
+async def test_nothing_of_a_test_is_left_and_the_platform_keeps_its_rows(own: WarmDatabase) -> None:
+    admin = await own.admin()
+    platform = await admin.fetch("select * from platform_policy order by 1")
+    await World.create(await own.database(), "acme")
+    await admin.execute("delete from platform_policy")
+
+    assert await own.empty()
+
+    await World.create(await own.database(), "acme")
+    assert await admin.fetchval("select count(*) from org") == 1
+    assert await admin.fetch("select * from platform_policy order by 1") == platform
+
+
+async def test_the_clock_goes_again(own: WarmDatabase) -> None:
+    admin = await own.admin()
+    await Clock.install(admin, datetime(2020, 1, 1, tzinfo=UTC))
+
+    assert await own.empty()
+
+    assert await admin.fetchval("select plane_now() > now() - interval '1 minute'")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "alter table org add column extra text",
+        "create table extra (id integer)",
+        "grant select on org to public",
+        "drop policy if exists tenant on org; create policy extra on org using (true)",
+        "create or replace function extra() returns integer language sql return 1",
+        "create index extra on job (status)",
+        "alter table org disable trigger all",
+    ],
+)
+async def test_a_changed_schema_serves_no_other_test(own: WarmDatabase, change: str) -> None:
+    await (await own.admin()).execute(change)
+    assert not await own.empty()
+
+
+async def test_a_role_that_a_test_took_is_given_back(own: WarmDatabase) -> None:
+    admin = await own.admin()
+    before = await admin.fetchval("select current_user")
+    await admin.execute("set role cortex_scheduler; set search_path = pg_catalog")
+
+    assert await own.empty()
+
+    assert await admin.fetchval("select current_user") == before
+
+
+async def test_a_connection_that_a_test_left_open_fails_it(
+    own: WarmDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm_databases, "LEAVING_SECONDS", 0)
+    left = await asyncpg.connect(own.server.app(own.name))
+    await left.execute("select 'left open'")
+    with pytest.raises(LeftBehind, match="left open"):
+        await own.empty()
+    await left.close()
+
+
+async def test_a_connection_that_is_still_in_use_ends_the_database(own: WarmDatabase) -> None:
+    db = await own.database()
+    connection = await db._pool.acquire()
+    assert not await own.empty()
+    await db._pool.release(connection)
+
+
+async def test_after_a_hundred_tests_comes_a_new_one(own: WarmDatabase) -> None:
+    own.tests = warm_databases.MOST_TESTS - 1
+    assert not await own.empty()
