@@ -130,7 +130,7 @@ class WarmDatabase:
                 self._admin = None
             else:
                 await self._admin.reset(timeout=5)
-                await self._admin.execute("reset session authorization; reset role")
+                await self._admin.execute("reset session authorization; reset role; discard temp")
         return self._pool is None or (
             not self._pool.is_closing() and self._pool.get_idle_size() == self._pool.get_size()
         )

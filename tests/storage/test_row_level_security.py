@@ -428,13 +428,10 @@ async def _attempt(
     names: list[str],
     victim: UUID,
 ) -> bool:
-    attempt = admin.transaction()
-    await attempt.start()
+    await admin.execute(f"begin; set local app.org_id = '{other.org_id}'; set local role cortex_app")
     try:
-        await admin.execute(f"set local app.org_id = '{other.org_id}'; set local role cortex_app")
         try:
-            async with admin.transaction():
-                rows = await admin.fetch(text, *args)
+            rows = await admin.fetch(text, *args)
         except asyncpg.PostgresError:
             # Refused, which is as good as finding nothing. What it said must not tell more.
             return False
@@ -448,7 +445,7 @@ async def _attempt(
         assert await digest(admin, names, victim) == before, f"{name} with {args} changed another org's rows"
         return True
     finally:
-        await attempt.rollback()
+        await admin.execute("rollback")
 
 
 def _arguments(types: list[str], id: UUID, own_org: UUID) -> list[list[Any]]:
