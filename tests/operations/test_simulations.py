@@ -223,6 +223,7 @@ async def test_only_who_may_apply_may_simulate_and_only_the_own_org_is_looked_at
     assert (await simulate(rival, "policies: []")).totals.looked_at == 0
 
 
+@pytest.mark.fresh_database
 async def test_the_newest_calls_are_found_by_index(world: World, admin: asyncpg.Connection) -> None:
     """As the app asks: row-level security is what names the org."""
     await admin.execute("set enable_seqscan = off; set role cortex_app")

@@ -503,6 +503,7 @@ async def blocks(url: str, after: UUID, times: int = 8) -> int:
 
 
 @pytest.mark.parametrize("analyzed", [False, True], ids=["without statistics", "with statistics"])
+@pytest.mark.fresh_database
 async def test_the_cost_of_a_claim_does_not_grow_with_the_queue(
     urls: Urls, db: Database, admin: asyncpg.Connection, world: World, other: World, analyzed: bool
 ) -> None:

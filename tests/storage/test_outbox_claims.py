@@ -186,6 +186,7 @@ LOOKUPS = {
 
 
 @pytest.mark.proves("D.127")
+@pytest.mark.fresh_database
 async def test_what_is_delivered_or_not_yet_due_costs_nothing(
     world: World, admin: asyncpg.Connection, app: asyncpg.Connection
 ) -> None:

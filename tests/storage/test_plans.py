@@ -38,6 +38,7 @@ LOOKUPS = {
 
 
 @pytest.mark.parametrize("analyzed", [False, True], ids=["without statistics", "with statistics"])
+@pytest.mark.fresh_database
 async def test_hot_lookups_use_their_index(world: World, admin: asyncpg.Connection, analyzed: bool) -> None:
     delivery = await world.say()
     await admin.execute("alter table session disable trigger all; alter table job disable trigger all")
@@ -182,6 +183,7 @@ FOR_A_RANGE = {"what is due", "idle sessions"}
 
 @pytest.mark.parametrize("analyzed", [False, True], ids=["without statistics", "with statistics"])
 @pytest.mark.proves("D.105")
+@pytest.mark.fresh_database
 async def test_deciding_does_not_look_at_what_is_merely_pending(
     world: World, admin: asyncpg.Connection, analyzed: bool
 ) -> None:
