@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import importlib
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -21,8 +24,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+import httpx
+import structlog
 import uvicorn
 from benchmarks.world import World as Outside
+from fastapi import FastAPI
 
 from cortex_plane import Client, CortexError, DidNotHappen, Happened
 from cortex_plane.adapters.http.app import create_app, framed
@@ -30,12 +36,14 @@ from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.client.dialogue import Send
 from cortex_plane.client.guarding import current_call
 from cortex_plane.client.lines import Lines
+from cortex_plane.operations.feeds import EventFeed
 from cortex_plane.storage import crash_points
 from cortex_plane.storage.crash_points import reached
 from cortex_plane.storage.database import Database
 from tests.servers import VAULT
 
 REPOSITORY = Path(__file__).parents[2]
+LATE_MODULES = ("cel", "jsonschema_rs", "httptools", "uvicorn.protocols.http.auto", "uvicorn.lifespan.off")
 
 
 # The agent --------------------------------------------------------------------------------------------------------
@@ -91,16 +99,30 @@ def agent(task: dict[str, Any]) -> dict[str, Any]:
 # The API ----------------------------------------------------------------------------------------------------------
 
 
-def api(task: dict[str, Any], listener: socket.socket) -> None:
+def api(task: dict[str, Any], listener: socket.socket, app: FastAPI) -> None:
     crash_points.arm(task["at"], task["log"])
-    asyncio.run(_serve(task["database"], listener))
+    asyncio.run(_serve(task["database"], listener, app))
 
 
-async def _serve(database: str, listener: socket.socket) -> None:
-    db = await Database.open(database, max_size=4, vault=VAULT)
-    app = framed(create_app(db, Metrics()))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
+async def _serve(database: str, listener: socket.socket, app: FastAPI) -> None:
+    app.state.db = db = await Database.open(database, max_size=4, vault=VAULT)
+    app.state.feed = EventFeed(db)
+    server = uvicorn.Server(uvicorn.Config(framed(app), log_config=None, access_log=False, lifespan="off"))
     await server._serve([listener])
+
+
+async def _match_routes(app: FastAPI) -> None:
+    """Send the requests of an agent without a key: they are refused, but their routes are made."""
+    transport = httpx.ASGITransport(framed(app))
+    async with httpx.AsyncClient(transport=transport, base_url="http://plane") as client:
+        for path in (
+            "sessions",
+            "sessions/0/calls",
+            "sessions/0/answers",
+            "calls/0/intent",
+            "calls/0/outcome",
+        ):
+            assert (await client.post(f"/v1/{path}")).status_code == 401
 
 
 # The one that forks -----------------------------------------------------------------------------------------------
@@ -129,6 +151,13 @@ def _run_agent(task: dict[str, Any], write: int) -> None:
 
 class Parent:
     def __init__(self) -> None:
+        # Made once, and not by every API: routes, and what is made or imported with a first request, take longer than its life.
+        self.app = create_app(Database(None), Metrics())
+        for late in LATE_MODULES:
+            importlib.import_module(late)
+        asyncio.run(_match_routes(self.app))
+        gc.collect()
+        gc.freeze()
         self.listener = socket.socket()
         self.listener.bind(("127.0.0.1", 0))
         self.listener.listen(64)
@@ -139,7 +168,7 @@ class Parent:
     def serve(self, task: dict[str, Any]) -> dict[str, Any]:
         self.end()
         self.deaths, self.served = 0, task
-        self.api = _forked(api, task, self.listener)
+        self.api = _forked(api, task, self.listener, self.app)
         return {"port": self.listener.getsockname()[1]}
 
     def agent(self, task: dict[str, Any]) -> dict[str, Any]:
@@ -154,7 +183,7 @@ class Parent:
                 told = json.loads(said) if said else {}
                 return {**told, "status": os.waitstatus_to_exitcode(status), "api_deaths": self.deaths}
             self.deaths += 1
-            self.api = _forked(api, {**self.served, "at": None}, self.listener)
+            self.api = _forked(api, {**self.served, "at": None}, self.listener, self.app)
 
     def end(self, task: dict[str, Any] | None = None) -> dict[str, Any]:
         if self.api is not None:
@@ -166,6 +195,8 @@ class Parent:
 
 
 def main() -> None:
+    # A line for each request is neither an answer nor worth its time.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     parent = Parent()
     for line in sys.stdin:
         task = json.loads(line)

@@ -60,7 +60,7 @@ class Order:
     points: str | None = None
     """A file for the points that it passes."""
     tool_seconds: float = TOOL_SECONDS
-    pool: int = 2
+    pool: int = 1
     listens: bool = False
     settings: dict[str, Any] | None = None
     verb: str | None = None
@@ -199,7 +199,10 @@ if __name__ == "__main__":
     structlog.configure(
         processors=[structlog.processors.format_exc_info, structlog.processors.LogfmtRenderer()]
     )
+    # A worker imports it with its first tool call. It brings a terminal toolkit, which takes longer than a victim's life.
+    importlib.import_module("cel")
     server = _Server(sys.argv[1], World(sys.argv[2]))
+    gc.collect()
     gc.freeze()
     sys.stdout.write("ready\n")
     sys.stdout.flush()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from signal import SIGKILL
 from typing import Any
 from uuid import UUID
@@ -20,6 +20,7 @@ from cortex_plane.domain.errors import Conflict, CortexError
 from cortex_plane.domain.jobs import JobDraft
 from cortex_plane.domain.messages import InboundMessage
 from cortex_plane.operations import jobs, messages, steering
+from cortex_plane.operations import workers as worker_operations
 from cortex_plane.runtime.worker import Worker
 from tests.crash.tools import SHORT, Kind, act_name, crash_app, renamed
 from tests.crash.workers import DEADLINE, WorkerProcess, Workers
@@ -27,7 +28,8 @@ from tests.people import World
 from tests.runtime.planes import KEY, call, make_agent, turn
 
 ENDED = ("COMPLETED", "FAILED", "CANCELLED")
-LOOK_SECONDS = 0.03
+LOOK_SECONDS = 0.05
+RESCUER = replace(SHORT, poll_seconds=0.1)
 VICTIMS = 3
 """So many work at once; while they are dead, their runs only wait."""
 
@@ -74,7 +76,7 @@ class Stage:
         self._processors = asyncio.Semaphore(VICTIMS)
         self._ends: dict[UUID, asyncio.Future[str]] = {}
         self._answering: dict[UUID, asyncio.Task[None]] = {}
-        self.rescuer = Worker(world.db, [], KEY, SHORT, name="rescuer")
+        self.rescuer = Worker(world.db, [], KEY, RESCUER, name="rescuer")
 
     @contextlib.asynccontextmanager
     async def playing(self, *, rescuer: bool = True) -> AsyncIterator[Stage]:
@@ -171,6 +173,15 @@ class Stage:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             code = await (victim.wait() if victim.ended.done() else victim.end())
         assert code == -SIGKILL, f"{point} was never reached:\n{victim.said()}"
+        await self.expire(victim)
+
+    async def expire(self, victim: WorkerProcess) -> None:
+        """Let the lease of a dead worker run out now. Tests of interruptions wait for leases in real time."""
+        assert not victim.alive
+        await self.change(
+            "update worker set expires_at = least(expires_at, plane_now() - interval '1 ms') where name = $1",
+            victim.order.name,
+        )
 
     def rescue(self, app: str) -> None:
         """Let the worker that is never killed take over the jobs of an app."""
@@ -184,6 +195,15 @@ class Stage:
 
     def leave(self, app: str) -> None:
         self.rescuer.apps.pop(app, None)
+
+    async def bring(self, run: Run, query: str) -> None:
+        """Let the rescuer work on a job until a query about it has a row. Then it takes no job of that app any more."""
+        await worker_operations.publish(self.world.db, renamed(self.code, run.app).versions)
+        self.rescue(run.app)
+        await self.until(query, run.job_id)
+        self.leave(run.app)
+        async with self.rescuer._claiming:
+            pass  # the claim that was under way still named the app
 
     # Looking ---------------------------------------------------------------------------------------------------
 
@@ -203,7 +223,7 @@ class Stage:
                 rows = await self.rows(query, *args)
                 if rows:
                     return rows[0]
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(LOOK_SECONDS)
 
     async def _watch(self) -> None:
         query = "select id, status from job where id = any ($1) and status in ('PAUSED', 'COMPLETED', 'FAILED', 'CANCELLED')"

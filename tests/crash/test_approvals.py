@@ -20,13 +20,13 @@ from cortex_plane.operations import approvals, audit, deadlines, signing, steeri
 from cortex_plane.operations.verbs import new_id
 from tests.conftest import Urls
 from tests.crash.outcomes import require_clean
-from tests.crash.points import TIMED, each, from_the_claim_on, name, worth_a_try
+from tests.crash.points import TIMED, apart, each, extents, from_the_claim_on, name, naming, worth_a_try
 from tests.crash.stage import Run, Stage
-from tests.crash.tools import SHORT, Kind, act_name, renamed
+from tests.crash.tools import Kind, act_name
 from tests.crash.workers import WorkerProcess, Workers
 from tests.operations.test_approval_races import PROMISES
 from tests.people import World
-from tests.runtime.planes import call, turn, working
+from tests.runtime.planes import call, turn
 
 WAITS = "select 1 from job where id = $1 and status = 'WAITING_FOR_APPROVAL'"
 
@@ -59,9 +59,9 @@ async def _asked(stage: Stage, run: Run) -> list[Approval]:
 
 
 async def _waits(stage: Stage, run: Run) -> list[Approval]:
-    """Brought there by a worker of its own, which is gone: nobody else takes the job before the test says so."""
-    async with working(stage.world.db, renamed(stage.code, run.app), settings=SHORT):
-        return await _asked(stage, run)
+    """Brought there by the rescuer, which then leaves it: nobody takes the job before the test says so."""
+    await stage.bring(run, WAITS)
+    return await _asked(stage, run)
 
 
 async def _decide(stage: Stage, asked: Approval, choice: Choice, **more: Any) -> RecordResult:
@@ -229,16 +229,24 @@ async def test_killed_at_every_statement_of_deciding(asking: Stage, deed: Deed) 
     last_commit = max(n for n, point in enumerate(points) if point.startswith("commit:before"))
     assert sum(point.startswith("statement:before") for point in points) >= 3
 
-    async def kill(point: str) -> None:
-        run, asked = await waiting(point)
+    async def kill(run: Run, asked: Approval, point: str) -> None:
         victim = await _process(stage, deed, run, asked, at=point)
         assert await victim.wait() == -SIGKILL, victim.said()
         # A backend may need a moment to notice that its client is gone.
         decided = await _settled_down(stage, asked, lambda: _all_or_nothing(stage, deed, run, asked))
-        assert decided == (points.index(point) > last_commit), point
-        await _finish(stage, deed, run, asked, decided)
+        assert decided == (points.index(point) > last_commit)
 
-    await each(points, kill)
+    # Who dies before the commit leaves the request as it was: the next one dies at the next point of the same request.
+    run, asked = await waiting("before the commit")
+    for point in points[: last_commit + 1]:
+        with naming(point):
+            await kill(run, asked, point)
+    await _finish(stage, deed, run, asked, decided=False)
+    for point in points[last_commit + 1 :]:
+        with naming(point):
+            run, asked = await waiting(point)
+            await kill(run, asked, point)
+            await _finish(stage, deed, run, asked, decided=True)
     acts = [act["payload"]["act"] for act in await stage.outside.log()]
     for done in stage.runs:
         happened = [word for word in "ab" for _ in range(acts.count(act_name(done.job_id, 0, word)))]
@@ -260,9 +268,10 @@ async def _settled_down(stage: Stage, asked: Approval, look: Callable[[], Any]) 
 # Going on ----------------------------------------------------------------------------------------------------
 
 
+@extents
 @pytest.mark.parametrize("kind", Kind)
 @pytest.mark.proves("D.102")
-async def test_killed_between_the_decision_and_the_effect(asking: Stage, kind: Kind) -> None:
+async def test_killed_between_the_decision_and_the_effect(asking: Stage, kind: Kind, whole: bool) -> None:
     """The grant is consumed with the intent: approved once, sent once, whoever dies on the way."""
     stage = asking
 
@@ -285,6 +294,8 @@ async def test_killed_between_the_decision_and_the_effect(asking: Stage, kind: K
         # What is read before the first write is the same for all of them.
         points = points[points.index("advance_job:before#1") :]
     assert {"advance_job:before#1", "act:sent#1", "tool:after#2", "advance_job:after#2"} <= set(points)
+    if not whole:
+        points = apart(points, worker.points())
 
     async def kill(point: str) -> None:
         run = await approved(point)

@@ -3,17 +3,16 @@ every act happens once."""
 
 from __future__ import annotations
 
-import asyncio
 from uuid import UUID
 
 import pytest
 
 from cortex_plane.domain.agents import Agent
 from tests.crash.outcomes import require_clean
-from tests.crash.points import each, from_the_claim_on, name, worth_a_try
+from tests.crash.points import apart, each, extents, from_the_claim_on, name, worth_a_try
 from tests.crash.stage import Run, Stage
-from tests.crash.tools import SHORT, Kind, renamed
-from tests.runtime.planes import call, turn, working
+from tests.crash.tools import Kind
+from tests.runtime.planes import call, turn
 from tests.windows import memories_of, small_agent
 
 FACTS = ["Remember that Ann likes tea.", "Remember that Bea likes coffee."]
@@ -26,7 +25,7 @@ SCRIPT = [
 STEPS = len(SCRIPT) + 1
 
 
-async def _conversation(stage: Stage, label: str, one_by_one: asyncio.Semaphore) -> Run:
+async def _conversation(stage: Stage, label: str) -> Run:
     """A message that was answered, and a second one, whose job must make room on its way."""
     app = stage.new_app()
     agent = await small_agent(
@@ -39,9 +38,7 @@ async def _conversation(stage: Stage, label: str, one_by_one: asyncio.Semaphore)
         limits={"max_iterations": 20},
     )
     before = _reads(stage, "before", app, agent, *await stage.say(agent, BEFORE))
-    # A worker of its own: nobody else may take the job that is to be killed.
-    async with one_by_one, working(stage.world.db, renamed(stage.code, app), settings=SHORT):
-        await stage.finished(before.job_id)
+    await stage.bring(before, "select 1 from job where id = $1 and finished_at is not null")
     return _reads(stage, label, app, agent, *await stage.say(agent, LAST))
 
 
@@ -67,10 +64,10 @@ def _reads(stage: Stage, label: str, app: str, agent: Agent, session_id: UUID, j
     )  # fmt: skip
 
 
+@extents
 @pytest.mark.proves("D.236")
-async def test_a_conversation_is_killed_at_every_point_of_its_compactions(stage: Stage) -> None:
-    one_by_one = asyncio.Semaphore()
-    first = await _conversation(stage, "nothing", one_by_one)
+async def test_a_conversation_is_killed_at_every_point_of_its_compactions(stage: Stage, whole: bool) -> None:
+    first = await _conversation(stage, "nothing")
     worker = await stage.worker(first.app, records=True)
     await stage.finished(first.job_id)
     assert await worker.end() == 0, worker.said()
@@ -85,11 +82,11 @@ async def test_a_conversation_is_killed_at_every_point_of_its_compactions(stage:
     assert whole[-1][2] == [*FACTS, LAST]
 
     async def kill(point: str) -> None:
-        run = await _conversation(stage, point, one_by_one)
+        run = await _conversation(stage, point)
         await stage.killed(run, point)
         await stage.rescued(run)
 
-    await each(points, kill)
+    await each(points if whole else apart(points, worker.points()), kill)
     await require_clean(stage)
     for run in stage.runs:
         if run.label == "before":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -10,24 +11,49 @@ import pytest
 
 from cortex_plane.domain.agents import Agent
 from tests.crash.outcomes import require_clean
-from tests.crash.points import each, from_the_claim_on, name, recorded, worth_a_try
-from tests.crash.stage import Run, Stage
+from tests.crash.points import (
+    apart,
+    around_effects,
+    each,
+    extents,
+    from_the_claim_on,
+    name,
+    recorded,
+    worth_a_try,
+)
+from tests.crash.stage import ACTS, Run, Stage
 from tests.crash.tools import Kind
 from tests.runtime.planes import call, turn
 
+MATRIX = [
+    pytest.param(Kind.WITH_KEY, True, id="act_with_key"),
+    *(pytest.param(kind, False, id=f"{kind}-short") for kind in Kind if kind is not Kind.WITH_KEY),
+    *(
+        pytest.param(kind, True, id=f"{kind}-whole", marks=pytest.mark.soak)
+        for kind in Kind
+        if kind is not Kind.WITH_KEY
+    ),
+]
+"""Every point for one kind of tool, which is killed while it starts and ends, too; the others where they are settled."""
 
-@pytest.mark.parametrize("kind", Kind)
+
+@pytest.mark.parametrize(("kind", "whole"), MATRIX)
 @pytest.mark.proves("D.38")
-async def test_killed_at_every_point(stage: Stage, kind: Kind) -> None:
-    points = await recorded(stage, await stage.submit(kind, "nothing"))
+async def test_killed_at_every_point(stage: Stage, kind: Kind, whole: bool) -> None:
+    passed = await recorded(stage, await stage.submit(kind, "nothing"))
+    points: Sequence[str] = worth_a_try(passed)
+    if kind is not Kind.WITH_KEY:
+        points = from_the_claim_on(points)
+    if not whole:
+        points = apart(around_effects(points), passed)
+        assert len(points) >= 3 * len(ACTS), "with the intent, sent, and without the outcome"
 
     async def kill(point: str) -> None:
         run = await stage.submit(kind, point)
         await stage.killed(run, point)
         await stage.rescued(run)
 
-    # One of them is killed while it starts and ends, too.
-    await each(points if kind is Kind.WITH_KEY else from_the_claim_on(points), kill)
+    await each(points, kill)
     await require_clean(stage)
 
 
@@ -39,8 +65,9 @@ FIRST_DEATHS = {
 }
 
 
+@extents
 @pytest.mark.parametrize("kind", Kind)
-async def test_whoever_takes_over_is_killed_at_every_point_too(stage: Stage, kind: Kind) -> None:
+async def test_whoever_takes_over_is_killed_at_every_point_too(stage: Stage, kind: Kind, whole: bool) -> None:
     """The first worker dies in its first effect, the second wherever it gets to while it settles that effect."""
 
     async def orphan(label: str) -> Run:
@@ -49,14 +76,17 @@ async def test_whoever_takes_over_is_killed_at_every_point_too(stage: Stage, kin
         return run
 
     # Adoption is anybody's, and how often an idle worker claims is nobody's business.
+    passed = await recorded(stage, await orphan("nothing"))
     points = [
         point
-        for point in await recorded(stage, await orphan("nothing"))
+        for point in worth_a_try(passed)
         if name(point) in ("advance_job", "tool", "act", "probe", "model")
     ]
     if "model:before#1" in points:
         # From the second step on it is a run like any other.
         points = points[: points.index("model:before#1")]
+    if not whole:
+        points = apart(points, passed)
 
     async def kill(point: str) -> None:
         run = await orphan(f"{FIRST_DEATHS[kind]}, then at {point}")
@@ -91,8 +121,11 @@ def listener(delay_ms: int) -> list[dict[str, Any]]:
     ]
 
 
+@extents
 @pytest.mark.parametrize("while_it_speaks", [False, True], ids=["after_the_death", "while_it_speaks"])
-async def test_a_conversation_is_killed_at_every_point(stage: Stage, while_it_speaks: bool) -> None:
+async def test_a_conversation_is_killed_at_every_point(
+    stage: Stage, while_it_speaks: bool, whole: bool
+) -> None:
     """A second message comes: when the worker is dead, or while the model answers the first one."""
 
     def reads(label: str, app: str, agent: Agent, session_id: UUID, job_id: UUID) -> Run:
@@ -138,7 +171,8 @@ async def test_a_conversation_is_killed_at_every_point(stage: Stage, while_it_sp
         await all_finished(run)
         stage.leave(run.app)
 
-    await each(from_the_claim_on(worth_a_try(worker.points())), kill)
+    points = from_the_claim_on(worth_a_try(worker.points()))
+    await each(points if whole else apart(points, worker.points()), kill)
     await require_clean(stage)
     for run in stage.runs:
         rows = await stage.rows(

@@ -12,7 +12,7 @@ from cortex_plane.domain.gates import state_of
 from cortex_plane.domain.jobs import JobDraft
 from cortex_plane.operations import audit, jobs
 from tests.atlases import publish
-from tests.crash.points import each, from_the_claim_on, name, worth_a_try
+from tests.crash.points import apart, each, extents, from_the_claim_on, name, worth_a_try
 from tests.crash.stage import Run, Stage
 from tests.crash.tools import Kind, act_name
 from tests.operations.test_campaign import INVARIANTS
@@ -123,8 +123,9 @@ async def _judge(stage: Stage) -> None:
     assert not faults, "\n".join(faults)
 
 
+@extents
 @pytest.mark.proves("D.378")
-async def test_a_governed_job_is_killed_at_every_commit(stage: Stage) -> None:
+async def test_a_governed_job_is_killed_at_every_commit(stage: Stage, whole: bool) -> None:
     atlas_id = (await publish(stage.world, MANIFEST)).version.atlas_id
     first = await _submit(stage, atlas_id, "nothing")
     worker = await stage.worker(first.app, records=True)
@@ -135,6 +136,8 @@ async def test_a_governed_job_is_killed_at_every_commit(stage: Stage) -> None:
         for point in from_the_claim_on(worth_a_try(worker.points()))
         if name(point) in ("advance_job", "model", "tool", "act")
     ]
+    if not whole:
+        points = apart(points, worker.points())
     assert len(points) > 20
 
     async def kill(point: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from cortex_plane.operations import audit, signals
 from tests.conftest import Urls
+from tests.crash.points import naming
 from tests.crash.workers import DEADLINE, WorkerProcess, Workers
 from tests.people import World
 from tests.signals import park, send, wait
@@ -86,7 +87,6 @@ class Sending:
         return points[points.index("statement:before#1") :]
 
     async def killed(self, key: str, at_once: int, point: str) -> Parts:
-        await self.parked(key)
         victim = await self.process(key, at_once, at=point)
         assert await victim.wait() == -SIGKILL, victim.said()
         await self.gone(victim)
@@ -104,14 +104,24 @@ async def test_a_sender_is_killed_at_every_statement(sending: Sending) -> None:
     committed = [n for n, point in enumerate(points) if point.startswith("commit:before")]
     assert sum(point.startswith("statement:before") for point in points) >= 5
     last = committed[-1]
-    for number, point in enumerate(points):
-        key = f"k-{number}"
-        left = await sending.killed(key, 1000, point)
-        assert left == (AFTER if number > last else BEFORE), point
-        # Whoever lost the answer sends it once more, with the same key or without one.
+
+    async def send_again(key: str) -> tuple[bool, int]:
+        """Whoever lost the answer sends it once more, with the same key or without one."""
         again = await send(sending.world.db, sending.world.admin, key=key, payload=PAID)
-        assert (again.changed, again.woken) == ((False, 0) if number > last else (True, WAITERS)), point
-        assert await sending.everything(key) == AFTER, point
+        assert await sending.everything(key) == AFTER
+        return again.changed, again.woken
+
+    # Who dies before the commit leaves everything as it was: the next one dies at the next point.
+    await sending.parked("before")
+    for point in points[: last + 1]:
+        assert await sending.killed("before", 1000, point) == BEFORE, point
+    assert await send_again("before") == (True, WAITERS)
+    assert points[last + 1 :]
+    for number, point in enumerate(points[last + 1 :]):
+        with naming(point):
+            await sending.parked(f"after-{number}")
+            assert await sending.killed(f"after-{number}", 1000, point) == AFTER
+            assert await send_again(f"after-{number}") == (False, 0)
     assert (await audit.verify_org(sending.world.db, sending.world.org_id)).faults == []
 
 
@@ -123,6 +133,7 @@ async def test_a_sender_is_killed_between_the_many_that_wait(sending: Sending) -
     first, last = commits[-2], commits[-1]
     for number, point in enumerate(points[first:], first):
         key = f"k-{number}"
+        await sending.parked(key)
         left = await sending.killed(key, 2, point)
         expected = BEFORE if number == first else AFTER if number > last else HALF
         assert left == expected, point
