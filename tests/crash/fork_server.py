@@ -61,6 +61,7 @@ class Order:
     """A file for the points that it passes."""
     tool_seconds: float = TOOL_SECONDS
     pool: int = 1
+    """A second connection would cost more than all that a victim does with it."""
     listens: bool = False
     settings: dict[str, Any] | None = None
     verb: str | None = None

@@ -1,15 +1,13 @@
 """The points that a worker passes: written down by one that nobody kills, then tried one by one.
 
 `make test` tries every point for one kind of tool. Elsewhere its short form leaves out what is proven by another point:
-`apart` drops the second of two points between which nothing happens, `around_effects` what does not depend on the kind of
-the tool. `make soak` tries them all.
+`apart` takes one of the points between which nothing happens, `around_effects` those that depend on the kind of the tool. `make soak` tries them all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import pytest
@@ -25,6 +23,9 @@ AT_ONCE = 48
 
 # Passed again and again while time goes by; the first time is at a known moment.
 TIMED = ("beat", "find_leased", "find_orphans", "forget_workers", "claim_jobs")
+
+# What only reads, or asks the model; and statements, which a transaction undoes unless it is committed.
+TRACELESS = ("find_leased", "job_journal", "job_past", "model", "statement")
 
 
 async def recorded(stage: Stage, run: Run) -> list[str]:
@@ -48,20 +49,26 @@ def worth_a_try(points: Sequence[str], *, statements: bool = False) -> list[str]
 
 
 def apart(points: Sequence[str], passed: Sequence[str]) -> list[str]:
-    """Without the points that are reached right after another of them, in the order in which a worker passed them.
+    """One of those points between which nothing is written and nothing is sent, in the order in which a worker passed them.
 
-    Every statement, commit, model call and tool call lies between a `before` and an `after`. So from an `after` to the next
-    `before` a worker changes nothing but its memory, which dies with it: both are the same death. (It is not the same to be
-    stopped there, because the memory stays.)
+    Every statement, commit, model call and tool call lies between its `before` and its `after`, and what a worker does
+    elsewhere changes only its memory, which dies with it. So whoever dies at one of them leaves behind what it would have left
+    at the others. (It is not the same to be stopped there, because then the memory stays.)
     """
-    previous = dict(itertools.pairwise(reversed(passed)))
-    return [
-        point
-        for point in points
-        if not (
-            ":before#" in point and ":after#" in previous.get(point, "") and previous[point] in set(points)
-        )
-    ]
+    wanted, chosen = set(points), []
+    deeds, last = 0, -1
+    for point in passed:
+        if name(point) not in TRACELESS and ":before#" not in point:
+            deeds += 1
+        if point in wanted and deeds != last:
+            chosen.append(point)
+            last = deeds
+    return chosen
+
+
+def without_statements_after(points: Sequence[str]) -> list[str]:
+    """To die after a statement is to die before the next one, or before the commit."""
+    return [point for point in points if not point.startswith("statement:after#")]
 
 
 def around_effects(points: Sequence[str]) -> list[str]:
@@ -89,7 +96,7 @@ def naming(point: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        error.add_note(f"killed at {point}")
+        error.add_note(f"at {point}")
         raise
 
 

@@ -20,7 +20,17 @@ from cortex_plane.operations import approvals, audit, deadlines, signing, steeri
 from cortex_plane.operations.verbs import new_id
 from tests.conftest import Urls
 from tests.crash.outcomes import require_clean
-from tests.crash.points import TIMED, apart, each, extents, from_the_claim_on, name, naming, worth_a_try
+from tests.crash.points import (
+    TIMED,
+    apart,
+    each,
+    extents,
+    from_the_claim_on,
+    name,
+    naming,
+    without_statements_after,
+    worth_a_try,
+)
 from tests.crash.stage import Run, Stage
 from tests.crash.tools import Kind, act_name
 from tests.crash.workers import WorkerProcess, Workers
@@ -87,8 +97,7 @@ async def test_killed_at_every_statement_of_asking(asking: Stage) -> None:
     assert await worker.end() == 0, worker.said()
     points = worth_a_try(worker.points(), statements=True)
     points = points[points.index("model:after#1") : points.index("stop_worker:before#1")]
-    # To die after a statement is to die before the next one, or before the commit.
-    points = [point for point in points if not point.startswith("statement:after")]
+    points = without_statements_after(points)
     statements = [point for point in points if point.startswith("statement:before")]
     assert len(statements) >= 6, "the lock, two look-ups, two requests and the write of the attempt"
 
@@ -211,9 +220,10 @@ async def _all_or_nothing_again(stage: Stage, asked: Approval) -> str:
     return str(row["status"])
 
 
+@extents
 @pytest.mark.parametrize("deed", DEEDS.values(), ids=DEEDS)
 @pytest.mark.proves("D.102")
-async def test_killed_at_every_statement_of_deciding(asking: Stage, deed: Deed) -> None:
+async def test_killed_at_every_statement_of_deciding(asking: Stage, deed: Deed, whole: bool) -> None:
     stage = asking
 
     async def waiting(label: str) -> tuple[Run, Approval]:
@@ -225,7 +235,7 @@ async def test_killed_at_every_statement_of_deciding(asking: Stage, deed: Deed) 
     assert await process.wait() == 0, process.said()
     assert await _all_or_nothing(stage, deed, run, asked)
     await _finish(stage, deed, run, asked, decided=True)
-    points = process.points()
+    points = process.points() if whole else without_statements_after(process.points())
     last_commit = max(n for n, point in enumerate(points) if point.startswith("commit:before"))
     assert sum(point.startswith("statement:before") for point in points) >= 3
 

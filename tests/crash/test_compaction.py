@@ -76,10 +76,10 @@ async def test_a_conversation_is_killed_at_every_point_of_its_compactions(stage:
         for point in from_the_claim_on(worth_a_try(worker.points()))
         if name(point) in ("job_past", "model", "advance_job")
     ]
-    whole = await _remembered(stage, first)
+    memories = await _remembered(stage, first)
     asked = len([point for point in points if point.startswith("model:before#")])
     assert asked >= STEPS + 2, "it makes room at least twice"
-    assert whole[-1][2] == [*FACTS, LAST]
+    assert memories[-1][2] == [*FACTS, LAST]
 
     async def kill(point: str) -> None:
         run = await _conversation(stage, point)
@@ -92,7 +92,7 @@ async def test_a_conversation_is_killed_at_every_point_of_its_compactions(stage:
         if run.label == "before":
             continue
         # Whoever takes over writes down exactly what would have been written.
-        assert await _remembered(stage, run) == whole, run.label
+        assert await _remembered(stage, run) == memories, run.label
         rows = await stage.rows(
             "select role, text from message where session_id = $1 order by seq", run.session_id
         )
@@ -102,4 +102,4 @@ async def test_a_conversation_is_killed_at_every_point_of_its_compactions(stage:
         events = await stage.rows(
             "select 1 from event where session_id = $1 and type = 'context_compacted'", run.session_id
         )
-        assert len(events) == len(whole), run.label
+        assert len(events) == len(memories), run.label

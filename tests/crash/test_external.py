@@ -30,10 +30,21 @@ from cortex_plane.operations import approvals, calls, deadlines
 from tests.clock import Clock
 from tests.conftest import Urls
 from tests.crash.elsewhere import Elsewhere, elsewhere
+from tests.crash.points import apart, extents, without_statements_after
 from tests.external_gates import desk, gate, governed, question
 from tests.people import World
 
 KINDS = ("retry_with_key", "probe", "ask_human", "fail")
+MATRIX = [
+    pytest.param("ask_human", True, id="ask_human"),
+    *(pytest.param(kind, False, id=f"{kind}-short") for kind in KINDS if kind != "ask_human"),
+    *(
+        pytest.param(kind, True, id=f"{kind}-whole", marks=pytest.mark.soak)
+        for kind in KINDS
+        if kind != "ask_human"
+    ),
+]
+"""Every point for one kind; for the others one of those at which the same is left behind."""
 APPROVED = [each if each == "ask_human" else pytest.param(each, marks=pytest.mark.soak) for each in KINDS]
 """Approval changes how a call begins, and not how it is settled: one kind tells, and `make soak` runs them all."""
 
@@ -152,11 +163,11 @@ async def finished(stand: Stand, kind: str, at: str) -> None:
 
 
 @pytest.mark.proves("D.282")
-@pytest.mark.parametrize("kind", KINDS)
-async def test_the_agent_dies_anywhere(stand: Stand, kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "whole"), MATRIX)
+async def test_the_agent_dies_anywhere(stand: Stand, kind: str, whole: bool, tmp_path: Path) -> None:
     passed = await points(stand, kind, tmp_path / "points")
     assert {"http:before#1", "http:after#3", "act:before#1", "act:after#1"} <= set(passed)
-    for at in passed:
+    for at in passed if whole else apart(passed, passed):
         stand.begin()
         told = await stand.run(kind, at=at)
         assert told["status"] == -9, (at, told)
@@ -166,15 +177,18 @@ async def test_the_agent_dies_anywhere(stand: Stand, kind: str, tmp_path: Path) 
 
 
 @pytest.mark.proves("D.282")
+@extents
 @pytest.mark.parametrize("kind", APPROVED)
-async def test_the_agent_dies_with_what_a_person_approved(asking: Stand, kind: str, tmp_path: Path) -> None:
+async def test_the_agent_dies_with_what_a_person_approved(
+    asking: Stand, kind: str, whole: bool, tmp_path: Path
+) -> None:
     asking.begin()
     assert (await asking.run(kind))["raised"] == "approval_pending"
     await asking.approve()
     log = tmp_path / "points"
     assert "returned" in await asking.run(kind, log=log)
     passed = read(log)
-    for at in passed:
+    for at in passed if whole else apart(passed, passed):
         asking.begin()
         assert (await asking.run(kind))["raised"] == "approval_pending"
         await asking.approve()
@@ -184,15 +198,16 @@ async def test_the_agent_dies_with_what_a_person_approved(asking: Stand, kind: s
 
 
 @pytest.mark.proves("D.282")
-async def test_the_api_dies_anywhere(stand: Stand, tmp_path: Path) -> None:
+@extents
+async def test_the_api_dies_anywhere(stand: Stand, whole: bool, tmp_path: Path) -> None:
     log = tmp_path / "points"
     await stand.serve(log=log)
     stand.begin()
     assert "returned" in await stand.run("ask_human")
     passed = [point for point in read(log) if not point.startswith("authenticate")]
     assert {"authorize_call:before#1", "authorize_call:after#1", "settle_call:after#1"} <= set(passed)
-    begins = passed.index("call_context:before#1")
-    for at in passed[begins:]:
+    begun = passed[passed.index("call_context:before#1") :]
+    for at in begun if whole else without_statements_after(begun):
         await stand.serve(at=at)
         stand.begin()
         told = await stand.run("ask_human", wait=30)
@@ -267,9 +282,12 @@ async def test_the_api_dies_anywhere_while_gates_are_passed(
 
 
 @pytest.mark.proves("D.394")
-async def test_the_agent_dies_anywhere_while_gates_are_passed(gated: Stand, tmp_path: Path) -> None:
+@extents
+async def test_the_agent_dies_anywhere_while_gates_are_passed(
+    gated: Stand, whole: bool, tmp_path: Path
+) -> None:
     passed = await points(gated, "ask_human", tmp_path / "points")
-    for at in passed:
+    for at in passed if whole else apart(passed, passed):
         gated.begin()
         assert (await gated.run("ask_human", at=at))["status"] == -9, at
         assert await gated.acts() == int(passed.index(at) >= passed.index("act:after#1"))

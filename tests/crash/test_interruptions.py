@@ -161,7 +161,7 @@ async def test_without_any_notification(lonely_stage: Stage) -> None:
 async def test_whoever_listens_loses_its_connections_too(lonely_stage: Stage) -> None:
     stage = lonely_stage
     app = stage.new_app()
-    worker = await stage.worker(app, records=True, listens=True)
+    worker = await stage.worker(app, records=True, listens=True, pool=2)
     await worker.reached("claim_jobs:after#2")
     await stage.rows(CUT, worker.order.name)
     run = await stage.submit(Kind.WITH_KEY, "nothing", app=app)
@@ -173,13 +173,16 @@ async def test_whoever_listens_loses_its_connections_too(lonely_stage: Stage) ->
 CUT = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1 and datname = current_database()"
 
 
-@pytest.mark.parametrize("kind", [Kind.WITH_KEY, Kind.PROBED, Kind.ASKED])
+@pytest.mark.parametrize(
+    "kind",
+    [Kind.PROBED, *(pytest.param(kind, marks=pytest.mark.soak) for kind in (Kind.WITH_KEY, Kind.ASKED))],
+)
 async def test_its_connections_are_cut_again_and_again(lonely_stage: Stage, kind: Kind) -> None:
     """Nobody dies, and nobody else is there: it must find its way alone."""
     stage = lonely_stage
     turns = [turn(call("look", at="here"), call(kind, word="a"), call(kind, word="b")) for _ in range(6)]
     run = await stage.submit_script(kind, turns, [(step, word) for step in range(6) for word in "ab"])
-    worker = await stage.worker(run.app)
+    worker = await stage.worker(run.app, pool=2)
     await stage.until("select 1 from job where id = $1 and status <> 'PENDING'", run.job_id)
     cuts = 0
     while not stage.done(run.job_id) and cuts < 60:

@@ -61,7 +61,14 @@ async def settled(world: World, folder: Path, id: UUID) -> JobStatus:
 
 @pytest.mark.proves("D.269")
 @pytest.mark.parametrize(
-    "point", ["tool:before#1", "tool:after#1", "advance_job:before#2", "advance_job:after#2"]
+    "point",
+    [
+        "tool:before#1",
+        "tool:after#1",
+        # The same death as the one before it.
+        pytest.param("advance_job:before#2", marks=pytest.mark.soak),
+        "advance_job:after#2",
+    ],
 )
 async def test_a_worker_killed_around_a_call_neither_repeats_nor_loses_it(
     strict: World, urls: Urls, admin: asyncpg.Connection, workers: Workers, tmp_path: Path, point: str

@@ -30,7 +30,7 @@ from tests.conformance.channels import PUBLIC_URL, drain, link
 from tests.conformance.postbox import Postbox, connect
 from tests.conftest import Urls
 from tests.crash.outcomes import require_clean
-from tests.crash.points import each, naming, worth_a_try
+from tests.crash.points import each, naming, without_statements_after, worth_a_try
 from tests.crash.stage import Run, Stage
 from tests.crash.test_approvals import _asked, _promises, _submit, _waits
 from tests.crash.tools import Kind, act_name
@@ -233,8 +233,7 @@ async def test_killed_at_every_statement(reaching: Reaching, deed: Deed) -> None
     await _finish(reaching, whole)
     points = process.points()
     last_commit = max(n for n, point in enumerate(points) if point.startswith("commit:before"))
-    # To die after a statement is to die before the next one, or before the commit.
-    points = [p for p in points if not p.startswith("statement:after")]
+    points = without_statements_after(points)
     assert sum(point.startswith("statement:before") for point in points) >= 3
     committed = [p for p in process.points()[last_commit + 1 :] if p in points]
     assert committed
@@ -297,7 +296,7 @@ async def test_killed_at_every_statement_of_asking_people_of_whom_one_is_away(re
     assert await worker.end() == 0, worker.said()
     points = worth_a_try(worker.points(), statements=True)
     points = points[points.index("model:after#1") : points.index("stop_worker:before#1")]
-    points = [point for point in points if not point.startswith("statement:after")]
+    points = without_statements_after(points)
     assert sum(point.startswith("statement:before") for point in points) >= 5
     await asked_once(first)
 
