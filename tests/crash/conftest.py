@@ -13,11 +13,13 @@ import pytest_asyncio
 from benchmarks.world import HOST
 from benchmarks.world import World as Outside
 
+from cortex_plane.storage.database import Database
 from tests.conftest import Urls
 from tests.crash.stage import Stage
 from tests.crash.workers import REPOSITORY, Workers, fork_server
 from tests.people import World
 from tests.runtime.conftest import plain_logs
+from tests.servers import VAULT
 
 __all__ = ["plain_logs"]
 
@@ -56,6 +58,14 @@ def fork(outside: Outside) -> Iterator[Workers]:
 async def workers(fork: Workers) -> AsyncIterator[Workers]:
     yield fork
     await fork.close()
+
+
+@pytest_asyncio.fixture
+async def db(urls: Urls) -> AsyncIterator[Database]:
+    """With few connections: what a new one costs until it has seen every statement is more than what jobs wait for it."""
+    database = await Database.open(urls.app, max_size=3, vault=VAULT)
+    yield database
+    await database.close()
 
 
 @pytest_asyncio.fixture

@@ -26,6 +26,11 @@ from typing import Any
 import structlog
 from benchmarks.world import World
 
+from cortex_plane.domain.agents import ResourceLimits
+from cortex_plane.domain.attempts import Leased
+from cortex_plane.domain.policies import PolicyRow
+from cortex_plane.domain.scripts import Script
+from cortex_plane.domain.values import adapter
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.runtime.worker import Worker
 from cortex_plane.storage import crash_points
@@ -200,11 +205,14 @@ if __name__ == "__main__":
     structlog.configure(
         processors=[structlog.processors.format_exc_info, structlog.processors.LogfmtRenderer()]
     )
-    # A worker imports it with its first tool call. It brings a terminal toolkit, which takes longer than a victim's life.
+    # What a worker imports and makes with its first job takes longer than a victim's life; `cel` brings a terminal toolkit.
     importlib.import_module("cel")
+    for kind in (ResourceLimits, Script, Leased, PolicyRow):
+        adapter(kind)
     server = _Server(sys.argv[1], World(sys.argv[2]))
     gc.collect()
     gc.freeze()
+    gc.disable()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     server.serve()

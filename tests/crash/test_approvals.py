@@ -221,10 +221,16 @@ async def _all_or_nothing_again(stage: Stage, asked: Approval) -> str:
 
 
 @extents
-@pytest.mark.parametrize("deed", DEEDS.values(), ids=DEEDS)
 @pytest.mark.proves("D.102")
-async def test_killed_at_every_statement_of_deciding(asking: Stage, deed: Deed, whole: bool) -> None:
-    stage = asking
+async def test_killed_at_every_statement_of_deciding(asking: Stage, whole: bool) -> None:
+    for label, deed in DEEDS.items():
+        with naming(label):
+            await _kill_at_every_statement(asking, deed, whole=whole)
+    await _promises(asking)
+
+
+async def _kill_at_every_statement(stage: Stage, deed: Deed, *, whole: bool) -> None:
+    earlier = len(stage.runs)
 
     async def waiting(label: str) -> tuple[Run, Approval]:
         run = await _submit(stage, Kind.WITH_KEY, deed.words, label)
@@ -258,10 +264,9 @@ async def test_killed_at_every_statement_of_deciding(asking: Stage, deed: Deed, 
             await kill(run, asked, point)
             await _finish(stage, deed, run, asked, decided=True)
     acts = [act["payload"]["act"] for act in await stage.outside.log()]
-    for done in stage.runs:
+    for done in stage.runs[earlier:]:
         happened = [word for word in "ab" for _ in range(acts.count(act_name(done.job_id, 0, word)))]
         assert "".join(happened) == deed.acts, done.label
-    await _promises(stage)
 
 
 async def _settled_down(stage: Stage, asked: Approval, look: Callable[[], Any]) -> bool:
@@ -279,40 +284,42 @@ async def _settled_down(stage: Stage, asked: Approval, look: Callable[[], Any]) 
 
 
 @extents
-@pytest.mark.parametrize("kind", Kind)
 @pytest.mark.proves("D.102")
-async def test_killed_between_the_decision_and_the_effect(asking: Stage, kind: Kind, whole: bool) -> None:
+async def test_killed_between_the_decision_and_the_effect(asking: Stage, whole: bool) -> None:
     """The grant is consumed with the intent: approved once, sent once, whoever dies on the way."""
     stage = asking
 
-    async def approved(label: str) -> Run:
+    async def approved(kind: Kind, label: str) -> Run:
         run = await _submit(stage, kind, "a", label)
         for asked in await _waits(stage, run):
             await _decide(stage, asked, Choice.APPROVED)
         return run
 
-    run = await approved("nothing")
-    worker = await stage.worker(run.app, records=True)
-    await stage.finished(run.job_id)
-    assert await worker.end() == 0, worker.said()
-    points = list(from_the_claim_on(worth_a_try(worker.points(), statements=True)))
-    # What happens by the clock is not always passed in this short life.
-    points = [point for point in points if name(point) == "claim_jobs" or name(point) not in TIMED]
-    # From the second step on it is a run like any other.
-    points = points[: points.index("model:before#1")]
-    if kind is not Kind.WITH_KEY:
-        # What is read before the first write is the same for all of them.
-        points = points[points.index("advance_job:before#1") :]
-    assert {"advance_job:before#1", "act:sent#1", "tool:after#2", "advance_job:after#2"} <= set(points)
-    if not whole:
-        points = apart(points, worker.points())
+    async def kill_each(kind: Kind) -> None:
+        run = await approved(kind, "nothing")
+        worker = await stage.worker(run.app, records=True)
+        await stage.finished(run.job_id)
+        assert await worker.end() == 0, worker.said()
+        points = list(from_the_claim_on(worth_a_try(worker.points(), statements=True)))
+        # What happens by the clock is not always passed in this short life.
+        points = [point for point in points if name(point) == "claim_jobs" or name(point) not in TIMED]
+        # From the second step on it is a run like any other.
+        points = points[: points.index("model:before#1")]
+        if kind is not Kind.WITH_KEY:
+            # What is read before the first write is the same for all of them.
+            points = points[points.index("advance_job:before#1") :]
+        assert {"advance_job:before#1", "act:sent#1", "tool:after#2", "advance_job:after#2"} <= set(points)
+        if not whole:
+            points = apart(points, worker.points())
 
-    async def kill(point: str) -> None:
-        run = await approved(point)
-        await stage.killed(run, point)
-        await stage.rescued(run)
+        async def kill(point: str) -> None:
+            run = await approved(kind, point)
+            await stage.killed(run, point)
+            await stage.rescued(run)
 
-    await each(points, kill)
+        await each(points, kill)
+
+    await asyncio.gather(*map(kill_each, Kind))
     await require_clean(stage)
     await _promises(stage)
     rows = await stage.rows("select call_id from approval_grant where consumed_at is null")

@@ -25,35 +25,35 @@ from tests.crash.stage import ACTS, Run, Stage
 from tests.crash.tools import Kind
 from tests.runtime.planes import call, turn
 
+OTHERS = tuple(kind for kind in Kind if kind is not Kind.WITH_KEY)
 MATRIX = [
-    pytest.param(Kind.WITH_KEY, True, id="act_with_key"),
-    *(pytest.param(kind, False, id=f"{kind}-short") for kind in Kind if kind is not Kind.WITH_KEY),
-    *(
-        pytest.param(kind, True, id=f"{kind}-whole", marks=pytest.mark.soak)
-        for kind in Kind
-        if kind is not Kind.WITH_KEY
-    ),
+    pytest.param((Kind.WITH_KEY,), True, id="act_with_key"),
+    pytest.param(OTHERS, False, id="others-short"),
+    pytest.param(OTHERS, True, id="others-whole", marks=pytest.mark.soak),
 ]
 """Every point for one kind of tool, which is killed while it starts and ends, too; the others where they are settled."""
 
 
-@pytest.mark.parametrize(("kind", "whole"), MATRIX)
+@pytest.mark.parametrize(("kinds", "whole"), MATRIX)
 @pytest.mark.proves("D.38")
-async def test_killed_at_every_point(stage: Stage, kind: Kind, whole: bool) -> None:
-    passed = await recorded(stage, await stage.submit(kind, "nothing"))
-    points: Sequence[str] = worth_a_try(passed)
-    if kind is not Kind.WITH_KEY:
-        points = from_the_claim_on(points)
-    if not whole:
-        points = apart(around_effects(points), passed)
-        assert len(points) >= 3 * len(ACTS), "with the intent, sent, and without the outcome"
+async def test_killed_at_every_point(stage: Stage, kinds: Sequence[Kind], whole: bool) -> None:
+    async def kill_each(kind: Kind) -> None:
+        passed = await recorded(stage, await stage.submit(kind, "nothing"))
+        points: Sequence[str] = worth_a_try(passed)
+        if kind is not Kind.WITH_KEY:
+            points = from_the_claim_on(points)
+        if not whole:
+            points = apart(around_effects(points), passed)
+            assert len(points) >= 3 * len(ACTS), "with the intent, sent, and without the outcome"
 
-    async def kill(point: str) -> None:
-        run = await stage.submit(kind, point)
-        await stage.killed(run, point)
-        await stage.rescued(run)
+        async def kill(point: str) -> None:
+            run = await stage.submit(kind, point)
+            await stage.killed(run, point)
+            await stage.rescued(run)
 
-    await each(points, kill)
+        await each(points, kill)
+
+    await asyncio.gather(*map(kill_each, kinds))
     await require_clean(stage)
 
 
@@ -66,34 +66,36 @@ FIRST_DEATHS = {
 
 
 @extents
-@pytest.mark.parametrize("kind", Kind)
-async def test_whoever_takes_over_is_killed_at_every_point_too(stage: Stage, kind: Kind, whole: bool) -> None:
+async def test_whoever_takes_over_is_killed_at_every_point_too(stage: Stage, whole: bool) -> None:
     """The first worker dies in its first effect, the second wherever it gets to while it settles that effect."""
 
-    async def orphan(label: str) -> Run:
+    async def orphan(kind: Kind, label: str) -> Run:
         run = await stage.submit(kind, label)
         await stage.killed(run, FIRST_DEATHS[kind])
         return run
 
-    # Adoption is anybody's, and how often an idle worker claims is nobody's business.
-    passed = await recorded(stage, await orphan("nothing"))
-    points = [
-        point
-        for point in worth_a_try(passed)
-        if name(point) in ("advance_job", "tool", "act", "probe", "model")
-    ]
-    if "model:before#1" in points:
-        # From the second step on it is a run like any other.
-        points = points[: points.index("model:before#1")]
-    if not whole:
-        points = apart(points, passed)
+    async def kill_each(kind: Kind) -> None:
+        # Adoption is anybody's, and how often an idle worker claims is nobody's business.
+        passed = await recorded(stage, await orphan(kind, "nothing"))
+        points = [
+            point
+            for point in worth_a_try(passed)
+            if name(point) in ("advance_job", "tool", "act", "probe", "model")
+        ]
+        if "model:before#1" in points:
+            # From the second step on it is a run like any other.
+            points = points[: points.index("model:before#1")]
+        if not whole:
+            points = apart(points, passed)
 
-    async def kill(point: str) -> None:
-        run = await orphan(f"{FIRST_DEATHS[kind]}, then at {point}")
-        await stage.killed(run, point)
-        await stage.rescued(run)
+        async def kill(point: str) -> None:
+            run = await orphan(kind, f"{FIRST_DEATHS[kind]}, then at {point}")
+            await stage.killed(run, point)
+            await stage.rescued(run)
 
-    await each(points, kill)
+        await each(points, kill)
+
+    await asyncio.gather(*map(kill_each, Kind))
     await require_clean(stage)
 
 
