@@ -29,6 +29,9 @@ from cortex_plane.storage.migrate import require_current
 from cortex_plane.storage.vault import Vault
 
 GRACE_SECONDS = 5
+KEEP_ALIVE_SECONDS = 75
+"""How long an idle connection stays open: longer than clients and proxies keep theirs (httpx 5 seconds, nginx 60), so
+that none of them sends a request into a connection that closes at that moment."""
 
 
 def listen(settings: Settings, *, or_any_port: bool) -> socket.socket:
@@ -103,6 +106,7 @@ async def serve(
         access_log=False,
         lifespan="off",
         http="httptools",
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
         server_header=False,
         forwarded_allow_ips=trusted_proxies,
