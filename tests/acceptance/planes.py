@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import httpx
+
+from cortex_plane.bootstrap.databases import DATABASE
+from cortex_plane.embedded import EmbeddedPostgres
+from cortex_plane.storage import provision
+from cortex_plane.storage.migrate import migrate
+
+Plant = Callable[[Path], None]
 
 
 class Plane:
@@ -34,17 +48,27 @@ class Plane:
             if "Ctrl-C stops it" in line:
                 break
         assert self.process.poll() is None, self.said
+        return self.access["url"]
+
+    @cached_property
+    def access(self) -> dict[str, str]:
         access: dict[str, str] = json.loads((self.folder / ".cortex" / "access.json").read_text())
-        return access["url"]
+        return access
+
+    @cached_property
+    def api(self) -> httpx.Client:
+        """With the key of the plane's owner. For waiting: a command would start Python for every look."""
+        headers = {"Authorization": f"Bearer {self.access['key']}"}
+        return httpx.Client(base_url=self.access["url"], headers=headers, timeout=60, trust_env=False)
 
     def cortex(self, *words: str) -> str:
         return self.run(*words, check=True).stdout
 
-    def run(self, *words: str, check: bool = False) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, check: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "cortex_plane", *words],
             cwd=self.folder,
-            env=self.environment,
+            env=self.environment | environment,
             capture_output=True,
             text=True,
             check=check,
@@ -54,30 +78,110 @@ class Plane:
     def json(self, *words: str) -> Any:
         return json.loads(self.cortex(*words, "--json"))
 
-    def asked(self, job_id: str, seconds: float = 60) -> Any:
-        """The approval that a job waits for, once it does."""
+    def get(self, path: str, **query: str) -> Any:
+        answer = self.api.get(path, params=query)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def until(self, look: Callable[[], Any], seconds: float = 60) -> Any:
+        """What ``look`` returns, once that is something."""
         deadline = time.monotonic() + seconds
-        while not (pending := self.json("approval", "list", "--job", job_id)):
-            assert time.monotonic() < deadline, self.cortex("job", "show", job_id)
+        while not (seen := look()):
+            assert time.monotonic() < deadline, "it did not happen in time"
             time.sleep(0.05)
-        return pending[0]
+        return seen
+
+    def asked(self, job_id: str) -> Any:
+        """The approval that a job waits for, once it does."""
+        return self.until(lambda: self.get("/v1/approvals", job_id=job_id)["items"])[0]
 
     def approve(self, job_id: str) -> None:
         self.cortex("approval", "approve", self.asked(job_id)["id"])
 
-    def until(self, job_id: str, *statuses: str, seconds: float = 60) -> Any:
+    def reached(self, job_id: str, *statuses: str) -> Any:
         """The job, once it has one of these statuses."""
-        deadline = time.monotonic() + seconds
-        while True:
-            job = self.json("job", "show", job_id)
-            if job["status"] in statuses:
-                return job
-            assert time.monotonic() < deadline, job
-            time.sleep(0.1)
+
+        def look() -> Any:
+            job = self.get(f"/v1/jobs/{job_id}")
+            return job if job["status"] in statuses else None
+
+        return self.until(look)
+
+    def acts(self, job_id: str) -> list[str]:
+        """What a job of the demo did to the outside world."""
+        return [act["act"] for act in self.world() if act["job"] == job_id]
+
+    def world(self) -> list[dict[str, str]]:
+        """What all of them did."""
+        try:
+            lines = (self.folder / ".cortex" / "demo" / "acts.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines]
+
+    def worker_pid(self) -> int:
+        """Of the worker that runs beside it, once there is one. A killed one counts as alive while its lease lasts."""
+
+        def look() -> list[int]:
+            workers = self.get("/v1/workers")["items"]
+            pids = [worker["pid"] for worker in workers if worker["alive"] and "demo" in worker["apps"]]
+            return [pid for pid in pids if _runs(pid)]
+
+        return int(self.until(look)[0])
 
     def end(self, how: signal.Signals) -> int:
+        if "api" in vars(self):
+            self.api.close()
         self.process.send_signal(how)
         assert self.process.stdout is not None
         self.said += self.process.stdout.read()
         self.process.stdout.close()
         return self.process.wait(30)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@contextmanager
+def empty_folder(prefix: str) -> Iterator[Path]:
+    """Short, and reachable for the unprivileged user that PostgreSQL runs as."""
+    with tempfile.TemporaryDirectory(prefix=prefix) as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@contextmanager
+def migrated_cluster() -> Iterator[Plant]:
+    """What the first start of a plane makes before it serves, made once.
+
+    The function puts a copy of it into a folder; `cortex up` there skips the most expensive part of a first start.
+    """
+    with empty_folder("cortex-seed-") as folder:
+        home = folder / ".cortex"
+        with EmbeddedPostgres(home, settings={"fsync": "off"}) as server:
+            provision.create_database(server.url(), DATABASE)
+            asyncio.run(migrate(server.url(DATABASE)))
+
+        def plant(into: Path) -> None:
+            subprocess.run(["cp", "-a", str(home), str(into)], check=True)
+
+        yield plant
+
+
+@contextmanager
+def running(prefix: str, plant: Plant | None = None, **environment: str) -> Iterator[Plane]:
+    """A plane in a folder of its own, which ends well."""
+    with empty_folder(prefix) as folder:
+        if plant is not None:
+            plant(folder)
+        plane = Plane(folder, CORTEX_PORT="0", **environment)
+        try:
+            plane.wait_until_ready()
+            yield plane
+        finally:
+            assert plane.end(signal.SIGINT) == 0, plane.said

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +13,6 @@ import pytest
 from tests.acceptance.planes import Plane
 
 VERIFIER = Path(__file__).parents[2] / "examples" / "verify_export.py"
-
-
-@pytest.fixture
-def plane() -> Iterator[Plane]:
-    with tempfile.TemporaryDirectory(prefix="cortex-story-") as name:
-        Path(name).chmod(0o755)
-        plane = Plane(Path(name), CORTEX_PORT="0")
-        plane.wait_until_ready()
-        yield plane
-        assert plane.end(signal.SIGINT) == 0
 
 
 class Release:
@@ -78,8 +65,9 @@ def test_a_release_stops_and_is_approved_denied_edited_or_expires_and_all_four_a
     code, said = expired.ends()
     assert (code, "timed out after 1 second" in said) == (1, True), said
 
-    acts = [json.loads(line) for line in (plane.folder / ".cortex/demo/acts.jsonl").read_text().splitlines()]
-    deployed = [(act["version"], act["environment"]) for act in acts if act["act"] == "deploy"]
+    jobs = {release.job_id for release in (approved, denied, edited, expired)}
+    acts = [act for act in plane.world() if act["job"] in jobs and act["act"] == "deploy"]
+    deployed = [(act["version"], act["environment"]) for act in acts]
     assert deployed == [("1.0.0", "production"), ("3.0.0", "staging")], "what ran is what was approved"
 
     plane.cortex("audit", "export", "trail.jsonl")
@@ -98,12 +86,12 @@ def test_a_release_stops_and_is_approved_denied_edited_or_expires_and_all_four_a
     assert "approval_expired" in export
 
 
-def test_the_example_asks_before_it_ships(plane: Plane) -> None:
-    example = VERIFIER.parent / "hello.py"
+def test_the_example_of_the_readme_asks_before_it_ships(plane: Plane) -> None:
+    hello = VERIFIER.parent / "hello.py"
     ran = subprocess.run(
-        [sys.executable, str(example)],
+        [sys.executable, str(hello)],
         cwd=plane.folder,
-        env={**plane.environment, "PYTHONPATH": str(example.parents[1])},
+        env={**plane.environment, "PYTHONPATH": str(hello.parents[1])},
         input="y\n",
         capture_output=True,
         text=True,
@@ -112,4 +100,7 @@ def test_the_example_asks_before_it_ships(plane: Plane) -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "ship {'version': '2.4'}? [y/n]" in ran.stdout
     assert "COMPLETED · audit whole: True" in ran.stdout
+    # Whoever types gives the line end themselves.
+    shown = ran.stdout.replace("[y/n] ", "[y/n] y\n")
+    assert f"```text\n{shown}```" in (hello.parents[1] / "README.md").read_text()
     assert len(list(plane.folder.glob("*.shipped"))) == 1

@@ -2,83 +2,92 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.acceptance.planes import Plane
+from cortex_plane import Client, JobDraft
+from cortex_plane.domain.jobs import Receipt
+from tests.acceptance.planes import Plane, Plant, empty_folder
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Short, and reachable for the unprivileged user that PostgreSQL runs as."""
-    with tempfile.TemporaryDirectory(prefix="cortex up ") as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
+    with empty_folder("cortex up ") as folder:
+        yield folder
 
 
-@pytest.mark.proves("D.18", "D.20")
+async def _pause_after_the_first_step(folder: Path) -> tuple[str, Receipt]:
+    async with Client.here(folder / ".cortex") as client:
+        job = await client.jobs.submit(JobDraft(agent="release-demo", payload={"text": "1.0"}))
+        async with asyncio.timeout(60):
+            while job.step_index is None:
+                await asyncio.sleep(0.01)
+                job = await client.jobs.get(job.id)
+        return str(job.id), await client.jobs.pause(job.id, "lunch")
+
+
+@pytest.mark.proves("D.18", "D.20", "D.31")
 def test_work_survives_a_stop_and_a_kill_of_everything(folder: Path) -> None:
-    first = Plane(folder, CORTEX_PORT="0")
-    first.wait_until_ready()
+    """One plane, started three times: on a taken port, with the key it kept, and after that key was lost."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        first = Plane(folder, CORTEX_PORT=str(port))
+        url = first.wait_until_ready()
+    assert not url.endswith(f":{port}")
+    assert httpx.get(f"{url}/readyz", trust_env=False).status_code == 200
     assert "cortex_key_" in first.said
     assert (folder / ".cortex" / "access.json").stat().st_mode & 0o077 == 0
     assert (folder / ".cortex" / "database.json").stat().st_mode & 0o077 == 0
     first.cortex("agent", "create", "greeter", "--model", "scripted")
-    submitted = first.json("job", "submit", "greeter")
-    job = first.until(submitted["id"], "COMPLETED")
+    greeting = first.json("job", "submit", "greeter")["id"]
+    first.reached(greeting, "COMPLETED")
+    greeted = first.json("job", "show", greeting)
     assert first.end(signal.SIGINT) == 0
     assert "stopped" in first.said
 
     second = Plane(folder, CORTEX_PORT="0")
     second.wait_until_ready()
     assert "cortex_key_" not in second.said, "a kept key is not shown again"
-    assert json.loads(second.cortex("job", "show", job["id"], "--json")) == job
+    assert second.json("job", "show", greeting) == greeted
+    job_id, receipt = asyncio.run(_pause_after_the_first_step(folder))
+    assert (receipt.changed, receipt.job.holds) == (True, ["operator"])
+    paused = second.reached(job_id, "PAUSED")
+    assert paused["holds"] == ["operator"]
+    before = second.acts(job_id)
     second.end(signal.SIGKILL)
 
+    (folder / ".cortex" / "access.json").unlink()
     third = Plane(folder, CORTEX_PORT="0")
     third.wait_until_ready()
-    assert json.loads(third.cortex("job", "show", job["id"], "--json")) == job
+    assert "cortex_key_" in third.said, "a lost key is replaced"
+    assert third.json("me")["platform"] is True
+    assert third.json("job", "show", greeting) == greeted
+    still = third.json("job", "show", job_id)
+    assert (still["status"], still["step_index"]) == ("PAUSED", paused["step_index"])
+    assert third.acts(job_id) == before
+    third.cortex("job", "resume", job_id)
+    third.approve(job_id)
+    ended = third.reached(job_id, "COMPLETED", "FAILED")
+    assert ended["status"] == "COMPLETED", ended
+    assert third.acts(job_id) == ["tag", "deploy"]
     assert "whole" in third.cortex("audit", "verify")
     assert third.end(signal.SIGTERM) == 0
 
 
-def test_a_taken_port_is_replaced_and_a_lost_key_too(folder: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        plane = Plane(folder, CORTEX_PORT=str(port))
-        url = plane.wait_until_ready()
-        assert not url.endswith(f":{port}")
-        assert httpx.get(f"{url}/readyz", trust_env=False).status_code == 200
-        assert plane.end(signal.SIGINT) == 0
-    (folder / ".cortex" / "access.json").unlink()
-    again = Plane(folder, CORTEX_PORT="0")
-    again.wait_until_ready()
-    assert "cortex_key_" in again.said
-    assert json.loads(again.cortex("me", "--json"))["platform"] is True
-    assert again.end(signal.SIGINT) == 0
-
-
-def test_a_second_start_in_the_same_folder_is_refused_and_disturbs_nothing(folder: Path) -> None:
-    plane = Plane(folder, CORTEX_PORT="0")
-    plane.wait_until_ready()
-    second = Plane(folder, CORTEX_PORT="0")
-    assert second.process.wait(30) == 1
-    assert second.process.stdout is not None
-    said = second.process.stdout.read()
-    second.process.stdout.close()
+def test_a_second_start_in_the_same_folder_is_refused_and_disturbs_nothing(plane: Plane) -> None:
+    code, said = _refused(Plane(plane.folder, CORTEX_PORT="0"))
+    assert code == 1
     assert "embedded_locked" in said
-    assert "Traceback" not in said
     assert json.loads(plane.cortex("me", "--json"))["name"] == "Admin"
-    assert plane.end(signal.SIGINT) == 0
 
 
 @pytest.mark.parametrize(
@@ -90,11 +99,18 @@ def test_a_second_start_in_the_same_folder_is_refused_and_disturbs_nothing(folde
         ("CORTEX_POSTGRES_BINARIES", "/nonexistent", "embedded_"),
     ],
 )
-def test_a_wrong_setting_is_named(folder: Path, variable: str, value: str, code: str) -> None:
-    plane = Plane(folder, **({"CORTEX_PORT": "0"} | {variable: value}))
+def test_a_wrong_setting_is_named(folder: Path, plant: Plant, variable: str, value: str, code: str) -> None:
+    if variable == "CORTEX_HOST":
+        plant(folder)  # the only one that gets as far as a database
+    ended, said = _refused(Plane(folder, **({"CORTEX_PORT": "0"} | {variable: value})))
+    assert ended in (1, 6), said
+    assert code in said
+
+
+def _refused(plane: Plane) -> tuple[int, str]:
+    """The exit code of a plane that does not start, and what it says."""
     assert plane.process.stdout is not None
     said = plane.process.stdout.read()
     plane.process.stdout.close()
-    assert plane.process.wait(30) in (1, 6), said
-    assert code in said
     assert "Traceback" not in said
+    return plane.process.wait(30), said
