@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import signal
-import tempfile
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, expect, sync_playwright
 
-from tests.acceptance.planes import Plane
+from tests.acceptance.planes import Plane, running
 from tests.browser import chromium
 
 DESKTOP = {"width": 1280, "height": 860}
@@ -34,11 +32,19 @@ window.alert = () => { window.violations.push("a script of an agent ran"); };
 
 @dataclass
 class Stage:
-    """A running plane, seen from a program."""
+    """An org on a running plane, seen from a program of its admin."""
 
-    url: str
-    api: httpx.Client
     plane: Plane
+    api: httpx.Client
+    key: str
+
+    @property
+    def url(self) -> str:
+        return self.plane.access["url"]
+
+    def cortex(self, *words: str) -> CompletedProcess[str]:
+        """A command of the admin."""
+        return self.plane.run(*words, check=True, CORTEX_URL=self.url, CORTEX_KEY=self.key)
 
     def agent(self, slug: str, script: list[dict[str, Any]], name: str | None = None) -> str:
         body = {
@@ -64,14 +70,8 @@ class Stage:
         items = self.api.get("/v1/approvals", params={"job_id": job_id}).json()["items"]
         return items[0] if items else None
 
-    def until(self, look: Callable[[], Any], seconds: float = 30) -> Any:
-        deadline = time.monotonic() + seconds
-        while True:
-            seen = look()
-            if seen:
-                return seen
-            assert time.monotonic() < deadline, "it did not happen in time"
-            time.sleep(0.05)
+    def until(self, look: Callable[[], Any]) -> Any:
+        return self.plane.until(look)
 
     def ended(self, job_id: str) -> dict[str, Any]:
         def over() -> dict[str, Any] | None:
@@ -100,12 +100,11 @@ class People:
     streams_break: bool = False
     """A test that breaks them on purpose: the browser logs it."""
 
-    def somebody(self, *, phone: bool = False, scripts: bool = True, scheme: str = "light") -> Page:
+    def somebody(self, *, phone: bool = False, scripts: bool = True) -> Page:
         context = self.browser.new_context(
             viewport=PHONE if phone else DESKTOP,  # type: ignore[arg-type]
             is_mobile=phone,
             has_touch=phone,
-            color_scheme=scheme,  # type: ignore[arg-type]
             java_script_enabled=scripts,
         )
         context.set_default_timeout(15_000)
@@ -124,9 +123,12 @@ class People:
             self.complaints.append(message.text)
 
     def logged_in(self, member: str | None = None, **device: Any) -> Page:
+        """Somebody in front of their inbox. The link is used without its page, which has a test of its own."""
         page = self.somebody(**device)
-        page.goto(self.stage.link(member))
-        page.get_by_role("button", name="Log in").click()
+        link, headers = self.stage.link(member), {"Origin": self.stage.url}
+        used = page.context.request.post(link, headers=headers, max_redirects=0)
+        assert used.status == 303, used.text()
+        page.goto(self.stage.url)
         expect(page.get_by_role("heading", name="Inbox")).to_be_visible()
         return page
 
@@ -151,28 +153,44 @@ def _has_scripts(page: Page) -> bool:
         return False
 
 
-@pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
+@pytest.fixture(scope="package")
+def plane() -> Iterator[Plane]:
     """`cortex up` in a folder of its own."""
     if chromium.found() is None:
         pytest.skip(chromium.MISSING)
-    with tempfile.TemporaryDirectory(prefix="cortex browser ") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        plane = Plane(folder, CORTEX_PORT="0")
-        try:
-            url = plane.wait_until_ready()
-            access = json.loads((folder / ".cortex" / "access.json").read_text())
-            headers = {"Authorization": f"Bearer {access['key']}"}
-            with httpx.Client(base_url=url, headers=headers, timeout=30, trust_env=False) as api:
-                yield Stage(url, api, plane)
-        finally:
-            assert plane.end(signal.SIGINT) == 0, plane.said
+    with running("cortex browser ") as plane:
+        yield plane
 
 
-@pytest.fixture(scope="module")
-def browser(stage: Stage) -> Iterator[Browser]:
+@contextmanager
+def program_of(plane: Plane, key: str) -> Iterator[Stage]:
+    headers = {"Authorization": f"Bearer {key}"}
+    with httpx.Client(base_url=plane.access["url"], headers=headers, timeout=60, trust_env=False) as api:
+        yield Stage(plane, api, key)
+
+
+@pytest.fixture(scope="package")
+def stage(plane: Plane) -> Iterator[Stage]:
+    """The org of the plane's owner, with the demo's agents."""
+    with program_of(plane, plane.access["key"]) as stage:
+        yield stage
+
+
+@contextmanager
+def org_of_its_own(plane: Plane, name: str) -> Iterator[Stage]:
+    """For a module whose people and policies concern nobody else."""
+    made = plane.api.post("/v1/orgs", json={"slug": f"{name}-{uuid4().hex[:8]}", "name": name})
+    assert made.status_code == 201, made.text
+    with program_of(plane, made.json()["key"]["secret"]) as stage:
+        yield stage
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    """Not for the whole process: while Playwright runs, nothing else can run an event loop in this thread."""
     path = chromium.found()
+    if path is None:
+        pytest.skip(chromium.MISSING)
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=path, args=chromium.FLAGS)
         yield started

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import email
 import email.policy
+import json
 import mailbox
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import People, Stage
+from tests.acceptance.planes import Plane
+from tests.browser.conftest import People, Stage, org_of_its_own
 from tests.browser.test_inbox import approve, open_card
 
 Picture = Callable[[Page, str], None]
@@ -40,6 +42,12 @@ policies:
 """
 AT_ONCE = "19m59s"
 """Of twenty minutes: the clock of the story is a short one."""
+
+
+@pytest.fixture(scope="module")
+def stage(plane: Plane) -> Iterator[Stage]:
+    with org_of_its_own(plane, "story") as stage:
+        yield stage
 
 
 def mails(stage: Stage) -> list[EmailMessage]:
@@ -78,7 +86,7 @@ def link(mail: EmailMessage, word: str) -> str:
 def invite(stage: Stage, people: People, name: str, *more: str, phone: bool = False) -> Page:
     """Over the command line; the person opens the mail in a browser of their own, and is in."""
     address = f"{name.lower()}-{uuid4().hex[:6]}@example.com"
-    stage.plane.cortex("member", "invite", "--email", address, "--name", name, "--clearance", "2", *more)
+    stage.cortex("member", "invite", "--email", address, "--name", name, "--clearance", "2", *more)
     page = people.somebody(phone=phone)
     page.goto(next(each for each in links(mail_to(stage, address, "")) if "/verify/" in each))
     page.get_by_role("button", name="Yes, it is mine").click()
@@ -155,12 +163,12 @@ def test_invited_escalated_handed_on_decided_from_two_browsers_and_a_mail_and_pr
 def prove(stage: Stage, id: str) -> None:
     """Offline: without a plane, a key or a database."""
     plane = stage.plane
-    keys = plane.json("audit", "keys")
+    keys = json.loads(stage.cortex("audit", "keys", "--json").stdout)
     (fingerprint,) = {key["fingerprint"] for key in keys}
-    plane.cortex("approval", "receipt", id, "--out", "receipt.json")
-    plane.cortex("audit", "root")
-    assert plane.json("audit", "roots")
-    plane.cortex("audit", "export", "reach.jsonl")
+    stage.cortex("approval", "receipt", id, "--out", "receipt.json")
+    stage.cortex("audit", "root")
+    assert json.loads(stage.cortex("audit", "roots", "--json").stdout)
+    stage.cortex("audit", "export", "reach.jsonl")
     nowhere = plane.folder / "nowhere"
     nowhere.mkdir()
     for words in (
@@ -196,7 +204,7 @@ def offline(words: list[str], environment: dict[str, str], folder: Path) -> subp
 def test_whatever_fetches_every_link_of_every_mail_decides_nothing(stage: Stage, people: People) -> None:
     scanned = invite(stage, people, "Gus", "--role", "approver")
     address = f"hal-{uuid4().hex[:6]}@example.com"
-    stage.plane.cortex("member", "invite", "--email", address, "--name", "Hal", "--role", "approver")
+    stage.cortex("member", "invite", "--email", address, "--name", "Hal", "--role", "approver")
     mail_to(stage, address, "")
     policies = "policies: [{name: one, target: deploy, effect: requires_approval, template: dev_review}]"
     assert stage.api.post("/v1/policies", json={"text": policies}).status_code in (200, 201)
