@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.examples import walking
 from tests.examples.walking import EXAMPLES, ROOT, SECONDS, command, started, walked
 from tests.providers import Answer, Asked, Provider, anthropic_server, call, calls, openai_server, says
 
@@ -69,6 +70,8 @@ CODE_AGENT_DID = {
 """Its worker is killed while it packs; what was recorded before is not done again, nor is the courier."""
 
 NAMES = sorted(SAID)
+OWN_SERVER = "release_agent"
+"""Runs on a PostgreSQL of its own, as all do that are started by hand; the others get a database on the tests' server."""
 
 
 def _release(asked: Asked) -> Answer:
@@ -112,6 +115,16 @@ ANSWERS: dict[str, tuple[Callable[[Asked], Answer], list[str]]] = {
 """What a model says, and what then is told: none of it stands in the examples' scripts."""
 
 
+MORE_OF_THE_SAME = {"code_agent": pytest.mark.soak, "mcp_agent": pytest.mark.soak}
+"""They choose their model as the others do."""
+
+
+@pytest.fixture
+def database() -> Iterator[dict[str, str]]:
+    with walking.database() as settings:
+        yield settings
+
+
 def in_order(lines: list[str], out: str) -> None:
     position = 0
     for line in lines:
@@ -129,8 +142,8 @@ def test_every_example_is_run_here() -> None:
 
 @pytest.mark.proves("D.288", "D.290")
 @pytest.mark.parametrize("name", NAMES)
-async def test_it_runs_with_one_command_and_no_key(name: str) -> None:
-    out = await walked(name)
+async def test_it_runs_with_one_command_and_no_key(name: str, database: dict[str, str]) -> None:
+    out = await walked(name, **database if name != OWN_SERVER else {})
     in_order(SAID[name], out)
     if name in ("release_agent", "support_agent", "mcp_agent"):
         assert "model   scripted (stand-in for anthropic:" in out, "it says who answered"
@@ -140,22 +153,26 @@ async def test_it_runs_with_one_command_and_no_key(name: str) -> None:
 
 
 @pytest.mark.proves("D.289")
-@pytest.mark.parametrize("name", sorted(ANSWERS))
-async def test_a_key_in_the_environment_switches_to_the_provider(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=MORE_OF_THE_SAME.get(name, ())) for name in sorted(ANSWERS)]
+)
+async def test_a_key_in_the_environment_switches_to_the_provider(name: str, database: dict[str, str]) -> None:
     answers, told = ANSWERS[name]
     async with anthropic_server() as provider:
         provider.answer = answers
-        out = await walked(name, ANTHROPIC_API_KEY=provider.key, ANTHROPIC_BASE_URL=provider.url)
+        keys = {"ANTHROPIC_API_KEY": provider.key, "ANTHROPIC_BASE_URL": provider.url}
+        out = await walked(name, **keys, **database)
     in_order(told, out)
     assert "stand-in" not in out
     _was_asked(provider)
 
 
 @pytest.mark.proves("D.289")
-async def test_with_only_a_key_to_openai_that_is_asked() -> None:
+async def test_with_only_a_key_to_openai_that_is_asked(database: dict[str, str]) -> None:
     async with openai_server() as provider:
         provider.answer = _release
-        out = await walked("release_agent", OPENAI_API_KEY=provider.key, OPENAI_BASE_URL=provider.url)
+        keys = {"OPENAI_API_KEY": provider.key, "OPENAI_BASE_URL": provider.url}
+        out = await walked("release_agent", **keys, **database)
     in_order(ANSWERS["release_agent"][1], out)
     _was_asked(provider)
 
@@ -166,9 +183,11 @@ def _was_asked(provider: Provider) -> None:
 
 
 @pytest.mark.proves("D.288")
-async def test_without_auto_it_waits_and_goes_on_with_the_command_that_it_shows() -> None:
+async def test_without_auto_it_waits_and_goes_on_with_the_command_that_it_shows(
+    database: dict[str, str],
+) -> None:
     words = [word for word in command("release_agent") if word != "--auto"]
-    async with asyncio.timeout(SECONDS), started(*words) as process:
+    async with asyncio.timeout(SECONDS), started(*words, **database) as process:
         assert process.stdout is not None
         out = ""
         while not (

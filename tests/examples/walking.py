@@ -6,9 +6,11 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+
+from tests.servers import available, fresh_database
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"
@@ -46,6 +48,14 @@ async def started(*words: str, **more: str) -> AsyncIterator[asyncio.subprocess.
         if process.returncode is None:
             process.terminate()
         await process.wait()
+
+
+@contextmanager
+def database() -> Iterator[dict[str, str]]:
+    """Settings that spare a plane its own PostgreSQL, where that is not what an example is about."""
+    server = available()[0]
+    with fresh_database(server) as name:
+        yield {"DATABASE_URL": server.app(name), "DATABASE_ADMIN_URL": server.admin(name)}
 
 
 async def walked(name: str, **more: str) -> str:
