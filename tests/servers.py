@@ -62,7 +62,7 @@ def with_database(url: str, database: str, user: str | None = None, password: st
     return urlunsplit(parts._replace(netloc=netloc, path=f"/{database}"))
 
 
-def _roomy_memory() -> str | None:
+def roomy_memory() -> str | None:
     """Copying the template is most of a small test; in memory it costs a fraction. None: wherever the system likes."""
     try:
         return "/dev/shm" if shutil.disk_usage("/dev/shm").free > 2 * 2**30 else None
@@ -113,7 +113,7 @@ def running() -> Iterator[None]:
             if (DEBIAN_15 / "postgres").exists():
                 choices["postgres15"] = DEBIAN_15
             for name, binaries in choices.items():
-                folders.append(tempfile.mkdtemp(prefix="cortex-test-", dir=_roomy_memory()))
+                folders.append(tempfile.mkdtemp(prefix="cortex-test-", dir=roomy_memory()))
                 Path(folders[-1]).chmod(0o711)  # so that a server started by root can run as somebody else
                 postgres = EmbeddedPostgres(Path(folders[-1]), binaries=binaries, settings=_FAST)
                 started.append(postgres)

@@ -566,6 +566,9 @@ REQUIREMENTS = [
     _R("D.401", "What stewards and agents wrote is text on every page and line about gates: escaped, with hidden characters shown, on a phone"
        " too."),
     _R("D.402", "Events and facts of gates have the same five names, and are documented."),
+    # Costs
+    _R("D.410", "A step, an approval request, a decision, a guarded call, a message and a claim stay within their budgets of round"
+       " trips, commits, rows, log bytes, sequential scans and Python calls."),
     # Gates around every agent that a worker runs (issue 7).
     _R("D.360", "A call that a gate stops is refused with the gate's questions, is written down, traced under spec 5's names on the"
        " session's chain and told in events of the same names; after a valid answer the same call runs."),

@@ -1,0 +1,377 @@
+"""The operations that have a budget: a step, a decision, a guarded call, a message, a claim. `make profile` runs the same.
+
+Each is a context that prepares so many repetitions and yields a function that performs one of them and nothing else. No worker
+loop runs: jobs are claimed and attempted directly, so that no beat and no poll falls into a repetition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+from benchmarks.peers.payloads import TOOL_ARGUMENTS, TOOL_RESULT, words
+
+from cortex_plane import App, Client, Context
+from cortex_plane.adapters.http.app import framed
+from cortex_plane.domain.approvals import Approval
+from cortex_plane.domain.attempts import Assignment
+from cortex_plane.domain.jobs import Cancellation
+from cortex_plane.domain.messages import InboundMessage
+from cortex_plane.domain.models import Request, Response, TextChunk
+from cortex_plane.operations import attempts, messages, steering, workers
+from cortex_plane.runtime.acting import Acting
+from cortex_plane.runtime.models.backends import Backends
+from cortex_plane.runtime.models.scripted import ScriptedModel
+from cortex_plane.runtime.worker import Worker, attempt_of
+from cortex_plane.storage.database import NOBODY
+from tests.approvals import decide, pending
+from tests.atlases import plain, publish
+from tests.people import World
+from tests.runtime.planes import KEY, make_agent, submit, turn
+
+Perform = Callable[[], Awaitable[object]]
+Operation = Callable[["Stage", int], AbstractAsyncContextManager[Perform]]
+
+TEXT = words(240, 1)
+STEPS = 100_000
+GATES = 100
+ACT = {"tool": "act", "arguments": TOOL_ARGUMENTS}
+LOOK = {"tool": "look", "arguments": TOOL_ARGUMENTS}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A plane with one org that allows everything, one that asks for everything, and the API without a socket."""
+
+    world: World
+    strict: World
+    api: Any
+
+    def client(self, secret: str) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            transport=httpx.ASGITransport(framed(self.api)),
+            base_url="http://plane",
+            headers={"Authorization": f"Bearer {secret}"},
+        )
+
+
+class Pace:
+    """Holds a job at one place in each of its steps."""
+
+    def __init__(self) -> None:
+        self._arrived = asyncio.Event()
+        self._go = asyncio.Event()
+        self._ended = False
+
+    async def hold(self) -> None:
+        self._arrived.set()
+        await self._go.wait()
+        if not self._ended:
+            self._go.clear()
+
+    async def arrived(self) -> None:
+        await self._arrived.wait()
+
+    async def step(self) -> None:
+        """Let the job go on until it is held again."""
+        self._arrived.clear()
+        self._go.set()
+        await self._arrived.wait()
+
+    def end(self) -> None:
+        """Hold nothing any more."""
+        self._ended = True
+        self._go.set()
+
+
+class PacedModel:
+    """The scripted model; it answers when the pace lets it."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+
+    async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
+        await self._pace.hold()
+        async for piece in ScriptedModel().stream(request):
+            yield piece
+
+
+def effects(name: str, pace: Pace) -> App:
+    app = App(name)
+
+    @app.tool(on_uncertain="retry_with_key")
+    async def act(tool: str, region: str, count: int, dry_run: bool, note: str) -> dict[str, Any]:
+        """The side effect of a step."""
+        return TOOL_RESULT
+
+    @app.tool(read_only=True)
+    async def look(tool: str, region: str, count: int, dry_run: bool, note: str) -> dict[str, Any]:
+        """A tool that only reads."""
+        return TOOL_RESULT
+
+    async def act_when_paced() -> dict[str, Any]:
+        # Held in here: what a step came to is written together with the beginning of the next.
+        await pace.hold()
+        return TOOL_RESULT
+
+    @app.agent("endless")
+    async def run(ctx: Context) -> None:
+        while True:
+            await ctx.step("act", act_when_paced)
+
+    return app
+
+
+# Jobs ------------------------------------------------------------------------------------------------------------
+
+
+class Hands:
+    """A worker that is only a row, so that nothing of it runs by itself."""
+
+    def __init__(self, world: World, app: App, backends: Backends | None = None) -> None:
+        self._db, self._app = world.db, app.name
+        self.worker = Worker(world.db, [app], KEY, name="budgets")
+        self._host = replace(self.worker._host, backends=backends or Backends())
+
+    async def register(self) -> None:
+        names = sorted(self.worker.apps)
+        lease = timedelta(hours=1)
+        await workers.register(self._db, self.worker.id, self.worker.name, "nowhere", 1, names, 1000, lease)
+        await workers.publish(self._db, [v for app in self.worker.apps.values() for v in app.versions])
+
+    async def claim(self) -> Assignment:
+        (claimed,), _ = await attempts.claim(self._db, self.worker.id, [self._app], 1, NOBODY)
+        return claimed
+
+    def attempt(self, assignment: Assignment) -> Acting:
+        return attempt_of(self._host, assignment)
+
+
+def unique(label: str) -> str:
+    return f"{label}-{uuid4().hex[:12]}"
+
+
+@asynccontextmanager
+async def _steps(
+    world: World, label: str, calls: Sequence[dict[str, Any]], **skills: Any
+) -> AsyncIterator[Perform]:
+    """One job without an end; each repetition is its next step."""
+    pace, name = Pace(), unique(label)
+    hands = Hands(world, effects(name, pace), Backends({"scripted": PacedModel(pace)}))
+    await hands.register()
+    script = [turn(*calls, repeat=True)]
+    agent = await make_agent(world, script, app=name, slug=name, limits={"max_iterations": STEPS}, **skills)
+    job = await submit(world, agent)
+    attempt = hands.attempt(await hands.claim())
+    running = asyncio.create_task(attempt.run())
+    arrived = asyncio.create_task(pace.arrived())
+    await asyncio.wait([running, arrived], return_when=asyncio.FIRST_COMPLETED)
+    if running.done():
+        arrived.cancel()
+        await running
+        raise AssertionError(f"the job of {label} ended before its first step")
+    try:
+        yield pace.step
+    finally:
+        await steering.cancel(world.db, world.admin.actor, job, Cancellation())
+        attempt.interrupt()
+        pace.end()
+        await running
+
+
+@asynccontextmanager
+async def step_with_effect(stage: Stage, times: int) -> AsyncIterator[Perform]:
+    async with _steps(stage.world, "effect", [ACT]) as perform:
+        yield perform
+
+
+@asynccontextmanager
+async def step_that_reads(stage: Stage, times: int) -> AsyncIterator[Perform]:
+    async with _steps(stage.world, "read", [LOOK]) as perform:
+        yield perform
+
+
+@asynccontextmanager
+async def step_of_code(stage: Stage, times: int) -> AsyncIterator[Perform]:
+    async with _steps(stage.world, "code", [], run="endless") as perform:
+        yield perform
+
+
+@asynccontextmanager
+async def step_with_gates(stage: Stage, times: int) -> AsyncIterator[Perform]:
+    """A step with a side effect in a session with an atlas, of which one gate fires and is traced."""
+    atlas = unique("com.acme.budgets").replace("-", ".x")
+    gates: list[dict[str, Any]] = [
+        {
+            "checkpoint_id": f"g{number}",
+            "name": f"g{number}",
+            "mode": "advisory",
+            "trigger": {"type": "action_pre", "patterns": [f"service_{number}.*"]}
+            if number % 2
+            else {"type": "keyword", "patterns": [f"word{number}"]},
+        }
+        for number in range(GATES - 1)
+    ]
+    fires = {
+        "checkpoint_id": "seen",
+        "name": "Seen",
+        "mode": "observational",
+        "trigger": {"type": "action_pre", "patterns": ["act"]},
+    }
+    await publish(stage.world, plain(atlas, "1.0.0", checkpoints=[*gates, fires]))
+    async with _steps(stage.world, "gates", [ACT], atlases=[atlas]) as perform:
+        yield perform
+
+
+@asynccontextmanager
+async def claim(stage: Stage, times: int) -> AsyncIterator[Perform]:
+    """One job is claimed; as many wait as there are repetitions."""
+    name = unique("claim")
+    hands = Hands(stage.world, effects(name, Pace()))
+    await hands.register()
+    agent = await make_agent(stage.world, [], app=name, slug=name, limits={"max_concurrent_jobs": 10_000})
+    jobs = [await submit(stage.world, agent) for _ in range(times)]
+    claimed: list[Assignment] = []
+
+    async def perform() -> None:
+        claimed.append(await hands.claim())
+
+    try:
+        yield perform
+    finally:
+        for job in jobs:
+            await steering.cancel(stage.world.db, stage.world.admin.actor, job, Cancellation())
+        for assignment in claimed:
+            attempt = hands.attempt(assignment)
+            attempt.interrupt()
+            await attempt.run()
+
+
+# People ----------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _asking(stage: Stage, times: int) -> AsyncIterator[tuple[list[UUID], list[Acting]]]:
+    """Jobs that are claimed, each about to ask for an approval."""
+    world, name = stage.strict, unique("asking")
+    hands = Hands(world, effects(name, Pace()))
+    await hands.register()
+    script = [turn(ACT, text="I act.")]
+    agent = await make_agent(world, script, app=name, slug=name, limits={"max_concurrent_jobs": 10_000})
+    jobs = [await submit(world, agent) for _ in range(times)]
+    try:
+        yield jobs, [hands.attempt(await hands.claim()) for _ in jobs]
+    finally:
+        for job in jobs:
+            await steering.cancel(world.db, world.admin.actor, job, Cancellation())
+
+
+@asynccontextmanager
+async def approval_request(stage: Stage, times: int) -> AsyncIterator[Perform]:
+    """The first attempt of a job: its model is asked, its call needs an approval, and the lease is given up."""
+    async with _asking(stage, times) as (_, ready):
+        yield lambda: ready.pop(0).run()
+
+
+@asynccontextmanager
+async def _requests(stage: Stage, times: int) -> AsyncIterator[list[Approval]]:
+    async with _asking(stage, times) as (jobs, ready):
+        for attempt in ready:
+            await attempt.run()
+        yield [(await pending(stage.strict, job))[0] for job in jobs]
+
+
+@asynccontextmanager
+async def decision(stage: Stage, times: int) -> AsyncIterator[Perform]:
+    async with _requests(stage, times) as requests:
+        yield lambda: decide(stage.strict, requests.pop(0))
+
+
+@asynccontextmanager
+async def decision_over_http(stage: Stage, times: int) -> AsyncIterator[Perform]:
+    async with (
+        _requests(stage, times) as requests,
+        stage.client(stage.strict.admin.secret) as client,
+    ):
+
+        async def perform() -> None:
+            request = requests.pop(0)
+            body = {"decision": "approved", "version": request.version, "input_hash": request.input_hash}
+            answer = await client.post(f"/v1/approvals/{request.id}/decide", json=body)
+            assert answer.status_code == 200, answer.text
+
+        yield perform
+
+
+@asynccontextmanager
+async def message(stage: Stage, times: int) -> AsyncIterator[Perform]:
+    """A further message of somebody whose conversation is open."""
+    perform = _messages(stage, lambda: "somebody")
+    await perform()
+    yield perform
+
+
+@asynccontextmanager
+async def first_message(stage: Stage, times: int) -> AsyncIterator[Perform]:
+    """The first message of somebody new: account, identity, session and job are made."""
+    yield _messages(stage, lambda: uuid4().hex)
+
+
+def _messages(stage: Stage, person: Callable[[], str]) -> Perform:
+    world = stage.world
+
+    async def perform() -> None:
+        inbound = InboundMessage(external_user_id=person(), agent=world.agent.slug, text=TEXT)
+        await messages.ingest(world.db, world.service.actor, world.connection.id, inbound)
+
+    return perform
+
+
+@asynccontextmanager
+async def guarded_call(stage: Stage, times: int) -> AsyncIterator[Perform]:
+    """`plane.guard` around a function that does nothing: the client and the API together."""
+    name = unique("guarded")
+    await make_agent(stage.world, [], app=name, slug=name)
+    transport = httpx.ASGITransport(framed(stage.api))
+    async with Client("http://plane", stage.world.service.secret, transport=transport) as client:
+
+        @client.guard("budgets.act", agent=name, on_uncertain="fail")
+        async def act(note: str) -> dict[str, Any]:
+            return TOOL_RESULT
+
+        yield lambda: act(json.dumps(TOOL_ARGUMENTS))
+
+
+@asynccontextmanager
+async def known_work(stage: Stage, times: int) -> AsyncIterator[Perform]:
+    """Four statements, of which one reads a whole table and one writes a row: shows that the meter sees them."""
+    world = stage.world
+
+    async def perform() -> None:
+        async with world.db.transaction(world.org_id) as tx:
+            await tx.rows("select count(*) from message where text <> ''")
+            await tx.rows("update user_account set display_name = 'Ada' where id = $1", world.admin.member_id)
+
+    yield perform
+
+
+OPERATIONS: dict[str, Operation] = {
+    "step_with_effect": step_with_effect,
+    "step_that_reads": step_that_reads,
+    "step_of_code": step_of_code,
+    "step_with_gates": step_with_gates,
+    "approval_request": approval_request,
+    "decision": decision,
+    "decision_over_http": decision_over_http,
+    "guarded_call": guarded_call,
+    "message": message,
+    "first_message": first_message,
+    "claim": claim,
+}
