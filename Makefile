@@ -8,7 +8,7 @@ TESTS ?= tests
 # Every process would compile the sources anew, which takes longer than most tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help up example test strain check browser bench soak docs clean
+.PHONY: help up example test strain check browser bench profile soak docs clean
 .DEFAULT_GOAL := help
 
 help: ## Show what there is
@@ -45,7 +45,10 @@ browser:
 	        DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1; }; }; } || true
 
 bench: $(BENCH)/.ready ## Measure against the floor (the same rows, written bare) and against peers
-	@$(BENCH)/bin/python -m benchmarks
+	@$(BENCH)/bin/python -m benchmarks $(if $(SMOKE),--smoke) $(PARTS)
+
+profile: $(VENV)/.develops ## CPU by function for each operation that has a budget: make profile, or NAME=decision for one
+	@$(RUN)/python -m scripts.profiles $(NAME)
 
 soak: $(VENV)/.develops $(BENCH)/.ready ## The long campaigns, and what the same crashes do to peers
 	@$(RUN)/python -m pytest tests -q -s -m soak

@@ -1,74 +1,92 @@
-"""One run, one PostgreSQL with fsync on, everything interleaved. Trust the ratios, not the microseconds."""
+"""One run, one PostgreSQL with fsync on, its parts one after the other. Trust the ratios, not the microseconds.
+
+    python -m benchmarks                 # all parts
+    python -m benchmarks steps claims    # these
+    python -m benchmarks --smoke         # all parts with little work each: that they run, not how fast they are
+
+A part that misses an aim or fails does not stop the others; the exit code tells of both.
+"""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import os
 import sys
 import tempfile
+import time
+import traceback
 from pathlib import Path
 
-from benchmarks import (
-    approvals,
-    audit,
-    checkpoints,
-    claims,
-    code_agents,
-    conversations,
-    credentials,
-    gated_steps,
-    gates,
-    growth,
-    guards,
-    ingest,
-    outbox,
-    parked,
-    policies,
-    startup,
-    steps,
-    streaming,
-    streams,
-)
-from benchmarks.crash.table import all_rows, print_table
-from cortex_plane.bootstrap.databases import plain_login
+import asyncpg
+
+from benchmarks.parts import MET, MISSED, PARTS
+from benchmarks.peers.databases import fresh_database
 from cortex_plane.embedded import EmbeddedPostgres
-from cortex_plane.storage.migrate import migrate
+
+REPOSITORY = Path(__file__).parent.parent
+FAILED = 2
+LABELS = {MET: "met", MISSED: "MISSED an aim"}
+
+
+async def run_apart(name: str, admin_url: str, *, smoke: bool) -> int:
+    """The exit code of a part in a process and a database of its own."""
+    await _write_back(admin_url)
+    async with fresh_database(admin_url, name.replace(".", "_")) as url:
+        command = [sys.executable, "-m", "benchmarks.parts", name, url, *(["--smoke"] if smoke else [])]
+        environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+        process = await asyncio.create_subprocess_exec(*command, cwd=REPOSITORY, env=environment)
+        try:
+            return await process.wait()
+        finally:
+            if process.returncode is None:
+                process.terminate()
+                await process.wait()
+
+
+async def _write_back(admin_url: str) -> None:
+    """What the part before wrote is not written back during the next."""
+    connection = await asyncpg.connect(admin_url)
+    try:
+        await connection.execute("checkpoint", timeout=600)
+    finally:
+        await connection.close()
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Measure, beside the floor and peers."
+    )
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all unless named")
+    parser.add_argument("--smoke", action="store_true", help="little work each: that they run, not how fast")
+    asked = parser.parse_args()
+    if unknown := sorted(set(asked.parts) - set(PARTS)):
+        parser.error(f"there is no part {', '.join(unknown)}")
+    ends: dict[str, tuple[int, float]] = {}
     with tempfile.TemporaryDirectory(prefix="cortex-bench-") as folder:
         home = Path(folder)
         home.chmod(0o711)
         with EmbeddedPostgres(home) as server:
-            print(f"PostgreSQL {server.version}, fsync on\n")
-            admin = server.url()
-            asyncio.run(migrate(admin))
-            met = [
-                asyncio.run(part(admin))
-                for part in (
-                    steps.run,
-                    code_agents.run,
-                    checkpoints.run,
-                    growth.run,
-                    claims.run,
-                    approvals.run,
-                    credentials.run,
-                    outbox.run,
-                    audit.run,
-                    streams.run,
-                    streaming.run,
-                    guards.run,
-                    gated_steps.run,
-                    conversations.run,
-                    parked.run,
-                )
-            ]
-            met.append(asyncio.run(ingest.run(plain_login(home, admin), admin)))
-            print()
-            print_table(asyncio.run(all_rows(server)))
-    met.append(policies.run())
-    met.append(gates.run())
-    met.append(startup.run())
-    return 0 if all(met) else 1
+            print(f"PostgreSQL {server.version}, fsync on", flush=True)
+            for name in asked.parts or PARTS:
+                started = time.perf_counter()
+                try:
+                    code = asyncio.run(run_apart(name, server.url(), smoke=asked.smoke))
+                except Exception:
+                    traceback.print_exc()
+                    code = FAILED
+                ends[name] = code, time.perf_counter() - started
+    print(f"\n{'part':36}{'seconds':>10}")
+    for name, (code, seconds) in ends.items():
+        print(f"{'  ' + name:36}{seconds:>10.0f}  {LABELS.get(code, 'FAILED')}")
+    return _exit_code([code for code, _ in ends.values()], smoke=asked.smoke)
+
+
+def _exit_code(codes: list[int], *, smoke: bool) -> int:
+    """Of the whole run. That an aim was missed says nothing in a smoke run."""
+    if any(code not in LABELS for code in codes):
+        return FAILED
+    return MISSED if MISSED in codes and not smoke else MET
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from cortex_plane.runtime.models.scripted import ScriptedModel
 from cortex_plane.runtime.worker import Worker, WorkerSettings
 from cortex_plane.storage.hints import listening
 
-RESUMES, PEER_RESUMES = 100, 40
+RESUMES, PEER_RESUMES, DECISIONS, EACH = 100, 40, 400, 100
 AIM_MS, AIM_TIMES, AIM_RATIO = 15.0, 1.5, 1.3
 FEW, MANY = 1_000, 1_000_000
 IDLE_SECONDS = 0.02
@@ -175,12 +175,14 @@ async def decisions_per_second(url: str, n: int, concurrency: int) -> float:
             await server.wait()
 
 
-async def with_pending(url: str, *, rounds: int, each: int) -> dict[tuple[str, int], float]:
+async def with_pending(
+    url: str, few: int, many: int, *, rounds: int, each: int
+) -> dict[tuple[str, int], float]:
     """Seconds of a decision and of a look at the clock, with few and with many that merely wait."""
     taken: dict[tuple[str, int], list[float]] = {}
     async with waiting(url) as (made, asked, connection):
         parked, scheduler = 0, new_id()
-        for pending in (FEW, MANY):
+        for pending in (few, many):
             while parked < pending:
                 upto = min(pending, parked + 100_000)
                 await connection.execute(_PARK, asked.id, parked + 1, upto)
@@ -225,12 +227,15 @@ def _peers() -> dict[str, Resumes]:
     return found
 
 
-async def run(admin_url: str, *, many: bool = True) -> bool:
+async def run(
+    admin_url: str, *, resumes: int = RESUMES, peer_resumes: int = PEER_RESUMES, decisions: int = DECISIONS,
+    few: int = FEW, many: int = MANY, each: int = EACH,
+) -> bool:  # fmt: skip
     print(f"\n{'approve to next step done':36}{'p50 ms':>10}{'p99 ms':>10}{'ours is':>12}")
     waits: dict[str, list[float]] = {}
-    for name, resumes in {"ours": own_resumes, **_peers()}.items():
+    for name, resume in {"ours": own_resumes, **_peers()}.items():
         async with fresh_database(admin_url, "resumes") as url:
-            waits[name] = await resumes(url, RESUMES if name == "ours" else PEER_RESUMES)
+            waits[name] = await resume(url, resumes if name == "ours" else peer_resumes)
     ours = statistics.median(waits["ours"]) * 1e3
     met = ours <= AIM_MS
     for name, seconds in waits.items():
@@ -244,19 +249,18 @@ async def run(admin_url: str, *, many: bool = True) -> bool:
     print(f"\n{'decisions over HTTP':36}{'per second':>10}")
     for concurrency in (1, 16):
         async with fresh_database(admin_url, "decisions") as url:
-            rate = await decisions_per_second(url, 400, concurrency)
+            rate = await decisions_per_second(url, decisions, concurrency)
         print(f"{f'  {concurrency} at once':36}{rate:>10.0f}")
 
-    if many:
-        async with fresh_database(admin_url, "pending") as url:
-            taken = await with_pending(url, rounds=3, each=100)
-        print(f"\n{'with so many pending':36}{FEW:>10,}{MANY:>12,}{'ratio':>8}{'aim':>8}")
-        for what in ("decision", "tick"):
-            few, lots = taken[what, FEW] * 1e3, taken[what, MANY] * 1e3
-            missed = lots / few > AIM_RATIO
-            met = met and not missed
-            print(
-                f"{f'  {what}, ms':36}{few:>10.2f}{lots:>12.2f}{lots / few:>8.2f}{f'< {AIM_RATIO}':>8}"
-                f"{'  MISSED' if missed else ''}"
-            )
+    async with fresh_database(admin_url, "pending") as url:
+        taken = await with_pending(url, few, many, rounds=3, each=each)
+    print(f"\n{'with so many pending':36}{few:>10,}{many:>12,}{'ratio':>8}{'aim':>8}")
+    for what in ("decision", "tick"):
+        with_few, with_many = taken[what, few] * 1e3, taken[what, many] * 1e3
+        missed = with_many / with_few > AIM_RATIO
+        met = met and not missed
+        print(
+            f"{f'  {what}, ms':36}{with_few:>10.2f}{with_many:>12.2f}{with_many / with_few:>8.2f}{f'< {AIM_RATIO}':>8}"
+            f"{'  MISSED' if missed else ''}"
+        )
     return met

@@ -22,6 +22,7 @@ from cortex_plane.storage.database import NOBODY
 from cortex_plane.storage.hints import listening
 
 JOBS = 2_000
+STARTS = 100
 BATCHES = (10, 100)
 AIM_MS = 15.0
 IDLE_SECONDS = 0.02
@@ -102,7 +103,7 @@ async def own_submit_to_start(url: str, n: int) -> list[float]:
     return taken
 
 
-async def run(admin_url: str, *, rounds: int = 3) -> bool:
+async def run(admin_url: str, *, rounds: int = 3, jobs: int = JOBS, starts: int = STARTS) -> bool:
     met = True
     try:
         from benchmarks.peers import pgqueuer_claims as peer
@@ -114,10 +115,10 @@ async def run(admin_url: str, *, rounds: int = 3) -> bool:
         rates: dict[str, list[float]] = {"ours": [], "pgqueuer": []}
         for _ in range(rounds):
             async with fresh_database(admin_url, "claims") as url:
-                rates["ours"].append(await own_claims(url, JOBS, batch))
+                rates["ours"].append(await own_claims(url, jobs, batch))
             if peer is not None:
                 async with fresh_database(admin_url, "claims") as url:
-                    rates["pgqueuer"].append(await peer.leases(url, JOBS, batch, limit=10_000))
+                    rates["pgqueuer"].append(await peer.leases(url, jobs, batch, limit=10_000))
         ours = statistics.median(rates["ours"])
         print(f"{f'  ours, batches of {batch}':36}{ours:>10.0f}")
         if rates["pgqueuer"]:
@@ -128,10 +129,10 @@ async def run(admin_url: str, *, rounds: int = 3) -> bool:
             print(f"{f'  pgqueuer, batches of {batch}':36}{theirs:>10.0f}{told}")
     print(f"\n{'submit to first step':36}{'p50 ms':>10}{'p95 ms':>10}{'aim':>8}")
     async with fresh_database(admin_url, "starts") as url:
-        met = _print_waits("ours", await own_submit_to_start(url, 100), AIM_MS) and met
+        met = _print_waits("ours", await own_submit_to_start(url, starts), AIM_MS) and met
     if peer is not None:
         async with fresh_database(admin_url, "starts") as url:
-            _print_waits("pgqueuer (job starts)", await peer.submit_to_start(url, 100), None)
+            _print_waits("pgqueuer (job starts)", await peer.submit_to_start(url, starts), None)
     return met
 
 

@@ -93,9 +93,9 @@ async def ratios(url: str, rounds: int, each: int) -> dict[str, float]:
     return {name: statistics.median(times) for name, times in taken.items()}
 
 
-async def run(admin_url: str) -> bool:
+async def run(admin_url: str, *, rounds: int = ROUNDS, each: int = EACH) -> bool:
     async with fresh_database(admin_url, "doors") as url:
-        taken = await ratios(url, ROUNDS, EACH)
+        taken = await ratios(url, rounds, each)
     print(f"\n{'a decision over HTTP':36}{'p50 ms':>10}{'by id is 1':>12}{'aim':>8}")
     met = True
     for name, seconds in taken.items():

@@ -111,13 +111,13 @@ async def _jobs(made: Plane) -> dict[str, Any]:
     return ids
 
 
-async def run(url: str) -> bool:
+async def run(url: str, *, turns: int = TURNS) -> bool:
     async with plane(url) as made:
         ids = await _jobs(made)
         turnstile = Turnstile(list(ids))
         taken: dict[str, list[float]] = {name: [] for name in ids}
         async with working(made, _app(turnstile), len(ids)):
-            for turn in range(WARM + TURNS):
+            for turn in range(WARM + turns):
                 for name in list(ids) if turn % 2 else reversed(ids):
                     seconds = await turnstile.step(name)
                     if turn >= WARM:

@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from benchmarks.measuring import Work, compare
+from benchmarks.plane import Plane, plane
 from benchmarks.wire import Wire
 from cortex_plane.domain.access import Actor
 from cortex_plane.domain.agents import AgentDraft, ModelConfig
@@ -20,8 +21,7 @@ from cortex_plane.domain.connections import ConnectionDraft
 from cortex_plane.domain.keys import KeyDraft
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.messages import InboundMessage
-from cortex_plane.domain.orgs import OrgDraft
-from cortex_plane.operations import agents, connections, keys, messages, orgs
+from cortex_plane.operations import agents, connections, keys, messages
 from cortex_plane.storage.database import Database
 
 HERE = Path(__file__).parent
@@ -97,9 +97,7 @@ def _count_up() -> Iterator[int]:
         yield number
 
 
-async def prepare(db: Database, floor: asyncpg.Pool, port: int) -> Bench:
-    new = await orgs.bootstrap(db, OrgDraft(slug="bench", name="Bench"))
-    admin = await keys.authenticate(db, str(new.key.secret))
+async def prepare(db: Database, admin: Actor, floor: asyncpg.Pool, port: int) -> Bench:
     agent = await agents.create(
         db,
         admin,
@@ -111,18 +109,23 @@ async def prepare(db: Database, floor: asyncpg.Pool, port: int) -> Bench:
     service = await keys.create(db, admin, KeyDraft(name="bench", roles=[Role.MEMBER]))
     secret = str(service.secret)
     actor = await keys.authenticate(db, secret)
-    return Bench(db, floor, Wire(port, secret), new.org.id, connection.id, agent.id, actor)
+    return Bench(db, floor, Wire(port, secret), admin.org_id, connection.id, agent.id, actor)
 
 
-async def run(app_url: str, admin_url: str, *, rounds: int = 7, count: int = 200) -> bool:
+async def run(admin_url: str, *, rounds: int = 7, count: int = 200) -> bool:
     """Print the table; whether every aim was met."""
-    db = await Database.open(app_url, min_size=16, max_size=16)
+    async with plane(admin_url) as made:
+        return await _measure(made, admin_url, rounds, count)
+
+
+async def _measure(made: Plane, admin_url: str, rounds: int, count: int) -> bool:
+    db = await Database.open(made.app_url, min_size=16, max_size=16)
     floor = await asyncpg.create_pool(admin_url, min_size=16, max_size=16)
-    server, port = await serve(app_url)
+    server, port = await serve(made.app_url)
     met = True
     try:
-        bench = await prepare(db, floor, port)
-        print(f"{'taking in a message':34}{'µs each':>10}{'ratio':>8}{'aim':>7}")
+        bench = await prepare(db, made.actor, floor, port)
+        print(f"\n{'taking in a message':34}{'µs each':>10}{'ratio':>8}{'aim':>7}")
         for concurrency in (1, 16):
             for kind in ("first", "next"):
                 rivals = bench.first() if kind == "first" else await bench.next(concurrency)

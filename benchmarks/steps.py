@@ -131,11 +131,12 @@ async def _plain(connection: Any) -> None:
     await connection.execute("set search_path = public")
 
 
-async def run(admin_url: str, *, rounds: int = 3) -> bool:
+async def run(admin_url: str, *, rounds: int = 3, count: int = 320, jobs: int = 32) -> bool:
+    """``count`` steps, and ``jobs`` of ten steps."""
     met = True
-    for workload, count in (("side_effecting_step", 320), ("ten_step_jobs", 32)):
+    for workload, work in (("side_effecting_step", count), ("ten_step_jobs", jobs)):
         for concurrency in (1, 16):
-            n = count if concurrency == 1 else 3 * count
+            n = work if concurrency == 1 else 3 * work
             columns: dict[str, Workload] = {}
             if workload == "side_effecting_step":
                 columns["floor"] = functools.partial(floor_step, n=n, concurrency=concurrency)

@@ -15,7 +15,7 @@ def main() -> None:
         home = Path(folder)
         home.chmod(0o711)
         with EmbeddedPostgres(home) as server:
-            print_table(asyncio.run(all_rows(server)))
+            print_table(asyncio.run(all_rows(server.url())))
 
 
 if __name__ == "__main__":
