@@ -8,6 +8,7 @@ taken, because a page that is full, split or pruned costs one repetition of many
 from __future__ import annotations
 
 import dis
+import math
 import re
 import statistics
 import sys
@@ -46,7 +47,7 @@ class Counts:
     wal_bytes: int
     """Of the server's log, without full pages."""
     sequential_scans: int
-    """Of tables that hold many rows."""
+    """Of tables that hold many rows; one in any of the repetitions counts."""
     python_calls: int | None
     """Functions of Python that begin, the event loop's own left out; None with another version of Python."""
 
@@ -106,18 +107,18 @@ class PythonCalls:
     def named(self) -> Counter[str]:
         named: Counter[str] = Counter()
         for code, count in self.counts.items():
-            if start_is_counted(code):
+            if is_counted(code):
                 named[f"{_short_path(code.co_filename)}:{code.co_qualname}"] += count
         return named
 
 
-def start_is_counted(code: CodeType) -> bool:
-    return not code.co_filename.startswith((*_LOOP, str(Path(__file__).parent), "<"))
+def is_counted(code: CodeType) -> bool:
+    return not code.co_filename.startswith((*_LOOP, str(Path(__file__).parent), "<frozen"))
 
 
 def _start_of(code: CodeType) -> int:
     """Where a call of it begins. Whatever goes on after a pause goes on elsewhere. -1: it is not counted."""
-    if not start_is_counted(code):
+    if not is_counted(code):
         return -1
     return next((i.offset for i in dis.get_instructions(code) if i.opname == "RESUME" and i.arg == 0), -1)
 
@@ -139,7 +140,7 @@ with record as (
     and not (resource_manager = 'Heap2' and record_type like 'PRUNE%')),
 place as (
   select distinct on (b.start_lsn) b.start_lsn,
-    coalesce(parent.oid, indexed.oid, c.oid) as relation, c.relkind, c.relname
+    coalesce(parent.oid, indexed.oid, c.oid) as relation, c.relkind
   from pg_get_wal_block_info($1, $2, false) b
   left join pg_class c on pg_relation_filenode(c.oid) = b.relfilenode
   left join pg_class indexed on indexed.oid = (select i.indrelid from pg_index i where i.indexrelid = c.oid)
@@ -236,7 +237,7 @@ class Meter:
         medians: dict[str, Any] = {
             name: int(statistics.median(each[name] for each in known)) for name in known[0]
         }
-        medians["sequential_scans"] = round(parts.sequential_scans.total() / REPETITIONS)
+        medians["sequential_scans"] = math.ceil(parts.sequential_scans.total() / REPETITIONS)
         if sys.version_info[:2] != PYTHON:
             medians["python_calls"] = None
         return Counts(**medians), parts

@@ -40,7 +40,7 @@ def check(measured: Measured, counts: Sequence[str]) -> None:
         if (wrong := _fault(operation, count, measured, budgets))
     ]
     if faults:
-        advice = f"If this is meant, change the figures in {FILE.relative_to(ROOT)} in the same commit and say why there."
+        advice = f"If this is meant, change the figures in {FILE.relative_to(ROOT)} in the same commit, whose message says why."
         pytest.fail("\n".join([*faults, advice]), pytrace=False)
 
 
@@ -88,5 +88,5 @@ def test_a_figure_that_grew_or_fell_is_a_fault() -> None:
         "claim: rows is 5, which exceeds its budget of 4\n          2  job"
     )
     assert fault("claim", "python_calls", 60, 70, []) == (
-        "claim: python_calls is 60, which is less than its budget of 70"
+        "claim: python_calls is 60, which is less than its budget of 70 ± 1"
     )
