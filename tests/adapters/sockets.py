@@ -12,6 +12,7 @@ import uvicorn
 
 from cortex_plane.adapters.http.app import create_app, framed
 from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.bootstrap.serving import KEEP_ALIVE_SECONDS
 from cortex_plane.storage.database import Database
 
 
@@ -20,9 +21,8 @@ async def served(db: Database, **more: Any) -> AsyncIterator[tuple[str, uvicorn.
     """A server as `cortex api` runs it, on a free port."""
     metrics = Metrics()
     app = framed(create_app(db, metrics))
-    server = uvicorn.Server(
-        uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", http="httptools", **more)
-    )
+    config = {"timeout_keep_alive": KEEP_ALIVE_SECONDS, "http": "httptools", "lifespan": "off", **more}
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, **config))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
