@@ -33,6 +33,12 @@ RESCUER = replace(SHORT, poll_seconds=0.1)
 VICTIMS = 3
 """So many work at once; while they are dead, their runs only wait."""
 
+PASSED_FOR_CALLS = """
+    update tool_call set dispatch_before = dispatch_before - (settle_after - plane_now()), settle_after = plane_now()
+    where job_id = $1 and finished_at is null and settle_after > plane_now()"""
+PASSED_FOR_WORKER = """
+    update worker set expires_at = least(expires_at, plane_now() - interval '1 ms') where name = $1"""
+
 Act = tuple[int, str]
 """The step and the word of an act."""
 
@@ -173,15 +179,16 @@ class Stage:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             code = await (victim.wait() if victim.ended.done() else victim.end())
         assert code == -SIGKILL, f"{point} was never reached:\n{victim.said()}"
-        await self.expire(victim)
+        await self.let_time_pass(victim, run)
 
-    async def expire(self, victim: WorkerProcess) -> None:
-        """Let the lease of a dead worker run out now. Tests of interruptions wait for leases in real time."""
+    async def let_time_pass(self, victim: WorkerProcess, run: Run) -> None:
+        """Until the lease of a dead worker has run out, and nothing of it can be under way any more.
+
+        Tests of interruptions wait in real time: there the worker is alive.
+        """
         assert not victim.alive
-        await self.change(
-            "update worker set expires_at = least(expires_at, plane_now() - interval '1 ms') where name = $1",
-            victim.order.name,
-        )
+        await self.change(PASSED_FOR_CALLS, run.job_id)
+        await self.change(PASSED_FOR_WORKER, victim.order.name)
 
     def rescue(self, app: str) -> None:
         """Let the worker that is never killed take over the jobs of an app."""

@@ -78,7 +78,7 @@ async def _killed(stage: Stage, run: Run, point: str) -> bool:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         code = await (victim.wait() if victim.ended.done() else victim.end())
     assert code in (0, -SIGKILL), victim.said()
-    await stage.expire(victim)
+    await stage.let_time_pass(victim, run)
     return code == -SIGKILL
 
 
