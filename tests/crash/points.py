@@ -71,6 +71,12 @@ def without_statements_after(points: Sequence[str]) -> list[str]:
     return [point for point in points if not point.startswith("statement:after#")]
 
 
+def last_transaction(points: Sequence[str]) -> list[str]:
+    """Every point of the last transaction: the one that writes what others were read for."""
+    commits = [number for number, point in enumerate(points) if point.startswith("commit:after#")]
+    return list(points[commits[-2] :])
+
+
 def around_effects(points: Sequence[str]) -> list[str]:
     """From the write of an intent to the write of its outcome: only there does it matter how a tool is settled."""
     around: list[str] = []

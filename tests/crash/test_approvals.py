@@ -26,6 +26,7 @@ from tests.crash.points import (
     each,
     extents,
     from_the_claim_on,
+    last_transaction,
     name,
     naming,
     without_statements_after,
@@ -88,8 +89,9 @@ async def _promises(stage: Stage) -> None:
 # Asking ------------------------------------------------------------------------------------------------------
 
 
+@extents
 @pytest.mark.proves("D.102")
-async def test_killed_at_every_statement_of_asking(asking: Stage) -> None:
+async def test_killed_at_every_statement_of_asking(asking: Stage, whole: bool) -> None:
     stage = asking
     first = await _submit(stage, Kind.WITH_KEY, "ab", "nothing")
     worker = await stage.worker(first.app, records=True)
@@ -98,6 +100,8 @@ async def test_killed_at_every_statement_of_asking(asking: Stage) -> None:
     points = worth_a_try(worker.points(), statements=True)
     points = points[points.index("model:after#1") : points.index("stop_worker:before#1")]
     points = without_statements_after(points)
+    if not whole:
+        points = last_transaction(points)
     statements = [point for point in points if point.startswith("statement:before")]
     assert len(statements) >= 6, "the lock, two look-ups, two requests and the write of the attempt"
 

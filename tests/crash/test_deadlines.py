@@ -31,7 +31,7 @@ from tests.people import World
 from tests.servers import VAULT, prepare
 from tests.storage.leases import Held, call, make_worker, queue
 
-REQUESTS = 150
+REQUESTS = 80
 IN_THE_MIDDLE = 12
 TERMS = replace(OWNER_DECIDES, timeout_seconds=36_000, reminder_seconds=3600)
 COUNT = "select count(*) from approval_event where event_type = $1"
