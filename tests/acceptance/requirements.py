@@ -7,6 +7,7 @@ requirement has a proof, every mark names a requirement. Ids are the spec's numb
 from __future__ import annotations
 
 import ast
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -666,6 +667,7 @@ REQUIREMENTS = [
 ]  # fmt: skip
 
 
+@functools.cache
 def proofs() -> dict[str, list[str]]:
     """The tests of `make test` that carry a mark for each id, as ``path::function``. What only `make soak` runs proves nothing."""
     found: dict[str, list[str]] = {}
