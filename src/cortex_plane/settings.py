@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, AliasChoices, Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from cortex_plane.domain.addresses import Allowed
 from cortex_plane.domain.errors import SetupError
-from cortex_plane.domain.mail_servers import SmtpServer, read_sender
 
 
 def _addresses(given: str) -> str:
@@ -23,11 +23,15 @@ def _addresses(given: str) -> str:
 
 
 def _smtp_url(given: str) -> str:
+    from cortex_plane.domain.mail_servers import SmtpServer
+
     SmtpServer.parse(given)
     return given
 
 
 def _mail_from(given: str) -> str:
+    from cortex_plane.domain.mail_servers import read_sender
+
     read_sender(given)
     return given
 
@@ -47,13 +51,11 @@ def _listed(given: str) -> str:
     return given
 
 
-class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="CORTEX_", extra="ignore", env_ignore_empty=True)
+class Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid")
 
-    database_url: Annotated[str | None, Field(validation_alias=AliasChoices("DATABASE_URL"))] = None
-    database_admin_url: Annotated[str | None, Field(validation_alias=AliasChoices("DATABASE_ADMIN_URL"))] = (
-        None
-    )
+    database_url: str | None = None
+    database_admin_url: str | None = None
     home: Path = Path(".cortex")
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8420
@@ -81,15 +83,20 @@ class Settings(BaseSettings):
     log_format: Literal["json", "text"] = "json"
 
 
-def load() -> Settings:
+def variable(setting: str) -> str:
+    """The environment variable of a setting. Other programs know the database's, so they have no prefix."""
+    return setting.upper() if setting.startswith("database_") else f"CORTEX_{setting.upper()}"
+
+
+def load(environment: Mapping[str, str] = os.environ) -> Settings:
+    """From the environment; a variable that is empty counts as one that is not set."""
+    given = {name: environment.get(variable(name)) for name in Settings.model_fields}
     try:
-        return Settings()
+        return Settings.model_validate({name: text for name, text in given.items() if text})
     except ValidationError as error:
         first = error.errors()[0]
-        name = "_".join(str(part) for part in first["loc"]).upper()
-        name = name if name.startswith("DATABASE") else f"CORTEX_{name}"
         raise SetupError(
-            f"The setting {name} is not valid: {first['msg']}.",
+            f"The setting {variable(str(first['loc'][0]))} is not valid: {first['msg']}.",
             code="invalid_setting",
             hint="Correct the environment variable; docs/settings.md describes it.",
         ) from None

@@ -11,7 +11,7 @@ from cortex_plane.domain.agents import DEFAULT_APP, Agent
 from cortex_plane.domain.authorization import PolicyVerdict
 from cortex_plane.domain.jobs import JobDraft, JobStatus
 from cortex_plane.domain.policies import Template
-from cortex_plane.domain.policy_files import RequestPolicy
+from cortex_plane.domain.request_policies import RequestPolicy
 from cortex_plane.operations import approvals, jobs, steering
 from cortex_plane.runtime.tools.app import App
 from tests.people import World

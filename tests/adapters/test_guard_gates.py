@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from cortex_plane import Client
 from cortex_plane.client.dialogue import Denied
-from cortex_plane.domain.gates import GateClosed
+from cortex_plane.domain.journal import GateClosed
 from cortex_plane.operations import calls
 from tests.adapters.apart import Apart, beside
 from tests.conftest import Urls

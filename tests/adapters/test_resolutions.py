@@ -14,7 +14,7 @@ import pytest
 from cortex_plane.client import Client
 from cortex_plane.domain.approvals import Channel, Choice, Decision
 from cortex_plane.domain.errors import Conflict
-from cortex_plane.domain.gates import GateClosed
+from cortex_plane.domain.journal import GateClosed
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.resolving import MAX_REASON
 from cortex_plane.operations import approvals, audit, resolutions

@@ -14,7 +14,7 @@ from cortex_plane.domain.errors import Conflict, Forbidden, NotFound
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.jobs import JobDraft, JobStatus
 from cortex_plane.domain.members import MemberChange, Role
-from cortex_plane.domain.policy_files import RequestPolicy
+from cortex_plane.domain.request_policies import RequestPolicy
 from cortex_plane.operations import approvals, audit, jobs, keys, members
 from tests.approvals import Shipping, decide, ship, shown, waiting
 from tests.operations.rows import digests

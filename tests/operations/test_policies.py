@@ -21,7 +21,8 @@ from cortex_plane.domain.jobs import Cancellation, JobDraft
 from cortex_plane.domain.members import MemberChange, Role
 from cortex_plane.domain.policies import Approvers, CallFacts, PolicyRow, Quorum, RoleVotes, Template
 from cortex_plane.domain.policy_engine import CompiledPolicies
-from cortex_plane.domain.policy_files import Applied, ExplainRequest, PolicyFile, QuorumDraft, RequestPolicy
+from cortex_plane.domain.policy_files import Applied, ExplainRequest, PolicyFile
+from cortex_plane.domain.request_policies import QuorumDraft, RequestPolicy
 from cortex_plane.domain.teams import TeamDraft
 from cortex_plane.domain.tools import OnUncertain, Risk, ToolVersion
 from cortex_plane.operations import agents, audit, jobs, members, policies, steering, teams

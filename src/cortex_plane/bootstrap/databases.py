@@ -8,25 +8,31 @@ row-level security.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
+from cortex_plane.bootstrap.master_key import master_key
 from cortex_plane.client.access import write_private
 from cortex_plane.domain.errors import SetupError
-from cortex_plane.embedded import EmbeddedPostgres
+from cortex_plane.domain.extras import extra
+from cortex_plane.operations import workers
 from cortex_plane.settings import Settings
 from cortex_plane.storage import provision
-from cortex_plane.storage.migrate import migrate
+from cortex_plane.storage.database import Database
+from cortex_plane.storage.migrate import migrate, require_current
+from cortex_plane.storage.vault import Vault
 
 DATABASE = "cortex"
 LOGIN_FILE = "database.json"
 RUNNING_FILE = "running.json"
+CLOSE_SECONDS = 5
 
 Progress = Callable[[str], None]
 
@@ -39,12 +45,34 @@ class Urls:
     """The login that migrates; None when only the plain one is known."""
 
 
+@asynccontextmanager
+async def opened(settings: Settings, url: str) -> AsyncIterator[Database]:
+    """The pool, on a schema that fits, with the key that opens its secrets."""
+    key = master_key(settings)
+    db = await Database.open(
+        url,
+        max_size=settings.pool_size,
+        prepared_statements=settings.prepared_statements,
+        vault=Vault(key),
+    )
+    try:
+        await require_current(db)
+        await workers.require_key(db, key)
+        yield db
+    finally:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(db.close(), CLOSE_SECONDS)
+
+
 @contextmanager
 def database(settings: Settings, progress: Progress = lambda _: None) -> Iterator[Urls]:
     """The database for as long as the block runs. Not yet migrated."""
     if settings.database_url:
         yield Urls(settings.database_url, settings.database_admin_url)
         return
+    with extra("embedded"):
+        from cortex_plane.embedded import EmbeddedPostgres
+
     server = EmbeddedPostgres(settings.home, binaries=settings.postgres_binaries, on_progress=progress)
     with server as running:
         provision.create_database(running.url(), DATABASE)

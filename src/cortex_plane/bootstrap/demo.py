@@ -16,7 +16,8 @@ from cortex_plane.domain.access import Actor
 from cortex_plane.domain.agents import AgentDraft, ModelConfig
 from cortex_plane.domain.authorization import PolicyVerdict
 from cortex_plane.domain.errors import CortexError
-from cortex_plane.domain.policy_files import PolicyFile, RequestPolicy
+from cortex_plane.domain.policy_files import PolicyFile
+from cortex_plane.domain.request_policies import RequestPolicy
 from cortex_plane.domain.tools import DidNotHappen, Happened, ToolError
 from cortex_plane.domain.values import adapter
 from cortex_plane.operations import agents, policies

@@ -7,17 +7,15 @@ import contextlib
 import errno
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 import uvicorn
 
 from cortex_plane.adapters.http.app import create_app, framed
 from cortex_plane.adapters.telemetry.metrics import Metrics
-from cortex_plane.bootstrap.master_key import master_key
 from cortex_plane.bootstrap.reaching import Reach
 from cortex_plane.domain.errors import SetupError
-from cortex_plane.operations import workers
 from cortex_plane.operations.feeds import EventFeed
 from cortex_plane.operations.meters import metered
 from cortex_plane.runtime.notifier import Notifier, notifying
@@ -25,8 +23,6 @@ from cortex_plane.runtime.scheduler import Scheduler, scheduling
 from cortex_plane.settings import Settings
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.hints import EVENTS, listening
-from cortex_plane.storage.migrate import require_current
-from cortex_plane.storage.vault import Vault
 
 GRACE_SECONDS = 5
 KEEP_ALIVE_SECONDS = 75
@@ -60,25 +56,6 @@ def listen(settings: Settings, *, or_any_port: bool) -> socket.socket:
 def address(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-@contextlib.asynccontextmanager
-async def opened(settings: Settings, url: str) -> AsyncIterator[Database]:
-    """The pool, on a schema that fits, with the key that opens its secrets."""
-    key = master_key(settings)
-    db = await Database.open(
-        url,
-        max_size=settings.pool_size,
-        prepared_statements=settings.prepared_statements,
-        vault=Vault(key),
-    )
-    try:
-        await require_current(db)
-        await workers.require_key(db, key)
-        yield db
-    finally:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(db.close(), GRACE_SECONDS)
 
 
 def hints_url(settings: Settings, url: str) -> str | None:

@@ -45,7 +45,7 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
         url = serving.address(listener)
 
         async def main() -> None:
-            async with serving.opened(settings, app_url) as db, _mail(settings) as sink:
+            async with databases.opened(settings, app_url) as db, _mail(settings) as sink:
                 secret, is_new = await _access(db, settings.home)
                 write_private(settings.home / ACCESS_FILE, {"url": url, "key": secret})
                 running = {"pid": os.getpid(), "database_url": app_url}

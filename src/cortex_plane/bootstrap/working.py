@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from cortex_plane.bootstrap.exposition import exposed
+from cortex_plane.bootstrap.databases import opened
 from cortex_plane.bootstrap.master_key import master_key
-from cortex_plane.bootstrap.serving import opened
 from cortex_plane.runtime.scheduler import Scheduler, scheduling
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.runtime.tools.loading import load_app
@@ -70,6 +69,8 @@ async def _run(
             loop.add_signal_handler(number, worker.stop)
             stack.callback(loop.remove_signal_handler, number)
         if settings.metrics_port is not None:
+            from cortex_plane.bootstrap.exposition import exposed
+
             log.info("metrics", address=stack.enter_context(exposed(settings.metrics_port)))
         if settings.notifications:
             await stack.enter_async_context(listening(settings.listen_url or url, worker.work))

@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
-from cortex_plane.client.absences import Absences
 from cortex_plane.client.access import ACCESS_FILE, HOME, read_access
-from cortex_plane.client.approvals import Approvals
-from cortex_plane.client.atlases import Atlases
-from cortex_plane.client.calls import Calls
-from cortex_plane.client.deliveries import Deliveries
-from cortex_plane.client.guarding import PATIENCE_SECONDS, WAIT_SECONDS, Answers, F, OnGate, guard
-from cortex_plane.client.identities import Identities
-from cortex_plane.client.lines import Lines
-from cortex_plane.client.nouns import (
-    Agents,
-    Audit,
-    Connections,
-    Jobs,
-    Keys,
-    Members,
-    Orgs,
-    Sessions,
-    Teams,
-    Workers,
-)
-from cortex_plane.client.policies import Policies
-from cortex_plane.client.resolutions import Resolutions
-from cortex_plane.client.signals import Signals
-from cortex_plane.client.standing_approvals import StandingApprovals
-from cortex_plane.client.tools import ToolConfirmations, Tools
-from cortex_plane.client.transport import Transport
-from cortex_plane.client.usage import ModelKeys, Usage
-from cortex_plane.domain.access import Me
+from cortex_plane.client.transport import Transport, certificates
 from cortex_plane.domain.errors import Unavailable
 from cortex_plane.domain.tools import OnUncertain, Risk
+
+if TYPE_CHECKING:
+    from cortex_plane.client.absences import Absences
+    from cortex_plane.client.approvals import Approvals
+    from cortex_plane.client.atlases import Atlases
+    from cortex_plane.client.calls import Calls
+    from cortex_plane.client.deliveries import Deliveries
+    from cortex_plane.client.guarding import Answers, F, OnGate
+    from cortex_plane.client.identities import Identities
+    from cortex_plane.client.lines import Lines
+    from cortex_plane.client.nouns.agents import Agents
+    from cortex_plane.client.nouns.audit import Audit
+    from cortex_plane.client.nouns.connections import Connections
+    from cortex_plane.client.nouns.jobs import Jobs
+    from cortex_plane.client.nouns.orgs import Keys, Members, Orgs, Teams, Workers
+    from cortex_plane.client.nouns.sessions import Sessions
+    from cortex_plane.client.policies import Policies
+    from cortex_plane.client.resolutions import Resolutions
+    from cortex_plane.client.signals import Signals
+    from cortex_plane.client.standing_approvals import StandingApprovals
+    from cortex_plane.client.tools import ToolConfirmations, Tools
+    from cortex_plane.client.usage import ModelKeys, Usage
+    from cortex_plane.domain.access import Me
+
+WAIT_SECONDS = 300.0
+PATIENCE_SECONDS = 10.0
 
 
 class Client:
@@ -63,34 +62,15 @@ class Client:
             headers["Cortex-Org"] = org
         # No proxies from the environment: a key must not pass through a machine that nobody named here.
         self._http = httpx.AsyncClient(
-            base_url=url, headers=headers, timeout=timeout, transport=transport, trust_env=False
+            base_url=url,
+            headers=headers,
+            timeout=timeout,
+            transport=transport,
+            verify=certificates(url),
+            trust_env=False,
         )
         self._transport = Transport(self._http)
         self._headers, self._given_transport = headers, transport
-        self.orgs = Orgs(self._transport)
-        self.teams = Teams(self._transport)
-        self.members = Members(self._transport)
-        self.identities = Identities(self._transport)
-        self.absences = Absences(self._transport)
-        self.keys = Keys(self._transport)
-        self.model_keys = ModelKeys(self._transport)
-        self.usage = Usage(self._transport)
-        self.connections = Connections(self._transport)
-        self.agents = Agents(self._transport)
-        self.sessions = Sessions(self._transport)
-        self.calls = Calls(self._transport)
-        self.resolutions = Resolutions(self._transport)
-        self.jobs = Jobs(self._transport)
-        self.signals = Signals(self._transport)
-        self.approvals = Approvals(self._transport)
-        self.standing_approvals = StandingApprovals(self._transport)
-        self.deliveries = Deliveries(self._transport)
-        self.policies = Policies(self._transport)
-        self.atlases = Atlases(self._transport)
-        self.audit = Audit(self._transport)
-        self.workers = Workers(self._transport)
-        self.tools = Tools(self._transport)
-        self.tool_confirmations = ToolConfirmations(self._transport)
 
     @classmethod
     def here(cls, home: Path = HOME) -> Self:
@@ -127,8 +107,10 @@ class Client:
             )
         return cls(url, key, org=os.environ.get("CORTEX_ORG"))
 
-    @functools.cached_property
+    @cached_property
     def _lines(self) -> Lines:
+        from cortex_plane.client.lines import Lines
+
         return Lines(self.url, self._headers, self._given_transport)
 
     def guard(
@@ -158,6 +140,8 @@ class Client:
         ``answers``: what to answer to gates, by gate and question. ``on_gate`` is asked instead, with the questions of one
         gate, and returns the answers, or None; without an answer the call raises `GateClosed`.
         """
+        from cortex_plane.client.guarding import guard
+
         return guard(
             self._lines, name, agent=agent, risk=risk, read_only=read_only, on_uncertain=on_uncertain, timeout=timeout,
             wait=wait, patience=patience, key=key, probe=probe, leave_out=leave_out, answers=answers, on_gate=on_gate,
@@ -165,6 +149,8 @@ class Client:
 
     async def me(self) -> Me:
         """Who the key stands for, and what it may do."""
+        from cortex_plane.domain.access import Me
+
         return await self._transport.one(Me, "GET", "/v1/me")
 
     async def close(self) -> None:
@@ -179,3 +165,149 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    # The nouns. Each is imported when it is first used: most programs use two or three of them. -----------------
+
+    @cached_property
+    def orgs(self) -> Orgs:
+        from cortex_plane.client.nouns.orgs import Orgs
+
+        return Orgs(self._transport)
+
+    @cached_property
+    def teams(self) -> Teams:
+        from cortex_plane.client.nouns.orgs import Teams
+
+        return Teams(self._transport)
+
+    @cached_property
+    def members(self) -> Members:
+        from cortex_plane.client.nouns.orgs import Members
+
+        return Members(self._transport)
+
+    @cached_property
+    def identities(self) -> Identities:
+        from cortex_plane.client.identities import Identities
+
+        return Identities(self._transport)
+
+    @cached_property
+    def absences(self) -> Absences:
+        from cortex_plane.client.absences import Absences
+
+        return Absences(self._transport)
+
+    @cached_property
+    def keys(self) -> Keys:
+        from cortex_plane.client.nouns.orgs import Keys
+
+        return Keys(self._transport)
+
+    @cached_property
+    def model_keys(self) -> ModelKeys:
+        from cortex_plane.client.usage import ModelKeys
+
+        return ModelKeys(self._transport)
+
+    @cached_property
+    def usage(self) -> Usage:
+        from cortex_plane.client.usage import Usage
+
+        return Usage(self._transport)
+
+    @cached_property
+    def connections(self) -> Connections:
+        from cortex_plane.client.nouns.connections import Connections
+
+        return Connections(self._transport)
+
+    @cached_property
+    def agents(self) -> Agents:
+        from cortex_plane.client.nouns.agents import Agents
+
+        return Agents(self._transport)
+
+    @cached_property
+    def sessions(self) -> Sessions:
+        from cortex_plane.client.nouns.sessions import Sessions
+
+        return Sessions(self._transport)
+
+    @cached_property
+    def calls(self) -> Calls:
+        from cortex_plane.client.calls import Calls
+
+        return Calls(self._transport)
+
+    @cached_property
+    def resolutions(self) -> Resolutions:
+        from cortex_plane.client.resolutions import Resolutions
+
+        return Resolutions(self._transport)
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        from cortex_plane.client.nouns.jobs import Jobs
+
+        return Jobs(self._transport)
+
+    @cached_property
+    def signals(self) -> Signals:
+        from cortex_plane.client.signals import Signals
+
+        return Signals(self._transport)
+
+    @cached_property
+    def approvals(self) -> Approvals:
+        from cortex_plane.client.approvals import Approvals
+
+        return Approvals(self._transport)
+
+    @cached_property
+    def standing_approvals(self) -> StandingApprovals:
+        from cortex_plane.client.standing_approvals import StandingApprovals
+
+        return StandingApprovals(self._transport)
+
+    @cached_property
+    def deliveries(self) -> Deliveries:
+        from cortex_plane.client.deliveries import Deliveries
+
+        return Deliveries(self._transport)
+
+    @cached_property
+    def policies(self) -> Policies:
+        from cortex_plane.client.policies import Policies
+
+        return Policies(self._transport)
+
+    @cached_property
+    def atlases(self) -> Atlases:
+        from cortex_plane.client.atlases import Atlases
+
+        return Atlases(self._transport)
+
+    @cached_property
+    def audit(self) -> Audit:
+        from cortex_plane.client.nouns.audit import Audit
+
+        return Audit(self._transport)
+
+    @cached_property
+    def workers(self) -> Workers:
+        from cortex_plane.client.nouns.orgs import Workers
+
+        return Workers(self._transport)
+
+    @cached_property
+    def tools(self) -> Tools:
+        from cortex_plane.client.tools import Tools
+
+        return Tools(self._transport)
+
+    @cached_property
+    def tool_confirmations(self) -> ToolConfirmations:
+        from cortex_plane.client.tools import ToolConfirmations
+
+        return ToolConfirmations(self._transport)

@@ -21,7 +21,7 @@ import orjson
 from cortex_plane.domain.canonical import canonical, check_json
 from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, InvalidInput, TooMany, Unavailable
 from cortex_plane.domain.fields import MAX_OBJECT_BYTES
-from cortex_plane.domain.gates import GateClosed
+from cortex_plane.domain.journal import GateClosed
 from cortex_plane.domain.tools import DidNotHappen, Happened, ToolError, UncertainOutcome
 
 log = logging.getLogger("cortex_plane.guard")

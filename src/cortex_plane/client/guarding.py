@@ -49,8 +49,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 Answers = Mapping[str, Mapping[str, Any]]
 OnGate = Callable[[dict[str, Any]], Any]
 
-WAIT_SECONDS = 300.0
-PATIENCE_SECONDS = 10.0
 NO_TIMEOUT = 86_400.0
 """What is declared of a function that may take as long as it likes: so long nobody begins it again."""
 UNDO_SECONDS = 2.0
@@ -105,19 +103,19 @@ def guard(
     name: str | None,
     *,
     agent: str,
-    risk: Risk | str = Risk.MEDIUM,
-    read_only: bool = False,
-    on_uncertain: OnUncertain | str = OnUncertain.ASK_HUMAN,
-    timeout: float | None = None,
-    wait: float = WAIT_SECONDS,
-    patience: float = PATIENCE_SECONDS,
-    key: Callable[..., str] | str | None = None,
-    probe: Callable[..., Any] | None = None,
-    leave_out: Sequence[str] = (),
-    answers: Answers | None = None,
-    on_gate: OnGate | None = None,
+    risk: Risk | str,
+    read_only: bool,
+    on_uncertain: OnUncertain | str,
+    timeout: float | None,
+    wait: float,
+    patience: float,
+    key: Callable[..., str] | str | None,
+    probe: Callable[..., Any] | None,
+    leave_out: Sequence[str],
+    answers: Answers | None,
+    on_gate: OnGate | None,
 ) -> Callable[[F], F]:
-    """What `Client.guard` does; see there."""
+    """What `Client.guard` does; see there, also for what is left out."""
 
     def decorate(function: F) -> F:
         if isinstance(function, classmethod | staticmethod):

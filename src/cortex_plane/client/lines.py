@@ -14,7 +14,7 @@ import httpx
 import orjson
 
 from cortex_plane.client.dialogue import Dialogue, Insist, Send
-from cortex_plane.client.transport import problem
+from cortex_plane.client.transport import certificates, problem
 from cortex_plane.domain.errors import Unavailable
 
 
@@ -31,7 +31,12 @@ class Lines:
         atexit.register(_at_exit, weakref.ref(self))
 
     def _settings(self) -> dict[str, Any]:
-        return {"base_url": self._url, "headers": self._headers, "trust_env": False}
+        return {
+            "base_url": self._url,
+            "headers": self._headers,
+            "verify": certificates(self._url),
+            "trust_env": False,
+        }
 
     def send(self, step: Send) -> Any:
         pid = os.getpid()

@@ -34,7 +34,8 @@
     ├── TooMany                 the caller has as many open as it may: close some, or wait
     ├── Unavailable             the database cannot be reached: try again
     └── SetupError              this machine or server needs attention before anything can run
-        └── InvalidApp          an app or a tool is declared in a way that cannot work
+        ├── InvalidApp          an app or a tool is declared in a way that cannot work
+        └── MissingExtra        a package is not installed that an extra brings
 
 The ten after Conflict, which a job meets while it runs, those of guarded calls and the two of messages live beside what they
 are about. Each carries a stable ``code`` for programs, a ``message`` for people and a ``hint`` that says what to do next.

@@ -17,7 +17,6 @@ from pydantic import TypeAdapter
 
 from cortex_plane.domain.atlases import Gate, TriggerType
 from cortex_plane.domain.authorization import PolicyVerdict
-from cortex_plane.domain.journal import ToolDenied
 from cortex_plane.domain.policies import Template
 from cortex_plane.domain.tools import Risk
 from cortex_plane.domain.trace import Trace
@@ -44,23 +43,6 @@ MAX_TRIES = 20
 EVERY_CALL = "*"
 FOR_ONE_CALL = frozenset({TriggerType.ACTION_PRE, TriggerType.RISK_THRESHOLD})
 """They are passed for one call; all others until they fire again, or their capability is locked."""
-
-
-class GateClosed(ToolDenied):
-    """A gate asks before it lets a call through. Answer it, and the same call again goes on."""
-
-    code = "gate_closed"
-    default_hint = "Answer its questions, then make the same call again."
-
-    @property
-    def gate(self) -> str:
-        """The id of the first gate that asks."""
-        return self.questions[0]["gate"] if self.questions else ""
-
-    @property
-    def questions(self) -> list[dict[str, Any]]:
-        """Each gate that asks, as `gate_prompts.asked_of` shows it."""
-        return list(self.details.get("questions") or ())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

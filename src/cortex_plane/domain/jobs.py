@@ -10,15 +10,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from pydantic import Field
-from pydantic.dataclasses import dataclass as draft
-
-from cortex_plane.domain.fields import DRAFT, AtlasIds, JsonObject, Note, Ref
 from cortex_plane.domain.policies import PolicyRow
-from cortex_plane.domain.policy_files import RequestPolicies
+
+if TYPE_CHECKING:
+    from cortex_plane.domain.job_drafts import Cancellation, JobDraft, Pause, Resumption
+
+__all__ = [
+    "INITIAL",
+    "OPEN",
+    "RESUBMITTABLE",
+    "TERMINAL",
+    "TRANSITIONS",
+    "Cancellation",
+    "Hold",
+    "Job",
+    "JobChange",
+    "JobDraft",
+    "JobKind",
+    "JobStatus",
+    "Pause",
+    "Receipt",
+    "Resumption",
+    "Step",
+    "StepCall",
+    "may_move",
+]
+_DRAFTS = frozenset({"Cancellation", "JobDraft", "Pause", "Resumption"})
 
 
 class JobStatus(StrEnum):
@@ -154,37 +174,6 @@ class JobChange:
     created_at: datetime
 
 
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class JobDraft:
-    """What a caller submits. Without a session the plane opens a programmatic one."""
-
-    agent: Ref
-    payload: JsonObject = Field(default_factory=dict)
-    session_id: UUID | None = None
-    max_retries: Annotated[int, Field(strict=True, ge=0, le=100)] = 3
-    policies: RequestPolicies = Field(default_factory=list)
-    """Rows that hold for this job alone. They only tighten."""
-    atlases: AtlasIds = Field(default_factory=list)
-    """Atlases that its session is bound to from now on, beside those of the agent."""
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class Cancellation:
-    reason: Note | None = None
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class Pause:
-    reason: Note | None = None
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class Resumption:
-    """A resume lifts what an operator may lift; an uncertain effect is lifted by its answer alone."""
-
-    note: Note | None = None
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepCall:
     id: UUID
@@ -228,3 +217,12 @@ class Receipt:
     """Calls of the current step whose outcome is known."""
     uncertain: list[UUID]
     """Calls of it that may have been sent and have no outcome yet."""
+
+
+def __getattr__(name: str) -> object:
+    """What callers send is built of many checks: it loads when somebody sends it, and not to read a job."""
+    if name in _DRAFTS:
+        from cortex_plane.domain import job_drafts
+
+        return getattr(job_drafts, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -90,6 +90,23 @@ class ToolDenied(CortexError):
     default_hint = "Do not send the same call again: go another way."
 
 
+class GateClosed(ToolDenied):
+    """A gate asks before it lets a call through. Answer it, and the same call again goes on."""
+
+    code = "gate_closed"
+    default_hint = "Answer its questions, then make the same call again."
+
+    @property
+    def gate(self) -> str:
+        """The id of the first gate that asks."""
+        return self.questions[0]["gate"] if self.questions else ""
+
+    @property
+    def questions(self) -> list[dict[str, Any]]:
+        """Each gate that asks, as `gate_prompts.asked_of` shows it."""
+        return list(self.details.get("questions") or ())
+
+
 class WaitTimeout(CortexError):
     """Nobody sent the signal in time."""
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from cortex_plane.domain.authorization import STRICTNESS, PolicyVerdict
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.tool_confirmations import Confirmed
+from cortex_plane.domain.authorization import STRICTNESS, PolicyVerdict, Role
 from cortex_plane.domain.tools import Risk
+
+if TYPE_CHECKING:
+    from cortex_plane.domain.tool_confirmations import Confirmed
 
 TOOL_CALL = "tool_call"
 DEFAULT_TIMEOUT_SECONDS = 24 * 3600

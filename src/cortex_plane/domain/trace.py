@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cortex_plane.domain.atlases import Gate
+if TYPE_CHECKING:
+    from cortex_plane.domain.atlases import Gate
 
 
 class TraceType(StrEnum):

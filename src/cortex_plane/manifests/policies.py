@@ -25,16 +25,9 @@ from cortex_plane.domain.policies import (
     Template,
 )
 from cortex_plane.domain.policy_checks import Person
-from cortex_plane.domain.policy_files import (
-    MAX_FILE_BYTES,
-    MAX_NAME,
-    MAX_ROWS,
-    MAX_TARGET,
-    MAX_VOTES,
-    PlacedRow,
-    quorum_of,
-)
+from cortex_plane.domain.policy_files import MAX_FILE_BYTES, MAX_ROWS, PlacedRow
 from cortex_plane.domain.policy_terms import own_timeout
+from cortex_plane.domain.request_policies import MAX_NAME, MAX_TARGET, MAX_VOTES, quorum_of
 from cortex_plane.manifests.documents import Faults, Mapping, Node, Scalar, Sequence, read_document
 from cortex_plane.manifests.values import Values
 

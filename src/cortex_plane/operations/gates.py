@@ -27,7 +27,6 @@ from cortex_plane.domain.gates import (
     FOR_ONE_CALL,
     MAX_MISSED,
     Answered,
-    GateClosed,
     GatedCall,
     GateState,
     Missed,
@@ -39,6 +38,7 @@ from cortex_plane.domain.gates import (
     state_of,
 )
 from cortex_plane.domain.gating import at_boundary, judge, ran, requested, shown
+from cortex_plane.domain.journal import GateClosed
 from cortex_plane.domain.trace import Trace, skipped
 from cortex_plane.operations import atlas_minutes
 from cortex_plane.operations.atlas_book import ATLAS_CORRUPT, Pins, book

@@ -31,7 +31,6 @@ from cortex_plane.domain.gates import (
     FOR_ONE_CALL,
     OF_THE_PLANE,
     Answered,
-    GateClosed,
     GatedCall,
     GateState,
     Moment,
@@ -44,6 +43,7 @@ from cortex_plane.domain.gates import (
     state_of,
 )
 from cortex_plane.domain.gating import at_boundary, judge, ran, requested, shown
+from cortex_plane.domain.journal import GateClosed
 from cortex_plane.domain.trace import Trace
 from cortex_plane.operations.atlas_minutes import minutes
 from cortex_plane.operations.atlas_notices import RanCall, notices

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import typer
@@ -12,14 +12,15 @@ import typer
 from cortex_plane.adapters.cli.output import AsJson, Atlases, Limit, said, short, show_many, show_one, tell
 from cortex_plane.adapters.cli.plane import collect, run
 from cortex_plane.adapters.cli.receipts import show_receipt
-from cortex_plane.adapters.cli.watching import ARGUMENTS, RESULT, SAID, outcome, question_lines
-from cortex_plane.adapters.cli.watching import watch as watching
-from cortex_plane.client import Client
 from cortex_plane.domain.effects import Answer, Verdict
 from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.jobs import Job, JobDraft, JobStatus, Step
-from cortex_plane.domain.journal import Entry
-from cortex_plane.domain.usage import Totals, cost_text
+from cortex_plane.domain.jobs import JobStatus
+
+if TYPE_CHECKING:
+    from cortex_plane.client import Client
+    from cortex_plane.domain.jobs import Job, Step
+    from cortex_plane.domain.journal import Entry
+    from cortex_plane.domain.usage import Totals
 
 app = typer.Typer(no_args_is_help=True, help="Jobs: the units of durable work.")
 
@@ -37,6 +38,8 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Submit a job to an agent."""
+    from cortex_plane.domain.job_drafts import JobDraft
+
     draft = JobDraft(
         agent=agent, payload=_json("--payload", payload), session_id=session, max_retries=max_retries,
         atlases=atlas or [],
@@ -61,6 +64,8 @@ def show(job_id: UUID, as_json: AsJson = False) -> None:
     if as_json:
         show_one(run(lambda plane: plane.jobs.get(job_id)), True)
         return
+    from cortex_plane.domain.usage import cost_text
+
     job, used = run(lambda plane: _with_usage(plane, job_id))
     show_one(job, False)
     tokens = f"{used.prompt_tokens} prompt, {used.completion_tokens} completion"
@@ -124,6 +129,8 @@ def questions(job_id: UUID, as_json: AsJson = False) -> None:
     if as_json or not found:
         show_many(found, [], as_json)
         return
+    from cortex_plane.adapters.cli.watching import question_lines
+
     for question in found:
         for line in question_lines(question):
             tell(line)
@@ -177,6 +184,8 @@ def watch(
     as_json: AsJson = False,
 ) -> None:
     """Show each step as it happens, until the job ends. Exit code 0 if it completed; Ctrl-C stops watching only."""
+    from cortex_plane.adapters.cli.watching import watch as watching
+
     try:
         job = run(lambda plane: watching(plane, job_id, interval, as_json))
     except KeyboardInterrupt:
@@ -212,12 +221,16 @@ class _Operation:
 
 
 def _operation(entry: Entry) -> _Operation:
+    from cortex_plane.adapters.cli.watching import RESULT
+
     outcome = entry.error["message"] if entry.error else entry.result
     return _Operation(entry.position, entry.key, entry.kind, entry.status, short(outcome, 2 * RESULT))
 
 
 def _lines(step: Step) -> Iterator[_Line]:
     """What was said, then each call."""
+    from cortex_plane.adapters.cli.watching import ARGUMENTS, RESULT, SAID, outcome
+
     if step.text:
         yield _Line(step.step_index, None, None, None, short(step.text, SAID))
     for call in step.calls:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Annotated, Any
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import orjson
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from cortex_plane.domain.values import to_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Atlases = Annotated[
@@ -26,8 +29,8 @@ Atlases = Annotated[
 ]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")]
 
-console = Console(highlight=False)
-
+Cell = tuple[str, str]
+"""What is shown, and its style."""
 COLOURS = {
     "ACTIVE": "green", "RUNNING": "green", "COMPLETED": "green", "PENDING": "cyan", "CREATED": "cyan",
     "RETRY": "yellow", "SLEEPING": "yellow", "PAUSED": "yellow", "WAITING_FOR_APPROVAL": "magenta",
@@ -38,55 +41,95 @@ COLOURS = {
 }  # fmt: skip
 
 
+@functools.cache
+def console() -> Console:
+    """What people see in a terminal. Its import takes 30 ms, and much is printed without it."""
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
 def show_many(items: Sequence[Any], columns: Sequence[str], as_json: bool) -> None:
     if as_json:
         sys.stdout.write("[" + ",".join(to_json(item).decode() for item in items) + "]\n")
         return
     if not items:
-        console.print("nothing yet", style="dim")
+        _show_nothing()
         return
-    # Ids must survive a pipe and a narrow window: they are what the next command needs.
+    names = [name.replace("_", " ") for name in columns]
+    rows = [[_cell(getattr(item, name)) for name in columns] for item in items]
+    if sys.stdout.isatty():
+        _show_table(columns, names, rows)
+    else:
+        _write_table(names, [[text for text, _ in row] for row in rows])
+
+
+def _show_nothing() -> None:
+    if sys.stdout.isatty():
+        console().print("nothing yet", style="dim")
+    else:
+        sys.stdout.write("nothing yet\n")
+
+
+def _show_table(columns: Sequence[str], names: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in columns:
-        table.add_column(name.replace("_", " "), no_wrap=name in ("id", "job_id", "call_id"), overflow="fold")
-    for item in items:
-        table.add_row(*(_cell(getattr(item, name)) for name in columns))
-    wide = console if console.is_terminal else Console(width=300, highlight=False)
-    wide.print(table)
+    for column, name in zip(columns, names, strict=True):
+        # Ids must survive a narrow window: they are what the next command needs.
+        table.add_column(name, no_wrap=column in ("id", "job_id", "call_id"), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(text, style=style) for text, style in row))
+    console().print(table)
+
+
+def _write_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """For files and other programs: as wide as it is, nothing is broken."""
+    split = [[text.split("\n") for text in row] for row in (names, *rows)]
+    widths = [max(len(line) for row in split for line in row[at]) for at in range(len(names))]
+    for row in split:
+        for lines in zip_longest(*row, fillvalue=""):
+            padded = (line.ljust(width) for line, width in zip(lines, widths, strict=True))
+            sys.stdout.write(" ".join(padded).rstrip() + "\n")
 
 
 def show_one(item: Any, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(to_json(item).decode() + "\n")
         return
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name in type(item).__dataclass_fields__:
-        table.add_row(name.replace("_", " "), _cell(getattr(item, name)))
-    console.print(table)
+        text, style = _cell(getattr(item, name))
+        table.add_row(name.replace("_", " "), Text(text, style=style))
+    console().print(table)
 
 
 def said(text: str) -> None:
-    console.print(text, markup=False)
+    console().print(text, markup=False)
 
 
-def _cell(value: Any) -> Text:
+def _cell(value: Any) -> Cell:
     """Whatever others wrote is shown as plain text, with control characters made visible."""
     match value:
         case None | "":
-            return Text("–", style="dim")
+            return "–", "dim"
         case Enum():
-            return Text(str(value.value), style=COLOURS.get(str(value.value), ""))
+            return str(value.value), COLOURS.get(str(value.value), "")
         case datetime():
-            return Text(value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"))
+            return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"), ""
         case UUID():
-            return Text(str(value))
+            return str(value), ""
         case list():
-            return Text(", ".join(str(_cell(part)) for part in value) or "–")
+            return ", ".join(_cell(part)[0] for part in value) or "–", ""
         case dict():
-            return Text(harmless(orjson.dumps(value).decode()) if value else "–")
-    return Text(harmless(str(value)))
+            return harmless(orjson.dumps(value).decode()) if value else "–", ""
+    return harmless(str(value)), ""
 
 
 def harmless(text: str) -> str:
@@ -103,4 +146,4 @@ def short(value: Any, limit: int) -> str:
 
 def tell(line: str | Text) -> None:
     """One line as it is: no markup, and however long it is, no line breaks of ours."""
-    console.print(line, markup=False, soft_wrap=True)
+    console().print(line, markup=False, soft_wrap=True)

@@ -33,8 +33,8 @@ def show_permissions(found: Permissions, as_json: bool) -> None:
 def _part(title: str, lines: list[str]) -> None:
     if not lines:
         return
-    console.print()
-    console.print(Text(title, style="dim"))
+    console().print()
+    console().print(Text(title, style="dim"))
     for line in lines:
         said(f"  {harmless(line)}")
 

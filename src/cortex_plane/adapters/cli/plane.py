@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
+import gc
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
-import click
-import pydantic
-from rich.console import Console
+import typer
 
-from cortex_plane.adapters.cli.output import harmless
-from cortex_plane.client import Client
+from cortex_plane.client.access import HOME
 from cortex_plane.domain.errors import (
     Conflict,
     CortexError,
@@ -24,7 +23,11 @@ from cortex_plane.domain.errors import (
     Unauthenticated,
     Unavailable,
 )
-from cortex_plane.settings import load
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+    from cortex_plane.client import Client
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,12 +44,33 @@ EXIT_CODES: dict[type[CortexError], int] = {
 }
 
 
+def home() -> Path:
+    """The plane's directory. It is the one setting that commands over the API read."""
+    return Path(os.environ.get("CORTEX_HOME") or HOME)
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Around imports: none of it is garbage, and the collector never looks at it again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def run(work: Callable[[Client], Awaitable[T]], *, without_key: bool = False) -> T:
     """Do something with the plane."""
+    with importing():
+        import asyncio
+
+        from cortex_plane.client import Client
+
     client = Client.without_key if without_key else Client.here
 
     async def with_client() -> T:
-        async with client(load().home) as plane:
+        async with client(home()) as plane:
             return await work(plane)
 
     return asyncio.run(with_client())
@@ -58,6 +82,10 @@ async def collect(items: AsyncIterator[T]) -> list[T]:
 
 def fail(error: CortexError, code: int | None = None) -> NoReturn:
     """Tell it and end, with ``code`` or the one of its kind."""
+    from rich.console import Console
+
+    from cortex_plane.adapters.cli.output import harmless
+
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"[bold red]error[/] [dim]{error.code}[/]: ", end="")
     # What others wrote, such as a reason, may be quoted in it: its further lines cannot pass for ours.
@@ -68,7 +96,7 @@ def fail(error: CortexError, code: int | None = None) -> NoReturn:
     sys.exit(next(kinds) if code is None else code)
 
 
-def invalid(error: pydantic.ValidationError) -> InvalidInput:
+def invalid(error: ValidationError) -> InvalidInput:
     said = "; ".join(f"{'.'.join(str(p) for p in e['loc'])}: {e['msg']}" for e in error.errors())
     return InvalidInput(said, hint="See --help.")
 
@@ -82,12 +110,16 @@ def guarded(main: Callable[P, Any]) -> Callable[P, None]:
             main(*args, **kwargs)
         except CortexError as error:
             fail(error)
-        except pydantic.ValidationError as error:
+        except ValueError as error:
+            from pydantic import ValidationError
+
+            if not isinstance(error, ValidationError):
+                raise
             fail(invalid(error))
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
-        except (KeyboardInterrupt, click.Abort):
+        except (KeyboardInterrupt, typer.Abort):
             sys.exit(130)
 
     return wrapped

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from cortex_plane.adapters.cli.output import tell
 from cortex_plane.domain.jobs import TERMINAL, Job, Receipt
-from cortex_plane.domain.sessions import SessionReceipt
 from cortex_plane.domain.values import to_json
+
+if TYPE_CHECKING:
+    from cortex_plane.domain.sessions import SessionReceipt
 
 
 def show_receipt(receipt: Receipt, as_json: bool) -> None:

@@ -10,9 +10,12 @@ from cortex_plane.adapters.cli.output import AsJson, Limit, show_many
 from cortex_plane.adapters.cli.plane import collect, run
 from cortex_plane.domain.usage import Grouping, UsageRow, cost_text
 
+app = typer.Typer()
+
 Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"])]
 
 
+@app.command()
 def usage(
     by: Annotated[Grouping, typer.Option(help="What to sum by.")] = Grouping.DAY,
     since: Day = None,

@@ -25,8 +25,14 @@ from cortex_plane.domain.errors import (
     Unauthenticated,
     Unavailable,
 )
-from cortex_plane.domain.gates import GateClosed
-from cortex_plane.domain.journal import ContextMisused, StepFailed, ToolDenied, ToolFailed, WaitTimeout
+from cortex_plane.domain.journal import (
+    ContextMisused,
+    GateClosed,
+    StepFailed,
+    ToolDenied,
+    ToolFailed,
+    WaitTimeout,
+)
 from cortex_plane.domain.models import ModelError
 from cortex_plane.domain.notifications import TryAgain, Undeliverable
 from cortex_plane.domain.tools import InvalidArguments, ToolError, UncertainOutcome

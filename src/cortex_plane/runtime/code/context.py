@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from uuid import UUID
 
-from cortex_plane.domain.gates import GateClosed
-from cortex_plane.domain.journal import ContextMisused, ToolFailed
+from cortex_plane.domain.journal import ContextMisused, GateClosed, ToolFailed
 from cortex_plane.runtime.code import wishes
 
 if TYPE_CHECKING:

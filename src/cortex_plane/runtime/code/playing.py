@@ -14,12 +14,12 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.domain.errors import CortexError
-from cortex_plane.domain.gates import GateClosed
 from cortex_plane.domain.journal import (
     ContextMisused,
     Entry,
     EntryKind,
     EntryStatus,
+    GateClosed,
     StepFailed,
     ToolDenied,
     ToolFailed,

@@ -1,0 +1,1 @@
+"""Commands that need more than the API: they run the plane, or look into its database."""

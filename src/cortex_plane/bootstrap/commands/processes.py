@@ -1,0 +1,102 @@
+"""`cortex up`, `cortex api`, `cortex worker`: the processes of a plane."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cortex_plane.adapters.cli.plane import importing
+from cortex_plane.domain.errors import SetupError
+from cortex_plane.domain.extras import extra
+
+app = typer.Typer()
+
+
+@app.command()
+def up(
+    apps: Annotated[
+        list[str] | None, typer.Option("--app", help="An app for the worker to load: package.module:app.")
+    ] = None,
+) -> None:
+    """Start everything here: PostgreSQL, migrations, the API, a worker, a demo agent. Ctrl-C stops it."""
+    with importing(), extra("all"):
+        from cortex_plane.bootstrap.up import up as start_everything
+        from cortex_plane.settings import load
+
+    start_everything(load(), apps or [])
+
+
+@app.command()
+def api() -> None:
+    """Serve the API on a database that is migrated already (DATABASE_URL)."""
+    import asyncio
+
+    with importing(), extra("server"):
+        from cortex_plane.adapters.telemetry.logs import configure_logs
+        from cortex_plane.bootstrap import serving
+        from cortex_plane.bootstrap.databases import opened
+        from cortex_plane.bootstrap.reaching import reach_of
+        from cortex_plane.settings import load
+
+    settings = load()
+    if not settings.database_url:
+        raise SetupError(
+            "DATABASE_URL is not set.",
+            code="no_database",
+            hint="Set it to the plane's plain login, or use `cortex up` for an embedded server.",
+        )
+    configure_logs(settings.log_level, as_json=settings.log_format == "json")
+    listener = serving.listen(settings, or_any_port=False)
+    url = settings.database_url
+
+    async def main() -> None:
+        async with opened(settings, url) as database:
+            await serving.serve(
+                database,
+                listener,
+                lambda: typer.echo(f"serving on {serving.address(listener)}"),
+                reach_of(settings, serving.address(listener)),
+                serving.hints_url(settings, url),
+                settings.trusted_proxies,
+            )
+
+    with listener:
+        asyncio.run(main())
+
+
+@app.command()
+def worker(
+    apps: Annotated[
+        list[str] | None,
+        typer.Option("--app", help="An app to load: package.module:app. Any number of times."),
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Jobs at a time; CORTEX_CONCURRENCY if left out.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="How others see this worker; host and process if left out.")
+    ] = None,
+    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Run jobs. Any number of workers on any number of machines; SIGTERM lets them finish or hand back."""
+    with importing(), extra("worker"):
+        from cortex_plane.adapters.telemetry.logs import configure_logs
+        from cortex_plane.bootstrap.commands.database import app_url
+        from cortex_plane.bootstrap.databases import require_home
+        from cortex_plane.bootstrap.working import run_worker
+        from cortex_plane.settings import load
+
+    settings = load()
+    require_home(settings.home)
+    configure_logs(settings.log_level, as_json=settings.log_format == "json")
+    if concurrency is not None:
+        settings = settings.model_copy(update={"concurrency": concurrency})
+    run_worker(
+        settings,
+        app_url(),
+        apps or [],
+        lambda worker: typer.echo(f"worker {worker.name} runs {', '.join(sorted(worker.apps))}"),
+        name,
+        parent,
+    )

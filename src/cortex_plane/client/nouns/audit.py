@@ -1,0 +1,39 @@
+"""The audit trail, as the client sees it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from uuid import UUID
+
+from cortex_plane.client.nouns import Noun
+from cortex_plane.domain.audit import AuditRecord, Verification
+from cortex_plane.domain.roots import AuditRoot, RootMade
+from cortex_plane.domain.signing import SigningKey
+
+
+class Audit(Noun):
+    def list(self, session_id: UUID | None = None, limit: int | None = None) -> AsyncIterator[AuditRecord]:
+        return self._transport.pages(AuditRecord, "/v1/audit", limit=limit, session_id=session_id)
+
+    def export(self, session_id: UUID | None = None) -> AsyncGenerator[bytes, None]:
+        """The whole trail, or a session's chain, as it comes: nothing is kept. docs/audit.md describes the lines."""
+        return self._transport.download("/v1/audit/export", session_id=session_id)
+
+    async def verify(self) -> Verification:
+        return await self._transport.one(Verification, "GET", "/v1/audit/verification")
+
+    def roots(self, limit: int | None = None) -> AsyncIterator[AuditRoot]:
+        """Signed roots over all chains, newest first."""
+        return self._transport.pages(AuditRoot, "/v1/audit/roots", limit=limit)
+
+    async def make_root(self) -> RootMade:
+        """A root over everything so far, at once."""
+        return await self._transport.one(RootMade, "POST", "/v1/audit/roots")
+
+    async def keys(self) -> Sequence[SigningKey]:
+        """The public keys that receipts and roots are signed with, oldest first."""
+        return await self._transport.all(SigningKey, "/v1/audit/keys")
+
+    async def rotate_key(self) -> SigningKey:
+        """A new key signs from now on; what the old one signed stays valid."""
+        return await self._transport.one(SigningKey, "POST", "/v1/audit/keys")

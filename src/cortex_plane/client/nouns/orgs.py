@@ -1,0 +1,103 @@
+"""Orgs, teams, members, keys and workers, as the client sees them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from urllib.parse import quote
+from uuid import UUID
+
+from cortex_plane.client.nouns import Noun
+from cortex_plane.domain.browser_sessions import LoginLink
+from cortex_plane.domain.connections import Mapping
+from cortex_plane.domain.credentials import SecretRotation, SecretRotationDraft
+from cortex_plane.domain.keys import Key, KeyDraft, NewKey
+from cortex_plane.domain.members import Member, MemberChange, MemberDraft, Role
+from cortex_plane.domain.orgs import NewOrg, Org, OrgChange, OrgDraft
+from cortex_plane.domain.teams import Team, TeamChange, TeamDraft
+from cortex_plane.domain.workers import Worker
+
+
+class Orgs(Noun):
+    async def create(self, draft: OrgDraft) -> NewOrg:
+        return await self._transport.one(NewOrg, "POST", "/v1/orgs", body=draft)
+
+    async def get(self) -> Org:
+        return await self._transport.one(Org, "GET", "/v1/org")
+
+    def list(self, limit: int | None = None) -> AsyncIterator[Org]:
+        return self._transport.pages(Org, "/v1/orgs", limit=limit)
+
+    async def update(self, change: OrgChange, *, revision: int | None = None) -> Org:
+        return await self._transport.one(Org, "PATCH", "/v1/org", body=change, revision=revision)
+
+    async def rotate_secret(self, *, forget: bool = False) -> SecretRotation:
+        """Sign links with a new secret; with ``forget`` those that were sent stop working at once."""
+        given = SecretRotationDraft(forget=forget)
+        return await self._transport.one(SecretRotation, "POST", "/v1/org/signing-secret", body=given)
+
+
+class Teams(Noun):
+    async def create(self, draft: TeamDraft, *, idempotency_key: str | None = None) -> Team:
+        return await self._transport.one(
+            Team, "POST", "/v1/teams", body=draft, idempotency_key=idempotency_key
+        )
+
+    async def get(self, ref: str) -> Team:
+        return await self._transport.one(Team, "GET", f"/v1/teams/{quote(ref, safe='')}")
+
+    def list(self, limit: int | None = None) -> AsyncIterator[Team]:
+        return self._transport.pages(Team, "/v1/teams", limit=limit)
+
+    async def update(self, ref: str, change: TeamChange, *, revision: int | None = None) -> Team:
+        return await self._transport.one(
+            Team, "PATCH", f"/v1/teams/{quote(ref, safe='')}", body=change, revision=revision
+        )
+
+    async def delete(self, ref: str) -> None:
+        await self._transport.send("DELETE", f"/v1/teams/{quote(ref, safe='')}")
+
+
+class Members(Noun):
+    async def create(self, draft: MemberDraft, *, idempotency_key: str | None = None) -> Member:
+        return await self._transport.one(
+            Member, "POST", "/v1/members", body=draft, idempotency_key=idempotency_key
+        )
+
+    async def get(self, id: UUID) -> Member:
+        return await self._transport.one(Member, "GET", f"/v1/members/{id}")
+
+    def list(self, limit: int | None = None, role: Role | None = None) -> AsyncIterator[Member]:
+        return self._transport.pages(Member, "/v1/members", limit=limit, role=role)
+
+    async def update(self, id: UUID, change: MemberChange, *, revision: int | None = None) -> Member:
+        return await self._transport.one(Member, "PATCH", f"/v1/members/{id}", body=change, revision=revision)
+
+    def mappings(self, id: UUID, limit: int | None = None) -> AsyncIterator[Mapping]:
+        return self._transport.pages(Mapping, f"/v1/members/{id}/mappings", limit=limit)
+
+    async def login_link(self, id: UUID | None = None) -> LoginLink:
+        """Logs a member in to the dashboard once; without an id, whoever holds the key."""
+        path = "/v1/me/login-links" if id is None else f"/v1/members/{id}/login-links"
+        return await self._transport.one(LoginLink, "POST", path)
+
+
+class Keys(Noun):
+    async def create(self, draft: KeyDraft, *, idempotency_key: str | None = None) -> NewKey:
+        return await self._transport.one(
+            NewKey, "POST", "/v1/keys", body=draft, idempotency_key=idempotency_key
+        )
+
+    async def get(self, id: UUID) -> Key:
+        return await self._transport.one(Key, "GET", f"/v1/keys/{id}")
+
+    def list(self, limit: int | None = None) -> AsyncIterator[Key]:
+        return self._transport.pages(Key, "/v1/keys", limit=limit)
+
+    async def revoke(self, id: UUID) -> Key:
+        return await self._transport.one(Key, "POST", f"/v1/keys/{id}/revoke")
+
+
+class Workers(Noun):
+    async def list(self) -> Sequence[Worker]:
+        """The processes that run jobs. Needs a platform key."""
+        return await self._transport.all(Worker, "/v1/workers")
