@@ -72,7 +72,7 @@ class Plane:
             capture_output=True,
             text=True,
             check=check,
-            timeout=120,
+            timeout=180,
         )
 
     def json(self, *words: str) -> Any:
@@ -83,7 +83,7 @@ class Plane:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    def until(self, look: Callable[[], Any], seconds: float = 60) -> Any:
+    def until(self, look: Callable[[], Any], seconds: float = 120) -> Any:
         """What ``look`` returns, once that is something."""
         deadline = time.monotonic() + seconds
         while not (seen := look()):

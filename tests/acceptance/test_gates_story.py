@@ -22,7 +22,7 @@ def test_one_command_shows_each_mode_of_a_gate(plane: Plane) -> None:
     assert "gate:demo.support/money" in card
     assert "Is this refund owed to the customer?" in card
     plane.approve(job_id)
-    said, _ = demo.communicate(timeout=60)
+    said, _ = demo.communicate(timeout=180)
     assert demo.returncode == 0, said
     place = 0
     for line in (

@@ -35,7 +35,7 @@ class Release:
         return self._plane.asked(self.job_id)
 
     def ends(self) -> tuple[int, str]:
-        said, _ = self._running.communicate(timeout=60)
+        said, _ = self._running.communicate(timeout=180)
         return self._running.returncode, said
 
 
@@ -76,7 +76,7 @@ def test_a_release_stops_and_is_approved_denied_edited_or_expires_and_all_four_a
         cwd=plane.folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert verified.returncode == 0, verified.stdout + verified.stderr
     assert "tested" in verified.stdout
@@ -95,7 +95,7 @@ def test_the_example_of_the_readme_asks_before_it_ships(plane: Plane) -> None:
         input="y\n",
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=180,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "ship {'version': '2.4'}? [y/n]" in ran.stdout

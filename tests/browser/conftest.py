@@ -19,6 +19,10 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, 
 from tests.acceptance.planes import Plane, running
 from tests.browser import chromium
 
+PATIENCE = 30_000
+"""Milliseconds until something that does not happen fails a test: a busy machine is no reason."""
+expect.set_options(timeout=PATIENCE)
+
 DESKTOP = {"width": 1280, "height": 860}
 PHONE = {"width": 390, "height": 844}
 
@@ -107,7 +111,7 @@ class People:
             has_touch=phone,
             java_script_enabled=scripts,
         )
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(PATIENCE)
         self.closing.callback(context.close)
         self.contexts.append(context)
         if scripts:

@@ -197,7 +197,7 @@ def offline(words: list[str], environment: dict[str, str], folder: Path) -> subp
         "CORTEX_KEY": "none",
         "CORTEX_HOME": str(folder),
     }
-    return subprocess.run(words, cwd=folder, env=away, capture_output=True, text=True, timeout=60)
+    return subprocess.run(words, cwd=folder, env=away, capture_output=True, text=True, timeout=180)
 
 
 @pytest.mark.proves("D.198")

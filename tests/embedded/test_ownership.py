@@ -205,5 +205,5 @@ if os.fork() == 0:
 os.wait()
 assert launcher.start() is server
 """
-    subprocess.run([sys.executable, "-c", script, str(directory)], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", script, str(directory)], check=True, timeout=120)
     assert not (directory / "postgres" / "postmaster.pid").exists()
