@@ -24,8 +24,10 @@ AT_ONCE = 48
 # Passed again and again while time goes by; the first time is at a known moment.
 TIMED = ("beat", "find_leased", "find_orphans", "forget_workers", "claim_jobs")
 
-# What only reads, or asks the model; and statements, which a transaction undoes unless it is committed.
-TRACELESS = ("find_leased", "job_journal", "job_past", "model", "statement")
+# What only reads, renews a lease or asks the model; and statements, which a transaction undoes unless it is committed.
+TRACELESS = (
+    "beat", "find_leased", "find_orphans", "forget_workers", "job_journal", "job_past", "model", "statement",
+)  # fmt: skip
 
 
 async def recorded(stage: Stage, run: Run) -> list[str]:

@@ -30,7 +30,7 @@ from cortex_plane.operations import approvals, calls, deadlines
 from tests.clock import Clock
 from tests.conftest import Urls
 from tests.crash.elsewhere import Elsewhere, elsewhere
-from tests.crash.points import apart, extents, without_statements_after
+from tests.crash.points import apart, extents, name, without_statements_after
 from tests.external_gates import desk, gate, governed, question
 from tests.people import World
 
@@ -40,8 +40,11 @@ MATRIX = [
     pytest.param(("retry_with_key", "probe", "fail"), False, id="others-short"),
     pytest.param(("retry_with_key", "probe", "fail"), True, id="others-whole", marks=pytest.mark.soak),
 ]
-"""Every point for one kind; for the others one of those at which the same is left behind."""
-APPROVED = [each if each == "ask_human" else pytest.param(each, marks=pytest.mark.soak) for each in KINDS]
+"""Every point for one kind; for the others those at which it matters how they are settled."""
+APPROVED = [
+    pytest.param("ask_human", False, id="ask_human-short"),
+    *(pytest.param(kind, True, id=f"{kind}-whole", marks=pytest.mark.soak) for kind in KINDS),
+]
 """Approval changes how a call begins, and not how it is settled: one kind tells, and `make soak` runs them all."""
 
 
@@ -141,6 +144,13 @@ async def points(stand: Stand, kind: str, log: Path) -> list[str]:
     return read(log)
 
 
+def around_the_act(passed: Sequence[str]) -> Sequence[str]:
+    """From the answer that lets an agent act to the answer to what it tells of it."""
+    begins, ends = passed.index("act:before#1"), passed.index("act:after#1")
+    assert name(passed[begins - 1]) == name(passed[ends + 2]) == "http"
+    return passed[begins - 1 : ends + 3]
+
+
 async def finished(stand: Stand, kind: str, at: str) -> None:
     """Run again until it ends, as whatever started it would; then count."""
     for _ in range(4):
@@ -166,7 +176,7 @@ async def test_the_agent_dies_anywhere(
     for kind in kinds:
         passed = await points(stand, kind, tmp_path / kind)
         assert {"http:before#1", "http:after#3", "act:before#1", "act:after#1"} <= set(passed)
-        for at in passed if whole else apart(passed, passed):
+        for at in passed if whole else apart(around_the_act(passed), passed):
             stand.begin()
             told = await stand.run(kind, at=at)
             assert told["status"] == -9, (kind, at, told)
@@ -176,8 +186,7 @@ async def test_the_agent_dies_anywhere(
 
 
 @pytest.mark.proves("D.282")
-@extents
-@pytest.mark.parametrize("kind", APPROVED)
+@pytest.mark.parametrize(("kind", "whole"), APPROVED)
 async def test_the_agent_dies_with_what_a_person_approved(
     asking: Stand, kind: str, whole: bool, tmp_path: Path
 ) -> None:
