@@ -76,7 +76,7 @@ def without_statements_after(points: Sequence[str]) -> list[str]:
 def last_transaction(points: Sequence[str]) -> list[str]:
     """Every point of the last transaction: the one that writes what others were read for."""
     commits = [number for number, point in enumerate(points) if point.startswith("commit:after#")]
-    return list(points[commits[-2] :])
+    return list(points[commits[-2] if len(commits) > 1 else 0 :])
 
 
 def around_effects(points: Sequence[str]) -> list[str]:

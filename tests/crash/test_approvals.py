@@ -245,7 +245,10 @@ async def _kill_at_every_statement(stage: Stage, deed: Deed, *, whole: bool) -> 
     assert await process.wait() == 0, process.said()
     assert await _all_or_nothing(stage, deed, run, asked)
     await _finish(stage, deed, run, asked, decided=True)
-    points = process.points() if whole else without_statements_after(process.points())
+    points = process.points()
+    if not whole:
+        # Who is asking, and what was asked, is read before.
+        points = last_transaction(without_statements_after(points))
     last_commit = max(n for n, point in enumerate(points) if point.startswith("commit:before"))
     assert sum(point.startswith("statement:before") for point in points) >= 3
 

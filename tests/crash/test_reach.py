@@ -213,20 +213,21 @@ async def _finish(reaching: Reaching, asked: Asked) -> None:
     await stage.rescued(asked.run)
 
 
+@extents
 @pytest.mark.proves("D.201")
-async def test_killed_at_every_statement(reaching: Reaching) -> None:
+async def test_killed_at_every_statement(reaching: Reaching, whole: bool) -> None:
     # What a standing approval covers is not asked any more, so that deed is the last one.
     assert [label for label, deed in DEEDS.items() if "standing" in deed.more] == [list(DEEDS)[-1]]
     for label, deed in DEEDS.items():
         with naming(label):
-            await _kill_at_every_statement(reaching, deed)
+            await _kill_at_every_statement(reaching, deed, whole=whole)
     acts = [act["payload"]["act"] for act in await reaching.stage.outside.log()]
     for run in reaching.stage.runs:
         assert acts.count(act_name(run.job_id, 0, "a")) == 1, run.label
     await _promises(reaching.stage)
 
 
-async def _kill_at_every_statement(reaching: Reaching, deed: Deed) -> None:
+async def _kill_at_every_statement(reaching: Reaching, deed: Deed, *, whole: bool) -> None:
     stage = reaching.stage
     standing = str(bool(deed.more.get("standing"))).lower()
     policy = POLICY.format(quorum=deed.quorum, standing=standing)
@@ -245,6 +246,9 @@ async def _kill_at_every_statement(reaching: Reaching, deed: Deed) -> None:
     points = process.points()
     last_commit = max(n for n, point in enumerate(points) if point.startswith("commit:before"))
     points = without_statements_after(points)
+    if not whole:
+        # Who is asking, and what was asked, is read before.
+        points = last_transaction(points)
     assert sum(point.startswith("statement:before") for point in points) >= 3
     committed = [p for p in process.points()[last_commit + 1 :] if p in points]
     assert committed
