@@ -27,8 +27,16 @@ import structlog
 from benchmarks.world import World
 
 from cortex_plane.domain.agents import ResourceLimits
+from cortex_plane.domain.approvals import Approval
 from cortex_plane.domain.attempts import Leased
-from cortex_plane.domain.policies import PolicyRow
+from cortex_plane.domain.conversations import Said
+from cortex_plane.domain.credentials import Token
+from cortex_plane.domain.deciding import Opened
+from cortex_plane.domain.effects import ToolCall
+from cortex_plane.domain.gates import GateState
+from cortex_plane.domain.journal import Entry
+from cortex_plane.domain.policies import PolicyRow, Terms
+from cortex_plane.domain.receipts import Decided
 from cortex_plane.domain.scripts import Script
 from cortex_plane.domain.values import adapter
 from cortex_plane.runtime.tools.app import App
@@ -47,6 +55,10 @@ PROVIDER_MODULES = (
     "pydantic_ai.direct", "pydantic_ai.models.anthropic", "pydantic_ai.providers.anthropic", "genai_prices",
 )  # fmt: skip
 MCP_MODULES = ("mcp", "mcp.client.subscriptions", "jsonschema")
+LATE_MODULES = ("cel", "jsonschema_rs")
+LATE_ADAPTERS: tuple[Any, ...] = (
+    Approval, Decided, Entry, GateState, Leased, Opened, PolicyRow, ResourceLimits, Said, Script, Terms, Token, ToolCall,
+)  # fmt: skip
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -205,9 +217,10 @@ if __name__ == "__main__":
     structlog.configure(
         processors=[structlog.processors.format_exc_info, structlog.processors.LogfmtRenderer()]
     )
-    # What a worker imports and makes with its first job takes longer than a victim's life; `cel` brings a terminal toolkit.
-    importlib.import_module("cel")
-    for kind in (ResourceLimits, Script, Leased, PolicyRow):
+    # What is imported and made with a first job or a first decision takes longer than a victim's life.
+    for module in LATE_MODULES:
+        importlib.import_module(module)
+    for kind in LATE_ADAPTERS:
         adapter(kind)
     server = _Server(sys.argv[1], World(sys.argv[2]))
     gc.collect()

@@ -164,7 +164,7 @@ async def test_whoever_goes_on_is_killed_too(stage: Stage, whole: bool) -> None:
             if name(point) in ("advance_job", "tool", "act", "step", "probe")
         ]
         if not whole:
-            points = apart(points[::2], worker.points())
+            points = apart(points, worker.points())[::2]
         reached: list[str] = []
 
         async def kill(point: str) -> None:

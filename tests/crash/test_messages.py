@@ -30,8 +30,8 @@ from tests.operations.approval_racer import follow
 from tests.servers import VAULT
 from tests.storage.leases import Held, call, make_worker, queue
 
-REQUESTS = 20
-IN_THE_MIDDLE = 7
+REQUESTS = 12
+IN_THE_MIDDLE = 5
 TERMS = replace(
     OWNER_DECIDES, timeout_seconds=36_000, reminder_seconds=3600, escalation_seconds=18_000,
     approvers=Approvers(roles=(Role.APPROVER,)), escalations=(Approvers(roles=(Role.OPERATOR,)),),

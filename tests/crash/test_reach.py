@@ -235,14 +235,14 @@ async def _kill_at_every_statement(reaching: Reaching, deed: Deed, *, whole: boo
     # The first decision of an org makes the key that signs receipts; all that is counted here come after it.
     async with stage.world.db.transaction(stage.world.org_id) as tx:
         await signing.signer(stage.world.db, tx)
-    whole = await _ask(reaching, deed, "nothing")
-    before = await _everything(stage, whole.approval)
-    process = await _process(reaching, deed, whole, records=True)
+    alive = await _ask(reaching, deed, "nothing")
+    before = await _everything(stage, alive.approval)
+    process = await _process(reaching, deed, alive, records=True)
     assert await process.wait() == 0, process.said()
-    after = await _everything(stage, whole.approval)
+    after = await _everything(stage, alive.approval)
     assert {name for name in PARTS if before[name] != after[name]} == deed.changes
-    assert await _again(reaching, deed, whole) == deed.again
-    await _finish(reaching, whole)
+    assert await _again(reaching, deed, alive) == deed.again
+    await _finish(reaching, alive)
     points = process.points()
     last_commit = max(n for n, point in enumerate(points) if point.startswith("commit:before"))
     points = without_statements_after(points)
