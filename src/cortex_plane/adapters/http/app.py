@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.types import ASGIApp
 
+from cortex_plane import __version__
 from cortex_plane.adapters import dashboard
 from cortex_plane.adapters.channels.webhooks import WebhookChannel
 from cortex_plane.adapters.http import problems
 from cortex_plane.adapters.http.frame import Frame
+from cortex_plane.adapters.http.mounts import mount
 from cortex_plane.adapters.http.routes import (
     absences,
     agents,
@@ -97,7 +98,7 @@ def create_app(
     """``webhook_channel`` tries webhooks out, and knows which addresses the operator lists."""
     app = FastAPI(
         title="Cortex Plane",
-        version=version("cortex-plane"),
+        version=__version__,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # a redirect would be an answer that the document does not have
@@ -115,19 +116,19 @@ def create_app(
 
 def openapi_document() -> dict[str, Any]:
     """The document without a plane behind it, for the docs."""
-    app = FastAPI(title="Cortex Plane", version=version("cortex-plane"))
+    app = FastAPI(title="Cortex Plane", version=__version__)
     _mount(app)
     return app.openapi()
 
 
 def _mount(app: FastAPI) -> None:
     for noun in NOUNS:
-        app.include_router(noun.router, prefix="/v1")
-    app.include_router(agents.router, include_in_schema=False)  # spec 2's path: /agents/{slug}
-    app.include_router(requests.router, prefix="/api", include_in_schema=False)  # spec 3's paths
-    app.include_router(credentials.spec_paths, prefix="/api", include_in_schema=False)  # spec 1's paths
-    app.include_router(schemas.router)
-    app.include_router(health.router)
+        mount(app, noun.router, "/v1")
+    mount(app, agents.router, in_document=False)  # spec 2's path: /agents/{slug}
+    mount(app, requests.router, "/api", in_document=False)  # spec 3's paths
+    mount(app, credentials.spec_paths, "/api", in_document=False)  # spec 1's paths
+    mount(app, schemas.router)
+    mount(app, health.router)
     problems.install(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
 

@@ -23,6 +23,7 @@ from cortex_plane.adapters.dashboard.routes import (
     standing,
     verify,
 )
+from cortex_plane.adapters.http import mounts
 
 PAGES = (
     inbox, approvals, callback, jobs, atlases, standing, absences, deliveries, login, verify, mail, live, files,
@@ -32,7 +33,7 @@ PAGES = (
 def mount(app: FastAPI) -> None:
     """Add the dashboard. Its routes are for people: the API document does not list them."""
     for each in PAGES:
-        app.include_router(each.router, include_in_schema=False)
+        mounts.mount(app, each.router, in_document=False)
     answer_programs = app.exception_handlers[HTTPException]
 
     async def answer(request: Request, error: Exception) -> Response:
