@@ -74,17 +74,17 @@ $(VENV)/bin/python:
 
 $(VENV)/.runs: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing what the plane needs …"
-	@$(RUN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded]'
+	@$(RUN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]'
 	@touch $@
 
 $(VENV)/.develops: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing what the plane and its tests need …"
-	@$(RUN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,dev]'
+	@$(RUN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
 	@touch $@ $(VENV)/.runs
 
 # Peers pin what we do not, so they and we are measured in an environment of their own.
 $(BENCH)/.ready: pyproject.toml constraints-bench.txt | $(VENV)/bin/python
 	@echo "installing the peers in $(BENCH) …"
 	@$(RUN)/python -m venv $(BENCH) 2>/dev/null || $(PYTHON) -m virtualenv --quiet $(BENCH)
-	@$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-bench.txt -e '.[embedded,bench]'
+	@$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-bench.txt -e '.[all,bench]'
 	@touch $@

@@ -570,7 +570,9 @@ REQUIREMENTS = [
     # Costs
     _R("D.410", "A step, an approval request, a decision, a guarded call, a message and a claim stay within their budgets of round"
        " trips, commits, rows, log bytes, sequential scans and Python calls."),
-    # Gates around every agent that a worker runs (issue 7).
+    _R("D.411", "`pip install cortex-plane` is the client, the guard and the remote commands; whatever needs more names the extra in one"
+       " line."),
+    # Gates around every agent that a worker runs.
     _R("D.360", "A call that a gate stops is refused with the gate's questions, is written down, traced under spec 5's names on the"
        " session's chain and told in events of the same names; after a valid answer the same call runs."),
     _R("D.361", "All calls of a response are judged by what held before it: an answer counts from the next response on, a pass is for one"

@@ -23,6 +23,7 @@ from cortex_plane.domain.errors import (
     Unauthenticated,
     Unavailable,
 )
+from cortex_plane.domain.extras import extra
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -107,7 +108,8 @@ def guarded(main: Callable[P, Any]) -> Callable[P, None]:
     @functools.wraps(main)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            main(*args, **kwargs)
+            with extra("all"):
+                main(*args, **kwargs)
         except CortexError as error:
             fail(error)
         except ValueError as error:
