@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -40,6 +40,14 @@ class Plane:
             text=True,
         )
         self.said = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """A test that fails leaves nothing running."""
+        if self.process.poll() is None:
+            self.end(signal.SIGKILL)
 
     def wait_until_ready(self) -> str:
         assert self.process.stdout is not None

@@ -9,7 +9,6 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from cortex_plane import Client, JobDraft
@@ -40,47 +39,47 @@ def test_work_survives_a_stop_and_a_kill_of_everything(folder: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        first = Plane(folder, CORTEX_PORT=str(port))
-        url = first.wait_until_ready()
-    assert not url.endswith(f":{port}")
-    assert httpx.get(f"{url}/readyz", trust_env=False).status_code == 200
-    assert "cortex_key_" in first.said
-    assert (folder / ".cortex" / "access.json").stat().st_mode & 0o077 == 0
-    assert (folder / ".cortex" / "database.json").stat().st_mode & 0o077 == 0
-    first.cortex("agent", "create", "greeter", "--model", "scripted")
-    greeting = first.json("job", "submit", "greeter")["id"]
-    first.reached(greeting, "COMPLETED")
-    greeted = first.json("job", "show", greeting)
-    assert first.end(signal.SIGINT) == 0
-    assert "stopped" in first.said
+        with Plane(folder, CORTEX_PORT=str(port)) as first:
+            url = first.wait_until_ready()
+            assert not url.endswith(f":{port}")
+            assert first.api.get("/readyz").status_code == 200
+            assert "cortex_key_" in first.said
+            assert (folder / ".cortex" / "access.json").stat().st_mode & 0o077 == 0
+            assert (folder / ".cortex" / "database.json").stat().st_mode & 0o077 == 0
+            first.cortex("agent", "create", "greeter", "--model", "scripted")
+            greeting = first.json("job", "submit", "greeter")["id"]
+            first.reached(greeting, "COMPLETED")
+            greeted = first.json("job", "show", greeting)
+            assert first.end(signal.SIGINT) == 0
+            assert "stopped" in first.said
 
-    second = Plane(folder, CORTEX_PORT="0")
-    second.wait_until_ready()
-    assert "cortex_key_" not in second.said, "a kept key is not shown again"
-    assert second.json("job", "show", greeting) == greeted
-    job_id, receipt = asyncio.run(_pause_after_the_first_step(folder))
-    assert (receipt.changed, receipt.job.holds) == (True, ["operator"])
-    paused = second.reached(job_id, "PAUSED")
-    assert paused["holds"] == ["operator"]
-    before = second.acts(job_id)
-    second.end(signal.SIGKILL)
+    with Plane(folder, CORTEX_PORT="0") as second:
+        second.wait_until_ready()
+        assert "cortex_key_" not in second.said, "a kept key is not shown again"
+        assert second.json("job", "show", greeting) == greeted
+        job_id, receipt = asyncio.run(_pause_after_the_first_step(folder))
+        assert (receipt.changed, receipt.job.holds) == (True, ["operator"])
+        paused = second.reached(job_id, "PAUSED")
+        assert paused["holds"] == ["operator"]
+        before = second.acts(job_id)
+        second.end(signal.SIGKILL)
 
     (folder / ".cortex" / "access.json").unlink()
-    third = Plane(folder, CORTEX_PORT="0")
-    third.wait_until_ready()
-    assert "cortex_key_" in third.said, "a lost key is replaced"
-    assert third.json("me")["platform"] is True
-    assert third.json("job", "show", greeting) == greeted
-    still = third.json("job", "show", job_id)
-    assert (still["status"], still["step_index"]) == ("PAUSED", paused["step_index"])
-    assert third.acts(job_id) == before
-    third.cortex("job", "resume", job_id)
-    third.approve(job_id)
-    ended = third.reached(job_id, "COMPLETED", "FAILED")
-    assert ended["status"] == "COMPLETED", ended
-    assert third.acts(job_id) == ["tag", "deploy"]
-    assert "whole" in third.cortex("audit", "verify")
-    assert third.end(signal.SIGTERM) == 0
+    with Plane(folder, CORTEX_PORT="0") as third:
+        third.wait_until_ready()
+        assert "cortex_key_" in third.said, "a lost key is replaced"
+        assert third.json("me")["platform"] is True
+        assert third.json("job", "show", greeting) == greeted
+        still = third.json("job", "show", job_id)
+        assert (still["status"], still["step_index"]) == ("PAUSED", paused["step_index"])
+        assert third.acts(job_id) == before
+        third.cortex("job", "resume", job_id)
+        third.approve(job_id)
+        ended = third.reached(job_id, "COMPLETED", "FAILED")
+        assert ended["status"] == "COMPLETED", ended
+        assert third.acts(job_id) == ["tag", "deploy"]
+        assert "whole" in third.cortex("audit", "verify")
+        assert third.end(signal.SIGTERM) == 0
 
 
 def test_a_second_start_in_the_same_folder_is_refused_and_disturbs_nothing(plane: Plane) -> None:
