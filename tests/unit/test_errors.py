@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-import cortex_plane.runtime.tools.mcp.connection  # noqa: F401 -- it has an error of its own
+import cortex_plane.client.dialogue  # it has errors of its own
+import cortex_plane.runtime.tools.mcp.connection  # noqa: F401 -- so does it
 from cortex_plane.adapters.http.problems import STATUS, status_of
 from cortex_plane.domain import errors
 from cortex_plane.domain.errors import CortexError

@@ -12,7 +12,7 @@ class MissingExtra(SetupError, ImportError):
     """A package is not installed that an extra brings."""
 
     code = "missing_extra"
-    default_hint = ""
+    default_hint = "Run `pip install 'cortex-plane[all]'`."
 
 
 @contextmanager
@@ -25,5 +25,5 @@ def extra(name: str) -> Iterator[None]:
         if package in ("", "cortex_plane"):
             raise
         raise MissingExtra(
-            f"The package {package} is not installed. Run `pip install 'cortex-plane[{name}]'`."
+            f"The package {package} is not installed. Run `pip install 'cortex-plane[{name}]'`.", hint=""
         ) from error
