@@ -15,7 +15,7 @@ from cortex_plane.domain.simulations import SimulationRequest
 from cortex_plane.domain.tool_confirmations import ConfirmationDraft
 from cortex_plane.domain.tools import Risk
 from cortex_plane.operations import audit, policies, simulations, tool_confirmations, workers
-from cortex_plane.operations.policies import book
+from cortex_plane.operations.policy_book import book
 from cortex_plane.operations.verbs import new_id
 from tests.people import EVERYTHING_GOES, World
 from tests.tool_confirmations import DIGEST, offered, publish

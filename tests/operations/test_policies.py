@@ -26,7 +26,7 @@ from cortex_plane.domain.request_policies import QuorumDraft, RequestPolicy
 from cortex_plane.domain.teams import TeamDraft
 from cortex_plane.domain.tools import OnUncertain, Risk, ToolVersion
 from cortex_plane.operations import agents, audit, jobs, members, policies, steering, teams
-from cortex_plane.operations.policy_book import PolicyBook
+from cortex_plane.operations.policy_book import PolicyBook, request_rows
 from cortex_plane.storage import tools
 from cortex_plane.storage.database import Database
 from tests.operations.rows import digests
@@ -379,8 +379,8 @@ async def test_a_job_keeps_what_its_request_demands_also_when_it_is_submitted_ag
     assert bare.policies is None
     async with world.db.transaction(world.org_id) as tx:
         stored = await tx.value("select policies from job where id = $1", again.id)
-    assert policies.request_rows(stored) == [wanted]
-    assert policies.request_rows(None) == []
+    assert request_rows(stored) == [wanted]
+    assert request_rows(None) == []
 
 
 @pytest.mark.proves("D.59", "D.113")

@@ -16,7 +16,7 @@ import pytest
 
 from cortex_plane.domain.journal import ToolDenied
 from cortex_plane.domain.models import ModelError, Request, Response, TextChunk, Usage, UserTurn
-from cortex_plane.operations.policies import book
+from cortex_plane.operations.policy_book import book
 from cortex_plane.runtime.code.context import Context
 from cortex_plane.runtime.models.backends import Backends
 from cortex_plane.runtime.tools.app import App

@@ -12,7 +12,6 @@ from uuid import UUID
 from cortex_plane.domain.atlases import Atlas
 from cortex_plane.domain.errors import Conflict
 from cortex_plane.domain.gate_index import CompiledAtlases
-from cortex_plane.manifests.atlases import compiled
 from cortex_plane.operations.atlas_weights import weight_of, weight_of_index
 from cortex_plane.operations.manifest_threads import loading
 from cortex_plane.operations.verbs import found
@@ -184,6 +183,8 @@ def read_back(manifest: bytes, digest: str, name: str) -> Atlas:
             hint="Restore the row of this version in `atlas_version` from a backup: sessions that are bound to it go no further"
             " without it. New sessions may be bound to a new version instead.",
         )
+    from cortex_plane.manifests.atlases import compiled  # most sessions have no atlas
+
     return compiled(manifest)
 
 

@@ -1,19 +1,13 @@
-"""What the plane does for itself now and then. Any number of processes may do it at once: who comes second finds it done."""
+"""What the plane does for itself now and then. Any number of processes may do it at once: who comes second finds it done.
+
+The first of them is due half a minute after a process has started. Until then it does without their modules.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from cortex_plane.operations import (
-    atlas_minutes,
-    credentials,
-    events,
-    resolutions,
-    roots,
-    signals,
-    webhooks,
-)
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.migrate import EVENT_MONTHS_AHEAD
 
@@ -34,17 +28,61 @@ async def _partitions(db: Database) -> None:
 
 async def _chunks(db: Database) -> None:
     """Text that an attempt left behind when it died."""
+    from cortex_plane.operations import events
+
     await events.forget_chunks(db)
+
+
+async def _callback_secrets(db: Database) -> None:
+    from cortex_plane.operations import credentials
+
+    await credentials.keep(db)
+
+
+async def _webhooks(db: Database) -> None:
+    from cortex_plane.operations import webhooks
+
+    await webhooks.keep(db)
+
+
+async def _old_signals(db: Database) -> None:
+    from cortex_plane.operations import signals
+
+    await signals.forget(db)
+
+
+async def _untold_signals(db: Database) -> None:
+    from cortex_plane.operations import signals
+
+    await signals.tell_the_rest(db)
+
+
+async def _resolutions(db: Database) -> None:
+    from cortex_plane.operations import resolutions
+
+    await resolutions.forget(db)
+
+
+async def _atlas_minutes(db: Database) -> None:
+    from cortex_plane.operations import atlas_minutes
+
+    await atlas_minutes.forget(db)
+
+
+async def _roots(db: Database) -> None:
+    from cortex_plane.operations import roots
+
+    await roots.keep(db)
 
 
 CHORES = (
     Chore("event partitions", HOUR, _partitions),
     Chore("forgotten chunks", HOUR, _chunks),
-    Chore("callback secrets", HOUR, credentials.keep),
-    Chore("failing webhooks", HOUR, webhooks.keep),
-    Chore("old signals", HOUR, signals.forget),
-    Chore("old resolutions", HOUR, resolutions.forget),
-    Chore("old minutes of atlases", HOUR, atlas_minutes.forget),
-    Chore("untold signals", MINUTE, signals.tell_the_rest),
-    Chore("signed roots", MINUTE, roots.keep),
+    Chore("callback secrets", HOUR, _callback_secrets),
+    Chore("failing webhooks", HOUR, _webhooks),
+    Chore("old signals", HOUR, _old_signals),
+    Chore("old resolutions", HOUR, _resolutions),
+    Chore("old minutes of atlases", HOUR, _atlas_minutes),
+    Chore("untold signals", MINUTE, _untold_signals),
+    Chore("signed roots", MINUTE, _roots),
 )

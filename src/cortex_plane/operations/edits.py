@@ -21,7 +21,7 @@ from cortex_plane.domain.errors import CortexError, Forbidden, InvalidInput
 from cortex_plane.domain.policies import CallFacts, PolicyDecision
 from cortex_plane.domain.schemas import Unusable, compiled, faults
 from cortex_plane.domain.tools import Risk
-from cortex_plane.operations.policies import book, request_rows
+from cortex_plane.operations.policy_book import book, request_rows
 from cortex_plane.operations.verbs import found
 from cortex_plane.storage import approvals
 from cortex_plane.storage.database import Database

@@ -23,7 +23,7 @@ from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.policies import PolicyRow
 from cortex_plane.domain.sessions import SessionKind, SessionStatus
 from cortex_plane.operations import atlas_access
-from cortex_plane.operations.policies import require_members
+from cortex_plane.operations.policy_book import require_members
 from cortex_plane.operations.sessions import agent_for_new_session
 from cortex_plane.operations.verbs import found, new_id, once_only, verb
 from cortex_plane.storage import agents, audit, jobs, sessions

@@ -28,7 +28,7 @@ from cortex_plane.operations import asking, standing_approvals
 from cortex_plane.operations.authorize import Authorization, leaning_on
 from cortex_plane.operations.authorize import authorize as judge
 from cortex_plane.operations.external import not_external
-from cortex_plane.operations.policies import book, request_rows
+from cortex_plane.operations.policy_book import book, request_rows
 from cortex_plane.operations.verbs import found, new_id
 from cortex_plane.storage import calls, sessions
 from cortex_plane.storage.calls import Context, Kept

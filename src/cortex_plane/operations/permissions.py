@@ -21,7 +21,7 @@ from cortex_plane.domain.tools import Risk
 from cortex_plane.operations import gates
 from cortex_plane.operations.authorize import authorize
 from cortex_plane.operations.gates import Gates
-from cortex_plane.operations.policies import book, request_rows
+from cortex_plane.operations.policy_book import book, request_rows
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import resolutions
 from cortex_plane.storage.database import Database

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +13,7 @@ import orjson
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.agents import SkillSettings
 from cortex_plane.domain.audit import Fact
-from cortex_plane.domain.errors import InvalidInput, Stale
+from cortex_plane.domain.errors import Stale
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.policies import CallFacts, PolicyRow
@@ -34,31 +33,10 @@ from cortex_plane.domain.tool_confirmations import Confirmed
 from cortex_plane.domain.tools import Risk, ToolVersion
 from cortex_plane.domain.values import parse, to_json
 from cortex_plane.manifests.policies import Draft, place, policy_faults, read
-from cortex_plane.operations.policy_book import PolicyBook
+from cortex_plane.operations.policy_book import book
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import agents, audit, idempotency, policies, teams, tools
 from cortex_plane.storage.database import Database, Row, Transaction
-
-book = PolicyBook()
-"""What this process has compiled."""
-
-
-def request_rows(stored: Sequence[dict[str, Any]] | None) -> list[PolicyRow]:
-    """The rows that a job brought along, as they are kept with it."""
-    return [parse(PolicyRow, row) for row in stored or ()]
-
-
-async def require_members(tx: Transaction, rows: Sequence[PolicyRow]) -> None:
-    """Whom a request names must be there: better said when it is made than when it asks."""
-    named = {id for row in rows for id in row.named or ()}
-    if not named:
-        return
-    unknown = named - await policies.deciding_members(tx, list(named))
-    if unknown:
-        raise InvalidInput(
-            f"There is no active member with the id {min(unknown)}, who is named as an approver.",
-            hint="Name members by the ids that `cortex member list` shows; guests decide nothing.",
-        )
 
 
 @verb(Permission.POLICY_WRITE)

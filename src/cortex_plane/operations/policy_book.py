@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
-from cortex_plane.domain.errors import NotFound
-from cortex_plane.domain.policies import PolicySet
+from cortex_plane.domain.errors import InvalidInput, NotFound
+from cortex_plane.domain.policies import PolicyRow, PolicySet
 from cortex_plane.domain.policy_engine import CompiledPolicies
 from cortex_plane.domain.policy_files import policy_set
+from cortex_plane.domain.values import parse
 from cortex_plane.storage import policies, tool_confirmations
 from cortex_plane.storage.database import Database, Transaction
 
@@ -97,3 +100,25 @@ async def _version(tx: Transaction) -> str:
     if version is None:
         raise NotFound("There is no such org.", code="org_not_found")
     return version
+
+
+book = PolicyBook()
+"""What this process has compiled."""
+
+
+def request_rows(stored: Sequence[dict[str, Any]] | None) -> list[PolicyRow]:
+    """The rows that a job brought along, as they are kept with it."""
+    return [parse(PolicyRow, row) for row in stored or ()]
+
+
+async def require_members(tx: Transaction, rows: Sequence[PolicyRow]) -> None:
+    """Whom a request names must be there: better said when it is made than when it asks."""
+    named = {id for row in rows for id in row.named or ()}
+    if not named:
+        return
+    unknown = named - await policies.deciding_members(tx, list(named))
+    if unknown:
+        raise InvalidInput(
+            f"There is no active member with the id {min(unknown)}, who is named as an approver.",
+            hint="Name members by the ids that `cortex member list` shows; guests decide nothing.",
+        )

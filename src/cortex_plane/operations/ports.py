@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 from uuid import UUID
 
-from cortex_plane.domain.models import Request, Response, TextChunk, Usage
-from cortex_plane.domain.notifications import Card, Outgoing, Sent
+if TYPE_CHECKING:
+    from cortex_plane.domain.models import Request, Response, TextChunk, Usage
+    from cortex_plane.domain.notifications import Card, Outgoing, Sent
 
 PauseSource = Literal["operator", "approval", "policy"]
 """Who stops a session, and who lets it go on, in the words of spec 4."""

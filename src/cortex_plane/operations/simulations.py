@@ -12,8 +12,8 @@ from cortex_plane.domain.policy_engine import CompiledPolicies
 from cortex_plane.domain.policy_files import PlacedRow, policy_set
 from cortex_plane.domain.simulations import DEFAULT_SECONDS, Replay, Simulation, SimulationRequest
 from cortex_plane.manifests.policies import read
-from cortex_plane.operations.policies import book, examined
-from cortex_plane.operations.policy_book import compiled, load
+from cortex_plane.operations.policies import examined
+from cortex_plane.operations.policy_book import book, compiled, load
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import policies, simulations
 from cortex_plane.storage.database import Database, Transaction

@@ -26,7 +26,7 @@ from cortex_plane.domain.receipts import Stamp
 from cortex_plane.domain.windows import Thread
 from cortex_plane.operations import attempts, standing_approvals
 from cortex_plane.operations.authorize import Authorization, Leaning, authorize, leaning_on
-from cortex_plane.operations.policies import book, request_rows
+from cortex_plane.operations.policy_book import book, request_rows
 from cortex_plane.runtime import receipts, telling
 from cortex_plane.runtime.calls import Call, CallKind, Toolbox, authorized, leans, planned, restored
 from cortex_plane.runtime.gate_tools import with_gate_tools

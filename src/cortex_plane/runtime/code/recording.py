@@ -23,7 +23,7 @@ from cortex_plane.domain.policies import OnDeny
 from cortex_plane.domain.policy_terms import both_terms
 from cortex_plane.operations.authorize import Authorization, authorize
 from cortex_plane.operations.meters import meters
-from cortex_plane.operations.policies import book
+from cortex_plane.operations.policy_book import book
 from cortex_plane.runtime.acting import Acting
 from cortex_plane.runtime.calls import Call, storable, together
 from cortex_plane.runtime.clock import ticks
