@@ -8,7 +8,7 @@ TESTS ?= tests
 # Every process would compile the sources anew, which takes longer than most tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help up example test strain check browser bench profile soak docs clean
+.PHONY: help up example test strain check browser bench profile soak docs lock resolve wheel clean
 .DEFAULT_GOAL := help
 
 help: ## Show what there is
@@ -59,6 +59,15 @@ soak: $(VENV)/.develops $(BENCH)/.ready ## The long campaigns, and what the same
 docs: $(VENV)/.develops ## Write the generated parts of the docs and of the schema anew
 	@$(RUN)/python -m scripts.docs
 	@$(RUN)/python -m scripts.schema
+
+lock: $(VENV)/.runs ## Write requirements.lock: what constraints.txt pins, with the hashes of all files
+	@$(RUN)/python -m scripts.lock
+
+resolve: $(VENV)/.runs ## Install the client alone into an empty environment, beside which frameworks, and try it
+	@$(RUN)/python -m scripts.installs client
+
+wheel: $(VENV)/.runs ## Build wheel and sdist in dist/, and try `cortex up` from the wheel
+	@$(RUN)/python -m scripts.installs wheel
 
 clean: ## Remove the environment and the plane's data in this folder
 	rm -rf $(VENV) $(BENCH) .cortex

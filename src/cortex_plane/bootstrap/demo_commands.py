@@ -13,11 +13,11 @@ from uuid import UUID
 import typer
 
 from cortex_plane.adapters.cli.output import said, short, tell
-from cortex_plane.adapters.cli.plane import run
+from cortex_plane.adapters.cli.plane import home, run
 from cortex_plane.adapters.cli.watching import watch
 from cortex_plane.domain.errors import AlreadyExists, SetupError
+from cortex_plane.domain.extras import extra
 from cortex_plane.domain.jobs import JobDraft, JobStatus
-from cortex_plane.settings import load
 
 if TYPE_CHECKING:
     from cortex_plane.client import Client
@@ -41,7 +41,8 @@ def run_demo(
     ] = None,
 ) -> None:
     """An agent reads and tags a release, and stops before it deploys, until you approve that."""
-    from cortex_plane.bootstrap import demo
+    with extra("all"):
+        from cortex_plane.bootstrap import demo
 
     draft = JobDraft(
         agent=demo.AGENT, payload={"text": version}, policies=demo.sooner(within) if within else []
@@ -59,7 +60,8 @@ def run_gates(
     message: Annotated[str, typer.Argument(help="What the agent is asked to do.")] = "",
 ) -> None:
     """An agent under an atlas: its gates ask it, advise it, look on, and one of them waits for you."""
-    from cortex_plane.bootstrap import demo_gates
+    with extra("all"):
+        from cortex_plane.bootstrap import demo_gates
 
     draft = JobDraft(agent=demo_gates.AGENT, payload={"text": message or demo_gates.MESSAGE})
     job = run(lambda plane: plane.jobs.submit(draft))
@@ -74,7 +76,8 @@ def run_gates(
 @app.command()
 def crash(version: Version = "2.4.0") -> None:
     """Kill a worker with SIGKILL in the middle of a side effect, and see the job resume without repeating it."""
-    from cortex_plane.bootstrap import demo
+    with extra("all"):
+        from cortex_plane.bootstrap import demo
 
     run(lambda plane: _make_agent(plane, demo.draft(crash=True)))
     said("1  a worker of its own starts; no other worker takes this job")
@@ -142,7 +145,7 @@ def _show_acts(job_id: UUID) -> int:
     from cortex_plane.bootstrap import demo
 
     mine = [act for act in demo.acts() if act["job"] == str(job_id)]
-    said(f"what happened to the outside world ({load().home / demo.FOLDER / demo.ACTS}):")
+    said(f"what happened to the outside world ({home() / demo.FOLDER / demo.ACTS}):")
     for act in mine:
         tell(f"   {short(act['act'], 50)} {short(act.get('version', act.get('ticket', '')), 100)}")
     return len([act for act in mine if act["act"] == "deploy"])

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cortex_plane.domain.errors import InvalidInput
+from cortex_plane.domain.extras import extra
 
 VARIABLES = ("args", "tool", "risk", "read_only", "agent", "session_kind", "action_type")
 FUNCTIONS = frozenset(
@@ -56,7 +57,8 @@ _SAMPLE = {
 @functools.cache
 def _cel() -> Any:
     """Imported when a condition is met: it takes long, and most programs meet none."""
-    import cel
+    with extra("server"):
+        import cel
 
     return cel
 

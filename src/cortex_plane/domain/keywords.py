@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from cortex_plane.domain.atlases import Gate, MatchMode
 from cortex_plane.domain.errors import InvalidInput
+from cortex_plane.domain.extras import extra
 from cortex_plane.domain.plain_words import normal
 from cortex_plane.domain.word_index import Text, Words
 
@@ -150,7 +151,8 @@ _TOO_LARGE = "Repeat less, or name fewer characters: [a-z] takes a hundredth of 
 @lru_cache(maxsize=128)
 def expression(pattern: str, *, case_sensitive: bool = True) -> Any:
     """A regular expression of somebody else: it takes time in proportion to the text, and no more room than there is."""
-    import re2  # type: ignore[import-untyped]
+    with extra("server"):
+        import re2  # type: ignore[import-untyped]
 
     options = re2.Options()
     options.log_errors = False

@@ -14,6 +14,7 @@ from cortex_plane.domain.authorization import PolicyVerdict, Role
 from cortex_plane.domain.canonical import canonical, check_text
 from cortex_plane.domain.conditions import MAX_LENGTH, Condition
 from cortex_plane.domain.errors import InvalidInput
+from cortex_plane.domain.extras import MissingExtra
 from cortex_plane.domain.fields import DRAFT, ChannelType, Clearance, JsonObject, Name
 from cortex_plane.domain.policies import MAX_TIMEOUT_SECONDS, OnDeny, PolicyRow, Quorum, RoleVotes, Template
 
@@ -27,8 +28,11 @@ MAX_DETAILS_BYTES = 8 * 1024
 
 
 def check_condition(text: str) -> str:
+    """Here where it can be; the plane checks it in any case."""
     try:
         Condition.of(check_text(text, "when"))
+    except MissingExtra:
+        return text
     except InvalidInput as error:
         raise PydanticCustomError("condition", "{reason}", {"reason": error.message}) from None
     return text

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from cortex_plane.domain.extras import extra
-
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 
@@ -39,9 +37,8 @@ def fingerprint(public_key: bytes) -> str:
 
 def is_signed(public_key: bytes, signature: bytes, body: bytes) -> bool:
     # Most commands never verify anything, and must not wait for this import.
-    with extra("server"):
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, body)

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-import yaml  # type: ignore[import-untyped, unused-ignore]
-
 from cortex_plane.domain.canonical import check_text
 from cortex_plane.domain.errors import InvalidInput, TooLarge
+from cortex_plane.domain.extras import extra
+
+with extra("server"):
+    import yaml  # type: ignore[import-untyped, unused-ignore]
 
 MAX_DEPTH = 20
 MAX_FAULTS = 10

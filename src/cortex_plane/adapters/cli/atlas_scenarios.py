@@ -13,7 +13,6 @@ from rich.text import Text
 from cortex_plane.adapters.cli.files import text_of
 from cortex_plane.adapters.cli.output import AsJson, harmless, tell
 from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.extras import extra
 
 if TYPE_CHECKING:
     from cortex_plane.domain.scenarios import Outcome
@@ -48,9 +47,8 @@ def play_scenarios(
     as_json: AsJson = False,
 ) -> None:
     """Play scenarios under an atlas: which gates fire, what they ask, what is decided. Exits with 1 where one differs."""
-    with extra("server"):
-        from cortex_plane.domain.gate_index import CompiledAtlases
-        from cortex_plane.manifests.atlases import read
+    from cortex_plane.domain.gate_index import CompiledAtlases
+    from cortex_plane.manifests.atlases import read
 
     atlases = CompiledAtlases([read(text_of(file), name=str(file)).atlas for file in files])
     played = [(path, outcome) for path in _paths(files, scenarios) for outcome in _play(atlases, path)]
@@ -85,9 +83,8 @@ def _paths(files: list[Path], named: list[Path] | None) -> list[Path]:
 
 
 def _play(atlases: Any, path: Path) -> list[Outcome]:
-    with extra("server"):
-        from cortex_plane.domain.scenarios import play
-        from cortex_plane.manifests.scenarios import read
+    from cortex_plane.domain.scenarios import play
+    from cortex_plane.manifests.scenarios import read
 
     return [play(atlases, each) for each in read(text_of(path), name=str(path))]
 

@@ -12,7 +12,6 @@ from cortex_plane.adapters.cli.files import text_of
 from cortex_plane.adapters.cli.output import AsJson, harmless, tell
 from cortex_plane.adapters.cli.plane import EXIT_CODES
 from cortex_plane.domain.errors import CortexError, InvalidInput
-from cortex_plane.domain.extras import extra
 
 if TYPE_CHECKING:
     from cortex_plane.domain.atlases import Atlas
@@ -52,8 +51,7 @@ def schema() -> None:
 
 
 def _validated(file: Path) -> dict[str, Any]:
-    with extra("server"):
-        from cortex_plane.manifests.atlases import read  # only this command needs the reader
+    from cortex_plane.manifests.atlases import read  # only this command needs the reader
 
     name = "stdin" if str(file) == "-" else str(file)
     try:
