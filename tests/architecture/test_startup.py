@@ -115,3 +115,17 @@ def test_every_command_has_a_module_with_help(name: str) -> None:
     shown = CliRunner().invoke(app, [name, "--help"])
     assert shown.exit_code == 0
     assert f"Usage: root {name}" in shown.stdout
+
+
+def test_a_missing_package_names_its_extra() -> None:
+    """As in an environment where only the client is installed: nothing finds the database's driver."""
+    program = (
+        "import sys\nsys.modules['structlog'] = None\nsys.argv = ['cortex', 'worker']\n"
+        "from cortex_plane.bootstrap.main import main\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        "error missing_extra: The package structlog is not installed: run `pip install 'cortex-plane[worker]'`."
+    ]

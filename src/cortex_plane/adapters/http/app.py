@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.types import ASGIApp
 
-from cortex_plane import __version__
 from cortex_plane.adapters import dashboard
 from cortex_plane.adapters.channels.webhooks import WebhookChannel
 from cortex_plane.adapters.http import problems
@@ -98,7 +98,7 @@ def create_app(
     """``webhook_channel`` tries webhooks out, and knows which addresses the operator lists."""
     app = FastAPI(
         title="Cortex Plane",
-        version=__version__,
+        version=version("cortex-plane"),
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # a redirect would be an answer that the document does not have
@@ -116,7 +116,7 @@ def create_app(
 
 def openapi_document() -> dict[str, Any]:
     """The document without a plane behind it, for the docs."""
-    app = FastAPI(title="Cortex Plane", version=__version__)
+    app = FastAPI(title="Cortex Plane", version=version("cortex-plane"))
     _mount(app)
     return app.openapi()
 
