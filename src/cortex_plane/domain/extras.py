@@ -25,5 +25,5 @@ def extra(name: str) -> Iterator[None]:
         if package in ("", "cortex_plane"):
             raise
         raise MissingExtra(
-            f"The package {package} is not installed. Run `pip install 'cortex-plane[{name}]'`.", hint=""
+            f"The package {package} is not installed: run `pip install 'cortex-plane[{name}]'`.", hint=""
         ) from error
