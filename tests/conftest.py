@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import inspect
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -74,6 +76,22 @@ def server(request: pytest.FixtureRequest) -> TestServer:
 class Urls:
     app: str
     admin: str
+
+
+@pytest.fixture(autouse=True)
+def own_threads(request: pytest.FixtureRequest) -> None:
+    """All tests share one event loop, so that database connections outlive a test. Threads must not: one that a test left
+    busy would be missing in the next."""
+    if inspect.iscoroutinefunction(request.function):
+        request.getfixturevalue("new_threads")
+
+
+@pytest_asyncio.fixture
+async def new_threads() -> AsyncIterator[None]:
+    threads = ThreadPoolExecutor()
+    asyncio.get_running_loop().set_default_executor(threads)
+    yield
+    threads.shutdown(wait=False, cancel_futures=True)
 
 
 @pytest_asyncio.fixture(scope="session")

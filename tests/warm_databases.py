@@ -62,6 +62,8 @@ select sum(hashtextextended(kind || oid || xmin, 0)) from (
 ) as objects (kind, oid, xmin)
 """
 
+_CLOCK = "select pg_get_functiondef('plane_now'::regproc)"
+
 _OTHERS = """
 select pid, application_name, query from pg_stat_activity
 where datname = current_database() and backend_type = 'client backend' and pid <> all($1::integer[])
@@ -91,7 +93,7 @@ class WarmDatabase:
         warm = cls(server, name)
         warm._sweeper = await asyncpg.connect(server.admin(name))
         await warm._sweeper.execute(_PREPARE)
-        warm._clock = await warm._sweeper.fetchval("select pg_get_functiondef('plane_now'::regproc)")
+        warm._clock = await warm._sweeper.fetchval(_CLOCK)
         warm._schema = await warm._sweeper.fetchval(_SCHEMA)
         return warm
 
@@ -136,9 +138,9 @@ class WarmDatabase:
         )
 
     async def _stop_clock(self) -> None:
-        if await self._sweeper.fetchval("select to_regnamespace('clock') is not null"):
+        if await self._sweeper.fetchval(_CLOCK) != self._clock:
             await self._sweeper.execute(self._clock)
-            await self._sweeper.execute("drop schema clock cascade")
+            await self._sweeper.execute("drop schema if exists clock cascade")
 
     async def _require_no_others(self) -> None:
         own = [connection.get_server_pid() for connection in (self._sweeper, self._admin) if connection]
