@@ -4,6 +4,8 @@ VENV := .venv
 RUN := $(VENV)/bin
 BENCH := .venv-bench
 TESTS ?= tests
+# One more than there are cores: some tests wait for others' processes most of their time.
+TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 
 # Every process would compile the sources anew, which takes longer than most tests.
 unexport PYTHONDONTWRITEBYTECODE
@@ -23,10 +25,10 @@ example: $(VENV)/.runs ## Run one of examples/: make example NAME=release_agent,
 	@$(RUN)/python -m examples.$(NAME) $(if $(AUTO),--auto)
 
 test: check browser ## Everything CI runs: style, types, architecture, tests, the browser's included
-	@$(RUN)/python -m pytest $(TESTS) -q -n auto --dist worksteal
+	@$(RUN)/python -m pytest $(TESTS) -q -n $(TEST_PROCESSES) --dist worksteal
 
 strain: check browser ## The tests while busy loops load every core: what fails then is a race
-	@$(RUN)/python -m scripts.strain $(RUN)/python -m pytest $(TESTS) -q -n auto --dist worksteal
+	@$(RUN)/python -m scripts.strain $(RUN)/python -m pytest $(TESTS) -q -n $(TEST_PROCESSES) --dist worksteal
 
 check: $(VENV)/.develops ## Style, types and the direction of imports
 	@$(RUN)/ruff check --quiet .

@@ -88,9 +88,10 @@ def own_threads(request: pytest.FixtureRequest) -> None:
 
 @pytest_asyncio.fixture
 async def new_threads() -> AsyncIterator[None]:
-    threads = ThreadPoolExecutor()
-    asyncio.get_running_loop().set_default_executor(threads)
+    loop, threads = asyncio.get_running_loop(), ThreadPoolExecutor()
+    loop.set_default_executor(threads)
     yield
+    loop.set_default_executor(ThreadPoolExecutor())  # for the fixtures of tests that are no coroutines
     threads.shutdown(wait=False, cancel_futures=True)
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from cortex_plane.domain.errors import Conflict, NotFound
 from cortex_plane.domain.keywords import MAX_MEMORY
+from cortex_plane.manifests import atlases as manifests
 from cortex_plane.manifests.atlases import read
 from cortex_plane.operations import atlas_book, atlases
 from cortex_plane.operations.atlas_book import AtlasBook
@@ -91,9 +92,9 @@ async def test_the_api_answers_while_a_large_atlas_is_read(
 ) -> None:
     pins = [await pinned(world, version, context_blocks=LARGE) for version in ("1.0.0", "1.0.1")]
     where, name = {
-        "load": (atlas_book, "compiled"),
+        "load": (manifests, "compiled"),
         "publish": (atlases, "read"),
-        "diff": (atlas_book, "compiled"),
+        "diff": (manifests, "compiled"),
     }[door]
     slow = Slow(getattr(where, name))
     monkeypatch.setattr(where, name, slow)
