@@ -84,6 +84,8 @@ class WarmDatabase:
         self._sweeper: Any = None
         self._admin: Any = None
         self._pool: Any = None
+        self._reusable = False
+        """Only a superuser can empty it: with another login every test gets a new database."""
         self._schema: int = 0
         self._clock: str = ""
 
@@ -92,6 +94,11 @@ class WarmDatabase:
         name = await create_database(server)
         warm = cls(server, name)
         warm._sweeper = await asyncpg.connect(server.admin(name))
+        warm._reusable = await warm._sweeper.fetchval(
+            "select rolsuper from pg_roles where rolname = current_user"
+        )
+        if not warm._reusable:
+            return warm
         await warm._sweeper.execute(_PREPARE)
         warm._clock = await warm._sweeper.fetchval(_CLOCK)
         warm._schema = await warm._sweeper.fetchval(_SCHEMA)
@@ -117,7 +124,7 @@ class WarmDatabase:
             return False
         usable = await self._idle()
         await self._require_no_others()
-        if not usable or self.tests >= MOST_TESTS:
+        if not self._reusable or not usable or self.tests >= MOST_TESTS:
             return False
         await self._stop_clock()
         if await self._sweeper.fetchval(_SCHEMA) != self._schema:
