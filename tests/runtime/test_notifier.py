@@ -399,6 +399,15 @@ async def test_whoever_stops_lets_go_of_what_was_not_begun(strict: World, admin:
     assert await admin.fetchval(OPEN) == 5
 
 
+async def test_whoever_stops_while_it_looks_keeps_nothing(strict: World, admin: asyncpg.Connection) -> None:
+    await approvers(strict, admin, "Ann")
+    await copies(admin, await asked_of(strict), 1, 400)
+    for n in range(60):
+        async with notifying(notifier(strict.db, Postbox())):
+            await asyncio.sleep(n / 10_000)
+        assert await admin.fetchval("select count(*) from notification where taken_by is not null") == 0, n
+
+
 async def test_a_poison_message_is_given_up_although_nobody_lived_to_count(
     strict: World, admin: asyncpg.Connection
 ) -> None:

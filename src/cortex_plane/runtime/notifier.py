@@ -69,12 +69,15 @@ class Notifier:
         self._served: dict[str, UUID] = {}
         self._busy: dict[asyncio.Task[None], tuple[str, UUID]] = {}
         """With the channel and the org that hold the place."""
+        self._looking: asyncio.Task[None] | None = None
         self._leaving = False
 
     async def run(self) -> None:
         try:
             while True:
-                await self._look()
+                # Cancelled halfway, a look could take messages that this notifier never hears of.
+                self._looking = asyncio.create_task(self._look())
+                await asyncio.shield(self._looking)
                 await self._rest()
         finally:
             await self._leave()
@@ -107,7 +110,7 @@ class Notifier:
     async def _start(self) -> bool:
         """Fill the free places: one lane of each org at a time, so that nobody takes them all before others were asked."""
         found = False
-        while any([await self._fill(channel) for channel in self._channels]):
+        while not self._leaving and any([await self._fill(channel) for channel in self._channels]):
             found = True
         return found
 
@@ -237,6 +240,9 @@ class Notifier:
     async def _leave(self) -> None:
         """What is on its way may arrive; what was not begun is free for others at once."""
         self._leaving = True
+        if self._looking is not None:
+            await asyncio.wait([self._looking], timeout=LEAVING_SECONDS)
+            self._looking.cancel()
         if not self._busy:
             return
         _, late = await asyncio.wait(self._busy, timeout=LEAVING_SECONDS)
