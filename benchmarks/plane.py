@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -37,7 +38,10 @@ CALL = {"tool": "effect", "arguments": TOOL_ARGUMENTS}
 
 @functools.cache
 def _home() -> Path:
-    return Path(tempfile.mkdtemp(prefix="cortex-bench-login-"))
+    """Where this process keeps the password of its login."""
+    home = tempfile.TemporaryDirectory(prefix="cortex-bench-login-")
+    atexit.register(home.cleanup)
+    return Path(home.name)
 
 
 @dataclass(frozen=True)
