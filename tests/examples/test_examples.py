@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from tests.examples import walking
-from tests.examples.walking import EXAMPLES, ROOT, SECONDS, command, started, walked
+from tests.conftest import Urls
+from tests.examples.walking import EXAMPLES, ROOT, SECONDS, command, database, plane, started, walked
+from tests.people import World
 from tests.providers import Answer, Asked, Provider, anthropic_server, call, calls, openai_server, says
 
 SAID = {
@@ -69,7 +70,8 @@ CODE_AGENT_DID = {
 }
 """Its worker is killed while it packs; what was recorded before is not done again, nor is the courier."""
 
-NAMES = sorted(SAID)
+SUPERVISED = "code_agent"
+"""Needs a plane of its own: it kills its worker, which `cortex up` replaces."""
 OWN_SERVER = "release_agent"
 """Runs on a PostgreSQL of its own, as all do that are started by hand; the others get a database on the tests' server."""
 
@@ -115,14 +117,8 @@ ANSWERS: dict[str, tuple[Callable[[Asked], Answer], list[str]]] = {
 """What a model says, and what then is told: none of it stands in the examples' scripts."""
 
 
-MORE_OF_THE_SAME = {"code_agent": pytest.mark.soak, "mcp_agent": pytest.mark.soak}
+MORE_OF_THE_SAME = dict.fromkeys(("code_agent", "mcp_agent", "support_agent"), pytest.mark.soak)
 """They choose their model as the others do."""
-
-
-@pytest.fixture
-def database() -> Iterator[dict[str, str]]:
-    with walking.database() as settings:
-        yield settings
 
 
 def in_order(lines: list[str], out: str) -> None:
@@ -140,10 +136,30 @@ def test_every_example_is_run_here() -> None:
     assert [name for name in folders if f"(../examples/{name}/README.md)" not in index] == []
 
 
+@pytest.mark.proves("D.288")
+@pytest.mark.parametrize("name", sorted(set(SAID) - {SUPERVISED}))
+async def test_it_runs_with_one_command_on_a_plane_that_is_there(
+    name: str, strict: World, urls: Urls
+) -> None:
+    async with plane(strict, name, urls.app) as settings:
+        require_said(name, await walked(name, **settings))
+
+
 @pytest.mark.proves("D.288", "D.290")
-@pytest.mark.parametrize("name", NAMES)
-async def test_it_runs_with_one_command_and_no_key(name: str, database: dict[str, str]) -> None:
-    out = await walked(name, **database if name != OWN_SERVER else {})
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.soak if name != SUPERVISED else ()) for name in sorted(SAID)],
+)
+async def test_it_runs_with_one_command_and_no_key(name: str) -> None:
+    """The plane is its own; how an example starts one does not depend on which it is."""
+    if name == OWN_SERVER:
+        require_said(name, await walked(name))
+        return
+    async with database() as settings:
+        require_said(name, await walked(name, **settings))
+
+
+def require_said(name: str, out: str) -> None:
     in_order(SAID[name], out)
     if name in ("release_agent", "support_agent", "mcp_agent"):
         assert "model   scripted (stand-in for anthropic:" in out, "it says who answered"
@@ -156,25 +172,37 @@ async def test_it_runs_with_one_command_and_no_key(name: str, database: dict[str
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=MORE_OF_THE_SAME.get(name, ())) for name in sorted(ANSWERS)]
 )
-async def test_a_key_in_the_environment_switches_to_the_provider(name: str, database: dict[str, str]) -> None:
+async def test_a_key_in_the_environment_switches_to_the_provider(
+    name: str, strict: World, urls: Urls
+) -> None:
     answers, told = ANSWERS[name]
     async with anthropic_server() as provider:
         provider.answer = answers
-        keys = {"ANTHROPIC_API_KEY": provider.key, "ANTHROPIC_BASE_URL": provider.url}
-        out = await walked(name, **keys, **database)
+        out = await _walked_with(
+            name, strict, urls, ANTHROPIC_API_KEY=provider.key, ANTHROPIC_BASE_URL=provider.url
+        )
     in_order(told, out)
     assert "stand-in" not in out
     _was_asked(provider)
 
 
 @pytest.mark.proves("D.289")
-async def test_with_only_a_key_to_openai_that_is_asked(database: dict[str, str]) -> None:
+async def test_with_only_a_key_to_openai_that_is_asked(strict: World, urls: Urls) -> None:
     async with openai_server() as provider:
         provider.answer = _release
-        keys = {"OPENAI_API_KEY": provider.key, "OPENAI_BASE_URL": provider.url}
-        out = await walked("release_agent", **keys, **database)
+        out = await _walked_with(
+            "release_agent", strict, urls, OPENAI_API_KEY=provider.key, OPENAI_BASE_URL=provider.url
+        )
     in_order(ANSWERS["release_agent"][1], out)
     _was_asked(provider)
+
+
+async def _walked_with(name: str, world: World, urls: Urls, **keys: str) -> str:
+    if name == SUPERVISED:
+        async with database() as settings:
+            return await walked(name, **settings, **keys)
+    async with plane(world, name, urls.app) as settings:
+        return await walked(name, **settings, **keys)
 
 
 def _was_asked(provider: Provider) -> None:
@@ -183,11 +211,10 @@ def _was_asked(provider: Provider) -> None:
 
 
 @pytest.mark.proves("D.288")
-async def test_without_auto_it_waits_and_goes_on_with_the_command_that_it_shows(
-    database: dict[str, str],
-) -> None:
+async def test_without_auto_it_waits_and_goes_on_with_the_command_that_it_shows() -> None:
+    """As somebody meets it who runs it first: on a plane and a PostgreSQL of its own."""
     words = [word for word in command("release_agent") if word != "--auto"]
-    async with asyncio.timeout(SECONDS), started(*words, **database) as process:
+    async with asyncio.timeout(SECONDS), started(*words) as process:
         assert process.stdout is not None
         out = ""
         while not (
@@ -204,7 +231,13 @@ async def test_without_auto_it_waits_and_goes_on_with_the_command_that_it_shows(
         out += (await process.stdout.read()).decode()
         assert await process.wait() == 0, out
     in_order(
-        ["tool    deploy: completed", "job     COMPLETED", "world   tag 2.4, deploy 2.4 to production"], out
+        [
+            "model   scripted (stand-in for anthropic:",
+            "tool    deploy: completed",
+            "job     COMPLETED",
+            "world   tag 2.4, deploy 2.4 to production",
+        ],
+        out,
     )
 
 

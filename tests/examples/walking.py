@@ -1,4 +1,4 @@
-"""Examples as a reader runs them: the command of the README, in a process of its own, on a plane of its own."""
+"""Examples as a reader runs them: the command of the README, in a process of its own, on its own plane or on another one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.servers import available, fresh_database
+from tests.adapters.streams import serving
+from tests.people import World, apply_policies
+from tests.servers import MASTER_KEY, available, create_database, drop_database
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"
@@ -50,12 +53,32 @@ async def started(*words: str, **more: str) -> AsyncIterator[asyncio.subprocess.
         await process.wait()
 
 
-@contextmanager
-def database() -> Iterator[dict[str, str]]:
+@asynccontextmanager
+async def database() -> AsyncIterator[dict[str, str]]:
     """Settings that spare a plane its own PostgreSQL, where that is not what an example is about."""
     server = available()[0]
-    with fresh_database(server) as name:
+    name = await create_database(server)
+    try:
         yield {"DATABASE_URL": server.app(name), "DATABASE_ADMIN_URL": server.admin(name)}
+    finally:
+        await drop_database(server, name)
+
+
+@asynccontextmanager
+async def plane(world: World, name: str, database_url: str) -> AsyncIterator[dict[str, str]]:
+    """Settings with which an example runs on a plane that is there already: this one, under the example's policies."""
+    policies = EXAMPLES / name / "policies.yaml"
+    if policies.exists():
+        await apply_policies(world.db, world.admin.actor, policies.read_text())
+    with tempfile.TemporaryDirectory(prefix="cortex-example-home-") as home:
+        async with serving(world.db) as served:
+            yield {
+                "CORTEX_URL": served.url,
+                "CORTEX_KEY": world.admin.secret,
+                "CORTEX_HOME": home,
+                "CORTEX_MASTER_KEY": MASTER_KEY,
+                "DATABASE_URL": database_url,
+            }
 
 
 async def walked(name: str, **more: str) -> str:
