@@ -6,17 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.planes import Plane, Plant, migrated_cluster, running
-
-
-@pytest.fixture(scope="session")
-def plant() -> Iterator[Plant]:
-    with migrated_cluster() as plant:
-        yield plant
+from tests.acceptance.planes import Plane, running
 
 
 @pytest.fixture(scope="package")
-def plane(plant: Plant) -> Iterator[Plane]:
+def plane() -> Iterator[Plane]:
     """Its worker may be killed: it is replaced, and adopts jobs soon. Deployments of the demo take their time."""
-    with running("cortex-story-", plant, CORTEX_DEMO_SLOW="1.5", CORTEX_ADOPTION_SECONDS="2") as plane:
+    with running("cortex-story-", CORTEX_DEMO_SLOW="1.5", CORTEX_ADOPTION_SECONDS="2") as plane:
         yield plane

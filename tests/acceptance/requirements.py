@@ -674,10 +674,14 @@ def proofs() -> dict[str, list[str]]:
     """The tests of `make test` that carry a mark for each id, as ``path::function``. What only `make soak` runs proves nothing."""
     found: dict[str, list[str]] = {}
     for path in sorted(TESTS.rglob("test_*.py")):
-        module = ast.parse(path.read_text())
-        if any("pytestmark" in ast.unparse(line) and _SOAK in ast.unparse(line) for line in module.body):
+        text = path.read_text()
+        if "pytest.mark.proves" not in text:
             continue
-        for node in ast.walk(module):
+        module = ast.parse(text)
+        if "pytestmark" in text and any(_soaks_all(line) for line in module.body):
+            continue
+        in_classes = [node for line in module.body if isinstance(line, ast.ClassDef) for node in line.body]
+        for node in [*module.body, *in_classes]:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
                 for name in [] if _only_soak(node) else _marks(node):
                     found.setdefault(name, []).append(f"{path.relative_to(TESTS.parent)}::{node.name}")
@@ -685,6 +689,10 @@ def proofs() -> dict[str, list[str]]:
 
 
 _SOAK = "pytest.mark.soak"
+
+
+def _soaks_all(line: ast.stmt) -> bool:
+    return "pytestmark" in ast.unparse(line) and _SOAK in ast.unparse(line)
 
 
 def _only_soak(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

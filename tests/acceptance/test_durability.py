@@ -13,7 +13,7 @@ from tests.acceptance.planes import Plane
 @pytest.mark.proves("D.30")
 def test_a_killed_worker_is_replaced_and_its_job_finishes_untouched(plane: Plane) -> None:
     first = plane.worker_pid()
-    job = plane.json("job", "submit", "release-demo", "--payload", '{"text": "1.0"}')
+    job = plane.post("/v1/jobs", agent="release-demo", payload={"text": "1.0"})
     plane.approve(job["id"])
     plane.until(lambda: "deploy" in plane.acts(job["id"]))
     os.kill(first, signal.SIGKILL)
@@ -21,7 +21,7 @@ def test_a_killed_worker_is_replaced_and_its_job_finishes_untouched(plane: Plane
     assert ended["status"] == "COMPLETED", ended
     assert plane.acts(job["id"]) == ["tag", "deploy"], "nothing was lost and nothing repeated"
     plane.until(lambda: plane.worker_pid() != first)
-    assert "whole" in plane.cortex("audit", "verify")
+    plane.require_whole_audit()
 
 
 @pytest.mark.proves("D.32")

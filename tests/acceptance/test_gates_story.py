@@ -50,4 +50,4 @@ def test_one_command_shows_each_mode_of_a_gate(plane: Plane) -> None:
     trail = (plane.folder / "gates.jsonl").read_text()
     for fact in ("checkpoint_triggered", "checkpoint_response", "checkpoint_passed", "checkpoint_blocked"):
         assert fact in trail
-    assert "whole" in plane.cortex("audit", "verify")
+    plane.require_whole_audit()

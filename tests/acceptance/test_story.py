@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,11 @@ class Release:
             stderr=subprocess.STDOUT,
             text=True,
         )
+
+    @cached_property
+    def job_id(self) -> str:
         assert self._running.stdout is not None
-        self.job_id = self._running.stdout.readline().split()[1]
+        return self._running.stdout.readline().split()[1]
 
     def asked(self) -> Any:
         return self._plane.asked(self.job_id)
@@ -43,31 +47,27 @@ class Release:
 def test_a_release_stops_and_is_approved_denied_edited_or_expires_and_all_four_are_proven(
     plane: Plane,
 ) -> None:
-    approved = Release(plane, "1.0.0")
+    approved, denied, edited = (Release(plane, version) for version in ("1.0.0", "2.0.0", "3.0.0"))
+    expired = Release(plane, "4.0.0", "--within", "1")
+    jobs = {release.job_id for release in (approved, denied, edited, expired)}
     card = plane.cortex("approval", "show", approved.asked()["id"])
     assert "deployments-need-a-person" in card
     assert "agent says" in card
     plane.cortex("approval", "approve", approved.asked()["id"], "--reason", "tested")
-    code, said = approved.ends()
-    assert (code, "1.0.0 is in production." in said) == (0, True), said
-
-    denied = Release(plane, "2.0.0")
     plane.cortex("approval", "deny", denied.asked()["id"], "--reason", "not on a Friday")
-    code, said = denied.ends()
-    assert (code, "not on a Friday" in said) == (1, True), said
-
-    edited = Release(plane, "3.0.0")
     staging = json.dumps({"version": "3.0.0", "environment": "staging"})
     plane.cortex("approval", "approve", edited.asked()["id"], "--edit", staging)
-    assert edited.ends()[0] == 0
 
-    expired = Release(plane, "4.0.0", "--within", "1")
+    code, said = approved.ends()
+    assert (code, "1.0.0 is in production." in said) == (0, True), said
+    code, said = denied.ends()
+    assert (code, "not on a Friday" in said) == (1, True), said
+    assert edited.ends()[0] == 0
     code, said = expired.ends()
     assert (code, "timed out after 1 second" in said) == (1, True), said
 
-    jobs = {release.job_id for release in (approved, denied, edited, expired)}
     acts = [act for act in plane.world() if act["job"] in jobs and act["act"] == "deploy"]
-    deployed = [(act["version"], act["environment"]) for act in acts]
+    deployed = sorted((act["version"], act["environment"]) for act in acts)
     assert deployed == [("1.0.0", "production"), ("3.0.0", "staging")], "what ran is what was approved"
 
     plane.cortex("audit", "export", "trail.jsonl")

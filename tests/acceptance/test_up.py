@@ -6,14 +6,18 @@ import asyncio
 import json
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cortex_plane import Client, JobDraft
+from cortex_plane.bootstrap import up
+from cortex_plane.bootstrap.main import main
 from cortex_plane.domain.jobs import Receipt
-from tests.acceptance.planes import Plane, Plant, empty_folder
+from tests.acceptance.planes import Plane, empty_folder
+from tests.conftest import Urls
 
 
 @pytest.fixture
@@ -49,14 +53,15 @@ def test_work_survives_a_stop_and_a_kill_of_everything(folder: Path) -> None:
             first.cortex("agent", "create", "greeter", "--model", "scripted")
             greeting = first.json("job", "submit", "greeter")["id"]
             first.reached(greeting, "COMPLETED")
-            greeted = first.json("job", "show", greeting)
+            greeted = first.get(f"/v1/jobs/{greeting}")
+            assert first.json("job", "show", greeting) == greeted
             assert first.end(signal.SIGINT) == 0
             assert "stopped" in first.said
 
     with Plane(folder, CORTEX_PORT="0") as second:
         second.wait_until_ready()
         assert "cortex_key_" not in second.said, "a kept key is not shown again"
-        assert second.json("job", "show", greeting) == greeted
+        assert second.get(f"/v1/jobs/{greeting}") == greeted
         job_id, receipt = asyncio.run(_pause_after_the_first_step(folder))
         assert (receipt.changed, receipt.job.holds) == (True, ["operator"])
         paused = second.reached(job_id, "PAUSED")
@@ -69,11 +74,11 @@ def test_work_survives_a_stop_and_a_kill_of_everything(folder: Path) -> None:
         third.wait_until_ready()
         assert "cortex_key_" in third.said, "a lost key is replaced"
         assert third.json("me")["platform"] is True
-        assert third.json("job", "show", greeting) == greeted
-        still = third.json("job", "show", job_id)
+        assert third.get(f"/v1/jobs/{greeting}") == greeted
+        still = third.get(f"/v1/jobs/{job_id}")
         assert (still["status"], still["step_index"]) == ("PAUSED", paused["step_index"])
         assert third.acts(job_id) == before
-        third.cortex("job", "resume", job_id)
+        third.post(f"/v1/jobs/{job_id}/resume")
         third.approve(job_id)
         ended = third.reached(job_id, "COMPLETED", "FAILED")
         assert ended["status"] == "COMPLETED", ended
@@ -89,21 +94,44 @@ def test_a_second_start_in_the_same_folder_is_refused_and_disturbs_nothing(plane
     assert json.loads(plane.cortex("me", "--json"))["name"] == "Admin"
 
 
+def test_a_wrong_setting_is_named(folder: Path) -> None:
+    ended, said = _refused(Plane(folder, CORTEX_PORT="many"))
+    assert ended == 1, said
+    assert "invalid_setting" in said
+    assert "CORTEX_PORT" in said
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "code"),
     [
-        ("CORTEX_PORT", "many", "invalid_setting"),
         ("DATABASE_URL", "postgresql://nobody@127.0.0.1:9/none", "unavailable"),
         ("CORTEX_HOST", "203.0.113.1", "cannot_listen"),
         ("CORTEX_POSTGRES_BINARIES", "/nonexistent", "embedded_"),
     ],
 )
-def test_a_wrong_setting_is_named(folder: Path, plant: Plant, variable: str, value: str, code: str) -> None:
-    if variable == "CORTEX_HOST":
-        plant(folder)  # the only one that gets as far as a database
-    ended, said = _refused(Plane(folder, **({"CORTEX_PORT": "0"} | {variable: value})))
-    assert ended in (1, 6), said
-    assert code in said
+def test_a_start_that_cannot_succeed_ends_with_the_reason(
+    folder: Path,
+    urls: Urls,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    variable: str,
+    value: str,
+    code: str,
+) -> None:
+    """In this process: it ends before anything is started."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["cortex", "up"])
+    monkeypatch.setattr(up, "configure_logs", lambda *_, **__: None)
+    monkeypatch.delenv("DATABASE_ADMIN_URL", raising=False)
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    if variable == "CORTEX_HOST":  # the only one that gets as far as a database
+        monkeypatch.setenv("DATABASE_URL", urls.app)
+    monkeypatch.setenv("CORTEX_PORT", "0")
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code in (1, 6)
+    assert code in capsys.readouterr().err
 
 
 def _refused(plane: Plane) -> tuple[int, str]:

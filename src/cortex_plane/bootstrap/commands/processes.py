@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,7 +10,18 @@ from cortex_plane.adapters.cli.plane import importing
 from cortex_plane.domain.errors import SetupError
 from cortex_plane.domain.extras import extra
 
+if TYPE_CHECKING:
+    from cortex_plane.settings import Settings
+
 app = typer.Typer()
+
+
+def _settings() -> Settings:
+    """Read before the parts of a plane are imported: a wrong one is named at once."""
+    with importing():
+        from cortex_plane.settings import load
+
+    return load()
 
 
 @app.command()
@@ -20,11 +31,11 @@ def up(
     ] = None,
 ) -> None:
     """Start everything here: PostgreSQL, migrations, the API, a worker, a demo agent. Ctrl-C stops it."""
+    settings = _settings()
     with importing(), extra("all"):
         from cortex_plane.bootstrap.up import up as start_everything
-        from cortex_plane.settings import load
 
-    start_everything(load(), apps or [])
+    start_everything(settings, apps or [])
 
 
 @app.command()
@@ -32,14 +43,13 @@ def api() -> None:
     """Serve the API on a database that is migrated already (DATABASE_URL)."""
     import asyncio
 
+    settings = _settings()
     with importing(), extra("server"):
         from cortex_plane.adapters.telemetry.logs import configure_logs
         from cortex_plane.bootstrap import serving
         from cortex_plane.bootstrap.databases import opened
         from cortex_plane.bootstrap.reaching import reach_of
-        from cortex_plane.settings import load
 
-    settings = load()
     if not settings.database_url:
         raise SetupError(
             "DATABASE_URL is not set.",
@@ -80,14 +90,13 @@ def worker(
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run jobs. Any number of workers on any number of machines; SIGTERM lets them finish or hand back."""
+    settings = _settings()
     with importing(), extra("worker"):
         from cortex_plane.adapters.telemetry.logs import configure_logs
         from cortex_plane.bootstrap.commands.database import app_url
         from cortex_plane.bootstrap.databases import require_home
         from cortex_plane.bootstrap.working import run_worker
-        from cortex_plane.settings import load
 
-    settings = load()
     require_home(settings.home)
     configure_logs(settings.log_level, as_json=settings.log_format == "json")
     if concurrency is not None:
