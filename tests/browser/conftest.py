@@ -126,12 +126,17 @@ class People:
         if message.type == "error" and not re.search(r"status of (401|403|404|409|422)", message.text):
             self.complaints.append(message.text)
 
-    def logged_in(self, member: str | None = None, **device: Any) -> Page:
-        """Somebody in front of their inbox. The link is used without its page, which has a test of its own."""
+    def with_session(self, member: str | None = None, **device: Any) -> Page:
+        """Somebody who has logged in and opened nothing yet. The link is used without its page, which has a test of its own."""
         page = self.somebody(**device)
         link, headers = self.stage.link(member), {"Origin": self.stage.url}
         used = page.context.request.post(link, headers=headers, max_redirects=0)
         assert used.status == 303, used.text()
+        return page
+
+    def logged_in(self, member: str | None = None, **device: Any) -> Page:
+        """Somebody in front of their inbox."""
+        page = self.with_session(member, **device)
         page.goto(self.stage.url)
         expect(page.get_by_role("heading", name="Inbox")).to_be_visible()
         return page

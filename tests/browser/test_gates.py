@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import People, Stage
-from tests.browser.test_inbox import approve, deny_all, require_readable
+from tests.browser.test_inbox import DEVICES, approve, deny_all, require_readable
 
 Picture = Callable[[Page, str], None]
 DEMO = "support-demo"
@@ -41,7 +41,7 @@ def test_pass_a_gate_on_a_phone_and_see_what_gates_did(
     picture(page, "phone-card-gate")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
-    other = people.logged_in()
+    other = people.with_session()
     other.goto(f"{stage.url}/jobs/{job['id']}")
     panel = other.locator("#may")
     expect(panel.get_by_role("heading", name="What it may do now")).to_be_visible()
@@ -119,12 +119,12 @@ def hostile(stage: Stage) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.mark.proves("D.400", "D.401")
-@pytest.mark.parametrize("phone", [False, True], ids=["desktop", "phone"])
+@DEVICES
 def test_hostile_names_and_answers_are_read_and_nothing_more(
     stage: Stage, people: People, picture: Picture, phone: bool
 ) -> None:
     atlas_id, request = hostile(stage)
-    page = people.logged_in(phone=phone)
+    page = people.with_session(phone=phone)
     device = "phone" if phone else "desktop"
     for name, path in {
         "gate-card": f"/approvals/{request['id']}",

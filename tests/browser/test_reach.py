@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from tests.acceptance.planes import Plane
 from tests.browser.conftest import People, Stage, org_of_its_own
-from tests.browser.test_inbox import approve, open_card, require_readable
+from tests.browser.test_inbox import DEVICES, approve, open_card, require_readable
 
 Picture = Callable[[Page, str], None]
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\u202egnp.exe\u200b <b>bold</b>"
@@ -68,7 +68,7 @@ def test_hand_it_on_from_a_phone_without_scripts(
     stage: Stage, people: People, team: dict[str, str], picture: Picture
 ) -> None:
     request = asked(stage, 3)
-    page = people.logged_in(team["Bea"], phone=True, scripts=False)
+    page = people.with_session(team["Bea"], phone=True, scripts=False)
     open_card(page, stage, request)
     picture(page, "phone-escalating-card")
     page.get_by_role("link", name="Hand it on").click()
@@ -101,7 +101,7 @@ def test_two_browsers_meet_a_quorum(
     stage: Stage, people: People, team: dict[str, str], picture: Picture
 ) -> None:
     request = asked(stage, 2)
-    first, second = people.logged_in(team["Bea"]), people.logged_in(team["Cal"], phone=True)
+    first, second = people.with_session(team["Bea"]), people.with_session(team["Cal"], phone=True)
     open_card(second, stage, request)
     expect(second.locator(".card-badges")).to_contain_text("0 of 2 votes")
     open_card(first, stage, request)
@@ -122,7 +122,7 @@ def test_allow_the_next_calls_too(
     stage: Stage, people: People, team: dict[str, str], picture: Picture
 ) -> None:
     request = asked(stage, 3)
-    page = people.logged_in(team["Dot"], phone=True)
+    page = people.with_session(team["Dot"], phone=True)
     open_card(page, stage, request)
     page.locator("#standing > summary").click()
     page.get_by_label("Also allow the next calls").check()
@@ -153,7 +153,7 @@ def test_somebody_goes_away_and_another_decides(
     stage: Stage, people: People, team: dict[str, str], picture: Picture
 ) -> None:
     away = member(stage, "Away", "admin")
-    page = people.logged_in(away, phone=True)
+    page = people.with_session(away, phone=True)
     page.goto(stage.url + "/absences")
     page.get_by_label("Who decides meanwhile").select_option("Cal")
     back = (datetime.now(UTC) + timedelta(days=3)).date().isoformat()
@@ -169,7 +169,7 @@ def test_somebody_goes_away_and_another_decides(
 
 
 @pytest.mark.proves("D.188")
-@pytest.mark.parametrize("phone", [False, True], ids=["desktop", "phone"])
+@DEVICES
 def test_it_can_be_read_and_everything_has_a_name(
     stage: Stage, people: People, team: dict[str, str], picture: Picture, phone: bool
 ) -> None:
@@ -179,7 +179,7 @@ def test_it_can_be_read_and_everything_has_a_name(
     headers = {"Authorization": f"Bearer {key}"}
     handed = stage.api.post(f"/v1/approvals/{request['id']}/delegate", json=hop, headers=headers)
     assert handed.status_code == 200, handed.text
-    page = people.logged_in(team["Cal"], phone=phone)
+    page = people.with_session(team["Cal"], phone=phone)
     device = "phone" if phone else "desktop"
     for name, path in {
         "inbox-reach": "/",
