@@ -168,7 +168,7 @@ async def http(db: Database) -> AsyncIterator[httpx.AsyncClient]:
     """The HTTP application as a server would run it, without a socket."""
     metrics = Metrics()
     app = _application()
-    app.state.db, app.state.metrics, app.state.feed = db, metrics, EventFeed(db)
+    app.state.db, app.state.metrics, app.state.feed = db, metrics, EventFeed(db, poll_seconds=0.05)
     app.state.throttle = Throttle()
     app.state.webhooks = WebhookChannel(resolver=nowhere)
     transport = httpx.ASGITransport(framed(app))

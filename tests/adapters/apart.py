@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,9 @@ import uvicorn
 
 from cortex_plane.adapters.http.app import create_app, framed
 from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.operations.feeds import EventFeed
 from cortex_plane.storage.database import Database
+from tests.listeners import listen
 from tests.servers import VAULT
 
 
@@ -21,9 +22,7 @@ class Apart:
 
     def __init__(self, url: str) -> None:
         self._database = url
-        self._listener = socket.socket()
-        self._listener.bind(("127.0.0.1", 0))
-        self._listener.listen(64)
+        self._listener = listen()
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.requests: list[str] = []
         self.connections: set[tuple[str, int]] = set()
@@ -34,7 +33,7 @@ class Apart:
     async def _serve(self) -> None:
         db = await Database.open(self._database, max_size=8, vault=VAULT)
         metrics = Metrics()
-        app = create_app(db, metrics)
+        app = create_app(db, metrics, EventFeed(db, poll_seconds=0.05))
         inner = framed(app)
 
         async def counted(scope, receive, send):  # type: ignore[no-untyped-def]

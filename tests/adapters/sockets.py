@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,19 +12,19 @@ import uvicorn
 from cortex_plane.adapters.http.app import create_app, framed
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.bootstrap.serving import KEEP_ALIVE_SECONDS
+from cortex_plane.operations.feeds import EventFeed
 from cortex_plane.storage.database import Database
+from tests.listeners import listen
 
 
 @asynccontextmanager
 async def served(db: Database, **more: Any) -> AsyncIterator[tuple[str, uvicorn.Server, asyncio.Task[None]]]:
     """A server as `cortex api` runs it, on a free port."""
     metrics = Metrics()
-    app = framed(create_app(db, metrics))
+    app = framed(create_app(db, metrics, EventFeed(db, poll_seconds=0.05)))
     config = {"timeout_keep_alive": KEEP_ALIVE_SECONDS, "http": "httptools", "lifespan": "off", **more}
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, **config))
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
+    with listen() as listener:
         # Not `serve`, which would take the signals of the tests.
         running = asyncio.create_task(server._serve([listener]))
         yield f"http://127.0.0.1:{listener.getsockname()[1]}", server, running

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.operations.feeds import EventFeed
 from cortex_plane.storage import audit
 from cortex_plane.storage.database import Database
+from tests.listeners import listen
 from tests.people import Person, World
 
 
@@ -45,7 +45,7 @@ async def serving(db: Database, feed: EventFeed | None = None, port: int = 0) ->
         framed(create_app(db, metrics, feed)), log_config=None, access_log=False, lifespan="off"
     )
     server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", port)) as listener:
+    with listen(port) as listener:
         task = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             yield Plane(f"http://127.0.0.1:{listener.getsockname()[1]}", feed, metrics)
@@ -128,7 +128,7 @@ async def reading(
     if last is not None:
         headers["Last-Event-ID"] = str(last)
     async with (
-        httpx.AsyncClient(base_url=plane.url, timeout=30, trust_env=False) as http,
+        httpx.AsyncClient(base_url=plane.url, timeout=30, trust_env=False, verify=False) as http,
         http.stream("GET", path, headers=headers, params=query) as answer,
     ):
         assert answer.status_code == 200, (await answer.aread()).decode()

@@ -8,7 +8,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -35,10 +34,12 @@ from cortex_plane.domain.approvals import Channel, Choice, Decision
 from cortex_plane.domain.effects import Answer, Verdict
 from cortex_plane.domain.jobs import Cancellation, JobStatus
 from cortex_plane.operations import approvals, steering
+from cortex_plane.operations.feeds import EventFeed
 from cortex_plane.storage.database import Database
 from tests.adapters.stages import PATIENT, staging
 from tests.adapters.test_cli import Shell
 from tests.conftest import Urls
+from tests.listeners import listen
 from tests.people import World, apply_policies
 from tests.runtime.planes import call, job_of, make_agent, submit, turn, until, working
 from tests.servers import VAULT
@@ -80,11 +81,9 @@ PAYING = (turn(call("fetch", page=1), text="I look first."), turn(call("pay", am
 @asynccontextmanager
 async def _serving(db: Database) -> AsyncIterator[str]:
     metrics = Metrics()
-    config = uvicorn.Config(
-        framed(create_app(db, metrics)), log_config=None, access_log=False, lifespan="off"
-    )
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    app = framed(create_app(db, metrics, EventFeed(db, poll_seconds=0.05)))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
+    with listen() as listener:
         task = asyncio.create_task(server.serve(sockets=[listener]))
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         server.should_exit = True
