@@ -73,14 +73,16 @@ class Effort:
 
     right: int
     malformed: int
+    every: int = 1
+    """Malformed requests are made up for every so many routes only: others are bent by hand, route by route."""
 
 
 EFFORTS = [
-    pytest.param(Effort(right=4, malformed=2), id="few"),
+    pytest.param(Effort(right=2, malformed=2, every=3), id="few"),
     pytest.param(Effort(right=15, malformed=5), id="many", marks=pytest.mark.soak),
 ]
 ROUNDS = 20
-"""Of requests until one is answered with success: a body of many fields is seldom right in all of them."""
+"""Of requests, each larger than the last, until one is answered with success: a body of many fields is seldom right in all."""
 
 
 @dataclass(frozen=True)
@@ -220,6 +222,7 @@ def _known(stage: Stage, operation: Operation) -> dict[str, list[Any]]:
         "atlas_id": [stage.atlas],
         "from": [stage.atlas_version],
         "atlases": [[], [stage.atlas]],
+        "wait": [0, 0.01],
         "manifest": [plain("com.example.fuzzed", "1"), plain("com.example.fuzzed", "2")],
         **(_DECIDED | {"approval_id": [stage.approval]} if operation.path.endswith("_id}/decide") else {}),
     }
@@ -330,7 +333,7 @@ def test_no_made_up_request_gets_an_answer_outside_the_document(
         with subtests.test(operation.label):
             codes = seen[operation.label] = set()
             for turn in range(ROUNDS):
-                codes |= _fuzz(plane, operation, GenerationMode.POSITIVE, effort.right, turn)
+                codes |= _fuzz(plane, operation, GenerationMode.POSITIVE, effort.right + turn, turn)
                 if _succeeded(codes):
                     break
     unreached = {label: codes for label, codes in seen.items() if not _succeeded(codes)}
@@ -344,7 +347,11 @@ def test_no_malformed_request_gets_an_answer_outside_the_document(
     plane: Plane, part: str, effort: Effort, subtests: pytest.Subtests
 ) -> None:
     """The same with requests that break the document on purpose."""
-    for operation in _operations(plane.document(), part):
-        if any(True for _ in operation.iter_parameters()) or operation.body:
-            with subtests.test(operation.label):
-                _fuzz(plane, operation, GenerationMode.NEGATIVE, effort.malformed)
+    takes_something = [
+        operation
+        for operation in _operations(plane.document(), part)
+        if any(True for _ in operation.iter_parameters()) or operation.body
+    ]
+    for operation in takes_something[:: effort.every]:
+        with subtests.test(operation.label):
+            _fuzz(plane, operation, GenerationMode.NEGATIVE, effort.malformed)
