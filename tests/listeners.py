@@ -34,4 +34,4 @@ class _ShortSleeps:
 
 
 # uvicorn sleeps 0.1 s at a time until it shall stop, and then until its connections are closed: 0.2 s for each test.
-uvicorn.server.asyncio = _ShortSleeps()  # type: ignore[attr-defined]
+uvicorn.server.asyncio = _ShortSleeps()  # type: ignore[assignment, attr-defined]

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import os
 import stat
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
+from unittest import mock
 
 import asyncpg
 import pytest
 import pytest_asyncio
 from benchmarks.trails import fill
+from structlog.testing import capture_logs
 
+from cortex_plane.bootstrap.main import main
 from cortex_plane.domain.members import Role
 from cortex_plane.operations import audit
 from cortex_plane.operations.verbs import new_id
@@ -22,6 +28,18 @@ from cortex_plane.storage.database import Database
 from tests.adapters.sockets import served
 from tests.exports import lines, verdict
 from tests.people import Person, World
+
+
+class Output(io.StringIO):
+    """Standard output that takes bytes, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = io.BytesIO()
+
+    @property
+    def buffer(self) -> BinaryIO:
+        return self.bytes
 
 
 @dataclass(frozen=True)
@@ -36,6 +54,28 @@ class Shell:
             cwd=self.folder, env=clean | {"CORTEX_URL": self.address, "CORTEX_KEY": person.secret},
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
+
+    async def call(self, person: Person, *words: str) -> tuple[int | None, bytes, str]:
+        """The same as `run`, in this process."""
+        out, err = Output(), io.StringIO()
+
+        def call() -> int:
+            try:
+                main()
+            except SystemExit as end:
+                return int(end.code or 0)
+            return 0
+
+        with (
+            capture_logs(),
+            mock.patch.dict(os.environ, {"CORTEX_URL": self.address, "CORTEX_KEY": person.secret}),
+            mock.patch.object(sys, "argv", ["cortex", "audit", "export", *words]),
+            contextlib.chdir(self.folder),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            code = await asyncio.to_thread(call)
+        return code, out.bytes.getvalue(), err.getvalue()
 
     async def run(self, person: Person, *words: str) -> tuple[int | None, bytes, str]:
         """Exit code, standard output, standard error."""
@@ -61,7 +101,7 @@ async def test_the_trail_is_written_to_a_file_or_to_standard_output(shell: Shell
     assert verdict(file.read_bytes()).said == f"{told}: whole\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     for words in ((), ("-",)):
-        code, out, _ = await shell.run(world.admin, *words)
+        code, out, _ = await shell.call(world.admin, *words)
         assert (code, verdict(out).code) == (0, 0)
     code, out, err = await shell.run(world.admin, "-", "--session", str(session))
     assert (code, lines(out)[0]["session"], err) == (0, str(session), "1 chains, 4 entries\n")
@@ -72,11 +112,11 @@ async def test_a_file_that_is_there_stays(shell: Shell, world: World) -> None:
     old.write_text("evidence")
     link.symlink_to(shell.folder / "elsewhere")
     for name in ("old.ndjson", "link.ndjson"):
-        code, _, err = await shell.run(world.admin, name)
+        code, _, err = await shell.call(world.admin, name)
         assert (code, "there already" in err) == (4, True)
     assert old.read_text() == "evidence"
     assert not (shell.folder / "elsewhere").exists()
-    code, _, err = await shell.run(world.admin, "no/such/folder.ndjson")
+    code, _, err = await shell.call(world.admin, "no/such/folder.ndjson")
     assert (code, "cannot be written" in err) == (2, True)
 
 
@@ -87,7 +127,7 @@ async def test_what_is_refused_leaves_no_file(shell: Shell, world: World) -> Non
         (world.admin, ("--session", str(new_id())), 3),
         (world.admin, ("--session", "x"), 2),
     ):
-        code, _, err = await shell.run(person, "trail.ndjson", *words)
+        code, _, err = await shell.call(person, "trail.ndjson", *words)
         assert (code, bool(err)) == (expected, True)
         assert "Traceback" not in err
         assert not (shell.folder / "trail.ndjson").exists()

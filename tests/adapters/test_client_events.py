@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from cortex_plane import Client, CortexError
+from cortex_plane.client import events as reconnecting
 from cortex_plane.domain.errors import NotFound, TooMany, Unauthenticated, Unavailable
 from cortex_plane.domain.jobs import Cancellation, JobDraft
 from cortex_plane.domain.members import Role
@@ -20,6 +21,12 @@ from tests.adapters.streams import append, serving
 from tests.people import World
 
 UNKNOWN = UUID("01936f3a-0000-7000-8000-000000000000")
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients come back sooner than they would."""
+    monkeypatch.setattr(reconnecting, "FIRST_PAUSE", 0.05)
 
 
 def reading(events: Any, count: int) -> asyncio.Task[list[int]]:

@@ -372,7 +372,7 @@ async def test_only_where_nobody_is_there_the_address_is_to_blame(
 @pytest.mark.parametrize("where", ["on_mail", "on_recipient", "on_data"])
 async def test_a_server_that_hangs_is_given_up_and_replaced(where: str) -> None:
     async with mail_server() as server:
-        channel = mailing(server, timeout=2)
+        channel = mailing(server, timeout=1)
         getattr(server, where).append("hang")
         with pytest.raises(TryAgain, match="does not answer in time"):
             await channel.send(outgoing())

@@ -16,6 +16,7 @@ import pytest_asyncio
 
 from cortex_plane import Client, ToolError
 from cortex_plane.adapters.http import waiting
+from cortex_plane.client import dialogue
 from cortex_plane.client.dialogue import CallFailed, TimedOut
 from cortex_plane.domain.approvals import Approval, ApprovalStatus, Channel, Choice, Decision
 from cortex_plane.domain.calls import CallDraft, CallShown, ExternalCall, Next
@@ -236,7 +237,7 @@ class Way(httpx.AsyncBaseTransport):
     """The way to the plane, with things in it."""
 
     def __init__(self) -> None:
-        self.inner = httpx.AsyncHTTPTransport()
+        self.inner = httpx.AsyncHTTPTransport(verify=False)
         self.refusals: dict[tuple[str, str], list[int]] = {}
         """By method and end of the path: how the next ones are answered before they arrive."""
         self.holds = ""
@@ -280,7 +281,10 @@ async def test_a_plane_that_is_busy_is_asked_again(apart: Apart, strict: World) 
 
 
 @pytest.mark.proves("D.281")
-async def test_too_many_who_wait_are_asked_to_wait_and_do(apart: Apart, strict: World) -> None:
+async def test_too_many_who_wait_are_asked_to_wait_and_do(
+    apart: Apart, strict: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dialogue, "HELD_SECONDS", 0.05)
     way = Way()
     async with Client(apart.url, strict.service.secret, transport=way) as careful:
 

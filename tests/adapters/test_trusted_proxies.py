@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from cortex_plane.domain.errors import SetupError
 from cortex_plane.operations import browser_sessions
 from cortex_plane.settings import load
+from tests.adapters.sockets import served
 from tests.conftest import Urls
 from tests.people import World
 from tests.servers import MASTER_KEY
@@ -23,16 +26,37 @@ from tests.servers import MASTER_KEY
     [(None, True), ("10.0.0.7", False), ("10.0.0.7, 127.0.0.0/8", True), ("*", True)],
 )
 async def test_a_proxy_is_believed_where_it_was_named(
-    world: World, urls: Urls, trusted: str | None, believed: bool
+    world: World, urls: Urls, trusted: str | None, believed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tests are the proxy, on 127.0.0.1; the cookie tells what the plane took the connection for."""
+    monkeypatch.delenv("CORTEX_TRUSTED_PROXIES", raising=False)
+    if trusted is not None:
+        monkeypatch.setenv("CORTEX_TRUSTED_PROXIES", trusted)
+    # A process of its own shows that it takes the setting, where that is not the default.
+    serving = _process(urls) if trusted == "10.0.0.7" else _here(world)
+    async with serving as url:
+        link = await browser_sessions.issue_own_login_link(world.db, world.admin.actor)
+        async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as http:
+            answer = await http.post(link.url_path, headers={"X-Forwarded-Proto": "https"})
+        assert answer.status_code == 303, answer.text
+        assert ("Secure" in answer.headers["Set-Cookie"]) is believed
+
+
+@contextlib.asynccontextmanager
+async def _here(world: World) -> AsyncIterator[str]:
+    async with served(world.db, forwarded_allow_ips=load().trusted_proxies) as (url, _, _):
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def _process(urls: Urls) -> AsyncIterator[str]:
     environment = {
-        k: v for k, v in os.environ.items() if not k.startswith(("CORTEX_", "DATABASE_", "FORWARDED_"))
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("CORTEX_", "DATABASE_", "FORWARDED_")) or k == "CORTEX_TRUSTED_PROXIES"
     }
     environment |= {"DATABASE_URL": urls.app, "CORTEX_PORT": "0", "CORTEX_LOG_LEVEL": "warning"}
     environment["CORTEX_MASTER_KEY"] = MASTER_KEY
-    if trusted is not None:
-        environment["CORTEX_TRUSTED_PROXIES"] = trusted
     server = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "cortex_plane", "api",
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -41,11 +65,7 @@ async def test_a_proxy_is_believed_where_it_was_named(
     try:
         said = (await server.stdout.readline()).decode()
         assert said.startswith("serving on http"), said
-        link = await browser_sessions.issue_own_login_link(world.db, world.admin.actor)
-        async with httpx.AsyncClient(base_url=said.split()[-1], trust_env=False) as http:
-            answer = await http.post(link.url_path, headers={"X-Forwarded-Proto": "https"})
-        assert answer.status_code == 303, answer.text
-        assert ("Secure" in answer.headers["Set-Cookie"]) is believed
+        yield said.split()[-1]
     finally:
         server.terminate()
         await server.wait()

@@ -293,7 +293,7 @@ async def test_only_a_few_pings_are_on_their_way_at_once(monkeypatch: pytest.Mon
     monkeypatch.setattr(webhook_channel, "PING_PATIENCE", 0.05)
     async with receiving() as receiver:
         receiver.default = Reply(silent=True)
-        channel = channel_to(receiver, timeout=3)
+        channel = channel_to(receiver, timeout=1.5)
         target = outgoing(receiver.url).target
         tried = await asyncio.gather(
             *(channel.ping(target, ID) for _ in range(3 * PINGS_AT_ONCE)), return_exceptions=True
@@ -321,7 +321,7 @@ async def test_of_a_large_answer_little_is_read_and_it_counts() -> None:
 async def test_a_yes_whose_text_never_ends_is_a_yes() -> None:
     async with receiving() as receiver:
         receiver.default = Reply(200, {"Content-Length": "100"}, b"so far", endless=True)
-        await channel_to(receiver, timeout=2).send(outgoing(receiver.url))
+        await channel_to(receiver, timeout=1).send(outgoing(receiver.url))
 
 
 @pytest.mark.proves("D.144")
