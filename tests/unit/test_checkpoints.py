@@ -54,6 +54,7 @@ from tests.checkpoints import (
     sealed,
     tool,
 )
+from tests.properties import holds_for
 
 Edit = Callable[[dict[str, Any]], object]
 T = CorruptionType
@@ -100,7 +101,7 @@ def refusal(text: str | bytes, mac: bytes | None, **changes: Any) -> CheckpointC
 # Sealing and opening
 
 
-@given(CHECKPOINTS)
+@holds_for(CHECKPOINTS, few=30, many=300)
 def test_what_was_sealed_is_opened(checkpoint: Checkpoint) -> None:
     made = sealed(checkpoint)
     again = opened(made.text, made.mac)
@@ -108,7 +109,7 @@ def test_what_was_sealed_is_opened(checkpoint: Checkpoint) -> None:
     assert sealed(again) == made
 
 
-@given(CHECKPOINTS)
+@holds_for(CHECKPOINTS, few=30, many=300)
 def test_the_seal_is_what_it_says(checkpoint: Checkpoint) -> None:
     made = sealed(checkpoint)
     blob = orjson.loads(made.text)
@@ -122,8 +123,8 @@ def test_the_seal_is_what_it_says(checkpoint: Checkpoint) -> None:
 PUBLISHED = jsonschema_rs.validator_for(schema(), validate_formats=True)
 
 
-@given(CHECKPOINTS)
 @pytest.mark.proves("S1.1")
+@holds_for(CHECKPOINTS, few=30, many=300)
 def test_the_published_schema_accepts_whatever_is_sealed(checkpoint: Checkpoint) -> None:
     PUBLISHED.validate(orjson.loads(sealed(checkpoint).text))
 
@@ -523,7 +524,7 @@ def test_the_schema_given_away_is_a_copy() -> None:
     assert jsonschema_rs.meta.is_valid(schema())
 
 
-@given(st.dictionaries(st.text(max_size=5), VALUES, max_size=3))
+@holds_for(st.dictionaries(st.text(max_size=5), VALUES, max_size=3), few=30, many=300)
 def test_no_object_whatever_opens_or_breaks_the_opening(blob: dict[str, Any]) -> None:
     with pytest.raises(CheckpointCorrupt):
         opened(canonical({key: value for key, value in blob.items() if "\x00" not in key}), b"")

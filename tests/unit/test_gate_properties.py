@@ -29,6 +29,7 @@ from cortex_plane.domain.gates import GatedCall, Ruling, kept_state, state_of
 from cortex_plane.domain.gating import judge
 from cortex_plane.domain.tools import Risk
 from cortex_plane.domain.trace import TraceType
+from tests.crash.points import extents
 from tests.gates import ATLAS, Life, atlas, call, capability, gate, human, policy
 
 TELL = Mode.ADVISORY
@@ -261,15 +262,19 @@ class Frugal(Sessions):
         super().say(words)
 
 
+@extents
 @pytest.mark.proves("D.355", "S5.20")
-def test_no_sequence_of_events_lets_a_gated_call_through_without_its_gates() -> None:
+def test_no_sequence_of_events_lets_a_gated_call_through_without_its_gates(whole: bool) -> None:
     run_state_machine_as_test(
-        Sessions, settings=settings(max_examples=80, stateful_step_count=40, deadline=None)
+        Sessions,
+        settings=settings(max_examples=400 if whole else 25, stateful_step_count=40, deadline=None),
     )
 
 
+@extents
 @pytest.mark.proves("D.342", "D.355")
-def test_nor_does_a_budget() -> None:
+def test_nor_does_a_budget(whole: bool) -> None:
     run_state_machine_as_test(
-        Frugal, settings=settings(max_examples=20, stateful_step_count=30, deadline=None)
+        Frugal,
+        settings=settings(max_examples=100 if whole else 10, stateful_step_count=30, deadline=None),
     )

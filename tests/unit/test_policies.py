@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cortex_plane.domain.authorization import STRICTNESS, PolicyVerdict
@@ -35,6 +35,7 @@ from cortex_plane.domain.policies import (
 from cortex_plane.domain.policy_engine import CompiledPolicies
 from cortex_plane.domain.policy_index import LevelIndex
 from cortex_plane.domain.tools import Risk
+from tests.properties import holds_for
 
 ALLOW, DENY, ASK = PolicyVerdict.ALLOW, PolicyVerdict.DENY, PolicyVerdict.REQUIRES_APPROVAL
 TEAM, PARENT = UUID(int=1), UUID(int=2)
@@ -679,8 +680,7 @@ def naive(rows: Sequence[PolicyRow], facts: CallFacts) -> list[PolicyRow]:
 
 
 @pytest.mark.proves("D.55")
-@settings(max_examples=100, deadline=None)
-@given(rows=_ROWS, facts=_FACTS)
+@holds_for(rows=_ROWS, facts=_FACTS, few=40, many=600)
 def test_the_index_finds_what_a_plain_walk_finds(rows: tuple[PolicyRow, ...], facts: CallFacts) -> None:
     told = CompiledPolicies(PolicySet(org=rows)).explain(facts)
     matched = [one.name for one in told.considered if one.matched]
@@ -712,8 +712,7 @@ def is_no_looser(one: PolicyDecision, than: PolicyDecision) -> bool:
 
 
 @pytest.mark.proves("D.51", "D.113")
-@settings(max_examples=150, deadline=None)
-@given(policies=_SETS, facts=_CALLS, request=_REQUESTS)
+@holds_for(policies=_SETS, facts=_CALLS, request=_REQUESTS, few=40, many=600)
 def test_no_request_loosens_anything(
     policies: PolicySet, facts: CallFacts, request: tuple[PolicyRow, ...]
 ) -> None:
@@ -722,8 +721,7 @@ def test_no_request_loosens_anything(
 
 
 @pytest.mark.proves("D.51", "D.110")
-@settings(max_examples=150, deadline=None)
-@given(policies=_SETS, facts=_CALLS, request=_REQUESTS)
+@holds_for(policies=_SETS, facts=_CALLS, request=_REQUESTS, few=40, many=600)
 def test_ceiling_and_final_rows_hold_whatever_else_is_written(
     policies: PolicySet, facts: CallFacts, request: tuple[PolicyRow, ...]
 ) -> None:
@@ -824,8 +822,7 @@ def is_within(channels: tuple[str, ...] | None, limit: tuple[str, ...] | None) -
 
 
 @pytest.mark.proves("D.53", "D.51")
-@settings(max_examples=150, deadline=None)
-@given(policies=_UNSURE_SETS, facts=_CALLS, request=_REQUESTS)
+@holds_for(policies=_UNSURE_SETS, facts=_CALLS, request=_REQUESTS, few=40, many=600)
 def test_where_nobody_can_tell_the_verdict_is_no_looser_than_any_that_could_be_meant(
     policies: PolicySet, facts: CallFacts, request: tuple[PolicyRow, ...]
 ) -> None:
@@ -839,8 +836,7 @@ def test_where_nobody_can_tell_the_verdict_is_no_looser_than_any_that_could_be_m
 
 
 @pytest.mark.proves("D.111")
-@settings(max_examples=100, deadline=None)
-@given(policies=_SETS, facts=_CALLS, request=_REQUESTS)
+@holds_for(policies=_SETS, facts=_CALLS, request=_REQUESTS, few=40, many=600)
 def test_every_step_asks_somebody_new_and_none_comes_before_the_request(
     policies: PolicySet, facts: CallFacts, request: tuple[PolicyRow, ...]
 ) -> None:
@@ -857,8 +853,7 @@ def test_every_step_asks_somebody_new_and_none_comes_before_the_request(
         asked |= new
 
 
-@settings(max_examples=60, deadline=None)
-@given(policies=_SETS, facts=_CALLS, request=_REQUESTS)
+@holds_for(policies=_SETS, facts=_CALLS, request=_REQUESTS, few=40, many=600)
 def test_terms_are_whole_and_an_explanation_says_what_happens(
     policies: PolicySet, facts: CallFacts, request: tuple[PolicyRow, ...]
 ) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cortex_plane.domain.audit import GENESIS, AuditEntry, ChainHead, chain_hash
@@ -24,6 +23,7 @@ from cortex_plane.domain.audit_exports import ExportWriter
 from cortex_plane.domain.canonical import canonical
 from tests.exports import SCRIPT, lines, sealed, spelled, verdict
 from tests.proofs import by_the_plane
+from tests.properties import holds_for
 
 ORG = UUID(int=5)
 SESSIONS = [UUID(int=7), UUID(int=8)]
@@ -298,8 +298,7 @@ _ENTRIES = [n for n, line in enumerate(_lines) if line.startswith(b'{"type":"ent
 
 
 @pytest.mark.proves("D.82")
-@settings(max_examples=400, deadline=None)
-@given(st.data())
+@holds_for(st.data(), few=150, many=2000)
 def test_any_single_byte_that_was_changed_is_found(data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(EXPORT) - 1))
     byte = data.draw(st.integers(0, 255).filter(lambda value: value != EXPORT[place]))
@@ -310,8 +309,7 @@ def test_any_single_byte_that_was_changed_is_found(data: st.DataObject) -> None:
 
 
 @pytest.mark.proves("D.82")
-@settings(max_examples=600, deadline=None)
-@given(st.data())
+@holds_for(st.data(), few=200, many=2000)
 def test_any_single_byte_of_an_entry_is_found_under_a_trailer_that_fits(data: st.DataObject) -> None:
     assert _resealed(b"".join(_lines[:-1])) == EXPORT
     number = data.draw(st.sampled_from(_ENTRIES))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cortex_plane.domain import tokens
@@ -34,6 +34,7 @@ from cortex_plane.domain.windows import (
     filled,
     shortened,
 )
+from tests.properties import holds_for
 
 words = st.text(min_size=1, max_size=400)
 long_words = st.builds(
@@ -78,8 +79,9 @@ def size(turns: Sequence[Turn]) -> int:
     return sum(map(tokens.of_turn, turns))
 
 
-@settings(max_examples=150, deadline=None)
-@given(
+@holds_for(
+    few=40,
+    many=600,
     said=st.lists(units(), min_size=1, max_size=30),
     budget=st.integers(1_000, 6_000),
     turns=st.integers(4, 40),
@@ -153,8 +155,9 @@ def test_a_task_that_no_window_holds_takes_all_of_it() -> None:
     assert budget.tokens * 3 // 4 < tokens.of_turn(told) <= budget.tokens
 
 
-@settings(max_examples=100, deadline=None)
-@given(turns=st.lists(units(), min_size=1, max_size=6), allowed=st.integers(1_200, 3_000))
+@holds_for(
+    turns=st.lists(units(), min_size=1, max_size=6), allowed=st.integers(1_200, 3_000), few=40, many=600
+)
 def test_what_is_too_large_is_shortened_and_says_so(turns: list[list[Turn]], allowed: int) -> None:
     whole = [turn for unit in turns for turn in unit]
     short = shortened(whole, allowed)
