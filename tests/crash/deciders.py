@@ -1,7 +1,10 @@
-"""What a process of its own does to an approval before it dies: each is one verb of the plane."""
+"""What a process of its own does before it dies: each is one verb of the plane."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -10,10 +13,12 @@ from cortex_plane.domain.approvals import Channel, Choice, Decision, DelegationD
 from cortex_plane.domain.credentials import TokenDecision
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.jobs import Cancellation
+from cortex_plane.domain.notifications import Card, Outgoing, Sent
 from cortex_plane.domain.signals import SignalDraft
 from cortex_plane.domain.standing_approvals import StandingDraft
 from cortex_plane.operations import approvals, credentials, deadlines, keys, signals, steering
 from cortex_plane.operations.verbs import new_id
+from cortex_plane.runtime.notifier import Notifier
 from cortex_plane.storage.database import Database
 from tests.operations.approval_racer import follow
 
@@ -62,3 +67,32 @@ async def send_signal(db: Database, given: dict[str, Any]) -> None:
     draft = SignalDraft(name=given["name"], key=given["key"], payload=given["payload"])
     once = Once(key=given["once"], fingerprint=b"the same") if given.get("once") else None
     await signals.send(db, actor, draft, once, at_once=given.get("at_once", 1000))
+
+
+class FileChannel:
+    """Writes a line for each message; what was written stays, whoever dies."""
+
+    channel_type = "email"
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def concerns(self, card: Card, shown: Mapping[str, Any]) -> bool:
+        return card.status != shown.get("status")
+
+    async def send(self, outgoing: Outgoing) -> Sent:
+        card = outgoing.content
+        assert isinstance(card, Card)
+        with self._path.open("a") as file:
+            file.write(
+                f"{outgoing.target.address} {outgoing.id} {outgoing.version} {card.status} {card.action}\n"
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        return Sent(message_ref=str(outgoing.id), shown={"status": card.status.value})
+
+
+async def deliver(db: Database, given: dict[str, Any]) -> None:
+    notifier = Notifier(db, [FileChannel(Path(given["file"]))], "https://plane.example")
+    while await notifier.turn():
+        pass

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
 
 import asyncpg
 import pytest
@@ -32,7 +28,6 @@ from tests.notifications import copies
 from tests.people import Person, World, apply_policies
 from tests.runtime.planes import whole
 
-ROOT = Path(__file__).parent.parent.parent
 OPEN = "select count(*) from notification where status = 'pending'"
 
 
@@ -126,51 +121,6 @@ async def test_what_waits_for_its_next_try_does_not_hold_up_what_is_behind_it(
     await drain(sending)
     assert len(box.received) == 4
     assert box.received[-1].content.approval_id == asked.id  # type: ignore[union-attr]
-
-
-@pytest.mark.proves("D.124")
-@pytest.mark.parametrize(
-    "point",
-    ["claim_notifications:after#1", "commit:before#2", "commit:after#2", "record_delivery:before#2",
-     "record_delivery:after#2"],
-)  # fmt: skip
-async def test_killed_anywhere_nothing_is_lost_and_at_most_one_comes_twice(
-    strict: World, urls: Urls, admin: asyncpg.Connection, tmp_path: Path, point: str
-) -> None:
-    await approvers(strict, admin, "Ann")
-    asked = await asked_of(strict)
-    await copies(admin, asked, 1, 3)
-    clock = await Clock.install(admin, asked.requested_at + timedelta(hours=1))
-    file = tmp_path / "sent"
-    file.touch()
-    assert await _run(urls, file, point) == -signal.SIGKILL
-    killed_at = len(file.read_text().splitlines())
-    assert await _run(urls, file) == 0
-    if point != "record_delivery:after#2":
-        assert len(file.read_text().splitlines()) == killed_at, "the dead one has it for a minute"
-    await clock.advance(timedelta(seconds=61))
-    assert await _run(urls, file) == 0
-    lines = [line.split(" ", 4)[4] for line in file.read_text().splitlines()]
-    assert len(set(lines)) == 4
-    assert len(lines) <= 5, "only what was on its way may come twice"
-    once = list(dict.fromkeys(lines))
-    assert once[1:] == ["number 1", "number 2", "number 3"]
-    assert await admin.fetchval("select count(*) from notification where status = 'delivered'") == 4
-    assert await whole(strict)
-
-
-async def _run(urls: Urls, file: Path, crash_at: str | None = None) -> int:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        **({"CORTEX_CRASH_AT": crash_at} if crash_at else {}),
-    }
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.runtime.notifier_process", urls.app, str(file), env=environment, cwd=ROOT,
-        stdout=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
-    async with asyncio.timeout(60):
-        return await process.wait()
 
 
 @pytest.mark.proves("D.124")
