@@ -19,12 +19,14 @@ from cortex_plane.operations import agents, attempts, audit, jobs, steering, wor
 from cortex_plane.runtime.models.backends import Backends
 from cortex_plane.runtime.models.scripted import ScriptedModel
 from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.worker import Worker, WorkerSettings, attempt_of
+from cortex_plane.runtime.worker import STEADY_BEATS, Worker, WorkerSettings, attempt_of
 from cortex_plane.storage.database import NOBODY, Database
 from tests.people import World
 
 KEY = bytes(range(32))
 FAST = WorkerSettings(poll_seconds=0.05, adoption_seconds=2.0, dispatch_seconds=0.5, grace_seconds=5)
+IMPATIENT = {"retry_base_seconds": 0.05}
+"""An agent of a test waits a moment, and not seconds, before it tries again."""
 
 
 def call(tool: str, **arguments: Any) -> dict[str, Any]:
@@ -54,7 +56,7 @@ async def make_agent(
         team="main",
         model_config=config,
         skill_config={"app": app, **skills},
-        resource_limits=adapter(ResourceLimits).validate_python(limits or {}),
+        resource_limits=adapter(ResourceLimits).validate_python(IMPATIENT | (limits or {})),
     )
     return await agents.create(world.db, world.admin.actor, draft)
 
@@ -70,12 +72,16 @@ async def job_of(world: World, id: UUID) -> Job:
 
 async def until(world: World, id: UUID, *statuses: JobStatus, seconds: float = 20) -> Job:
     """The job, once it has one of these statuses."""
+    wanted, pause = [status.value for status in statuses], 0.005
     async with asyncio.timeout(seconds):
         while True:
-            job = await job_of(world, id)
-            if job.status in statuses:
+            # To read the whole job each time costs as much as to run it.
+            async with world.db.transaction(world.org_id) as tx:
+                there = await tx.value("select status = any ($2) from job where id = $1", id, wanted)
+            if there is not False and (job := await job_of(world, id)).status in statuses:
                 return job
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.2, 0.05)
 
 
 async def ended(world: World, id: UUID, seconds: float = 20) -> Job:
@@ -154,14 +160,27 @@ async def leased(
             await asyncio.sleep(0.01)
 
 
-async def died(db: Database, *apps: App, backends: Backends | None = None) -> Assignment:
-    """A worker takes one job and runs it until a tool or the model raises ``Died``; its lease runs out at once."""
+_PASSED = """
+    update tool_call set dispatch_before = dispatch_before - (settle_after - plane_now()), settle_after = plane_now()
+    where job_id = $1 and finished_at is null and settle_after > plane_now()"""
+
+
+async def died(
+    db: Database, *apps: App, backends: Backends | None = None, time_passes: bool = True
+) -> Assignment:
+    """A worker takes one job and runs it until a tool or the model raises ``Died``; its lease runs out at once.
+
+    Time passes until nothing that it sent can be under way any more, unless a test wants to see others wait for that.
+    """
     worker, given = await leased(db, *apps)
     host = replace(worker._host, backends=backends or Backends())
     try:
         await attempt_of(host, given).run()
     except Died:
         await expire(db, worker)
+        if time_passes:
+            async with db.transaction(given.org_id) as tx:
+                await tx.rows(_PASSED, given.job_id)
         return given
     raise AssertionError("nothing killed the worker")
 
@@ -182,6 +201,9 @@ async def working(
 ) -> AsyncIterator[Worker]:
     """A worker for as long as the block runs, ended as SIGTERM ends one."""
     worker = Worker(db, apps, key, replace(settings, **changes) if changes else settings, backends)
+    worker._steady = (
+        STEADY_BEATS  # as one that has been there for a while: it adopts what it finds at its first look
+    )
     task = asyncio.create_task(worker.run())
     try:
         yield worker

@@ -483,7 +483,7 @@ async def test_a_deny_turns_a_retry_with_key_into_a_question(world: World) -> No
     app = App("tests")
     sent: list[int] = []
 
-    @app.tool(timeout=5, on_uncertain="retry_with_key")
+    @app.tool(timeout=1, on_uncertain="retry_with_key")
     async def act() -> str:
         sent.append(1)
         await apply_policies(

@@ -219,8 +219,6 @@ async def test_except_exception_does_not_swallow_it(world: World, admin: asyncpg
 
 # A deploy with many parked jobs ------------------------------------------------------------------------------------
 
-PARKED = 1000
-
 
 def _waits(before: str) -> Callable[[Context], Coroutine[Any, Any, str]]:
     async def run(ctx: Context) -> str:
@@ -234,7 +232,7 @@ def _waits(before: str) -> Callable[[Context], Coroutine[Any, Any, str]]:
     return run
 
 
-async def _many(world: World, names: list[str]) -> list[UUID]:
+async def _many(world: World, names: list[str], count: int) -> list[UUID]:
     """Parked jobs of two agents, each half asleep and half waiting for a person."""
     agents = [
         await make_coded(world, run=name, slug=name, limits={"max_concurrent_jobs": 200}) for name in names
@@ -246,7 +244,7 @@ async def _many(world: World, names: list[str]) -> list[UUID]:
             payload = {"number": number, "for": "time" if number % 4 < 2 else "people"}
             return await submit(world, agents[number % 2], payload)
 
-    return list(await asyncio.gather(*(one(number) for number in range(PARKED))))
+    return list(await asyncio.gather(*(one(number) for number in range(count))))
 
 
 def _code(**agents: str) -> App:
@@ -268,30 +266,31 @@ async def _until_none(admin: asyncpg.Connection, *statuses: str) -> None:
 
 
 @pytest.mark.proves("D.250")
-async def test_a_deploy_with_a_thousand_parked_jobs_fails_none(
-    world: World, admin: asyncpg.Connection
+@pytest.mark.parametrize("parked", [100, pytest.param(1000, marks=pytest.mark.soak)], ids=["short", "whole"])
+async def test_a_deploy_with_many_parked_jobs_fails_none(
+    world: World, admin: asyncpg.Connection, parked: int
 ) -> None:
     """One of two agents changes before its wait: its jobs are held with a reason, the other's go on, and none fails."""
     clock = await Clock.install(admin, START)
-    await _many(world, ["kept", "changed"])
-    async with working(world.db, _code(kept="before", changed="before"), concurrency=64):
+    await _many(world, ["kept", "changed"], parked)
+    async with working(world.db, _code(kept="before", changed="before"), concurrency=32):
         await _until_none(admin, "PENDING", "RUNNING")
     assert await _counted(admin) == {
-        ("SLEEPING", "{}"): PARKED // 2,
-        ("WAITING_FOR_APPROVAL", "{}"): PARKED // 2,
+        ("SLEEPING", "{}"): parked // 2,
+        ("WAITING_FOR_APPROVAL", "{}"): parked // 2,
     }
     await clock.advance(timedelta(hours=2))
-    async with working(world.db, _code(kept="before", changed="earlier"), concurrency=64):
+    async with working(world.db, _code(kept="before", changed="earlier"), concurrency=32):
         await _decide_all(world)
         await _until_none(admin, "PENDING", "RUNNING", "SLEEPING", "WAITING_FOR_APPROVAL")
     assert await _counted(admin) == {
-        ("COMPLETED", "{}"): PARKED // 2,
-        ("PAUSED", "{code_changed}"): PARKED // 2,
+        ("COMPLETED", "{}"): parked // 2,
+        ("PAUSED", "{code_changed}"): parked // 2,
     }
     told = await admin.fetchval(
         "select count(*) from event where type = 'session_paused' and data ->> 'why' like '%expected step `before#0`%'"
     )
-    assert told == PARKED // 2
+    assert told == parked // 2
 
 
 async def _decide_all(world: World) -> None:

@@ -364,7 +364,7 @@ async def test_an_intent_of_a_dead_worker_waits_until_it_is_safe_and_is_then_set
     app = outside.app("retry_with_key", timeout=0.3)
     agent = await make_agent(world, [turn(call("act")), TOLD])
     id = await submit(world, agent)
-    await died(world.db, app)
+    await died(world.db, app, time_passes=False)
     (before,) = (await steps_of(world, id))[0].calls
     async with working(world.db, app):
         job = await until(world, id, JobStatus.COMPLETED)
