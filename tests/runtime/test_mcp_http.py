@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -54,7 +55,7 @@ def declared(port: int) -> App:
 
 
 @pytest.mark.proves("D.268")
-async def test_a_server_elsewhere_is_called_with_its_header(
+async def test_a_server_elsewhere_is_called_with_its_header_and_refuses_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REMOTE_TOKEN", TOKEN)
@@ -69,7 +70,19 @@ async def test_a_server_elsewhere_is_called_with_its_header(
                 await line.call("huge")
             await until(lambda: line.connection.state == "up")
             assert await line.call("note", text="b") == {"result": "noted"}
+        # Another server to start would be most of the test.
+        await _refused(port, monkeypatch)
     assert log_of(tmp_path) == ["note a", "huge", "note b"]
+
+
+async def _refused(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REMOTE_TOKEN", "a-wrong-token-4712")
+    with structlog.testing.capture_logs() as logged:
+        async with spoken(declared(port), "remote") as line:
+            assert line.connection.state == "down"
+            assert "status 401" in line.connection.reason
+    assert logged
+    assert "a-wrong-token-4712" not in str(logged)
 
 
 @pytest.mark.proves("D.268")
@@ -95,19 +108,15 @@ async def test_a_server_elsewhere_that_dies_in_a_call_is_found_again(
 
 
 @pytest.mark.proves("D.268")
-async def test_a_server_elsewhere_that_refuses_or_is_not_there_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("REMOTE_TOKEN", "a-wrong-token-4712")
-    with structlog.testing.capture_logs() as logged:
-        with remote(tmp_path) as port:
-            async with spoken(declared(port), "remote") as line:
-                assert line.connection.state == "down"
-                assert "status 401" in line.connection.reason
+async def test_a_server_elsewhere_that_is_not_there_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REMOTE_TOKEN", TOKEN)
+    with structlog.testing.capture_logs() as logged, socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+        nobody.close()
         async with spoken(declared(port), "remote") as line:
             assert (line.connection.state, line.tools) == ("down", {})
             assert "connect" in line.connection.reason.lower()
-    assert "a-wrong-token-4712" not in str(logged)
+    assert TOKEN not in str(logged)
 
 
 @pytest.mark.proves("D.268", "D.264")

@@ -224,7 +224,7 @@ async def test_the_command_ends_with_0_where_all_can_go_on_and_2_where_it_cannot
         await until(strict, id, JobStatus.RETRY)
     shell = Shell(ROOT, environment(urls))
 
-    async def run(*words: str, expect: int, **extra: str) -> Told:
+    async def run(*words: str, expect: int, **extra: Any) -> Told:
         return await asyncio.to_thread(shell.run, "doctor", "preflight", *words, expect=expect, **extra)
 
     told = await run("--app", TODAY, expect=0)

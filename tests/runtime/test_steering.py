@@ -185,7 +185,7 @@ async def test_a_sleeping_job(world: World) -> None:
 
     agent = await make_agent(world, [turn(call("act"))])
     id = await submit(world, agent)
-    await died(world.db, app)
+    await died(world.db, app, time_passes=False)
     async with working(world.db, app):
         before = await until(world, id, JobStatus.SLEEPING)
         await paused_and_resumed(world, id, JobStatus.SLEEPING, JobStatus.SLEEPING)
