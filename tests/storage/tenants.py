@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -238,14 +239,20 @@ def org_column(table: str) -> str:
 
 async def digest(admin: asyncpg.Connection, names: list[str], org: UUID | None = None) -> dict[str, str]:
     """One text per table that changes with every write to a row of the org (of any org without one)."""
+    found: dict[str, str] = json.loads(await admin.fetchval(digests(names, org)))
+    return found
+
+
+def digests(names: list[str], org: UUID | None) -> str:
+    """The query for it: one object."""
     parts = [
         f"""
-        select '{name}' as name, coalesce(md5(string_agg(t.xmin::text || t::text, ',' order by t::text)), 'empty')
-        from {name} t where $1::uuid is null or {org_column(name)} = $1
+        select '{name}', coalesce(md5(string_agg(t.xmin::text || t::text, ',' order by t::text)), 'empty')
+        from {name} t {f"where {org_column(name)} = '{org}'" if org else ""}
         """
         for name in names
     ]
-    return dict(await admin.fetch(" union all ".join(parts), org))
+    return f"select jsonb_object_agg(name, digest) from ({' union all '.join(parts)}) as each (name, digest)"
 
 
 @asynccontextmanager

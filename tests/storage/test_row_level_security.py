@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -16,7 +19,7 @@ from cortex_plane.storage.database import Database
 from cortex_plane.storage.queries import every_query
 from tests.conftest import Urls
 from tests.people import World
-from tests.storage.tenants import NOT_A_TENANTS, digest, inside, org_column, populate, tables
+from tests.storage.tenants import NOT_A_TENANTS, digest, digests, inside, org_column, populate, tables
 
 POLICY = "({column} = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)"
 
@@ -404,48 +407,102 @@ async def test_no_query_reaches_another_orgs_rows(
     marked = await agents.create(world.db, world.admin.actor, draft)
     await world.say(MARK)
     names = await tables(admin)
-    before = await digest(admin, names, world.org_id)
     ids = await _every_id(admin, names, world.org_id)
     kinds = [marked.id, *await _ids_by_kind(admin, world.org_id)]
     assert set(kinds) <= ids
+    await admin.execute(f"prepare digests as {digests(names, world.org_id)}; {ATTEMPT}")
+    before = await digest(admin, names, world.org_id)
     ran = 0
     for name, text in every_query().items():
-        types = [t.name for t in (await admin.prepare(text)).get_parameters()]
-        for victim in kinds if {"uuid", "uuid[]"} & set(types) else kinds[:1]:
-            for args in _arguments(types, victim, other.org_id):
-                ran += await _attempt(admin, other, name, text, args, ids, before, names, world.org_id)
-    assert ran > 300, "most statements must get as far as running"
+        statement = await admin.prepare(text)
+        types = [parameter.name for parameter in statement.get_parameters()]
+        victims = kinds if {"uuid", "uuid[]"} & set(types) else kinds[:1]
+        attempts = [args for victim in victims for args in _arguments(types, victim, other.org_id)]
+        await admin.execute(f"prepare attempted {_listed(types)} as {text}")
+        answers, rows, changed = await admin.fetchrow(
+            "call pg_temp.attempt($1, $2, $3, $4, null, null, null)",
+            [f"execute attempted {_listed(map(_literal, args, types))}" for args in attempts],
+            bool(statement.get_attributes()),
+            str(other.org_id),
+            json.dumps(before),
+        )
+        await admin.execute("deallocate attempted")
+        ran += answers
+        assert changed == [], f"{name} with {attempts[changed[0]]} changed another org's rows"
+        for number, row in json.loads(rows):
+            _expect_none_of(ids, row, name, attempts[number], other.org_id)
+    assert ran > 10_000, "most statements must get as far as running"
 
 
-async def _attempt(
-    admin: asyncpg.Connection,
-    other: World,
-    name: str,
-    text: str,
-    args: list[Any],
-    ids: set[UUID],
-    before: dict[str, str],
-    names: list[str],
-    victim: UUID,
-) -> bool:
-    await admin.execute(f"begin; set local app.org_id = '{other.org_id}'; set local role cortex_app")
-    try:
-        try:
-            rows = await admin.fetch(text, *args)
-        except asyncpg.PostgresError:
-            # Refused, which is as good as finding nothing. What it said must not tell more.
-            return False
-        given = {arg for arg in args if isinstance(arg, UUID)} if args[:1] == [other.org_id] else set()
-        assert MARK in args or MARK not in repr(rows), f"{name} with {args} returned {rows}"
-        found = {value for row in rows for value in _uuids(tuple(row))}
-        assert found & (ids - given) == set(), f"{name} with {args} returned {found & ids}"
-        if await admin.fetchval("select pg_current_xact_id_if_assigned()") is None:
-            return True  # nothing was written
-        await admin.execute("reset role")
-        assert await digest(admin, names, victim) == before, f"{name} with {args} changed another org's rows"
-        return True
-    finally:
-        await admin.execute("rollback")
+# All attempts with one query, each in a transaction of its own. A round trip for each would take most of the time.
+ATTEMPT = """
+create procedure pg_temp.attempt(
+  statements text[], returns_rows boolean, org text, before jsonb,
+  inout ran integer, inout rows jsonb, inout changed integer[]
+) language plpgsql as $$
+declare
+  refused boolean;
+  found record;
+  after jsonb;
+begin
+  ran := 0;
+  rows := '[]';
+  changed := '{}';
+  for number in 1 .. cardinality(statements) loop
+    perform set_config('app.org_id', org, true), set_config('role', 'cortex_app', true);
+    refused := false;
+    begin
+      if returns_rows then
+        for found in execute statements[number] loop
+          rows := rows || jsonb_build_array(jsonb_build_array(number - 1, found::text));
+        end loop;
+      else
+        execute statements[number];
+      end if;
+    exception when others then
+      refused := true; -- which is as good as finding nothing
+    end;
+    if not refused then
+      ran := ran + 1;
+      if pg_current_xact_id_if_assigned() is not null then
+        perform set_config('role', 'none', true);
+        execute 'execute digests' into after;
+        if after <> before then
+          changed := changed || (number - 1);
+        end if;
+      end if;
+    end if;
+    rollback;
+  end loop;
+end $$
+"""
+
+
+def _expect_none_of(ids: set[UUID], row: str, query: str, args: list[Any], own_org: UUID) -> None:
+    given = {arg for arg in args if isinstance(arg, UUID)} if args[:1] == [own_org] else set()
+    assert MARK in args or (MARK not in row and MARK.encode().hex() not in row), (
+        f"{query} with {args} returned {row}"
+    )
+    found = {UUID(each) for each in re.findall(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", row)}
+    assert found & (ids - given) == set(), f"{query} with {args} returned {found & ids}"
+
+
+def _listed(values: Iterable[str]) -> str:
+    text = ", ".join(values)
+    return f"({text})" if text else ""
+
+
+def _literal(value: Any, kind: str = "text") -> str:
+    match value:
+        case None:
+            text = "null"
+        case list():
+            text = f"array[{', '.join(map(_literal, value))}]"
+        case bytes():
+            text = f"'\\x{value.hex()}'"
+        case _:
+            text = f"'{value}'"
+    return f"{text}::{kind}"
 
 
 def _arguments(types: list[str], id: UUID, own_org: UUID) -> list[list[Any]]:
