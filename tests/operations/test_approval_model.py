@@ -9,12 +9,10 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import Awaitable, Coroutine
-from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
-import asyncpg
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -36,7 +34,6 @@ from cortex_plane.operations import approvals, audit, deadlines, jobs, sessions,
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.runtime.tools.context import ToolContext
-from cortex_plane.storage.database import Database
 from tests.approvals import decide, shown
 from tests.clock import Clock
 from tests.operations.approval_model import CLEARANCES, POLICIES, RULES, Job, Model, Request
@@ -44,7 +41,8 @@ from tests.operations.test_approval_races import PROMISES
 from tests.operations.test_campaign import INVARIANTS
 from tests.people import Person, World, apply_policies
 from tests.runtime.planes import call, make_agent, turn, working
-from tests.servers import VAULT, TestServer, fresh_database
+from tests.servers import TestServer
+from tests.warm_databases import WarmDatabases
 
 T = TypeVar("T")
 EXAMPLES = int(os.environ.get("CORTEX_MODEL_EXAMPLES", "300"))
@@ -78,25 +76,24 @@ SNAPSHOT = {
 
 
 class Approvals(RuleBasedStateMachine):
+    runner: asyncio.Runner
+    databases: WarmDatabases
     server: TestServer
     begins_with: str | None = None
     """What is asked for before anything else."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.stack = ExitStack()
-        name = self.stack.enter_context(fresh_database(self.server))
-        self.runner = self.stack.enter_context(asyncio.Runner())
         self.model = Model(START)
         self.shipped: Counter[tuple[UUID, str, str]] = Counter()
-        self.run(self._set_up(name))
+        self.run(self._set_up())
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(coroutine)
 
-    async def _set_up(self, name: str) -> None:
-        self.db = await Database.open(self.server.app(name), max_size=6, vault=VAULT)
-        self.admin = await asyncpg.connect(self.server.admin(name))
+    async def _set_up(self) -> None:
+        self.warm = await self.databases.take(self.server)
+        self.db, self.admin = await self.warm.database(), await self.warm.admin()
         self.clock = await Clock.install(self.admin, START)
         self.world = await World.create(self.db, "acme", policies=None)
         self.people: dict[str, Person] = {"Ada": self.world.admin}
@@ -403,12 +400,11 @@ class Approvals(RuleBasedStateMachine):
             kept = {k: q for k, q in PROMISES.items() if k != "a job that left the waiting more than once"}
             broken = [name for name, q in (INVARIANTS | kept).items() if await self.admin.fetch(q)]
             faults = (await audit.verify(self.db, self.world.admin.actor)).faults
-            await self.admin.close()
-            await self.db.close()
+            await self.db.hints.close()
+            await self.databases.give_back(self.warm)
             return broken, faults
 
-        with self.stack:
-            assert self.run(finish()) == ([], [])
+        assert self.run(finish()) == ([], [])
 
 
 def _play(server: TestServer, examples: int, steps: int, *, derandomize: bool, **changes: Any) -> None:
@@ -416,8 +412,14 @@ def _play(server: TestServer, examples: int, steps: int, *, derandomize: bool, *
         max_examples=examples, stateful_step_count=steps, deadline=None, derandomize=derandomize, database=None,
         suppress_health_check=list(HealthCheck), phases=[Phase.generate],
     )  # fmt: skip
-    machine = type("Machine", (Approvals,), {"server": server, **changes})
-    run_state_machine_as_test(machine, settings=chosen)
+    databases = WarmDatabases()
+    with asyncio.Runner() as runner:
+        shared = {"runner": runner, "databases": databases, "server": server}
+        machine = type("Machine", (Approvals,), {**shared, **changes})
+        try:
+            run_state_machine_as_test(machine, settings=chosen)
+        finally:
+            runner.run(databases.close())
 
 
 VOTING: dict[str, Any] = {
@@ -429,7 +431,7 @@ VOTING: dict[str, Any] = {
 
 @pytest.mark.proves("D.206")
 def test_votes_delegation_and_escalation_follow_their_model(server: TestServer) -> None:
-    _play(server, 10, 50, derandomize=True, **VOTING)
+    _play(server, 6, 50, derandomize=True, **VOTING)
 
 
 @pytest.mark.soak
@@ -439,7 +441,7 @@ def test_votes_delegation_and_escalation_follow_their_model_for_long(server: Tes
 
 @pytest.mark.proves("D.106")
 def test_the_lifecycle_follows_its_model(server: TestServer) -> None:
-    _play(server, 15, 16, derandomize=True)
+    _play(server, 6, 40, derandomize=True)
 
 
 @pytest.mark.soak
