@@ -27,7 +27,7 @@ from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage.database import Database
 from tests.servers import VAULT
 
-CLIENTS = 16
+CLIENTS = 32
 MOVE = "update approval_request set deadline = plane_now(), next_action_at = plane_now() where id = $1 and status = 'pending'"
 UP = """
 update approval_request r
