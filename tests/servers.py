@@ -30,7 +30,7 @@ VAULT = Vault(bytes.fromhex(MASTER_KEY))
 
 VARIABLE = "CORTEX_TEST_SERVERS"
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
-_FAST = {
+FAST = {
     "autovacuum": "off", "fsync": "off", "full_page_writes": "off", "max_connections": "300", "synchronous_commit": "off",
 }  # fmt: skip
 
@@ -115,7 +115,7 @@ def running() -> Iterator[None]:
             for name, binaries in choices.items():
                 folders.append(tempfile.mkdtemp(prefix="cortex-test-", dir=roomy_memory()))
                 Path(folders[-1]).chmod(0o711)  # so that a server started by root can run as somebody else
-                postgres = EmbeddedPostgres(Path(folders[-1]), binaries=binaries, settings=_FAST)
+                postgres = EmbeddedPostgres(Path(folders[-1]), binaries=binaries, settings=FAST)
                 started.append(postgres)
                 servers.append(asyncio.run(prepare(name, postgres.start().url())))
         os.environ[VARIABLE] = json.dumps([asdict(server) for server in servers])

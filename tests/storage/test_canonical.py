@@ -36,7 +36,7 @@ def nested(depth: int) -> Any:
     return value
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(value=VALUES)
 @example(value=-0.0)
 @example(value=1e16)

@@ -17,7 +17,7 @@ from cortex_plane.storage.database import NOBODY, Database
 from tests.checkpoints import CHECKPOINTS, VALUES, opened, plain, sealed
 
 with_database = settings(
-    max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

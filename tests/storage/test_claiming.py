@@ -23,6 +23,7 @@ from cortex_plane.storage import attempts, workers
 from cortex_plane.storage.database import NOBODY, Database
 from tests.clock import Clock
 from tests.conftest import Urls
+from tests.crash.points import extents
 from tests.people import World
 from tests.storage.leases import APP, Held, claim, make_agent, make_worker, queue
 from tests.storage.tenants import digest, tables
@@ -130,8 +131,9 @@ async def test_a_new_limit_holds_from_the_next_claim(
     assert {given.agent_version for given in more} == {1}
 
 
+@extents
 async def test_claims_that_meet_in_one_session_do_not_deadlock(
-    urls: Urls, admin: asyncpg.Connection, world: World
+    urls: Urls, admin: asyncpg.Connection, world: World, whole: bool
 ) -> None:
     """Each of two agents' jobs lies in both sessions, in opposite orders: heads are locked in one order only."""
     one, two = await make_agent(world, "one", limit=1000), await make_agent(world, "two", limit=1000)
@@ -140,7 +142,7 @@ async def test_claims_that_meet_in_one_session_do_not_deadlock(
     sessions = [
         await admin.fetchval("select session_id from job where id = $1", job) for job in (first, second)
     ]
-    rounds = 30
+    rounds = 30 if whole else 10
     async with wide(urls) as db:
         ids = [await make_worker(db) for _ in range(CLAIMERS)]
         for _ in range(rounds):
@@ -303,10 +305,7 @@ async def test_nobody_starves_behind_many_that_cannot_run(
     agents_before = "select count(*) from agent where org_id = $1 and id < $2"
     behind = await make_agent(world, "behind")
     assert await admin.fetchval(agents_before, world.org_id, behind.id) > 300
-    for agent in await admin.fetch(
-        "select id from agent where org_id = $1 and id <> $2", world.org_id, behind.id
-    ):
-        await _bare_job(admin, world.org_id, agent["id"], later)
+    await _bare_jobs(admin, behind.id, later)
     (job,) = await queue(admin, world, agent=behind)
     worker = await make_worker(db)
     assert [given.job_id for given in await claim(db, worker)] == [job], "behind 300 agents"
@@ -337,34 +336,50 @@ async def _crowd_of_agents(admin: asyncpg.Connection, world: World, count: int) 
 
 async def _crowd_of_orgs(admin: asyncpg.Connection, count: int, due: datetime) -> None:
     """Orgs with nothing but an agent and a job that is not due."""
-    for n in range(count):
-        org, agent = UUID(int=1000 + n), uuid4()
-        async with admin.transaction():
-            await admin.execute("insert into org (id, slug, name) values ($1, $2, 'X')", org, f"crowd-{n}")
-            await admin.execute("insert into team (org_id, id, slug, name) values ($1, $1, 'main', 'M')", org)
-            await admin.execute(
-                "insert into agent (org_id, id, team_id, name, slug, role) values ($1, $2, $1, 'A', 'aa', 'R')",
-                org, agent,
-            )  # fmt: skip
-            await admin.execute(
-                "insert into agent_version (org_id, agent_id, version, model_config, created_by)"
-                " values ($1, $2, 1, '{}', 'x')",
-                org, agent,
-            )  # fmt: skip
-        await _bare_job(admin, org, agent, due)
+    made = [UUID(int=1000 + n) for n in range(count)]
+    async with admin.transaction():
+        await admin.execute(
+            "insert into org (id, slug, name) select o, 'crowd-' || n, 'X'"
+            " from unnest($1::uuid[]) with ordinality q (o, n)",
+            made,
+        )
+        await admin.execute(
+            "insert into team (org_id, id, slug, name) select o, o, 'main', 'M' from unnest($1::uuid[]) o",
+            made,
+        )
+        await admin.execute(
+            "insert into agent (org_id, id, team_id, name, slug, role)"
+            " select o, gen_random_uuid(), o, 'A', 'aa', 'R' from unnest($1::uuid[]) o",
+            made,
+        )
+        await admin.execute(
+            "insert into agent_version (org_id, agent_id, version, model_config, created_by)"
+            " select org_id, id, 1, '{}', 'x' from agent where org_id = any ($1)",
+            made,
+        )
+    await _bare_jobs(admin, NOBODY, due)
 
 
-async def _bare_job(admin: asyncpg.Connection, org: UUID, agent: UUID, due: datetime) -> None:
+async def _bare_jobs(admin: asyncpg.Connection, but: UUID, due: datetime) -> None:
+    """One for each agent that has none, but this one."""
+    rows = await admin.fetch(
+        "select org_id, id from agent a where id <> $1"
+        " and not exists (select from job j where j.agent_id = a.id and j.org_id = a.org_id)",
+        but,
+    )
+    columns = [[row[n] for row in rows] for n in range(2)]
     await admin.execute(
         "insert into session (org_id, id, kind, agent_id, status, opened_by)"
-        " values ($1, $2, 'programmatic', $2, 'ACTIVE', $1)",
-        org, agent,
-    )  # fmt: skip
-    await admin.execute("insert into session_head (org_id, session_id) values ($1, $2)", org, agent)
+        " select o, a, 'programmatic', a, 'ACTIVE', o from unnest($1::uuid[], $2::uuid[]) q (o, a)",
+        *columns,
+    )
+    await admin.execute(
+        "insert into session_head (org_id, session_id) select * from unnest($1::uuid[], $2::uuid[])", *columns
+    )
     await admin.execute(
         "insert into job (org_id, id, session_id, agent_id, agent_version, kind, payload, runnable_at)"
-        " values ($1, gen_random_uuid(), $2, $2, 1, 'task', '{}', $3)",
-        org, agent, due,
+        " select o, gen_random_uuid(), a, a, 1, 'task', '{}', $3 from unnest($1::uuid[], $2::uuid[]) q (o, a)",
+        *columns, due,
     )  # fmt: skip
 
 
@@ -504,8 +519,15 @@ async def blocks(url: str, after: UUID, times: int = 8) -> int:
 
 @pytest.mark.parametrize("analyzed", [False, True], ids=["without statistics", "with statistics"])
 @pytest.mark.fresh_database
+@extents
 async def test_the_cost_of_a_claim_does_not_grow_with_the_queue(
-    urls: Urls, db: Database, admin: asyncpg.Connection, world: World, other: World, analyzed: bool
+    urls: Urls,
+    db: Database,
+    admin: asyncpg.Connection,
+    world: World,
+    other: World,
+    analyzed: bool,
+    whole: bool,
 ) -> None:
     """One agent at its limit with a long queue, a long history, another agent of the same org, another org."""
     await admin.execute("alter table job set (autovacuum_enabled = false)")
@@ -539,7 +561,7 @@ async def test_the_cost_of_a_claim_does_not_grow_with_the_queue(
     await grow(20)
     assert len(await claim(db, worker, 5)) == 2
     small = await measured()
-    await grow(3000)
+    await grow(3000 if whole else 1500)
     large = await measured()
     assert Counter({name: max(0, large[name] - 3 * small[name]) for name in small}).total() == 0, (
         small,
