@@ -80,7 +80,7 @@ def test_a_warm_restart_is_fast(launch: Launch) -> None:
     launcher = launch()
     launcher.start()
     times: list[float] = []
-    for _ in range(3):
+    for _ in range(2):
         launcher.stop()
         begin = time.perf_counter()
         launcher.start()
@@ -97,7 +97,7 @@ def test_two_side_by_side(place: Path, launch: Launch, fetch: Fetch) -> None:
 
 
 def test_tcp_asks_for_the_password(place: Path, launch: Launch, fetch: Fetch) -> None:
-    launcher = launch(fresh=True, tcp=True)
+    launcher = launch(tcp=True)
     server = launcher.start()
     file = place / ".cortex" / "postgres.password"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -19,6 +19,7 @@ from cortex_plane.embedded import EmbeddedPostgres, binaries
 Launch = Callable[..., EmbeddedPostgres]
 Fetch = Callable[[str, str], Any]
 Owners = Callable[..., Any]
+Seed = Callable[[Path], None]
 
 
 def uid_of(data: Path) -> int:
@@ -61,29 +62,27 @@ def test_root_in_somebodys_directory_becomes_its_owner(
     assert owner(directory, stranger).report()["user"] == "postgres"
 
 
-def test_the_owner_of_the_data_goes_first(place: Path, launch: Launch, as_root: None) -> None:
+def give_to_daemon(directory: Path, seed: Seed) -> pwd.struct_passwd:
+    """A cluster as daemon would have made it."""
     daemon = pwd.getpwnam("daemon")
+    seed(directory)
+    for path in (directory, *directory.rglob("*")):
+        os.chown(path, daemon.pw_uid, daemon.pw_gid)
+    return daemon
+
+
+def test_the_owner_of_the_data_goes_first(place: Path, launch: Launch, seed: Seed, as_root: None) -> None:
     directory = place / ".cortex"
-    directory.mkdir()
-    os.chown(directory, daemon.pw_uid, daemon.pw_gid)
-    with launch():
-        pass
+    daemon = give_to_daemon(directory, seed)
     os.chown(directory, 0, 0)
     with launch() as server:
         assert uid_of(server.data_directory) == daemon.pw_uid
 
 
-def test_data_of_somebody_else(
-    place: Path, launch: Launch, owner: Owners, stranger: int, as_root: None
-) -> None:
-    daemon = pwd.getpwnam("daemon")
+def test_data_of_somebody_else(place: Path, seed: Seed, owner: Owners, stranger: int, as_root: None) -> None:
     directory = place / ".cortex"
-    directory.mkdir()
-    os.chown(directory, daemon.pw_uid, daemon.pw_gid)
-    with launch():
-        pass
+    give_to_daemon(directory, seed)
     os.chown(directory, stranger, stranger)
-    (directory / "postgres.lock").unlink()
     report = owner(directory, stranger).report()
     assert report["code"] == "embedded_wrong_owner"
     assert "belongs to daemon (uid 1)" in report["message"]
