@@ -1,7 +1,8 @@
 """The points that a worker passes: written down by one that nobody kills, then tried one by one.
 
 `make test` tries every point for one kind of tool. Elsewhere its short form leaves out what is proven by another point:
-`apart` takes one of the points between which nothing happens, `around_effects` those that depend on the kind of the tool. `make soak` tries them all.
+`apart` takes one of the points between which nothing happens, `around_effects` those that depend on the kind of the tool, and
+`every_third_statement` some of those that one transaction undoes. `make soak` tries them all.
 """
 
 from __future__ import annotations
@@ -71,6 +72,13 @@ def apart(points: Sequence[str], passed: Sequence[str]) -> list[str]:
 def without_statements_after(points: Sequence[str]) -> list[str]:
     """To die after a statement is to die before the next one, or before the commit."""
     return [point for point in points if not point.startswith("statement:after#")]
+
+
+def every_third_statement(points: Sequence[str], first: int) -> list[str]:
+    """All other points, and a third of the statements; ``first`` is 0, 1 or 2, so that similar deeds die at different ones."""
+    statements = [point for point in points if point.startswith("statement:")]
+    chosen = set(statements[first % 3 :: 3])
+    return [point for point in points if not point.startswith("statement:") or point in chosen]
 
 
 def last_transaction(points: Sequence[str]) -> list[str]:

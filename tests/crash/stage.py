@@ -21,7 +21,7 @@ from cortex_plane.domain.jobs import JobDraft
 from cortex_plane.domain.messages import InboundMessage
 from cortex_plane.operations import jobs, messages, steering
 from cortex_plane.operations import workers as worker_operations
-from cortex_plane.runtime.worker import Worker
+from cortex_plane.runtime.worker import STEADY_BEATS, Worker
 from tests.crash.tools import SHORT, Kind, act_name, crash_app, renamed
 from tests.crash.workers import DEADLINE, WorkerProcess, Workers
 from tests.people import World
@@ -83,6 +83,7 @@ class Stage:
         self._ends: dict[UUID, asyncio.Future[str]] = {}
         self._answering: dict[UUID, asyncio.Task[None]] = {}
         self.rescuer = Worker(world.db, [], KEY, RESCUER, name="rescuer")
+        self.rescuer._steady = STEADY_BEATS  # as one that has been there for a while
 
     @contextlib.asynccontextmanager
     async def playing(self, *, rescuer: bool = True) -> AsyncIterator[Stage]:

@@ -24,6 +24,7 @@ from tests.crash.points import (
     TIMED,
     apart,
     each,
+    every_third_statement,
     extents,
     from_the_claim_on,
     last_transaction,
@@ -227,13 +228,14 @@ async def _all_or_nothing_again(stage: Stage, asked: Approval) -> str:
 @extents
 @pytest.mark.proves("D.102")
 async def test_killed_at_every_statement_of_deciding(asking: Stage, whole: bool) -> None:
-    for label, deed in DEEDS.items():
+    for number, (label, deed) in enumerate(DEEDS.items()):
         with naming(label):
-            await _kill_at_every_statement(asking, deed, whole=whole)
+            await _kill_at_every_statement(asking, deed, None if whole else number)
     await _promises(asking)
 
 
-async def _kill_at_every_statement(stage: Stage, deed: Deed, *, whole: bool) -> None:
+async def _kill_at_every_statement(stage: Stage, deed: Deed, number: int | None) -> None:
+    """``number`` is that of a deed whose short form is enough."""
     earlier = len(stage.runs)
 
     async def waiting(label: str) -> tuple[Run, Approval]:
@@ -246,11 +248,11 @@ async def _kill_at_every_statement(stage: Stage, deed: Deed, *, whole: bool) -> 
     assert await _all_or_nothing(stage, deed, run, asked)
     await _finish(stage, deed, run, asked, decided=True)
     points = process.points()
-    if not whole:
+    assert sum(point.startswith("statement:before") for point in last_transaction(points)) >= 3
+    if number is not None:
         # Who is asking, and what was asked, is read before.
-        points = last_transaction(without_statements_after(points))
+        points = every_third_statement(last_transaction(without_statements_after(points)), number)
     last_commit = max(n for n, point in enumerate(points) if point.startswith("commit:before"))
-    assert sum(point.startswith("statement:before") for point in points) >= 3
 
     async def kill(run: Run, asked: Approval, point: str) -> None:
         victim = await _process(stage, deed, run, asked, at=point)

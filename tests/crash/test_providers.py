@@ -75,6 +75,7 @@ async def test_killed_between_the_model_and_the_tools(provider: AnthropicServer,
         run = await _submitted(stage, Kind.WITH_KEY, point)
         victim = await stage.worker(run.app, at=point, environment=_environment(provider))
         assert await victim.wait() == -SIGKILL, victim.said()
+        await stage.let_time_pass(victim, run)
         await stage.rescued(run)
 
     await each(POINTS, kill)
@@ -99,6 +100,7 @@ async def test_killed_in_the_middle_of_an_answer(provider: AnthropicServer, stag
     await stage.until("select 1 from text_chunk where job_id = $1", run.job_id)
     assert await victim.end(SIGKILL) == -SIGKILL
     await until(lambda: provider.lost == 1)
+    await stage.let_time_pass(victim, run)
     await stage.rescued(run)
     await _require_clean(stage)
     told = await _told(stage, run.job_id)

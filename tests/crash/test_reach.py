@@ -30,7 +30,15 @@ from tests.conformance.channels import PUBLIC_URL, drain, link
 from tests.conformance.postbox import Postbox, connect
 from tests.conftest import Urls
 from tests.crash.outcomes import require_clean
-from tests.crash.points import each, extents, last_transaction, naming, without_statements_after, worth_a_try
+from tests.crash.points import (
+    each,
+    every_third_statement,
+    extents,
+    last_transaction,
+    naming,
+    without_statements_after,
+    worth_a_try,
+)
 from tests.crash.stage import Run, Stage
 from tests.crash.test_approvals import _asked, _promises, _submit, _waits
 from tests.crash.tools import Kind, act_name
@@ -218,16 +226,17 @@ async def _finish(reaching: Reaching, asked: Asked) -> None:
 async def test_killed_at_every_statement(reaching: Reaching, whole: bool) -> None:
     # What a standing approval covers is not asked any more, so that deed is the last one.
     assert [label for label, deed in DEEDS.items() if "standing" in deed.more] == [list(DEEDS)[-1]]
-    for label, deed in DEEDS.items():
+    for number, (label, deed) in enumerate(DEEDS.items()):
         with naming(label):
-            await _kill_at_every_statement(reaching, deed, whole=whole)
+            await _kill_at_every_statement(reaching, deed, None if whole else number)
     acts = [act["payload"]["act"] for act in await reaching.stage.outside.log()]
     for run in reaching.stage.runs:
         assert acts.count(act_name(run.job_id, 0, "a")) == 1, run.label
     await _promises(reaching.stage)
 
 
-async def _kill_at_every_statement(reaching: Reaching, deed: Deed, *, whole: bool) -> None:
+async def _kill_at_every_statement(reaching: Reaching, deed: Deed, number: int | None) -> None:
+    """``number`` is that of a deed whose short form is enough."""
     stage = reaching.stage
     standing = str(bool(deed.more.get("standing"))).lower()
     policy = POLICY.format(quorum=deed.quorum, standing=standing)
@@ -246,10 +255,10 @@ async def _kill_at_every_statement(reaching: Reaching, deed: Deed, *, whole: boo
     points = process.points()
     last_commit = max(n for n, point in enumerate(points) if point.startswith("commit:before"))
     points = without_statements_after(points)
-    if not whole:
+    assert sum(point.startswith("statement:before") for point in last_transaction(points)) >= 3
+    if number is not None:
         # Who is asking, and what was asked, is read before.
-        points = last_transaction(points)
-    assert sum(point.startswith("statement:before") for point in points) >= 3
+        points = every_third_statement(last_transaction(points), number)
     committed = [p for p in process.points()[last_commit + 1 :] if p in points]
     assert committed
 
