@@ -146,21 +146,21 @@ async def admin(warm: WarmDatabase) -> asyncpg.Connection:
 
 
 @pytest_asyncio.fixture
-async def world(db: Database) -> World:
+async def world(warm: WarmDatabase, db: Database) -> World:
     """An org with an admin, an agent, a connection and a service."""
-    return await World.create(db, "acme")
+    return await warm.world(db, "acme")
 
 
 @pytest_asyncio.fixture
-async def strict(db: Database) -> World:
+async def strict(warm: WarmDatabase, db: Database) -> World:
     """An org without policies of its own: whatever may change something needs its owner's approval."""
-    return await World.create(db, "strict", policies=None)
+    return await warm.world(db, "strict", policies=None)
 
 
 @pytest_asyncio.fixture
-async def other(db: Database) -> World:
+async def other(warm: WarmDatabase, db: Database) -> World:
     """A second org in the same database, with the same names."""
-    return await World.create(db, "rival")
+    return await warm.world(db, "rival")
 
 
 @pytest_asyncio.fixture
