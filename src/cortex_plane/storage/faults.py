@@ -41,7 +41,7 @@ _TAKEN = {
 # Out of disk, memory or connections; shutting down; a read-only standby; a lock or a transaction that took too long.
 _NOT_NOW = ("53", "57", "58", "25006", "25P03", "55P03")
 
-_UNREACHABLE = (
+UNREACHABLE = (
     asyncpg.InvalidCachedStatementError,  # prepared before a migration; the next try prepares it anew
     OSError,
     asyncpg.InterfaceError,
@@ -76,7 +76,7 @@ def translate(error: BaseException) -> CortexError | None:
             )
         case _ if isinstance(error, asyncpg.PostgresError) and str(error.sqlstate).startswith(_NOT_NOW):
             return Unavailable(f"The database cannot do this now: {error}.")
-        case _ if isinstance(error, _UNREACHABLE):
+        case _ if isinstance(error, UNREACHABLE):
             return Unavailable("The database cannot be reached.")
     return None
 
@@ -85,7 +85,7 @@ def translate(error: BaseException) -> CortexError | None:
 def border() -> Iterator[None]:
     try:
         yield
-    except (asyncpg.PostgresError, TimeoutError, *_UNREACHABLE) as error:
+    except (asyncpg.PostgresError, TimeoutError, *UNREACHABLE) as error:
         ours = translate(error)
         if ours is None:
             raise

@@ -14,8 +14,7 @@ from typing import Any
 
 import asyncpg
 
-from cortex_plane.domain.errors import CortexError
-from cortex_plane.storage.faults import border
+from cortex_plane.storage.faults import UNREACHABLE, border
 
 WORK = "cortex_work"
 EVENTS = "cortex_events"
@@ -66,7 +65,7 @@ class _Channel:
         while self._again:
             self._again = False
             # A hint that is lost costs a second: the next poll finds what there is.
-            with contextlib.suppress(asyncpg.PostgresError, CortexError), border():
+            with contextlib.suppress(asyncpg.PostgresError, TimeoutError, *UNREACHABLE):
                 async with self._pool.acquire(timeout=1) as connection:
                     await connection.execute(_NOTIFY, self._name)
             if self._pause:
