@@ -193,7 +193,7 @@ async def test_forged_tokens_leave_no_row_and_no_entry_on_any_chain(
                 token + "A",
                 token.replace("_apr_1_", "_apr_2_"),
                 "cortex_key_" + token[-43:],
-                token.replace("cortex_apr_1_", "cortex_apr_1"),
+                "cortex_apr_1" + "A" * 43,
             )
         ]
     assert codes == [
