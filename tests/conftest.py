@@ -154,7 +154,7 @@ async def world(warm: WarmDatabase, db: Database) -> World:
 @pytest_asyncio.fixture
 async def strict(warm: WarmDatabase, db: Database) -> World:
     """An org without policies of its own: whatever may change something needs its owner's approval."""
-    return await warm.world(db, "strict", policies=None)
+    return await warm.world(db, "strict")
 
 
 @pytest_asyncio.fixture

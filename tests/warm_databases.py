@@ -25,6 +25,9 @@ from tests.servers import VAULT, TestServer, create_database, drop_database
 MOST_TESTS = 100
 """How many tests one database serves."""
 
+WORLDS = {"acme": EVERYTHING_GOES, "strict": None, "rival": EVERYTHING_GOES}
+"""The orgs that most tests begin with, in the order in which they are made, and their policies."""
+
 LEAVING_SECONDS = 10
 """How long the connections of a test may take to end once it is over."""
 
@@ -126,8 +129,8 @@ class WarmDatabase:
         self._schema: int = 0
         self._clock: str = ""
         self._worlds: dict[str, World] = {}
-        self._wanted: dict[str, str | None] = {}
-        """Orgs that were asked for and are not kept yet, with their policies."""
+        self._asked = False
+        """Whether a test wanted one of them."""
 
     @classmethod
     async def create(cls, server: TestServer) -> WarmDatabase:
@@ -157,25 +160,23 @@ class WarmDatabase:
             self._admin = await asyncpg.connect(self.server.admin(self.name))
         return self._admin
 
-    async def world(self, db: Database, slug: str, policies: str | None = EVERYTHING_GOES) -> World:
-        """An org as `World.create` makes it. It has the same ids in all tests of this database."""
-        kept = self._worlds.get(slug)
-        if kept is None:
-            self._wanted[slug] = policies
-            return await World.create(db, slug, policies=policies)
+    async def world(self, db: Database, slug: str) -> World:
+        """One of `WORLDS`. It has the same ids in all tests of this database."""
+        self._asked = True
+        # Where a test has a time of its own, its org begins there.
+        if not self._worlds or await self._sweeper.fetchval(_CLOCK) != self._clock:
+            return await World.create(db, slug, policies=WORLDS[slug])
         await self._sweeper.execute(f"select seed.{slug}()")
-        return replace(kept, db=db)
+        return replace(self._worlds[slug], db=db)
 
     async def _keep_worlds(self) -> None:
-        """Make what was asked for, in a database that is empty, and keep it."""
-        while self._wanted:
-            slug, policies = self._wanted.popitem()
-            db = await self.database()
-            made = await World.create(db, slug, policies=policies)
-            await db.hints.close()
+        """Make them in a database that is empty, and keep them."""
+        db = await self.database()
+        for slug, policies in WORLDS.items():
+            self._worlds[slug] = await World.create(db, slug, policies=policies)
             await self._sweeper.execute(_KEEP % {"name": slug})
-            self._worlds[slug] = made
             await self._sweeper.execute("select seed.empty()")
+        await db.hints.close()
 
     async def empty(self) -> bool:
         """Make it as it was for the next test; false where it cannot be used again."""
@@ -190,7 +191,8 @@ class WarmDatabase:
         if await self._sweeper.fetchval(_SCHEMA) != self._schema:
             return False
         await self._sweeper.execute("set lock_timeout = '5s'; select seed.empty()")
-        await self._keep_worlds()
+        if self._asked and not self._worlds:
+            await self._keep_worlds()
         _forget()
         return True
 

@@ -9,9 +9,12 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+from cortex_plane.operations import keys
 from tests import warm_databases
 from tests.clock import Clock
-from tests.people import World
+from tests.operations.rows import digests
+from tests.people import World, apply_policies
+from tests.runtime.planes import whole
 from tests.servers import TestServer
 from tests.warm_databases import LeftBehind, WarmDatabase
 
@@ -50,6 +53,43 @@ async def test_the_clock_goes_again(own: WarmDatabase) -> None:
     )
     assert await own.empty()
     assert await admin.fetchval(_IS_NOW)
+
+
+async def test_an_org_that_is_put_back_is_as_it_was_made(own: WarmDatabase) -> None:
+    admin = await own.admin()
+    await own.world(await own.database(), "acme")
+    counts = await _counts(admin)
+    assert await own.empty()
+    assert await admin.fetchval("select count(*) from org") == 0
+
+    before: dict[str, str] = {}
+    for _ in range(2):
+        world = await own.world(await own.database(), "acme")
+        assert await _counts(admin) == counts
+        assert (await digests(admin)) == (before or await digests(admin))
+        before = await digests(admin)
+        assert await whole(world)
+        assert (await keys.authenticate(world.db, world.service.secret)).org_id == world.org_id
+        await own.world(await own.database(), "rival")
+        await apply_policies(world.db, world.admin.actor, "policies: []")
+        assert await own.empty()
+
+
+async def test_an_org_is_made_anew_where_a_test_has_a_time_of_its_own(own: WarmDatabase) -> None:
+    first = await own.world(await own.database(), "acme")
+    assert await own.empty()
+    admin = await own.admin()
+    await Clock.install(admin, datetime(2020, 1, 1, tzinfo=UTC))
+    again = await own.world(await own.database(), "acme")
+    assert again.org_id != first.org_id
+    assert await admin.fetchval("select created_at from org") == datetime(2020, 1, 1, tzinfo=UTC)
+
+
+async def _counts(admin: asyncpg.Connection) -> dict[str, int]:
+    tables = await admin.fetch(
+        "select relname from pg_class where relnamespace = 'public'::regnamespace and relkind = 'r'"
+    )
+    return {name: await admin.fetchval(f"select count(*) from {name}") for (name,) in tables}
 
 
 @pytest.mark.parametrize(
