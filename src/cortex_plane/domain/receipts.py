@@ -29,7 +29,7 @@ from cortex_plane.domain.signing import (
 from cortex_plane.domain.standing_approvals import StandingApproval
 
 FORMAT = "cortex-receipt"
-VERSION = 1
+VERSION = 2
 MAX_FILE_BYTES = 4 * 1024 * 1024
 
 _OR_NOTHING, _NUMBER = (str, type(None)), (int, type(None))
@@ -38,7 +38,7 @@ _STANDING = {
     "id": str, "tool": str, "digest": str, "input_hash": _OR_NOTHING, "condition": _OR_NOTHING, "max_calls": _NUMBER,
     "expires_at": str,
 }  # fmt: skip
-SHAPE: dict[str, Any] = {
+_VERSION_1: dict[str, Any] = {
     "format": str,
     "version": int,
     "org": str,
@@ -65,7 +65,10 @@ SHAPE: dict[str, Any] = {
     "expires_at": _OR_NOTHING,
     "issued_at": str,
 }
+SHAPE: dict[str, Any] = {**_VERSION_1, "key_id": str}
 """The body, field by field. A list stands for any number of its one item, a tuple for one of its members."""
+SHAPES = {1: _VERSION_1, VERSION: SHAPE}
+"""By version. Receipts of version 1 do not name the key that signed them, and stay valid."""
 IN_A_FILE = ("body", "signature", "public_key", "key_id", "fingerprint")
 
 
@@ -199,6 +202,7 @@ def receipt_body(
     name: str,
     channel: Channel,
     calls: Sequence[UUID],
+    key_id: UUID,
     standing: StandingApproval | None = None,
 ) -> bytes:
     """Canonical JSON. Reasons stay out of it: they are people's words, which the trail can erase and this could not."""
@@ -252,6 +256,7 @@ def receipt_body(
             "decided_at": iso(decided.decided_at),
             "expires_at": iso(decided.expires_at) if decided.expires_at else None,
             "issued_at": iso(decided.now),
+            "key_id": str(key_id),
         }
     )
 
@@ -314,6 +319,8 @@ def check_file(content: bytes, trusted: str | None = None) -> Checked:
         fault = "its signature is false: what it says was changed, or somebody else signed it"
     elif says is None:
         fault = "what was signed is not a receipt of this version"
+    elif not _names_key(says, kept["key_id"]):
+        fault = "its `key_id` is not the one that was signed"
     return Checked(says=says or {}, fingerprint=kept["fingerprint"], fault=fault)
 
 
@@ -323,8 +330,15 @@ def said_by(body: bytes) -> dict[str, Any] | None:
         found = orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
-    known = _fits(found, SHAPE) and (found["format"], found["version"]) == (FORMAT, VERSION)
+    version = found.get("version") if isinstance(found, dict) else None
+    shape = SHAPES.get(version) if type(version) is int else None
+    known = shape is not None and _fits(found, shape) and found["format"] == FORMAT
     return found if known else None
+
+
+def _names_key(says: dict[str, Any], key_id: str) -> bool:
+    """Whether a receipt was signed with the key that is kept beside it. Version 1 does not say."""
+    return says["version"] == 1 or says["key_id"] == key_id
 
 
 def _fits(value: Any, shape: Any) -> bool:
@@ -383,6 +397,8 @@ def yes_of(stamp: Stamp, org_id: UUID) -> dict[str, Any] | str:
     says = said_by(stamp.body)
     if says is None:
         return "its receipt cannot be read"
+    if not _names_key(says, str(stamp.key_id)):
+        return "its receipt names another key than the one beside it"
     if says["decision"] != Choice.APPROVED:
         return "its receipt does not say that it was approved"
     return says if says["org"] == str(org_id) else "its receipt is for another org"
