@@ -149,7 +149,7 @@ def of_version_1(content: bytes) -> bytes:
     return canonical({**says, "version": 1})
 
 
-@pytest.mark.proves("D.171")
+@pytest.mark.proves("D.171", "D.599")
 def test_key_id_of_the_file_must_be_the_signed_one() -> None:
     renamed = filed(body()) | {"key_id": str(UUID(int=99))}
     assert "`key_id` is not the one that was signed" in (checked(renamed, ADA.fingerprint) or "")
@@ -157,6 +157,7 @@ def test_key_id_of_the_file_must_be_the_signed_one() -> None:
     assert yes_of(stamp, ORG) == "its receipt names another key than the one beside it"
 
 
+@pytest.mark.proves("D.599")
 def test_receipt_of_version_1_stays_valid() -> None:
     old = of_version_1(body())
     found = check_file(json.dumps(filed(old)).encode(), ADA.fingerprint)

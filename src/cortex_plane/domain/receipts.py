@@ -7,6 +7,7 @@ receipt that says yes to exactly this call nothing is sent. docs/proof.md descri
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +20,7 @@ from cortex_plane.domain.approvals import ApprovalKind, Channel, Choice
 from cortex_plane.domain.audit import iso
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.errors import InvalidInput
+from cortex_plane.domain.json_keys import unique
 from cortex_plane.domain.signing import (
     KEY_BYTES,
     SIGNATURE_BYTES,
@@ -360,7 +362,10 @@ def _opened(content: bytes) -> dict[str, str]:
         raise _no_receipt("it is too large")
     try:
         kept = orjson.loads(content)
-    except orjson.JSONDecodeError:
+        json.loads(content, object_pairs_hook=unique)
+    except InvalidInput as error:
+        raise _no_receipt(error.message.removesuffix(".")) from None
+    except (orjson.JSONDecodeError, RecursionError):
         raise _no_receipt("it is not JSON") from None
     if not isinstance(kept, dict) or not all(isinstance(kept.get(name), str) for name in IN_A_FILE):
         raise _no_receipt(f"it lacks one of {', '.join(IN_A_FILE)}")
