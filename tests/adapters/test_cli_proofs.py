@@ -101,7 +101,9 @@ def test_a_receipt_is_saved_and_verified_offline(live: Live) -> None:
     wrong = offline.run("approval", "receipt", "--verify", "forged.json", expect=1)
     assert "NOT valid: its signature is false" in wrong.stdout
     assert "Eve" not in wrong.stdout, "what is not true is not told"
-    (folder / "forged.json").write_text(json.dumps(printed | {"key_id": "01936f3a-0000-7000-8000-000000000000"}))
+    (folder / "forged.json").write_text(
+        json.dumps(printed | {"key_id": "01936f3a-0000-7000-8000-000000000000"})
+    )
     wrong = offline.run("approval", "receipt", "--verify", "forged.json", expect=1)
     assert "NOT valid: its `key_id` is not the one that was signed" in wrong.stdout
 

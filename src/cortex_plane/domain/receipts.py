@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -21,13 +21,7 @@ from cortex_plane.domain.audit import iso
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.json_keys import unique
-from cortex_plane.domain.signing import (
-    KEY_BYTES,
-    SIGNATURE_BYTES,
-    fingerprint,
-    from_base64,
-    is_signed,
-)
+from cortex_plane.domain.signing import KEY_BYTES, SIGNATURE_BYTES, fingerprint, from_base64, is_signed
 from cortex_plane.domain.standing_approvals import StandingApproval
 
 FORMAT = "cortex-receipt"
@@ -444,22 +438,13 @@ def why_not_sent(
     says = yes_of(stamp, org_id)
     if isinstance(says, str):
         return says
-    expected: Mapping[str, tuple[Any, Any]] = {
-        "tool": (says["tool"], {"name": tool_name, "digest": tool_digest}),
-        "arguments": (says["arguments"]["digest"], input_hash),
-    }
-    for what, (told, wanted) in expected.items():
-        if told != wanted:
-            return f"its receipt is for {_ANOTHER[what]}"
+    if says["tool"] != {"name": tool_name, "digest": tool_digest}:
+        return "its receipt is for another tool, or another version of it"
+    if says["arguments"]["digest"] != input_hash:
+        return "its receipt is for other arguments"
     if str(call_id) not in says["calls"]:
         return "its receipt is for another call"
     expires_at = says["expires_at"]
     if now is not None and (expires_at is None or datetime.fromisoformat(expires_at) <= now):
         return "the time of its receipt is over"
     return None
-
-
-_ANOTHER = {
-    "tool": "another tool, or another version of it",
-    "arguments": "other arguments",
-}

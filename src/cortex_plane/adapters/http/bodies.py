@@ -1,7 +1,8 @@
 """Request bodies: how large each may be, who must be known before a large one is read, and how it is validated.
 
 The framework reads a body whole before it asks who sends it, and collects every fault of it. Here the caller of a route with
-a large body comes first, no key of an object may stand twice, and faults are counted before they are described.
+a large body comes first, no key of an object may stand twice, faults are counted before they are described, and what a body
+brings to be compiled is compiled in a thread.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ from cortex_plane.adapters.http.problems import MANY_FAULTS, SHOWN_FAULTS
 from cortex_plane.domain.access import Permission
 from cortex_plane.domain.fields import SLUG_PATTERN
 from cortex_plane.domain.json_keys import unique
+from cortex_plane.operations.manifest_threads import Turns
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
+COMPILED = frozenset({"policies", "parameters"})
+"""Fields whose validation compiles what the caller sends: conditions and schemas. Such a body is validated in a thread."""
 DESCRIBED = 100
 """More faults than these are only counted: to describe each of them costs more than to find it."""
 
@@ -46,10 +50,22 @@ def guarded(route: APIRoute) -> Handler:
             return await ordinary(request)
         request.scope["state"]["max_body_bytes"] = limit
         if route.body_field is not None:
-            await _read_json(request)
+            body = await _read_json(request)
+            if isinstance(body, dict) and not COMPILED.isdisjoint(body):
+                request._json = await _threads.run(_Validated, route.dependant.body_params[0], body)
         return await ordinary(request)
 
     return handle
+
+
+class _Validated:
+    """A body whose validation is done, and what came of it."""
+
+    def __init__(self, field: ModelField, body: Any) -> None:
+        self.outcome = _validate(field, body)
+
+
+_threads = Turns(2)
 
 
 async def _may_send(request: Request, permission: Permission | None) -> bool:
@@ -63,19 +79,20 @@ async def _may_send(request: Request, permission: Permission | None) -> bool:
     return True
 
 
-async def _read_json(request: Request) -> None:
+async def _read_json(request: Request) -> Any:
     """Parse the body once, strictly. What is no JSON is left to the framework, which says where it ends to be JSON."""
     try:
         body = await request.body()
     except ClientDisconnect:
         raise HTTPException(400) from None
     if not body or not _is_json(request.headers.get("content-type", "")):
-        return
+        return None
     try:
-        # Where the framework would parse it again.
-        request._json = json.loads(body, object_pairs_hook=unique)
+        parsed = json.loads(body, object_pairs_hook=unique)
     except (ValueError, RecursionError):
-        return
+        return None
+    request._json = parsed  # or the framework would parse it again
+    return parsed
 
 
 def _is_json(content_type: str) -> bool:
@@ -84,8 +101,7 @@ def _is_json(content_type: str) -> bool:
 
 
 def _bound_faults(field: ModelField) -> None:
-    """Describe no more faults of a body than anybody reads."""
-    adapter = field._type_adapter
+    """Let the framework validate a body as we do."""
 
     def validate(
         value: Any,
@@ -93,12 +109,17 @@ def _bound_faults(field: ModelField) -> None:
         *,
         loc: tuple[int | str, ...] = (),
     ) -> tuple[Any, list[dict[str, Any]]]:
-        try:
-            return adapter.validate_python(value, from_attributes=True), []
-        except ValidationError as error:
-            return None, [{**fault, "loc": (*loc, *fault["loc"])} for fault in _faults(error, value, field)]
+        made, faults = value.outcome if isinstance(value, _Validated) else _validate(field, value)
+        return made, [{**fault, "loc": (*loc, *fault["loc"])} for fault in faults]
 
     field.validate = validate  # type: ignore[method-assign]
+
+
+def _validate(field: ModelField, value: Any) -> tuple[Any, list[dict[str, Any]]]:
+    try:
+        return field._type_adapter.validate_python(value, from_attributes=True), []
+    except ValidationError as error:
+        return None, _faults(error, value, field)
 
 
 def _faults(error: ValidationError, value: Any, field: ModelField) -> list[dict[str, Any]]:
