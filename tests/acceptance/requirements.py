@@ -634,6 +634,17 @@ REQUIREMENTS = [
     _R("D.356", "Scenarios play a session under an atlas event by event and tell each difference from what is expected."),
     _R("D.357", "Scenario files are read strictly: every fault with its line, and any tree is read or refused."),
     _R("D.358", "`cortex atlas test` plays scenarios without a plane, with a readable report, JSON and exit codes."),
+    # Limits, and smaller holes
+    _R("D.590", "A body is bounded by its route before it is validated, a large one is read only for a caller who may send it, and"
+       " faults are reported ten at a time."),
+    _R("D.591", "A key that stands twice in one object of JSON is refused, at every door."),
+    _R("D.592", "Schemas of callers are bounded in size and patterns, nothing that a caller sends is compiled on the event loop, and what is"
+       " kept compiled is bounded in bytes."),
+    _R("D.596", "The form of a signed link counts from its own page only, and where TLS is on the session's cookie belongs to this very"
+       " host."),
+    _R("D.597", "A platform key is written to a file for its owner alone, and printed nowhere."),
+    _R("D.598", "Trying a webhook out does not tell what internal names resolve to, nor whether they exist."),
+    _R("D.599", "A receipt names the key that signed it, under its signature; receipts from before stay valid."),
     # Spec 5, as far as gates are evaluated
     _R("S5.1", "session_start and interactive checkpoints fire when the session begins."),
     _R("S5.2", "Patterns of actions: exact, prefix, suffix and middle wildcards."),

@@ -73,7 +73,7 @@ async def test_the_page_shows_the_card_and_asks_once(http: httpx.AsyncClient, st
     assert "Approve this call" in text
     assert "Deny" not in text
     assert "<script" not in page.text
-    assert page.headers["Referrer-Policy"] == "no-referrer"
+    assert page.headers["Referrer-Policy"] == "same-origin", "no other site is told of the address"
     assert page.headers["Cache-Control"] == "no-store"
     policy = page.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
@@ -178,6 +178,34 @@ async def test_a_form_that_no_page_of_this_link_carried_decides_nothing(
         assert form_of(answer).keys() == good.keys()  # the card again, to decide on
     assert await digests(admin) == before
     assert (await http.post(link, data=good)).status_code == 200
+
+
+@pytest.mark.proves("D.153", "D.596")
+@pytest.mark.parametrize(
+    ("headers", "counts"),
+    [
+        ({"Origin": "https://evil.example"}, False),
+        ({"Origin": "null"}, False),
+        ({"Sec-Fetch-Site": "cross-site", "Origin": "http://plane"}, False),
+        ({"Sec-Fetch-Site": "same-site"}, False),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "http://plane"}, True),
+        ({"Origin": "http://plane"}, True),
+        ({}, True),
+    ],
+    ids=str,
+)
+async def test_form_of_another_site_decides_nothing(
+    http: httpx.AsyncClient, strict: World, headers: dict[str, str], counts: bool
+) -> None:
+    approval = await one(strict)
+    link = await link_for(strict, approval)
+    answer = await http.post(link, data=form_of(await http.get(link)), headers=headers)
+    assert answer.status_code == (200 if counts else 403), answer.text
+    expected = ApprovalStatus.APPROVED if counts else ApprovalStatus.PENDING
+    assert await status_of(strict, approval) is expected
+    if not counts:
+        assert "nothing was done" in read(answer)
+        assert (await press(http, link)).status_code == 200, "the link itself stays good"
 
 
 @pytest.mark.proves("D.154")

@@ -133,6 +133,8 @@ def test_deny_and_edit(live: Live, shipping: Shipping) -> None:
     assert "edit_invalid" in shell.run(*words, "--edit", '{"version": 5}', expect=2).stderr
     assert "--edit takes a JSON object" in shell.run(*words, "--edit", "[1]", expect=2).stderr
     assert "not JSON" in shell.run(*words, "--edit", "{no", expect=2).stderr
+    twice = '{"version": "2", "to": "staging", "to": "production"}'
+    assert "duplicate_key" in shell.run(*words, "--edit", twice, expect=2).stderr
     assert "approval_changed" in shell.run(*words, "--version", "7", expect=4).stderr
     shell.run(*words, "--version", "x", expect=2)
     assert live.begin(shown(live.world, second.id))().status is ApprovalStatus.PENDING

@@ -68,7 +68,7 @@ def alone(live: Live) -> Shell:
     return Shell(live.shell.folder, {k: v for k, v in live.shell.environment.items() if k not in gone})
 
 
-@pytest.mark.proves("D.171", "D.178")
+@pytest.mark.proves("D.171", "D.178", "D.599")
 def test_a_receipt_is_saved_and_verified_offline(live: Live) -> None:
     async def decided() -> str:
         _, (asked,) = await waiting(live.world, Shipping())
@@ -101,6 +101,11 @@ def test_a_receipt_is_saved_and_verified_offline(live: Live) -> None:
     wrong = offline.run("approval", "receipt", "--verify", "forged.json", expect=1)
     assert "NOT valid: its signature is false" in wrong.stdout
     assert "Eve" not in wrong.stdout, "what is not true is not told"
+    (folder / "forged.json").write_text(
+        json.dumps(printed | {"key_id": "01936f3a-0000-7000-8000-000000000000"})
+    )
+    wrong = offline.run("approval", "receipt", "--verify", "forged.json", expect=1)
+    assert "NOT valid: its `key_id` is not the one that was signed" in wrong.stdout
 
 
 def test_what_makes_no_sense_is_refused(live: Live) -> None:

@@ -92,6 +92,29 @@ async def test_the_cookie_is_for_this_site_and_not_for_scripts(http: httpx.Async
     https = httpx.AsyncClient(transport=http._transport, base_url="https://plane")
     secure = (await https.post(await link_of(world))).headers["set-cookie"]
     assert "Secure" in secure.split("; ")
+    name, *flags = secure.split("; ")
+    assert re.fullmatch(r"__Host-cortex_session=cortex_session_[A-Za-z0-9_-]{43}", name)
+    assert {flag.lower().partition("=")[0] for flag in flags} == {
+        "httponly", "path", "samesite", "max-age", "secure",
+    }, "a name with this prefix is taken without a domain only"  # fmt: skip
+
+
+@pytest.mark.proves("D.72", "D.596")
+async def test_over_tls_only_the_cookie_of_this_very_host_counts(
+    http: httpx.AsyncClient, world: World
+) -> None:
+    """A neighbour under the same domain can set `cortex_session` for all of it, and not `__Host-cortex_session`."""
+    visitor = await Visitor.log_in(http, world)
+    https = httpx.AsyncClient(transport=http._transport, base_url="https://plane")
+    tossed = await https.get("/", headers={"Cookie": f"cortex_session={visitor.cookie}"})
+    assert tossed.status_code == 401
+    own = await https.get("/", headers={"Cookie": f"__Host-cortex_session={visitor.cookie}"})
+    assert own.status_code == 200
+    plain = await http.get("/", headers={"Cookie": f"__Host-cortex_session={visitor.cookie}"})
+    assert plain.status_code == 401
+    ended = await https.get("/", headers={"Cookie": "__Host-cortex_session=cortex_session_" + "x" * 43})
+    assert '__Host-cortex_session=""' in ended.headers["set-cookie"]
+    assert "Secure" in ended.headers["set-cookie"].split("; ")
 
 
 @pytest.mark.proves("D.72")

@@ -17,7 +17,8 @@ import httpx
 import orjson
 import pytest
 
-from cortex_plane.adapters.http.frame import LARGER_BODIES, MAX_BODY_BYTES
+from cortex_plane.adapters.http.exchange import BODY_LIMIT
+from cortex_plane.adapters.http.frame import SMALL_BODY_BYTES
 from cortex_plane.domain.keys import PREFIX
 from cortex_plane.domain.members import Role
 from tests.adapters.test_http_routes import (
@@ -201,7 +202,7 @@ async def test_a_body_that_is_not_an_object_in_json_is_refused(
     for example in made:
         for content in selection.of(UNREADABLE):
             answer = await example.send_raw(http, _sender(world, example).headers, content)
-            problem(answer, {400, 422})
+            problem(answer, {400, 413, 422})
     assert await digests(admin) == before
 
 
@@ -225,9 +226,10 @@ async def test_an_oversized_body_is_refused_whether_its_size_is_declared_or_not(
     http: httpx.AsyncClient, world: World, admin: asyncpg.Connection
 ) -> None:
     made = await _bodies(http, world)
+    routes = documented_routes(await document(http))
     before = await digests(admin)
     for example in made:
-        limit = LARGER_BODIES.get(example.path, MAX_BODY_BYTES)
+        limit = routes[example.route].get(BODY_LIMIT, SMALL_BODY_BYTES)
         large = b'{"name": "' + b"x" * limit + b'"}'
         headers = {**_sender(world, example).headers, "Content-Type": "application/json"}
         problem(await example.send_raw(http, headers, large), 413, "too_large")
@@ -237,13 +239,13 @@ async def test_an_oversized_body_is_refused_whether_its_size_is_declared_or_not(
     claimed = {**world.admin.headers, "Content-Length": "99999999999"}
     problem(await http.post("/v1/teams", content=b"{}", headers=claimed), 413, "too_large")
     keyed = {**world.admin.headers, "Idempotency-Key": "k", "Content-Type": "application/json"}
-    problem(await http.post("/v1/teams", content=_chunks(MAX_BODY_BYTES), headers=keyed), 413, "too_large")
+    problem(await http.post("/v1/teams", content=_chunks(SMALL_BODY_BYTES), headers=keyed), 413, "too_large")
     assert await digests(admin) == before
 
 
 async def test_a_body_of_just_the_allowed_size_is_read(http: httpx.AsyncClient, world: World) -> None:
     start, end = b'{"name": "', b'"}'
-    body = start + b"x" * (MAX_BODY_BYTES - len(start) - len(end)) + end
+    body = start + b"x" * (SMALL_BODY_BYTES - len(start) - len(end)) + end
     headers = {**world.admin.headers, "Content-Type": "application/json"}
     answer = await http.patch("/v1/teams/main", content=body, headers=headers)
     assert problem(answer, 422)["errors"][0]["field"] == "body.name"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -196,6 +197,16 @@ async def test_bodies_of_any_other_shape_are_refused(http: httpx.AsyncClient, st
         assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
 
 
+@pytest.mark.proves("D.591")
+async def test_event_with_a_key_that_stands_twice_is_refused(http: httpx.AsyncClient, strict: World) -> None:
+    system = await connected(strict)
+    _, (asked,) = await waiting(strict, Shipping())
+    body = orjson.dumps(decision(asked)).replace(b'"decision":', b'"decision":"denied","decision":', 1)
+    answer = await http.post(system.path, content=body, headers=system.headers(body))
+    assert (answer.status_code, answer.json()["code"]) == (422, "duplicate_key")
+    assert (await shown(strict, asked.id)).status is ApprovalStatus.PENDING
+
+
 async def test_a_disabled_webhook_takes_nothing_until_it_is_enabled(
     http: httpx.AsyncClient, strict: World
 ) -> None:
@@ -341,3 +352,33 @@ async def test_only_admins_make_rotate_try_and_map(http: httpx.AsyncClient, stri
         )
         assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
     assert (await connections.get(strict.db, operator.actor, system.id)).url == URL
+
+
+@pytest.mark.proves("D.142", "D.598")
+async def test_trying_out_does_not_tell_what_internal_names_resolve_to(strict: World) -> None:
+    """A name inside, a name that does not exist and one without addresses: the same answer, word for word."""
+    addresses: dict[str, Sequence[str]] = {
+        "inside.example": ["10.1.2.3"],
+        "mixed.example": ["1.1.1.1", "10.1.2.3"],
+    }
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        if host == "missing.example":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return addresses.get(host, [])
+
+    metrics = Metrics()
+    app = create_app(strict.db, metrics, webhook_channel=WebhookChannel(resolver=resolve, timeout=3))
+    answers = {}
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(framed(app)), base_url="http://plane", headers=strict.admin.headers
+    ) as http:
+        for host in ("inside.example", "mixed.example", "missing.example", "empty.example"):
+            draft = {"channel_type": "webhook", "name": host, "url": f"https://{host}/hook"}
+            id = (await http.post("/v1/connections", json=draft)).json()["id"]
+            tried = await http.post(f"/v1/connections/{id}/test")
+            assert (tried.status_code, tried.json()["delivered"]) == (200, False)
+            assert "10.1.2.3" not in tried.text
+            answers[host] = tried.json()["said"].replace(host, "HOST")
+    assert set(answers.values()) == {"HOST has no address on the public internet."}
+    metrics.close()

@@ -81,9 +81,7 @@ class Slow:
         self.go.set()
 
 
-LARGE = [
-    {"context_id": "c", "name": "C", "content": "y" * (2 * atlas_book.SMALL), "inject_mode": "on_demand"}
-]
+LARGE = [{"context_id": "c", "name": "C", "content": "y" * 65_536, "inject_mode": "on_demand"}]
 
 
 @pytest.mark.proves("D.332")

@@ -302,14 +302,15 @@ async def test_a_failed_load_is_tried_again(world: World) -> None:
     assert (await book.at(world.db, world.org_id, "0.1")).version == "0.1"
 
 
-async def test_the_book_forgets_what_was_not_asked_for_by_entries_and_by_rows(world: World) -> None:
+async def test_the_book_forgets_what_was_not_asked_for_by_entries_and_by_bytes(world: World) -> None:
     for n in range(1, 5):
         await apply(world, *(f"name: r{i}-{n}, target: t{i}, effect: deny" for i in range(10)))
     few = PolicyBook(max_entries=2)
     for version in ("1.1", "2.1", "1.1", "3.1"):
         await few.at(world.db, world.org_id, version)
     assert [few.known(world.org_id, f"{n}.1") is not None for n in (1, 2, 3)] == [True, False, True]
-    small = PolicyBook(max_rows=25)  # each version has ten, and the platform's one
+    one = (await few.at(world.db, world.org_id, "1.1")).weight
+    small = PolicyBook(max_bytes=one * 5 // 2)  # room for two of them
     for version in ("1.1", "2.1", "3.1"):
         await small.at(world.db, world.org_id, version)
     assert [small.known(world.org_id, f"{n}.1") is not None for n in (1, 2, 3)] == [False, True, True]

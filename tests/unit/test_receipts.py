@@ -28,6 +28,7 @@ from cortex_plane.domain.receipts import (
     said_by,
     why_not_sent,
     why_not_standing,
+    yes_of,
 )
 from cortex_plane.domain.signing import to_base64
 from cortex_plane.domain.standing_approvals import GrantedUnder, StandingApproval
@@ -52,7 +53,7 @@ def standing(**changes: Any) -> StandingApproval:
 def body(choice: Choice = Choice.APPROVED, **changes: Any) -> bytes:
     return receipt_body(
         ORG, decided(**changes), decision=choice, member_id=UUID(int=51), name="Ada", channel=Channel.API, calls=[CALL],
-        standing=standing(),
+        key_id=ADA.id, standing=standing(),
     )  # fmt: skip
 
 
@@ -141,11 +142,36 @@ def test_another_key_is_found_where_the_right_one_is_named() -> None:
     assert "signature is false" in (checked(mixed, ADA.fingerprint) or "")
 
 
+def of_version_1(content: bytes) -> bytes:
+    """The receipt as planes wrote it before it named its key."""
+    says = json.loads(content)
+    del says["key_id"]
+    return canonical({**says, "version": 1})
+
+
+@pytest.mark.proves("D.171", "D.599")
+def test_key_id_of_the_file_must_be_the_signed_one() -> None:
+    renamed = filed(body()) | {"key_id": str(UUID(int=99))}
+    assert "`key_id` is not the one that was signed" in (checked(renamed, ADA.fingerprint) or "")
+    stamp = replace(stamped(body()), key_id=UUID(int=99))
+    assert yes_of(stamp, ORG) == "its receipt names another key than the one beside it"
+
+
+@pytest.mark.proves("D.599")
+def test_receipt_of_version_1_stays_valid() -> None:
+    old = of_version_1(body())
+    found = check_file(json.dumps(filed(old)).encode(), ADA.fingerprint)
+    assert (found.fault, found.says["version"]) == (None, 1)
+    assert refused(old) is None, "an approval of before the upgrade lets its call be sent"
+
+
 def test_what_is_signed_and_no_receipt_is_not_taken_for_one() -> None:
     says = said_by(body())
     assert says is not None
     strange = [
-        b"{}", b"[]", b"\xc3\xa9", canonical({**says, "version": 2}), canonical({**says, "more": 1}),
+        b"{}", b"[]", b"\xc3\xa9", canonical({**says, "version": 3}), canonical({**says, "more": 1}),
+        canonical({**says, "version": 1}), canonical({name: says[name] for name in says if name != "key_id"}),
+        canonical({**says, "version": "2"}), canonical({**says, "version": [2]}),
         canonical({**says, "tool": "ship"}), canonical({**says, "votes": [{}]}), canonical({**says, "version": True}),
         canonical({**says, "format": "cortex-root"}), canonical({**says, "standing": {}}), canonical({**says, "standing": 1}),
     ]  # fmt: skip

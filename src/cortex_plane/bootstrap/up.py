@@ -46,7 +46,7 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
 
         async def main() -> None:
             async with databases.opened(settings, app_url) as db, _mail(settings) as sink:
-                secret, is_new = await _access(db, settings.home)
+                secret = await _access(db, settings.home)
                 write_private(settings.home / ACCESS_FILE, {"url": url, "key": secret})
                 running = {"pid": os.getpid(), "database_url": app_url}
                 write_private(settings.home / databases.RUNNING_FILE, running)
@@ -68,7 +68,7 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
                     await serving.serve(
                         db,
                         listener,
-                        lambda: _welcome(settings.home, url, link, secret if is_new else None, seconds),
+                        lambda: _welcome(settings.home, url, link, seconds),
                         reach_of(settings, url, sink),
                         serving.hints_url(settings, app_url),
                         settings.trusted_proxies,
@@ -95,18 +95,19 @@ async def _mail(settings: Settings) -> AsyncIterator[Sink | None]:
         yield sink
 
 
-async def _access(db: Database, home: Path) -> tuple[str, bool]:
-    """The key for the command line: the kept one while it works, else a new one."""
+async def _access(db: Database, home: Path) -> str:
+    """The key for the command line: the kept one while it works, else a new one. It is a platform key, so nothing prints it:
+    terminals are recorded, and logs of services kept."""
     kept = read_access(home).get("key")
     if kept and await keys.works(db, kept):
-        return kept, False
+        return kept
     secret = await keys.issue_for_owner(db)
     if secret is None:
         try:
             secret = (await orgs.bootstrap(db, FIRST_ORG)).key.secret
         except AlreadyExists:  # somebody else set up the same database at the same moment
             secret = await keys.issue_for_owner(db)
-    return str(secret), True
+    return str(secret)
 
 
 def _program() -> str:
@@ -121,8 +122,7 @@ def _step(phrase: str) -> None:
     console.print(f"  {phrase} …", style="dim")
 
 
-def _welcome(home: Path, url: str, link: str, secret: str | None, seconds: float) -> None:
-    key = secret or f"kept in {home / ACCESS_FILE}"
+def _welcome(home: Path, url: str, link: str, seconds: float) -> None:
     cortex = _program()
     # Outside of the frame, which would break a long line.
     console.print(f"\nyour inbox, once, within 15 minutes:  [bold]{url}{link}[/]", soft_wrap=True)
@@ -130,7 +130,7 @@ def _welcome(home: Path, url: str, link: str, secret: str | None, seconds: float
     console.print(
         Panel.fit(
             f"[bold]{url}[/]\n"
-            f"key   {key}\n\n"
+            f"key   kept in {home / ACCESS_FILE}, for you alone\n\n"
             "[dim]Try in another terminal:[/]\n"
             f"  {cortex} demo run     [dim]an agent ships a release, and stops before it deploys: approve it in the inbox[/]\n"
             f"  {cortex} demo crash   [dim]its worker is killed in the middle of a side effect[/]\n"

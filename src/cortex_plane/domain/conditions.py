@@ -99,20 +99,9 @@ class Condition:
 
     @classmethod
     def of(cls, text: str) -> Condition:
-        """Compiles; raises ``InvalidInput`` with the reason where a condition cannot be used."""
-        tokens = _tokens(text)
-        loops = _check_shape(tokens)
-        try:
-            program = _cel().compile(text)
-        except ValueError as error:
-            said = _PARSE_NOISE.sub("", str(error)).splitlines()[0][:300]
-            raise _refused(f"does not parse: {said}") from None
-        _check_names(program, loops)
-        condition = cls(text, program, bool(loops))
-        kind = condition.kind_of_constant()
-        if kind is not None:
-            raise _refused(f"gives {kind} and not true or false.")
-        return condition
+        """Compiles; raises ``InvalidInput`` with the reason where a condition cannot be used. Those that were asked for last
+        are kept, so that whoever compiles one in a thread finds it ready on the event loop."""
+        return _compiled(text)
 
     def kind_of_constant(self) -> str | None:
         """What it gives without arguments, where that is neither true nor false nor a failure."""
@@ -137,6 +126,23 @@ class Condition:
         if answer is not True and answer is not False:
             raise ConditionFailed(f"it gave {type(answer).__name__} and not true or false")
         return bool(answer)
+
+
+@functools.lru_cache(maxsize=512)
+def _compiled(text: str) -> Condition:
+    """None of them is longer than ``MAX_LENGTH`` or has more parts than are allowed, so 512 take at most some 20 MB."""
+    loops = _check_shape(_tokens(text))
+    try:
+        program = _cel().compile(text)
+    except ValueError as error:
+        said = _PARSE_NOISE.sub("", str(error)).splitlines()[0][:300]
+        raise _refused(f"does not parse: {said}") from None
+    _check_names(program, loops)
+    condition = Condition(text, program, bool(loops))
+    kind = condition.kind_of_constant()
+    if kind is not None:
+        raise _refused(f"gives {kind} and not true or false.")
+    return condition
 
 
 def _said(error: BaseException) -> str:

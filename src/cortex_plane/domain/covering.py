@@ -6,7 +6,6 @@ call, by themselves, under the terms that hold now.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -153,17 +152,12 @@ def _not_under(standing: StandingApproval, call: CallAsked) -> str | None:
     if standing.condition is None:
         return None
     try:
-        holds = _compiled(standing.condition).holds(surroundings(call.facts))
+        holds = Condition.of(standing.condition).holds(surroundings(call.facts))
     except InvalidInput:
         return "its condition cannot be used any more"
     except ConditionFailed as error:
         return f"its condition failed: {error}"
     return None if holds else "its condition is false"
-
-
-@functools.lru_cache(maxsize=256)
-def _compiled(condition: str) -> Condition:
-    return Condition.of(condition)
 
 
 # Listing and revoking it ------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,11 +24,14 @@ from cortex_plane.domain.atlases import (
 )
 from cortex_plane.domain.glob_index import GlobIndex
 from cortex_plane.domain.keywords import KeywordIndex
+from cortex_plane.domain.schemas import Unusable, compiled
 from cortex_plane.domain.tools import Risk
 
 _LOOKED_AT = tuple(AtlasPolicyType)
 MAX_LOOKED_UP = 4096
 """Actions of which is remembered what concerns them."""
+MAX_PREPARED = 500
+"""Schemas that are compiled ahead of their first use."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,6 +191,17 @@ class CompiledAtlases:
     def prepare(self) -> None:
         """Make what is made only when it is asked for: whoever compiles in a thread of its own does it there."""
         _ = self.keywords, self.known_actions
+        for schema in itertools.islice(self._schemas(), MAX_PREPARED):
+            with contextlib.suppress(Unusable):
+                compiled(dict(schema))
+
+    def _schemas(self) -> Iterator[Mapping[str, Any]]:
+        for atlas in self.atlases:
+            yield from (
+                each.parameters_schema for each in atlas.actions if each.parameters_schema is not None
+            )
+            for gate in atlas.gates:
+                yield from (each.schema for each in gate.questions if each.schema is not None)
 
     def of_action(self, action: str) -> OfAction:
         found = self._looked_up.get(action)

@@ -220,10 +220,6 @@ class PolicySet:
     confirmed: Mapping[tuple[str, str, str], Confirmed] = field(default_factory=dict)
     """What stewards confirmed about tools, by app, name and digest."""
 
-    @property
-    def size(self) -> int:
-        return len(self.platform) + len(self.org) + sum(map(len, self.teams.values()))
-
 
 def stricter(one: PolicyVerdict, other: PolicyVerdict) -> PolicyVerdict:
     return one if STRICTNESS[one] >= STRICTNESS[other] else other

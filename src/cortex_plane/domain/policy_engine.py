@@ -142,13 +142,13 @@ class CompiledPolicies:
 
     def __init__(self, policies: PolicySet) -> None:
         self.version = policies.version
-        self.size = policies.size
         self.confirmed = policies.confirmed
         """What stewards confirmed about tools, by app, name and digest."""
         self._platform = LevelIndex(policies.platform)
         self._org = LevelIndex(policies.org)
         self._teams: dict[UUID, LevelIndex] = {id: LevelIndex(rows) for id, rows in policies.teams.items()}
         self._known: dict[tuple[Any, ...], tuple[PolicyDecision, Origins]] = {}
+        self.weight = sum(each.weight for each in (self._platform, self._org, *self._teams.values()))
 
     def decide(self, facts: CallFacts, request: Sequence[PolicyRow] = ()) -> PolicyDecision:
         return self._run(facts, request, None)[0]
@@ -360,7 +360,7 @@ def _by_default(facts: CallFacts) -> _Standing:
     return _Standing(_ASK, DEFAULT_OWNER, *resolve_terms(None, None))
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=128)
 def _of_request(rows: tuple[PolicyRow, ...]) -> LevelIndex:
     """A job asks with the same rows for each of its calls."""
     return LevelIndex(rows)

@@ -18,6 +18,13 @@ from cortex_plane.domain.policies import PolicyRow
 MAX_CROWD = 1000
 """Rows that are found by the same text; each of them costs time with every call that has it."""
 
+OF_ROW = 2048
+"""Bytes that a row takes."""
+OF_CONDITION = 64
+"""Bytes that a compiled condition takes for each of its characters."""
+OF_DETAILS = 8
+"""And what a request shows of itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class CompiledRow:
@@ -99,10 +106,9 @@ def _collect(
 class LevelIndex:
     """The rows of one level."""
 
-    __slots__ = ("_by_action", "size")
+    __slots__ = ("_by_action", "weight")
 
     def __init__(self, rows: Sequence[PolicyRow]) -> None:
-        self.size = len(rows)
         self._by_action: dict[str, _Targets] = {}
         conditions: dict[str, Condition] = {}
         for position, row in enumerate(rows):
@@ -114,6 +120,9 @@ class LevelIndex:
             targets.add(CompiledRow(position, row, Glob.of(row.target), condition))
         for targets in self._by_action.values():
             targets.seal()
+        details = sum(len(str(row.details)) for row in rows if row.details is not None)
+        self.weight = OF_ROW * len(rows) + OF_CONDITION * sum(map(len, conditions)) + OF_DETAILS * details
+        """Bytes of memory that it takes, about, and rather more than less."""
 
     def candidates(self, action_type: str, target: str) -> Iterator[CompiledRow]:
         """In the order of their file; their globs are still to be compared."""

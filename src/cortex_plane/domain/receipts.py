@@ -7,7 +7,8 @@ receipt that says yes to exactly this call nothing is sent. docs/proof.md descri
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -19,17 +20,12 @@ from cortex_plane.domain.approvals import ApprovalKind, Channel, Choice
 from cortex_plane.domain.audit import iso
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.signing import (
-    KEY_BYTES,
-    SIGNATURE_BYTES,
-    fingerprint,
-    from_base64,
-    is_signed,
-)
+from cortex_plane.domain.json_keys import unique
+from cortex_plane.domain.signing import KEY_BYTES, SIGNATURE_BYTES, fingerprint, from_base64, is_signed
 from cortex_plane.domain.standing_approvals import StandingApproval
 
 FORMAT = "cortex-receipt"
-VERSION = 1
+VERSION = 2
 MAX_FILE_BYTES = 4 * 1024 * 1024
 
 _OR_NOTHING, _NUMBER = (str, type(None)), (int, type(None))
@@ -38,7 +34,7 @@ _STANDING = {
     "id": str, "tool": str, "digest": str, "input_hash": _OR_NOTHING, "condition": _OR_NOTHING, "max_calls": _NUMBER,
     "expires_at": str,
 }  # fmt: skip
-SHAPE: dict[str, Any] = {
+_VERSION_1: dict[str, Any] = {
     "format": str,
     "version": int,
     "org": str,
@@ -65,7 +61,10 @@ SHAPE: dict[str, Any] = {
     "expires_at": _OR_NOTHING,
     "issued_at": str,
 }
+SHAPE: dict[str, Any] = {**_VERSION_1, "key_id": str}
 """The body, field by field. A list stands for any number of its one item, a tuple for one of its members."""
+SHAPES = {1: _VERSION_1, VERSION: SHAPE}
+"""By version. Receipts of version 1 do not name the key that signed them, and stay valid."""
 IN_A_FILE = ("body", "signature", "public_key", "key_id", "fingerprint")
 
 
@@ -199,6 +198,7 @@ def receipt_body(
     name: str,
     channel: Channel,
     calls: Sequence[UUID],
+    key_id: UUID,
     standing: StandingApproval | None = None,
 ) -> bytes:
     """Canonical JSON. Reasons stay out of it: they are people's words, which the trail can erase and this could not."""
@@ -252,6 +252,7 @@ def receipt_body(
             "decided_at": iso(decided.decided_at),
             "expires_at": iso(decided.expires_at) if decided.expires_at else None,
             "issued_at": iso(decided.now),
+            "key_id": str(key_id),
         }
     )
 
@@ -314,6 +315,8 @@ def check_file(content: bytes, trusted: str | None = None) -> Checked:
         fault = "its signature is false: what it says was changed, or somebody else signed it"
     elif says is None:
         fault = "what was signed is not a receipt of this version"
+    elif not _names_key(says, kept["key_id"]):
+        fault = "its `key_id` is not the one that was signed"
     return Checked(says=says or {}, fingerprint=kept["fingerprint"], fault=fault)
 
 
@@ -323,8 +326,15 @@ def said_by(body: bytes) -> dict[str, Any] | None:
         found = orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
-    known = _fits(found, SHAPE) and (found["format"], found["version"]) == (FORMAT, VERSION)
+    version = found.get("version") if isinstance(found, dict) else None
+    shape = SHAPES.get(version) if type(version) is int else None
+    known = shape is not None and _fits(found, shape) and found["format"] == FORMAT
     return found if known else None
+
+
+def _names_key(says: dict[str, Any], key_id: str) -> bool:
+    """Whether a receipt was signed with the key that is kept beside it. Version 1 does not say."""
+    return says["version"] == 1 or says["key_id"] == key_id
 
 
 def _fits(value: Any, shape: Any) -> bool:
@@ -346,7 +356,10 @@ def _opened(content: bytes) -> dict[str, str]:
         raise _no_receipt("it is too large")
     try:
         kept = orjson.loads(content)
-    except orjson.JSONDecodeError:
+        json.loads(content, object_pairs_hook=unique)
+    except InvalidInput as error:
+        raise _no_receipt(error.message.removesuffix(".")) from None
+    except (orjson.JSONDecodeError, RecursionError):
         raise _no_receipt("it is not JSON") from None
     if not isinstance(kept, dict) or not all(isinstance(kept.get(name), str) for name in IN_A_FILE):
         raise _no_receipt(f"it lacks one of {', '.join(IN_A_FILE)}")
@@ -383,6 +396,8 @@ def yes_of(stamp: Stamp, org_id: UUID) -> dict[str, Any] | str:
     says = said_by(stamp.body)
     if says is None:
         return "its receipt cannot be read"
+    if not _names_key(says, str(stamp.key_id)):
+        return "its receipt names another key than the one beside it"
     if says["decision"] != Choice.APPROVED:
         return "its receipt does not say that it was approved"
     return says if says["org"] == str(org_id) else "its receipt is for another org"
@@ -423,22 +438,13 @@ def why_not_sent(
     says = yes_of(stamp, org_id)
     if isinstance(says, str):
         return says
-    expected: Mapping[str, tuple[Any, Any]] = {
-        "tool": (says["tool"], {"name": tool_name, "digest": tool_digest}),
-        "arguments": (says["arguments"]["digest"], input_hash),
-    }
-    for what, (told, wanted) in expected.items():
-        if told != wanted:
-            return f"its receipt is for {_ANOTHER[what]}"
+    if says["tool"] != {"name": tool_name, "digest": tool_digest}:
+        return "its receipt is for another tool, or another version of it"
+    if says["arguments"]["digest"] != input_hash:
+        return "its receipt is for other arguments"
     if str(call_id) not in says["calls"]:
         return "its receipt is for another call"
     expires_at = says["expires_at"]
     if now is not None and (expires_at is None or datetime.fromisoformat(expires_at) <= now):
         return "the time of its receipt is over"
     return None
-
-
-_ANOTHER = {
-    "tool": "another tool, or another version of it",
-    "arguments": "other arguments",
-}

@@ -3,7 +3,9 @@ them: they refer to nothing outside, and checking with them ends soon."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -17,6 +19,13 @@ if TYPE_CHECKING:
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_NODES = 5_000
 """How many objects and lists a schema has at most, counted each time that something refers to them."""
+MAX_PATTERNS = 20
+MAX_PATTERN = 1_000
+"""Characters of one pattern."""
+PATTERN_BYTES = 512 * 1024
+"""What one pattern may take when it is compiled: about a hundredth of a second, and this much memory."""
+KEPT_BYTES = 128 * 1024 * 1024
+"""What all compiled schemas of a process take, at most and about."""
 BACKTRACKS = 10_000
 SHOWN_FAULT = 300
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -47,8 +56,10 @@ def check(schema: dict[str, Any]) -> None:
 
 
 def check_strangers(schema: dict[str, Any]) -> None:
-    """Also what could keep whoever checks with it busy for hours: references that multiply, or that never end."""
+    """Also what could keep whoever checks with it busy for hours: references that multiply, or that never end, and patterns that
+    take long to compile. Compiles it, so it belongs into a thread."""
     check(schema)
+    _refuse_patterns(schema)
     try:
         # What is only there to be referred to counts where it is.
         used = {key: each for key, each in schema.items() if key not in ("$defs", "definitions")}
@@ -60,22 +71,68 @@ def check_strangers(schema: dict[str, Any]) -> None:
     compiled(schema)
 
 
+class _Validators:
+    """The compiled schemas that were asked for last, up to about so many bytes."""
+
+    def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[bytes, tuple[Validator, int]] = OrderedDict()
+        self._lock = threading.Lock()
+        self.weight = 0
+
+    def get(self, schema: bytes) -> Validator | None:
+        with self._lock:
+            kept = self._kept.get(schema)
+            if kept is None:
+                return None
+            self._kept.move_to_end(schema)
+            return kept[0]
+
+    def keep(self, schema: bytes, validator: Validator, weight: int) -> None:
+        with self._lock:
+            if schema in self._kept:
+                return
+            self._kept[schema] = validator, weight
+            self.weight += weight
+            while self.weight > self._max_bytes and len(self._kept) > 1:
+                self.weight -= self._kept.popitem(last=False)[1][1]
+
+
+_validators = _Validators()
+_OF_TEXT = 20
+"""Bytes that a compiled schema takes for each of its text, rather more than less. Patterns count apart."""
+
+
 def compiled(schema: dict[str, Any]) -> Validator:
     """Nothing is fetched, whatever it refers to, and no pattern takes long."""
-    return _compiled(orjson.dumps(schema, option=orjson.OPT_SORT_KEYS))
+    text = orjson.dumps(schema, option=orjson.OPT_SORT_KEYS)
+    validator = _validators.get(text)
+    if validator is None:
+        validator = _compiled(text)
+        patterns = sum(1 for _ in _patterns(schema))
+        _validators.keep(text, validator, _OF_TEXT * len(text) + PATTERN_BYTES * patterns)
+    return validator
 
 
-@lru_cache(maxsize=256)
 def _compiled(schema: bytes) -> Validator:
     from jsonschema_rs import FancyRegexOptions, validator_for  # its import takes 50 ms
 
+    bounds = FancyRegexOptions(
+        backtrack_limit=BACKTRACKS, size_limit=PATTERN_BYTES, dfa_size_limit=PATTERN_BYTES
+    )
     try:
         return validator_for(
-            orjson.loads(schema), pattern_options=FancyRegexOptions(backtrack_limit=BACKTRACKS),
-            validate_formats=False, offline=True,
-        )  # fmt: skip
+            orjson.loads(schema), pattern_options=bounds, validate_formats=False, offline=True
+        )
     except Exception as error:  # whatever somebody wrote
-        raise Unusable(f"its schema is not valid: {_line(error)}") from None
+        raise Unusable(f"its schema is not valid: {_line(error)}{_perhaps_large(error)}") from None
+
+
+def _perhaps_large(error: Exception) -> str:
+    """The library says the same of what is no expression and of what is too large."""
+    if 'is not a "regex"' not in str(error):
+        return ""
+    return f". Or it is one that takes more than {PATTERN_BYTES // 1024} KiB: repeat less, or name fewer characters"
 
 
 def faults(validator: Validator, value: Any) -> list[str]:
@@ -84,6 +141,29 @@ def faults(validator: Validator, value: Any) -> list[str]:
         return [_fault(each) for each in validator.iter_errors(value)]
     except ValueError as error:  # a pattern that takes too long
         raise Unusable(f"the arguments could not be checked: {_line(error)}") from None
+
+
+def _refuse_patterns(schema: dict[str, Any]) -> None:
+    for number, pattern in enumerate(_patterns(schema), 1):
+        if number > MAX_PATTERNS:
+            raise Unusable(f"its schema has more than {MAX_PATTERNS} patterns")
+        if len(pattern) > MAX_PATTERN:
+            raise Unusable(f"its schema has a pattern of {len(pattern)} characters, more than {MAX_PATTERN}")
+
+
+def _patterns(value: Any) -> Iterator[str]:
+    """Whatever may be compiled as a regular expression, wherever it stands."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _patterns(each)
+    if not isinstance(value, dict):
+        return
+    for key, each in value.items():
+        if key == "pattern" and isinstance(each, str):
+            yield each
+        if key == "patternProperties" and isinstance(each, dict):
+            yield from each
+        yield from _patterns(each)
 
 
 def _line(error: Exception) -> str:

@@ -32,7 +32,7 @@ from cortex_plane.domain.errors import Conflict, CortexError
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.pages import Page, Position
-from cortex_plane.operations import decisions, edits, gates, steering
+from cortex_plane.operations import decisions, edits, gates, standing_approvals, steering
 from cortex_plane.operations.deliveries import deliveries_of
 from cortex_plane.operations.meters import meters
 from cortex_plane.operations.verbs import found, verb
@@ -139,6 +139,7 @@ async def _decide(
 ) -> tuple[DecisionReceipt, Closing | None]:
     """With what it did; None where it was there before."""
     edit = await edits.prepared(db, actor, id, decision)
+    await standing_approvals.prepare(decision.standing)
     closing: Closing | None = None
     refused: CortexError | None
     async with db.transaction(actor.org_id) as tx:

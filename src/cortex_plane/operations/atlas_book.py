@@ -26,14 +26,10 @@ One = tuple[UUID, str]
 """An org, and the digest of one of its atlases."""
 Pins = Sequence[Mapping[str, Any]]
 """What a session is bound to: `atlas_id`, `version` and `digest` of each."""
-SMALL = 32 * 1024
-"""What is shorter is compiled at once; what is longer goes to a thread, so that everything else goes on meanwhile."""
 
 
 class Kept(NamedTuple):
     atlas: Atlas
-    size: int
-    """Bytes of its manifest."""
     weight: int
     """Bytes of memory that it takes, about."""
 
@@ -45,10 +41,6 @@ class Stored(NamedTuple):
     digest: str
     name: str
     """Which one it is, for people."""
-
-    @property
-    def size(self) -> int:
-        return len(self.manifest)
 
 
 class Loaded(NamedTuple):
@@ -113,8 +105,6 @@ class AtlasBook:
                 parts.append(
                     here or Stored(await manifest_of(tx, atlas_id, version), pin["digest"], f"{atlas_id} {version}")
                 )  # fmt: skip
-        if sum(each.size for each in parts) <= SMALL:
-            return _merged(parts)
         return await loading.run(_merged, parts)
 
     def _loaded(self, key: Key, done: asyncio.Task[Loaded]) -> None:
@@ -171,7 +161,7 @@ def _merged(parts: Sequence[Kept | Stored]) -> Loaded:
 
 def _kept(stored: Stored) -> Kept:
     atlas = read_back(stored.manifest, stored.digest, stored.name)
-    return Kept(atlas, stored.size, weight_of(atlas))
+    return Kept(atlas, weight_of(atlas))
 
 
 def read_back(manifest: bytes, digest: str, name: str) -> Atlas:

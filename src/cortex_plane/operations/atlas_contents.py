@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.atlases import Atlas
-from cortex_plane.operations.atlas_book import SMALL, manifest_of, read_back
+from cortex_plane.operations.atlas_book import manifest_of, read_back
 from cortex_plane.operations.manifest_threads import loading
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import atlases
@@ -19,6 +19,4 @@ async def contents(db: Database, actor: Actor, atlas_id: str, version: str) -> A
         manifest = await manifest_of(tx, kept.atlas_id, kept.version)
     # Whoever reads old versions does not push out of the book what sessions are held to now.
     name = f"{kept.atlas_id} {kept.version}"
-    if len(manifest) <= SMALL:
-        return read_back(manifest, kept.digest, name)
     return await loading.run(read_back, manifest, kept.digest, name)

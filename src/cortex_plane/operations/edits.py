@@ -5,6 +5,7 @@ They must fit the schema that the tool had when it was asked for, and are author
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -56,7 +57,7 @@ async def prepared(db: Database, actor: Actor, id: UUID, decision: Decision) -> 
             return Edit(arguments, digest, version, [], unable)
         context = found(await approvals.context(tx, id), "approval")
     sent = orjson.loads(arguments)
-    fault = _schema_fault(context["parameters"], sent)
+    fault = await asyncio.to_thread(_schema_fault, context["parameters"], sent)
     if fault is not None:
         return Edit(arguments, digest, version, [], fault)
     facts = CallFacts(

@@ -17,17 +17,15 @@ from cortex_plane.storage import policies, tool_confirmations
 from cortex_plane.storage.database import Database, Transaction
 
 Key = tuple[UUID, str]
-LARGE = 2000
-"""Compiling more rows than this goes to a thread, so that everything else goes on meanwhile."""
 
 
 class PolicyBook:
-    """The policies of the orgs that were asked for last."""
+    """The policies of the orgs that were asked for last, up to so many versions and about so many bytes of memory."""
 
-    def __init__(self, *, max_entries: int = 1000, max_rows: int = 500_000) -> None:
+    def __init__(self, *, max_entries: int = 1000, max_bytes: int = 512 * 1024 * 1024) -> None:
         self._max_entries = max_entries
-        self._max_rows = max_rows
-        self._rows = 0
+        self._max_bytes = max_bytes
+        self._bytes = 0
         self._known: OrderedDict[Key, CompiledPolicies] = OrderedDict()
         self._loading: dict[Key, asyncio.Task[CompiledPolicies]] = {}
 
@@ -74,10 +72,12 @@ class PolicyBook:
         if key in self._known:
             return
         self._known[key] = made
-        self._rows += made.size
-        while len(self._known) > 1 and (len(self._known) > self._max_entries or self._rows > self._max_rows):
+        self._bytes += made.weight
+        while len(self._known) > 1 and (
+            len(self._known) > self._max_entries or self._bytes > self._max_bytes
+        ):
             _, dropped = self._known.popitem(last=False)
-            self._rows -= dropped.size
+            self._bytes -= dropped.weight
 
 
 async def load(tx: Transaction, version: str) -> PolicySet:
@@ -90,8 +90,7 @@ async def load(tx: Transaction, version: str) -> PolicySet:
 
 
 async def compiled(found: PolicySet) -> CompiledPolicies:
-    if found.size <= LARGE:
-        return CompiledPolicies(found)
+    """In a thread: a condition takes milliseconds to compile, and there may be thousands."""
     return await asyncio.to_thread(CompiledPolicies, found)
 
 

@@ -40,6 +40,7 @@ async def write(
         name=actor.name,
         channel=channel,
         calls=calls,
+        key_id=key.id,
         standing=standing,
     )
     await receipts.insert(tx, decided.id, key.id, body, key.sign(body), decided.now)

@@ -5,6 +5,8 @@ Looking one up promises nothing yet: it is looked at again, and counted, in the 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -13,8 +15,10 @@ from uuid import UUID
 from cortex_plane.domain import covering
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.conditions import Condition
 from cortex_plane.domain.covering import CallAsked, check
 from cortex_plane.domain.deciding import Request
+from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.policies import CallFacts, Terms
 from cortex_plane.domain.receipts import Stamp, why_not_standing
@@ -32,6 +36,13 @@ from cortex_plane.storage.database import Database, Row, Transaction
 from cortex_plane.storage.vault import Vault
 
 __all__ = ["check", "cover", "get", "grant", "list_page", "revoke"]
+
+
+async def prepare(draft: StandingDraft | None) -> None:
+    """Compile its condition in a thread, so that nothing is compiled on the event loop. What is wrong with it is said later."""
+    if draft is not None and draft.condition is not None:
+        with contextlib.suppress(InvalidInput):
+            await asyncio.to_thread(Condition.of, draft.condition)
 
 
 async def grant(

@@ -7,7 +7,9 @@ lets it be done, or gets the answer that was kept.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -34,6 +36,7 @@ from cortex_plane.domain.errors import (
     Unauthenticated,
 )
 from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.json_keys import unique
 from cortex_plane.domain.notifications import Target, TryAgain, Undeliverable
 from cortex_plane.domain.values import adapter, parse
 from cortex_plane.domain.webhooks import (
@@ -227,6 +230,8 @@ async def _require_no_login(tx: Transaction, person: Actor, approval_id: UUID) -
 
 
 def _parsed(kind: type[InboundEvent], body: bytes) -> InboundEvent:
+    with contextlib.suppress(ValueError, RecursionError):  # what is no JSON at all is refused below
+        json.loads(body, object_pairs_hook=unique)
     try:
         parsed: InboundEvent = adapter(kind).validate_json(body)
     except ValidationError as error:

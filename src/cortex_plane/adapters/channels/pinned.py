@@ -19,9 +19,12 @@ from urllib.parse import urlsplit
 
 import httpcore
 import httpx
+import structlog
 
 from cortex_plane.domain.addresses import Allowed, literal
 from cortex_plane.domain.webhooks import endpoint
+
+log = structlog.get_logger()
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """From a host and a port to all of its addresses."""
@@ -33,20 +36,13 @@ BODY_SECONDS = 2
 _BROKEN = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException)
 
 
-class NoAnswer(Exception):
-    """Why there is none; whoever sends makes an error of the plane of it."""
+class Unreachable(Exception):
+    """Nobody answered, or not in time, or not in HTTP, or nobody may be asked there. Whoever sends makes an error of the plane
+    of it."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
-
-
-class Refused(NoAnswer):
-    """It may not be reached: no request was made."""
-
-
-class Unreachable(NoAnswer):
-    """Nobody answered, or not in time, or not in HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +67,29 @@ class SystemResolver:
 
 
 async def vetted(host: str, port: int, allowed: Allowed, resolver: Resolver) -> list[str]:
-    """The addresses of a host, if every one of them may be reached; else ``Refused``: who mixes them wants to slip in."""
-    known = literal(host)
-    if known is not None:
-        given: Sequence[str] = [host]
-    else:
-        try:
-            given = await resolver(host, port)
-        except OSError as error:
-            raise Unreachable(f"{host} cannot be resolved: {error.strerror or error}.") from None
-    if not given:
-        raise Unreachable(f"{host} has no address.")
-    kept: list[str] = []
-    for each in given:
+    """The addresses of a host, if every one of them may be reached; else ``Unreachable``: who mixes them wants to slip in.
+
+    A name that does not exist and one that leads inside are answered alike: a tenant must not learn which names there are in the
+    network of the plane, nor what they resolve to. The log says it.
+    """
+    try:
+        addresses = [host] if literal(host) is not None else await resolver(host, port)
+    except OSError as error:
+        log.info("webhook host refused", host=host, reason=error.strerror or str(error))
+        raise _no_public_address(host) from None
+    kept = list(dict.fromkeys(addresses))
+    for each in kept:
         address = literal(each)
         if address is None or not allowed.reach(host, port, address):
-            raise Refused(f"{host} resolves to {each}, which is not on the public internet.")
-        if each not in kept:
-            kept.append(each)
+            log.info("webhook host refused", host=host, reason=f"it resolves to {each}")
+            raise _no_public_address(host)
+    if not kept:
+        raise _no_public_address(host)
     return kept
+
+
+def _no_public_address(host: str) -> Unreachable:
+    return Unreachable(f"{host} has no address on the public internet.")
 
 
 class _Pinned(httpcore.AsyncNetworkBackend):
@@ -135,7 +135,7 @@ class PinnedClient:
         self._ssl = ssl_context
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """Raises ``Refused`` or ``Unreachable``. The time limit is for all of it: names, connection, answer."""
+        """Raises ``Unreachable``. The time limit is for all of it: names, connection, answer."""
         deadline = asyncio.get_running_loop().time() + self._timeout
         try:
             async with contextlib.AsyncExitStack() as stack:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.adapters.channels.pinned import PinnedClient, Refused, Resolver, Unreachable
+from cortex_plane.adapters.channels.pinned import PinnedClient, Resolver, Unreachable
 from cortex_plane.domain.addresses import Allowed
 from cortex_plane.domain.approvals import ApprovalStatus
 from cortex_plane.domain.errors import InvalidInput
@@ -121,7 +121,7 @@ class WebhookChannel:
         try:
             check_url(url, self.allowed)
             answer = await client.post(url, headers, body)
-        except (InvalidInput, Refused) as error:
+        except InvalidInput as error:
             raise Undeliverable(error.message) from None
         except Unreachable as error:
             raise TryAgain(error.message) from None

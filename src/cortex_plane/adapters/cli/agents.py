@@ -10,6 +10,7 @@ from cortex_plane.adapters.cli.output import AsJson, Limit, said, show_many, sho
 from cortex_plane.adapters.cli.plane import collect, run
 from cortex_plane.domain.agents import AgentChange, AgentDraft, AgentStatus, ModelConfig, ResourceLimits
 from cortex_plane.domain.errors import InvalidInput
+from cortex_plane.domain.json_keys import unique
 from cortex_plane.domain.values import parse
 
 app = typer.Typer(no_args_is_help=True, help="Agents: reusable definitions with immutable config versions.")
@@ -147,6 +148,6 @@ def _json(path: Path | None) -> dict[str, Any] | None:
 
 def _read(path: Path) -> Any:
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(), object_pairs_hook=unique)
     except ValueError as error:
         raise InvalidInput(f"{path} is not valid JSON: {error}.", hint="Correct the file.") from error

@@ -38,6 +38,7 @@ from cortex_plane.domain.approvals import (
 from cortex_plane.domain.deciding import in_words
 from cortex_plane.domain.effects import Verdict
 from cortex_plane.domain.errors import InvalidInput
+from cortex_plane.domain.json_keys import unique
 from cortex_plane.domain.quorums import quorum_said
 from cortex_plane.domain.values import to_json
 
@@ -343,7 +344,7 @@ def _told(receipt: DecisionReceipt, as_json: bool) -> None:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=unique)
     except ValueError as error:
         raise InvalidInput(f"This is not JSON: {error}.", hint="See --help.") from None
 

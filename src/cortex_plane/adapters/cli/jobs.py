@@ -15,6 +15,7 @@ from cortex_plane.adapters.cli.receipts import show_receipt
 from cortex_plane.domain.effects import Answer, Verdict
 from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.jobs import JobStatus
+from cortex_plane.domain.json_keys import unique
 
 if TYPE_CHECKING:
     from cortex_plane.client import Client
@@ -240,6 +241,6 @@ def _lines(step: Step) -> Iterator[_Line]:
 
 def _json(option: str, text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=unique)
     except ValueError as error:
         raise InvalidInput(f"{option} is not valid JSON: {error}.", hint="Quote it: '{\"a\": 1}'.") from error

@@ -15,6 +15,7 @@ from cortex_plane.adapters.cli.files import text_of
 from cortex_plane.adapters.cli.output import AsJson, Limit, harmless, said, short, show_many, show_one, tell
 from cortex_plane.adapters.cli.plane import collect, run
 from cortex_plane.domain.errors import InvalidInput
+from cortex_plane.domain.json_keys import unique
 from cortex_plane.domain.policies import PolicyRow, Terms
 from cortex_plane.domain.policy_files import (
     Applied,
@@ -373,7 +374,7 @@ def _moment(option: str, text: str) -> datetime:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        given = json.loads(text)
+        given = json.loads(text, object_pairs_hook=unique)
     except ValueError as error:
         raise InvalidInput(f"--args is not valid JSON: {error}.", hint="Quote it: '{\"a\": 1}'.") from error
     if not isinstance(given, dict):

@@ -9,6 +9,7 @@ import typer
 from cortex_plane.adapters.cli.output import AsJson, Limit, harmless, said, show_many, show_one
 from cortex_plane.adapters.cli.plane import collect, run
 from cortex_plane.domain.errors import InvalidInput
+from cortex_plane.domain.json_keys import unique
 from cortex_plane.domain.signals import MAX_PAYLOAD_BYTES
 
 app = typer.Typer(no_args_is_help=True, help="Signals: tell jobs that wait what happened.")
@@ -57,7 +58,7 @@ def _payload(text: str) -> Any:
     # One more than fits tells that it does not; nobody reads a stream without end.
     given = sys.stdin.read(MAX_PAYLOAD_BYTES * 2 + 1) if text == "-" else text
     try:
-        return json.loads(given)
+        return json.loads(given, object_pairs_hook=unique)
     except (ValueError, RecursionError):
         raise InvalidInput(
             "--payload is not JSON.",

@@ -19,6 +19,9 @@ from cortex_plane.operations import browser_sessions
 from cortex_plane.storage.database import Database
 
 COOKIE = "cortex_session"
+TLS_COOKIE = "__Host-cortex_session"
+"""Where TLS is on. Browsers take this name only with `Secure`, for this very host: no neighbour under the same domain can lay
+a session of theirs over it."""
 FORM_TOKEN = "form_token"  # noqa: S105 -- the name of a field
 MAX_FIELDS = 50
 
@@ -71,7 +74,7 @@ def signed_in(handler: Handler, *, by_itself: bool = False) -> Callable[[Request
     @functools.wraps(handler)
     async def endpoint(request: Request) -> Response:
         db: Database = request.app.state.db
-        secret = request.cookies.get(COOKIE, "")
+        secret = session_cookie(request)
         try:
             actor = await browser_sessions.authenticate(db, secret, touch=not by_itself)
         except Unauthenticated as error:
@@ -99,7 +102,7 @@ def _ended(request: Request, error: Unauthenticated, *, was_in: bool) -> Respons
         return Response(status_code=204, headers={**pages.HEADERS, "HX-Refresh": "true"})
     answer = pages.login_page(401, error.message if was_in else None)
     if was_in:
-        answer.delete_cookie(COOKIE, path="/")
+        clear_cookie(answer, request)
     return answer
 
 
@@ -145,19 +148,36 @@ def _host(origin: str) -> str | None:
 
 def _foreign() -> Forbidden:
     return Forbidden(
-        "This form was not sent from a page of your session, so nothing was done.",
+        "This form was not sent from a page of this plane, so nothing was done.",
         code="foreign_form",
         hint="Reload the page and try again.",
     )
 
 
+def session_cookie(request: Request) -> str:
+    """The secret of the session; empty where there is none."""
+    return request.cookies.get(_cookie_name(request), "")
+
+
 def set_cookie(response: Response, request: Request, secret: str) -> None:
     response.set_cookie(
-        COOKIE,
+        _cookie_name(request),
         secret,
         max_age=int(WHOLE_LIFE.total_seconds()),
         path="/",
         httponly=True,
         samesite="lax",  # strict would log people out who come from a link in a chat or a mail
-        secure=request.url.scheme == "https",
+        secure=_is_tls(request),
     )
+
+
+def clear_cookie(response: Response, request: Request) -> None:
+    response.delete_cookie(_cookie_name(request), path="/", secure=_is_tls(request), httponly=True)
+
+
+def _cookie_name(request: Request) -> str:
+    return TLS_COOKIE if _is_tls(request) else COOKIE
+
+
+def _is_tls(request: Request) -> bool:
+    return request.url.scheme == "https"

@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 _KEY_PATTERN = r"^[\x21-\x7e]+$"
 MAX_PAGE_BYTES = 2 * 1024 * 1024
+BODY_LIMIT = "x-max-body-bytes"
+"""In the OpenAPI entry of a route: how large its body may be."""
 
 
 # Dependencies are async, also where they await nothing: the framework runs others in a thread, which costs more than
@@ -60,7 +62,10 @@ async def caller(
 
 
 async def authenticated(request: Request, org: str | None) -> Actor:
-    """Whoever holds the key that the request carries."""
+    """Whoever holds the key that the request carries. Looked up once for a request."""
+    known: Actor | None = request.scope["state"].get("actor")
+    if known is not None:
+        return known
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not secret:
         raise Unauthenticated("This route needs a key.", code="key_missing")
@@ -196,9 +201,10 @@ def nothing() -> Response:
     return Response(status_code=204)
 
 
-def route(operation: Verb[..., Any], *also: int) -> dict[str, Any]:
-    """What a route's OpenAPI entry says of the operation behind it: its permission and its errors."""
+def route(operation: Verb[..., Any], *also: int, body: int | None = None) -> dict[str, Any]:
+    """What a route's OpenAPI entry says of the operation behind it: its permission, its errors, and the size of its body."""
+    limit = {} if body is None else {BODY_LIMIT: body}
     return {
-        "openapi_extra": {"x-permission": operation.permission.value, "security": [{"key": []}]},
+        "openapi_extra": {"x-permission": operation.permission.value, "security": [{"key": []}], **limit},
         "responses": documented(400, 401, 403, 404, 409, 412, 413, 422, 503, *also),
     }

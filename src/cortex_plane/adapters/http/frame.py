@@ -16,17 +16,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cortex_plane.adapters.http.problems import problem
 from cortex_plane.adapters.telemetry.metrics import Metrics
-from cortex_plane.domain.atlases import MAX_ATLAS_BYTES
 from cortex_plane.domain.errors import TooLarge
 
 log = structlog.get_logger()
 
+SMALL_BODY_BYTES = 32 * 1024
+"""What a body may have where its route says nothing else: a few names, and a note of 2,000 characters however it is written."""
 MAX_BODY_BYTES = 1024 * 1024
-LARGER_BODIES = {
-    **dict.fromkeys(("/v1/policies", "/v1/policies/simulate"), 32 * 1024 * 1024),
-    "/v1/atlases": MAX_ATLAS_BYTES * 3 // 2,
-}  # a whole file in a string of JSON, in which some characters are two
-"""For callers that are known and may send one. Until then the ordinary limit holds."""
+"""Where arguments, results or messages belong. Files of policies and atlases are larger."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _SAFE_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -44,10 +41,9 @@ class BodyTooLarge(HTTPException):
 
 
 class Frame:
-    def __init__(self, app: ASGIApp, metrics: Metrics, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
-        self._max = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -63,7 +59,7 @@ class Frame:
         started = time.perf_counter()
         status = 500
         taken, declared = 0, _declared(request)
-        state["max_body_bytes"] = self._max
+        state["max_body_bytes"] = SMALL_BODY_BYTES  # until the route says how much it takes
         began = False
         streams = False
 
@@ -89,8 +85,6 @@ class Frame:
             await send(message)
 
         try:
-            if scope["path"] not in LARGER_BODIES:
-                _require_within(self._max, declared)
             await self._app(scope, limited, framed)
         except BodyTooLarge as error:
             if not began:
@@ -118,11 +112,6 @@ class Frame:
             org=str(actor.org_id) if actor else None,
             key=str(actor.key_id) if actor else None,
         )
-
-
-def allow_larger_body(scope: Scope) -> None:
-    """Whoever sends it is known, and may: from here on the larger limit of the route holds."""
-    scope["state"]["max_body_bytes"] = LARGER_BODIES[scope["path"]]
 
 
 def _require_within(limit: int, size: int) -> None:

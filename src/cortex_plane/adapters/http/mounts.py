@@ -5,9 +5,11 @@ from __future__ import annotations
 from copy import copy
 
 from fastapi import APIRouter, FastAPI
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, request_response
 from fastapi.utils import generate_unique_id
 from starlette.routing import compile_path
+
+from cortex_plane.adapters.http.bodies import guarded
 
 
 def mount(app: FastAPI, router: APIRouter, prefix: str = "", *, in_document: bool = True) -> None:
@@ -22,6 +24,7 @@ def mount(app: FastAPI, router: APIRouter, prefix: str = "", *, in_document: boo
         moved = copy(route)
         moved.path = prefix + route.path
         moved.path_regex, moved.path_format, moved.param_convertors = compile_path(moved.path)
+        moved.app = request_response(guarded(moved))
         moved.unique_id = moved.operation_id or generate_unique_id(moved)
         moved.include_in_schema = route.include_in_schema and in_document
         app.router.routes.append(moved)

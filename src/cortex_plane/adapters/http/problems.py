@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -40,6 +41,10 @@ from cortex_plane.domain.tools import InvalidArguments, ToolError, UncertainOutc
 log = structlog.get_logger()
 
 MEDIA_TYPE = "application/problem+json"
+SHOWN_FAULTS = 10
+MANY_FAULTS = "many_faults"
+"""The type of the fault that says how many there are where they are not all described."""
+_SHOWN_FIELD, _SHOWN_MESSAGE = 300, 1000
 
 # The nearest ancestor decides.
 STATUS: dict[type[CortexError], int] = {
@@ -176,11 +181,12 @@ async def _ours(request: Request, error: Exception) -> Response:
 async def _invalid(request: Request, error: Exception) -> Response:
     if not isinstance(error, RequestValidationError):
         raise error
+    faults: Sequence[Any] = error.errors()
     errors = [
-        FieldError(field=".".join(str(part) for part in item["loc"]), message=_said(item))
-        for item in error.errors()
+        FieldError(field=".".join(str(part) for part in item["loc"])[:_SHOWN_FIELD], message=_said(item))
+        for item in faults[:SHOWN_FAULTS]
     ]
-    if any(item["type"] == "json_invalid" for item in error.errors()):
+    if any(item["type"] == "json_invalid" for item in faults):
         return problem(
             request,
             422,
@@ -189,11 +195,13 @@ async def _invalid(request: Request, error: Exception) -> Response:
             "Send one JSON object.",
             errors=errors,
         )
+    count = faults[-1]["count"] if faults[-1]["type"] == MANY_FAULTS else len(faults)
+    shown = " These are the first of them." if count > len(errors) else ""
     return problem(
         request,
         422,
         "invalid_request",
-        f"{len(errors)} field{'s are' if len(errors) > 1 else ' is'} not valid.",
+        f"{count} field{'s are' if count > 1 else ' is'} not valid.{shown}",
         InvalidInput.default_hint,
         errors=errors,
     )
@@ -201,7 +209,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 def _said(item: dict[str, Any]) -> str:
     unknown = item["type"] in ("unexpected_keyword_argument", "extra_forbidden")
-    return "There is no such field." if unknown else str(item["msg"])
+    return "There is no such field." if unknown else str(item["msg"])[:_SHOWN_MESSAGE]
 
 
 async def _framework(request: Request, error: Exception) -> Response:

@@ -14,6 +14,8 @@ from cortex_plane.adapters.dashboard import pages, text
 from cortex_plane.adapters.dashboard.cards import ASKED_TWICE, card, seen_of
 from cortex_plane.adapters.dashboard.people import chosen
 from cortex_plane.adapters.dashboard.visits import Visit, signed_in
+from cortex_plane.adapters.http.exchange import BODY_LIMIT
+from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
 from cortex_plane.adapters.http.problems import status_of
 from cortex_plane.domain.access import Permission
 from cortex_plane.domain.approvals import (
@@ -29,6 +31,7 @@ from cortex_plane.domain.approvals import (
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.delegates import AT_MOST, Delegate
 from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound
+from cortex_plane.domain.json_keys import unique
 from cortex_plane.domain.policies import Approvers
 from cortex_plane.domain.tools import ToolVersion
 from cortex_plane.domain.values import parse, to_json
@@ -277,7 +280,7 @@ async def preview_edit(visit: Visit) -> Response:
 def _arguments(draft: str) -> dict[str, Any]:
     """Strict JSON: a name that stands there twice would hide one of its values."""
     try:
-        made = json.loads(draft, object_pairs_hook=_unique, parse_constant=_no_constant)
+        made = json.loads(draft, object_pairs_hook=unique, parse_constant=_no_constant)
     except InvalidInput:
         raise
     except (ValueError, RecursionError) as error:
@@ -287,15 +290,6 @@ def _arguments(draft: str) -> dict[str, Any]:
             "Arguments are a JSON object.", hint='Write them between braces: {"name": "value"}.'
         )
     return made
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    known: set[str] = set()
-    for name, _ in pairs:
-        if name in known:
-            raise InvalidInput(f"`{name}` stands there twice.", hint="Keep one of the two.")
-        known.add(name)
-    return dict(pairs)
 
 
 def _no_constant(word: str) -> Any:
@@ -323,9 +317,15 @@ router.add_api_route("/approvals/{approval_id}", signed_in(show_card), methods=[
 router.add_api_route(
     "/approvals/{approval_id}/live", signed_in(show_card_again, by_itself=True), methods=["GET"]
 )
-router.add_api_route("/approvals/{approval_id}/decide", signed_in(decide), methods=["POST"])
+# The form of an edit carries all arguments.
+_WITH_ARGUMENTS = {BODY_LIMIT: MAX_BODY_BYTES}
+router.add_api_route(
+    "/approvals/{approval_id}/decide", signed_in(decide), methods=["POST"], openapi_extra=_WITH_ARGUMENTS
+)
 router.add_api_route("/approvals/{approval_id}/receipt", signed_in(receipt), methods=["GET"])
 router.add_api_route("/approvals/{approval_id}/delegate", signed_in(delegate), methods=["POST"])
 router.add_api_route("/approvals/{approval_id}/edit", signed_in(edit), methods=["GET"])
-router.add_api_route("/approvals/{approval_id}/edit", signed_in(preview_edit), methods=["POST"])
+router.add_api_route(
+    "/approvals/{approval_id}/edit", signed_in(preview_edit), methods=["POST"], openapi_extra=_WITH_ARGUMENTS
+)
 router.add_api_route("/approvals/{approval_id}/answer", signed_in(answer), methods=["POST"])

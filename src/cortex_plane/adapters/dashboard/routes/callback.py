@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from cortex_plane.adapters.dashboard import pages, text
-from cortex_plane.adapters.dashboard.visits import COOKIE, MAX_FIELDS
+from cortex_plane.adapters.dashboard.visits import MAX_FIELDS, require_same_origin, session_cookie
 from cortex_plane.adapters.http.problems import status_of
 from cortex_plane.adapters.http.throttle import Throttle
 from cortex_plane.domain.access import Actor
@@ -57,8 +57,9 @@ HEADERS = {
         "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none';"
         " frame-ancestors 'none'"
     ),
-    # The address is what decides: no other site is told of it.
-    "Referrer-Policy": "no-referrer",
+    # The address is what decides: no other site is told of it. Not `no-referrer`: with it a browser would send
+    # `Origin: null` with our own form.
+    "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Vary": "Cookie",
@@ -177,6 +178,8 @@ def _failed(error: CortexError, again: str | None = None) -> Response:
     if isinstance(error, NotFound):
         # They saw it once, or the link would not be theirs.
         return _message(404, "You have no part in this any more", "It is not yours to see or to decide now.")
+    if error.code == "foreign_form":
+        return _message(status_of(error), "Nothing was decided", error.message, error.hint, again=again)
     headline = {
         Unauthenticated: "This link does not work",
         Forbidden: "You may not decide this",
@@ -206,7 +209,7 @@ async def _visitor(request: Request, channel: str, approval_id: str) -> Visitor:
 
 async def _session(request: Request) -> Actor | None:
     """Who is logged in in this browser. Coming with a link is no visit of theirs."""
-    secret = request.cookies.get(COOKIE)
+    secret = session_cookie(request)
     if secret:
         with contextlib.suppress(Unauthenticated):
             return await browser_sessions.authenticate(request.app.state.db, secret, touch=False)
@@ -254,6 +257,7 @@ async def show(request: Request, channel: str, approval_id: str) -> Response:
 async def decide(request: Request, channel: str, approval_id: str) -> Response:
     try:
         found = await _visitor(request, channel, approval_id)
+        require_same_origin(request)
         form = await _form(request)
     except CortexError as error:
         return _failed(error, again="?" + request.url.query)

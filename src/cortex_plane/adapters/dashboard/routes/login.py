@@ -7,7 +7,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from cortex_plane.adapters.dashboard import pages
-from cortex_plane.adapters.dashboard.visits import COOKIE, Visit, require_same_origin, set_cookie, signed_in
+from cortex_plane.adapters.dashboard.visits import (
+    Visit,
+    clear_cookie,
+    require_same_origin,
+    session_cookie,
+    set_cookie,
+    signed_in,
+)
 from cortex_plane.domain.errors import CortexError, Forbidden, Unauthenticated
 from cortex_plane.operations import browser_sessions
 
@@ -36,7 +43,7 @@ async def use_link(request: Request, token: str) -> Response:
     try:
         require_same_origin(request)
         secret = await browser_sessions.log_in(request.app.state.db, token)
-        await browser_sessions.end(request.app.state.db, request.cookies.get(COOKIE, ""))
+        await browser_sessions.end(request.app.state.db, session_cookie(request))
     except Unauthenticated as error:
         request.app.state.metrics.rejected_logins.add(1, {"reason": error.code})
         return pages.page("link_refused.html", 401)
@@ -52,7 +59,7 @@ async def use_link(request: Request, token: str) -> Response:
 async def log_out(visit: Visit) -> Response:
     await browser_sessions.log_out(visit.db, visit.actor)
     answer = RedirectResponse("/login", 303, pages.HEADERS)
-    answer.delete_cookie(COOKIE, path="/")
+    clear_cookie(answer, visit.request)
     return answer
 
 

@@ -14,7 +14,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from cortex_plane.adapters.dashboard import pages
-from cortex_plane.adapters.dashboard.visits import COOKIE, form_fields, require_same_origin, set_cookie
+from cortex_plane.adapters.dashboard.visits import (
+    form_fields,
+    require_same_origin,
+    session_cookie,
+    set_cookie,
+)
 from cortex_plane.domain.access import Actor
 from cortex_plane.domain.errors import CortexError, Forbidden, Unauthenticated
 from cortex_plane.domain.identities import Verification, is_nonce, nonce
@@ -54,7 +59,7 @@ async def confirm_verification(request: Request, code: str) -> Response:
             return await _asking(request, code, asked, 403)
         secret = await invitations.verify(db, code, await _visitor(request))
         if secret is not None:
-            await browser_sessions.end(db, request.cookies.get(COOKIE, ""))
+            await browser_sessions.end(db, session_cookie(request))
     except Unauthenticated:
         return _page("verify_refused.html", 401)
     except CortexError as error:
@@ -87,9 +92,7 @@ async def _asking(request: Request, code: str, asked: Verification | None, statu
 async def _visitor(request: Request) -> Actor | None:
     """Whoever is logged in here; looking does not count as a visit."""
     try:
-        return await browser_sessions.authenticate(
-            request.app.state.db, request.cookies.get(COOKIE, ""), touch=False
-        )
+        return await browser_sessions.authenticate(request.app.state.db, session_cookie(request), touch=False)
     except Unauthenticated:
         return None
 

@@ -20,6 +20,7 @@ from cortex_plane.adapters.http.exchange import (
     reply_page,
     route,
 )
+from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
 from cortex_plane.domain.agents import Agent, AgentChange, AgentDraft, AgentStatus, AgentVersion
 from cortex_plane.operations import agents
 
@@ -30,7 +31,7 @@ class AgentQuery(ListQuery):
     status: AgentStatus | None = None
 
 
-@router.post("/agents", response_model=Agent, status_code=201, **route(agents.create))
+@router.post("/agents", response_model=Agent, status_code=201, **route(agents.create, body=MAX_BODY_BYTES))
 async def create_agent(db: Db, actor: Caller, once: OnceOnly, draft: AgentDraft) -> Response:
     return reply(await agents.create(db, actor, draft, once), 201)
 
@@ -47,7 +48,7 @@ async def get_agent(db: Db, actor: Caller, agent: RefPath) -> Response:
     return reply(await agents.get(db, actor, agent))
 
 
-@router.patch("/agents/{agent}", response_model=Agent, **route(agents.update))
+@router.patch("/agents/{agent}", response_model=Agent, **route(agents.update, body=MAX_BODY_BYTES))
 async def update_agent(
     db: Db, actor: Caller, agent: RefPath, change: AgentChange, revision: Revision
 ) -> Response:

@@ -17,6 +17,7 @@ from cortex_plane.adapters.http.exchange import (
     reply_page,
     route,
 )
+from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
 from cortex_plane.domain.approvals import (
     Approval,
     ApprovalDetails,
@@ -59,7 +60,11 @@ async def get_approval(db: Db, actor: Caller, approval_id: UUID) -> Response:
     return reply(await approvals.get(db, actor, approval_id))
 
 
-@router.post("/approvals/{approval_id}/decide", response_model=DecisionReceipt, **route(approvals.decide))
+@router.post(
+    "/approvals/{approval_id}/decide",
+    response_model=DecisionReceipt,
+    **route(approvals.decide, body=MAX_BODY_BYTES),
+)
 async def decide_approval(
     db: Db, actor: Caller, once: OnceOnly, approval_id: UUID, decision: Decision
 ) -> Response:
@@ -77,7 +82,11 @@ async def delegate_approval(db: Db, actor: Caller, approval_id: UUID, draft: Del
     return reply(await approvals.delegate(db, actor, approval_id, draft))
 
 
-@router.post("/approvals/{approval_id}/answer", response_model=DecisionReceipt, **route(approvals.answer))
+@router.post(
+    "/approvals/{approval_id}/answer",
+    response_model=DecisionReceipt,
+    **route(approvals.answer, body=MAX_BODY_BYTES),
+)
 async def answer_approval(db: Db, actor: Caller, approval_id: UUID, answer: EffectAnswer) -> Response:
     """For the card of an uncertain effect: it happened, it did not, or give the job up."""
     return reply(await approvals.answer(db, actor, approval_id, answer, Channel.API))

@@ -17,7 +17,6 @@ from cortex_plane.adapters.http.exchange import (
     reply_numbered,
     route,
 )
-from cortex_plane.adapters.http.larger_bodies import LargerBodyRoute
 from cortex_plane.domain.atlas_diffs import AtlasDiff
 from cortex_plane.domain.atlas_versions import (
     AtlasFile,
@@ -27,6 +26,7 @@ from cortex_plane.domain.atlas_versions import (
     Published,
     Retired,
 )
+from cortex_plane.domain.atlases import MAX_ATLAS_BYTES
 from cortex_plane.domain.fields import AtlasId, AtlasVersionName
 from cortex_plane.operations import atlases
 
@@ -55,7 +55,8 @@ async def publish_atlas(db: Db, actor: Caller, file: AtlasFile) -> Response:
     return reply(published, 201 if published.created else 200)
 
 
-_PUBLISHING = route(atlases.publish)
+# A whole file in a string of JSON, in which some characters are two.
+_PUBLISHING = route(atlases.publish, body=MAX_ATLAS_BYTES * 3 // 2)
 _PUBLISHING["responses"] |= {200: {"model": Published, "description": "It was published before, as it is."}}
 
 router.add_api_route(
@@ -64,7 +65,6 @@ router.add_api_route(
     methods=["POST"],
     response_model=Published,
     status_code=201,
-    route_class_override=LargerBodyRoute,
     **_PUBLISHING,
 )
 

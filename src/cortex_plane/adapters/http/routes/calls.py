@@ -17,6 +17,7 @@ from cortex_plane.adapters.http.exchange import (
     reply_page,
     route,
 )
+from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
 from cortex_plane.adapters.http.streaming import OpenStreams
 from cortex_plane.adapters.http.waiting import decided
 from cortex_plane.domain.calls import (
@@ -52,7 +53,7 @@ class WaitQuery(BaseModel):
     "/sessions/{session_id}/calls",
     response_model=ExternalCall,
     status_code=201,
-    **route(calls.authorize),
+    **route(calls.authorize, body=MAX_BODY_BYTES),
 )
 async def authorize_call(db: Db, actor: Caller, session_id: UUID, draft: CallDraft) -> Response:
     """Ask before acting. Act only where the answer says `run`; its `next` says what to do otherwise."""
@@ -99,19 +100,25 @@ async def intend_call(db: Db, actor: Caller, call_id: UUID, draft: IntentDraft) 
     return reply(await calls.intend(db, actor, call_id, draft))
 
 
-@router.post("/calls/{call_id}/outcome", response_model=OutcomeReceipt, **route(calls.settle))
+@router.post(
+    "/calls/{call_id}/outcome", response_model=OutcomeReceipt, **route(calls.settle, body=MAX_BODY_BYTES)
+)
 async def settle_call(db: Db, actor: Caller, call_id: UUID, draft: OutcomeDraft) -> Response:
     """Say what became of it. Told twice the same, nothing changes."""
     return reply(await calls.settle(db, actor, call_id, draft))
 
 
-@router.post("/sessions/{session_id}/complete", response_model=Session, **route(external.complete))
+@router.post(
+    "/sessions/{session_id}/complete", response_model=Session, **route(external.complete, body=MAX_BODY_BYTES)
+)
 async def complete_session(db: Db, actor: Caller, session_id: UUID, ending: Ending) -> Response:
     """The agent that runs elsewhere is done."""
     return reply(await external.complete(db, actor, session_id, ending))
 
 
-@router.post("/sessions/{session_id}/fail", response_model=Session, **route(external.fail))
+@router.post(
+    "/sessions/{session_id}/fail", response_model=Session, **route(external.fail, body=MAX_BODY_BYTES)
+)
 async def fail_session(db: Db, actor: Caller, session_id: UUID, ending: Ending) -> Response:
     """The agent that runs elsewhere gives up: nobody is asked any more."""
     return reply(await external.fail(db, actor, session_id, ending))

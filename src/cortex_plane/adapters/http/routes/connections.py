@@ -19,6 +19,7 @@ from cortex_plane.adapters.http.exchange import (
     reply_page,
     route,
 )
+from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
 from cortex_plane.adapters.http.shortcut import IngestRoute
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.domain.connections import (
@@ -124,5 +125,5 @@ router.add_api_route(
     response_model=Delivery,
     status_code=201,
     route_class_override=IngestRoute,
-    **route(messages.ingest),
+    **route(messages.ingest, body=MAX_BODY_BYTES),
 )

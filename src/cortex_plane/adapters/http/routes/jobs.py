@@ -21,6 +21,7 @@ from cortex_plane.adapters.http.exchange import (
     reply_page,
     route,
 )
+from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.domain.effects import Answer, Question
 from cortex_plane.domain.fields import Ref
@@ -51,7 +52,7 @@ class StepQuery(ListQuery):
     above: Annotated[int, Field(ge=-1, lt=2**31, description="Only steps after this one.")] = -1
 
 
-@router.post("/jobs", response_model=Job, status_code=201, **route(jobs.submit))
+@router.post("/jobs", response_model=Job, status_code=201, **route(jobs.submit, body=MAX_BODY_BYTES))
 async def submit_job(
     db: Db, actor: Caller, once: OnceOnly, draft: JobDraft, counted: Annotated[Metrics, Depends(metrics)]
 ) -> Response:
@@ -125,7 +126,11 @@ async def list_questions(db: Db, actor: Caller, job_id: UUID) -> Response:
     return reply_all(await steering.questions(db, actor, job_id))
 
 
-@router.post("/jobs/{job_id}/calls/{call_id}/settle", response_model=Receipt, **route(steering.settle))
+@router.post(
+    "/jobs/{job_id}/calls/{call_id}/settle",
+    response_model=Receipt,
+    **route(steering.settle, body=MAX_BODY_BYTES),
+)
 async def settle_call(db: Db, actor: Caller, job_id: UUID, call_id: UUID, answer: Answer) -> Response:
     """Answer a question: it happened, it did not, or give the job up."""
     return reply(await steering.settle(db, actor, job_id, call_id, answer))

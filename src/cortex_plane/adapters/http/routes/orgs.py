@@ -16,6 +16,7 @@ from cortex_plane.adapters.http.exchange import (
     reply_page,
     route,
 )
+from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
 from cortex_plane.domain.orgs import NewOrg, Org, OrgChange, OrgDraft
 from cortex_plane.operations import orgs
 
@@ -40,6 +41,6 @@ async def get_org(db: Db, actor: Caller) -> Response:
     return reply(await orgs.get(db, actor))
 
 
-@router.patch("/org", response_model=Org, **route(orgs.update))
+@router.patch("/org", response_model=Org, **route(orgs.update, body=MAX_BODY_BYTES))
 async def update_org(db: Db, actor: Caller, change: OrgChange, revision: Revision) -> Response:
     return reply(await orgs.update(db, actor, change, revision))

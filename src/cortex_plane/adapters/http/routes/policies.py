@@ -16,8 +16,9 @@ from cortex_plane.adapters.http.exchange import (
     reply_numbered,
     route,
 )
-from cortex_plane.adapters.http.larger_bodies import LargerBodyRoute
+from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
 from cortex_plane.domain.policy_files import (
+    MAX_FILE_BYTES,
     Applied,
     Explained,
     ExplainRequest,
@@ -29,6 +30,8 @@ from cortex_plane.domain.simulations import Simulation, SimulationRequest
 from cortex_plane.operations import policies, simulations
 
 router = APIRouter(tags=["policies"])
+
+POLICY_BODY_BYTES = 2 * MAX_FILE_BYTES  # a whole file in a string of JSON, in which some characters are two
 
 Version = Annotated[int, Path(ge=0, le=2**62, description="0 is the org before its first file.")]
 
@@ -43,8 +46,7 @@ router.add_api_route(
     apply_policies,
     methods=["POST"],
     response_model=Applied,
-    route_class_override=LargerBodyRoute,
-    **route(policies.apply),
+    **route(policies.apply, body=POLICY_BODY_BYTES),
 )
 
 
@@ -66,7 +68,7 @@ async def get_policy_version(db: Db, actor: Caller, version: Version) -> Respons
     return reply(await policies.get(db, actor, version))
 
 
-@router.post("/policies/explain", response_model=Explained, **route(policies.explain))
+@router.post("/policies/explain", response_model=Explained, **route(policies.explain, body=MAX_BODY_BYTES))
 async def explain_policies(db: Db, actor: Caller, asked: ExplainRequest) -> Response:
     """What would be said about a call that nobody made, and why. Nothing is recorded."""
     return reply(await policies.explain(db, actor, asked))
@@ -82,6 +84,5 @@ router.add_api_route(
     simulate_policies,
     methods=["POST"],
     response_model=Simulation,
-    route_class_override=LargerBodyRoute,
-    **route(simulations.simulate),
+    **route(simulations.simulate, body=POLICY_BODY_BYTES),
 )

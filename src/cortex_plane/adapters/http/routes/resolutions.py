@@ -6,6 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from cortex_plane.adapters.http.exchange import Caller, Db, reply, route
+from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
 from cortex_plane.domain.calls import CallDraft, ExternalCall, OutcomeReceipt
 from cortex_plane.domain.gate_drafts import AnswerDraft, AnswerReceipt, ReportDraft
 from cortex_plane.domain.resolutions import Permissions, Resolution, ResolutionRequest
@@ -18,7 +19,7 @@ router = APIRouter(tags=["resolutions"])
     "/sessions/{session_id}/resolve",
     response_model=Resolution,
     status_code=201,
-    **route(resolutions.resolve),
+    **route(resolutions.resolve, body=MAX_BODY_BYTES),
 )
 async def resolve_request(db: Db, actor: Caller, session_id: UUID, request: ResolutionRequest) -> Response:
     """What an agent that runs elsewhere may do now, and what it must know and answer first. Asking uses nothing up."""
@@ -35,7 +36,7 @@ async def get_resolution(db: Db, actor: Caller, resolution_id: UUID) -> Response
     "/resolutions/{resolution_id}/execute",
     response_model=ExternalCall,
     status_code=201,
-    **route(resolutions.execute),
+    **route(resolutions.execute, body=MAX_BODY_BYTES),
 )
 async def execute_resolution(db: Db, actor: Caller, resolution_id: UUID, draft: CallDraft) -> Response:
     """Begin a call that the resolution covers. Act only where the answer says `run`."""
@@ -43,14 +44,18 @@ async def execute_resolution(db: Db, actor: Caller, resolution_id: UUID, draft: 
 
 
 @router.post(
-    "/resolutions/{resolution_id}/report", response_model=OutcomeReceipt, **route(resolutions.report)
+    "/resolutions/{resolution_id}/report",
+    response_model=OutcomeReceipt,
+    **route(resolutions.report, body=MAX_BODY_BYTES),
 )
 async def report_resolution(db: Db, actor: Caller, resolution_id: UUID, draft: ReportDraft) -> Response:
     """Say what became of a call that was executed under it. Told twice the same, nothing changes."""
     return reply(await resolutions.report(db, actor, resolution_id, draft))
 
 
-@router.post("/sessions/{session_id}/answers", response_model=AnswerReceipt, **route(answers.give))
+@router.post(
+    "/sessions/{session_id}/answers", response_model=AnswerReceipt, **route(answers.give, body=MAX_BODY_BYTES)
+)
 async def answer_gate(db: Db, actor: Caller, session_id: UUID, draft: AnswerDraft) -> Response:
     """Answer a gate that stops an agent that runs elsewhere. A wrong answer is one try less."""
     return reply(await answers.give(db, actor, session_id, draft))

@@ -20,6 +20,7 @@ from cortex_plane.adapters.http.exchange import (
     reply_page,
     route,
 )
+from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.domain.fields import Ref
 from cortex_plane.domain.jobs import Pause, Resumption
@@ -43,7 +44,9 @@ class SessionQuery(ListQuery):
     member_id: UUID | None = None
 
 
-@router.post("/sessions", response_model=Session, status_code=201, **route(sessions.create))
+@router.post(
+    "/sessions", response_model=Session, status_code=201, **route(sessions.create, body=MAX_BODY_BYTES)
+)
 async def create_session(db: Db, actor: Caller, once: OnceOnly, draft: SessionDraft) -> Response:
     """Open a session from a program. A person's conversation opens by itself with the first message."""
     return reply(await sessions.create(db, actor, draft, once), 201)
@@ -69,7 +72,7 @@ async def get_session(db: Db, actor: Caller, session_id: UUID) -> Response:
     return reply(await sessions.get(db, actor, session_id))
 
 
-@router.patch("/sessions/{session_id}", response_model=Session, **route(sessions.update))
+@router.patch("/sessions/{session_id}", response_model=Session, **route(sessions.update, body=MAX_BODY_BYTES))
 async def update_session(
     db: Db, actor: Caller, session_id: UUID, change: SessionChange, revision: Revision
 ) -> Response:
@@ -95,7 +98,10 @@ async def resume_session(db: Db, actor: Caller, session_id: UUID, resumption: Re
 
 
 @router.post(
-    "/sessions/{session_id}/messages", response_model=Delivery, status_code=201, **route(messages.post)
+    "/sessions/{session_id}/messages",
+    response_model=Delivery,
+    status_code=201,
+    **route(messages.post, body=MAX_BODY_BYTES),
 )
 async def post_message(
     db: Db,

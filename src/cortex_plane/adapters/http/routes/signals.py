@@ -18,6 +18,7 @@ from cortex_plane.adapters.http.exchange import (
     reply_page,
     route,
 )
+from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
 from cortex_plane.domain.signals import Signal, SignalDraft, SignalKey, SignalName, SignalReceipt, Wait
 from cortex_plane.operations import signals
 
@@ -29,7 +30,7 @@ class SignalQuery(ListQuery):
     key: SignalKey | None = None
 
 
-@router.post("/signals", response_model=SignalReceipt, **route(signals.send))
+@router.post("/signals", response_model=SignalReceipt, **route(signals.send, body=MAX_BODY_BYTES))
 async def send_signal(db: Db, actor: Caller, once: OnceOnly, draft: SignalDraft) -> Response:
     """Wakes every job of the org that waits for this name and key, now or later.
 

@@ -7,7 +7,7 @@ from uuid import UUID
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from cortex_plane.adapters.http.exchange import Db, reply
+from cortex_plane.adapters.http.exchange import BODY_LIMIT, Db, reply
 from cortex_plane.domain.webhooks import MAX_INBOUND_BYTES
 from cortex_plane.operations import webhooks
 
@@ -15,7 +15,8 @@ router = APIRouter(tags=["webhooks"])
 
 
 # Not in the document: what a made-up request would be answered there is always the same, and docs/webhooks.md says the rest.
-@router.post("/webhooks/{connection_id}", include_in_schema=False)
+@router.post(
+    "/webhooks/{connection_id}", include_in_schema=False, openapi_extra={BODY_LIMIT: MAX_INBOUND_BYTES}
+)
 async def receive_event(request: Request, db: Db, connection_id: UUID) -> Response:
-    request.scope["state"]["max_body_bytes"] = MAX_INBOUND_BYTES
     return reply(await webhooks.receive(db, connection_id, request.headers, await request.body()))
