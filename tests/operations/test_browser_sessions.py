@@ -17,7 +17,7 @@ from cortex_plane.operations import audit, browser_sessions, members
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage.database import Database
 from tests.clock import Clock
-from tests.people import Person, World
+from tests.people import Person, World, with_key
 
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 
@@ -174,7 +174,8 @@ async def test_a_deactivated_member_is_logged_out_for_good(world: World, admin: 
     await members.update(world.db, world.admin.actor, id, MemberChange(active=True), None)
     assert await refused(world.db, secret) == "browser_session_ended", "a session does not come back"
     # Also where somebody was deactivated behind the plane's back.
-    again = await browser_sessions.log_in(world.db, await token_for(world, person))
+    returned = await with_key(world.db, world.org_id, id)
+    again = await browser_sessions.log_in(world.db, await token_for(world, returned))
     await admin.execute("update user_account set deactivated_at = now() where id = $1", id)
     assert await refused(world.db, again) == "browser_session_ended"
 

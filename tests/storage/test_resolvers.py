@@ -179,7 +179,7 @@ async def test_a_key_ends_at_its_time_and_not_before(db: Database, clock: Clock,
     await keys.authenticate(db, world.service.secret)
 
 
-async def test_the_key_of_a_deactivated_member_sleeps(db: Database, world: World) -> None:
+async def test_the_key_of_a_deactivated_member_does_not_come_back(db: Database, world: World) -> None:
     pat = await world.person(Role.OPERATOR)
     assert pat.actor.user_account_id is not None
 
@@ -191,7 +191,7 @@ async def test_the_key_of_a_deactivated_member_sleeps(db: Database, world: World
     await activate(False)
     assert await refusal(db, pat.secret) == "member_deactivated"
     await activate(True)
-    assert (await keys.authenticate(db, pat.secret)).roles == {Role.OPERATOR}
+    assert await refusal(db, pat.secret) == "key_revoked"
 
 
 async def test_a_persons_key_carries_the_person(db: Database, world: World) -> None:

@@ -23,6 +23,7 @@ class Permission(StrEnum):
     MEMBER_READ = "member.read"
     MEMBER_WRITE = "member.write"
     ABSENCE_WRITE = "absence.write"
+    KEY_OWN = "key.own"
     KEY_READ = "key.read"
     KEY_WRITE = "key.write"
     CONNECTION_READ = "connection.read"
@@ -75,6 +76,7 @@ GRANTS: dict[Permission, frozenset[Role]] = {
     Permission.MEMBER_READ: _STAFF,
     Permission.MEMBER_WRITE: _ADMIN,
     Permission.ABSENCE_WRITE: _STAFF | {_R.MEMBER},
+    Permission.KEY_OWN: _STAFF | {_R.MEMBER},
     Permission.KEY_READ: _ADMIN,
     Permission.KEY_WRITE: _ADMIN,
     Permission.CONNECTION_READ: _STAFF,
@@ -109,9 +111,15 @@ SERVICES_ONLY = frozenset({Permission.MESSAGE_INGEST})
 """Speaking for other people is for channel programs, never for a person's own key."""
 
 PERSONS_ONLY = frozenset(
-    {Permission.LOGIN, Permission.LOGIN_LINK, Permission.IDENTITY_LINK, Permission.JOB_SETTLE}
+    {
+        Permission.LOGIN,
+        Permission.LOGIN_LINK,
+        Permission.IDENTITY_LINK,
+        Permission.KEY_OWN,
+        Permission.JOB_SETTLE,
+    }
 )
-"""A browser is a person's, and so is an answer after which a call may be sent again: programs use their key, and a platform
+"""A browser and a person's key are that person's, and so is an answer after which a call may be sent again: programs use their key, and a platform
 admin elsewhere is nobody there."""
 
 PLATFORM_ONLY = frozenset({Permission.ORG_CREATE, Permission.METRICS_READ, Permission.WORKER_READ})

@@ -50,6 +50,8 @@ class Key:
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
+    made_with: UUID | None
+    """The key of the same person that it was made with, and with which it ends."""
     created_at: datetime
 
 
@@ -58,6 +60,14 @@ class NewKey:
     key: Key
     secret: str | None
     """Shown once. Null when an idempotency key is replayed: the plane no longer knows it."""
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class OwnKeyDraft:
+    """A key for whoever asks."""
+
+    name: Name
+    expires_in_days: Annotated[int, Field(strict=True, ge=1, le=3650)] | None = None
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)

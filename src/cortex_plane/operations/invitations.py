@@ -286,6 +286,7 @@ def _is(visitor: Actor | None, org_id: UUID, member_id: UUID) -> bool:
 
 async def _prove(tx: Transaction, asked: Verification) -> str | None:
     secret, session_id = new_session_secret(), new_id()
+    await members.hold_access(tx, asked.user_account_id)
     person = await people.acting(tx, asked.user_account_id, asked.id if asked.needs_login else session_id)
     if person is None:
         raise _refused()

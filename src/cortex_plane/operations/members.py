@@ -13,8 +13,8 @@ from cortex_plane.domain.members import Member, MemberChange, MemberDraft, Role
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.operations.teams import resolve_teams
 from cortex_plane.operations.verbs import found, new_id, once_only, require_revision, verb
-from cortex_plane.storage import audit, browser_sessions, connections, members
-from cortex_plane.storage.database import Database
+from cortex_plane.storage import audit, browser_sessions, connections, credentials, identities, keys, members
+from cortex_plane.storage.database import Database, Transaction
 
 
 @verb(Permission.MEMBER_WRITE)
@@ -82,7 +82,7 @@ async def update(db: Database, actor: Actor, id: UUID, change: MemberChange, rev
         roles = None if change.roles is None else [*change.roles]
         await members.update(tx, id, change.display_name, change.clearance, roles, change.active)
         if change.active is False:
-            await browser_sessions.end_all(tx, id)
+            await _end_access(tx, id)
         if change.teams is not None:
             await members.set_teams(tx, id, await resolve_teams(tx, change.teams))
         await audit.append_to_org(
@@ -93,3 +93,12 @@ async def update(db: Database, actor: Actor, id: UUID, change: MemberChange, rev
             ),
         )  # fmt: skip
         return found(await members.get(tx, id), "member")
+
+
+async def _end_access(tx: Transaction, id: UUID) -> None:
+    """Ends every credential of a member for good: reactivating them brings none of it back."""
+    await members.hold_access(tx, id)
+    await keys.revoke_all(tx, id)
+    await browser_sessions.end_all(tx, id)
+    await identities.void_codes(tx, id)
+    await credentials.void_tokens(tx, id)

@@ -46,10 +46,11 @@ async def insert(
     expires_in_days: int | None,
     *,
     platform: bool = False,
+    made_with: UUID | None = None,
 ) -> Key:
     (row,) = await tx.rows(
         queries.insert, tx.org, id, name, kind, member_id, roles, platform, digest(secret), secret[-4:],
-        expires_in_days,
+        expires_in_days, made_with,
     )  # fmt: skip
     return parse(Key, row)
 
@@ -58,9 +59,23 @@ async def get(tx: Transaction, id: UUID) -> Key | None:
     return one(Key, await tx.row(queries.get, id))
 
 
-async def list_page(tx: Transaction, position: Position | None, limit: int) -> Page[Key]:
-    return page(Key, await tx.rows(queries.list_page, *after(position), limit + 1), limit)
+async def list_page(
+    tx: Transaction, position: Position | None, limit: int, member_id: UUID | None = None
+) -> Page[Key]:
+    rows = await tx.rows(queries.list_page, *after(position), limit + 1, member_id)
+    return page(Key, rows, limit)
 
 
-async def revoke(tx: Transaction, id: UUID) -> bool:
-    return await tx.value(queries.revoke, id) is not None
+async def revoke(tx: Transaction, id: UUID) -> list[UUID]:
+    """Which keys ended: it, and those that were made with it."""
+    return [row["id"] for row in await tx.rows(queries.revoke, id)]
+
+
+async def revoke_all(tx: Transaction, member_id: UUID) -> list[UUID]:
+    return [row["id"] for row in await tx.rows(queries.revoke_all, member_id)]
+
+
+async def origin(tx: Transaction, credential_id: UUID) -> tuple[UUID | None, bool] | None:
+    """The key behind a key or a browser session, and whether it works; None where there is no such credential."""
+    row = await tx.row(queries.origin, credential_id)
+    return None if row is None else (row["key_id"], row["works"])

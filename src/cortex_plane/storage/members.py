@@ -46,6 +46,11 @@ async def lock_with_admins(tx: Transaction, id: UUID) -> Sequence[Row]:
     return await tx.rows(queries.lock_with_admins, id)
 
 
+async def hold_access(tx: Transaction, id: UUID) -> None:
+    """Until this transaction ends nobody else makes or ends a credential of this member."""
+    await tx.rows(queries.hold_access, id)
+
+
 async def leave_teams(tx: Transaction, id: UUID) -> None:
     await tx.rows(queries.leave_teams, id)
 

@@ -7,6 +7,7 @@ import typer
 
 from cortex_plane.adapters.cli.output import AsJson, Limit, said, show_many, show_one, tell
 from cortex_plane.adapters.cli.plane import collect, run
+from cortex_plane.adapters.cli.users import SESSION_COLUMNS, All, end_sessions
 from cortex_plane.client import Client
 from cortex_plane.domain.browser_sessions import LoginLink
 from cortex_plane.domain.identities import InvitationDraft
@@ -86,7 +87,10 @@ def update(
     clearance: Clearance = None,
     team: Teams = None,
     active: Annotated[
-        bool | None, typer.Option("--activate/--deactivate", help="A deactivated member's keys stop working.")
+        bool | None,
+        typer.Option(
+            "--activate/--deactivate", help="A deactivated member's keys and sessions end for good."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -100,6 +104,23 @@ def channels(member_id: UUID, limit: Limit = 50, as_json: AsJson = False) -> Non
     """Where a member can be reached."""
     found = run(lambda plane: collect(plane.members.mappings(member_id, limit)))
     show_many(found, ["id", "channel_type", "channel_user_id", "verified_at"], as_json)
+
+
+@app.command()
+def sessions(member_id: UUID, limit: Limit = 50, as_json: AsJson = False) -> None:
+    """Where a member is logged in."""
+    found = run(lambda plane: collect(plane.members.browser_sessions(member_id, limit)))
+    show_many(found, SESSION_COLUMNS, as_json)
+
+
+@app.command("end-session")
+def end_session(
+    member_id: UUID,
+    session_id: Annotated[UUID | None, typer.Argument(help="See `cortex member sessions`.")] = None,
+    all_of_them: All = False,
+) -> None:
+    """Log a member out of a browser, or with --all of every one."""
+    end_sessions(member_id, session_id, all_of_them)
 
 
 @app.command("login-link")

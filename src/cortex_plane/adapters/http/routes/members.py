@@ -14,11 +14,12 @@ from cortex_plane.adapters.http.exchange import (
     ListQuery,
     OnceOnly,
     Revision,
+    nothing,
     reply,
     reply_page,
     route,
 )
-from cortex_plane.domain.browser_sessions import LoginLink
+from cortex_plane.domain.browser_sessions import BrowserSession, EndedSessions, LoginLink
 from cortex_plane.domain.connections import Mapping
 from cortex_plane.domain.members import Member, MemberChange, MemberDraft, Role
 from cortex_plane.operations import browser_sessions, members
@@ -50,7 +51,8 @@ async def get_member(db: Db, actor: Caller, member_id: UUID) -> Response:
 async def update_member(
     db: Db, actor: Caller, member_id: UUID, change: MemberChange, revision: Revision
 ) -> Response:
-    """`active: false` deactivates a person: their keys and messages are refused, their history stays."""
+    """`active: false` deactivates a person: their keys and sessions end for good, their messages are refused, their
+    history stays."""
     return reply(await members.update(db, actor, member_id, change, revision))
 
 
@@ -72,3 +74,39 @@ async def list_mappings(
 async def create_login_link(db: Db, actor: Caller, member_id: UUID) -> Response:
     """A link that logs this member in to the dashboard, once and within 15 minutes."""
     return reply(await browser_sessions.issue_login_link(db, actor, member_id), 201)
+
+
+@router.get(
+    "/members/{member_id}/browser-sessions",
+    response_model=Listing[BrowserSession],
+    **route(browser_sessions.list_of_member),
+)
+async def list_member_browser_sessions(
+    db: Db, actor: Caller, member_id: UUID, query: Annotated[ListQuery, Query()]
+) -> Response:
+    """Where this member is logged in."""
+    position = decode_position("browser_sessions", query.cursor)
+    page = await browser_sessions.list_of_member(db, actor, member_id, position, query.limit)
+    return reply_page("browser_sessions", page)
+
+
+@router.delete(
+    "/members/{member_id}/browser-sessions",
+    response_model=EndedSessions,
+    **route(browser_sessions.end_all_of_member),
+)
+async def end_member_browser_sessions(db: Db, actor: Caller, member_id: UUID) -> Response:
+    """Log this member out everywhere. Their keys stay; login links that were not used yet stop working."""
+    return reply(await browser_sessions.end_all_of_member(db, actor, member_id))
+
+
+@router.delete(
+    "/members/{member_id}/browser-sessions/{browser_session_id}",
+    status_code=204,
+    **route(browser_sessions.end_of_member),
+)
+async def end_member_browser_session(
+    db: Db, actor: Caller, member_id: UUID, browser_session_id: UUID
+) -> Response:
+    await browser_sessions.end_of_member(db, actor, member_id, browser_session_id)
+    return nothing()

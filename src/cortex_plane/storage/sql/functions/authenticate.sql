@@ -19,20 +19,20 @@ begin
   end if;
   perform set_config('app.org_id', home::text, true);
   select * into found_key from api_key k where k.org_id = home and k.id = found_id;
-  if found_key.revoked_at is not null then
-    raise exception using errcode = 'CX401', detail = 'key_revoked', message = 'This key was revoked.',
-      hint = 'Ask an admin for a new one.';
-  end if;
-  if found_key.expires_at <= plane_now() then
-    raise exception using errcode = 'CX401', detail = 'key_expired', message = 'This key has expired.',
-      hint = 'Ask an admin for a new one.';
-  end if;
   if found_key.user_account_id is not null then
     select * into person from user_account u where u.org_id = home and u.id = found_key.user_account_id;
     if person.deactivated_at is not null then
       raise exception using errcode = 'CX401', detail = 'member_deactivated',
         message = 'The member whom this key belongs to is deactivated.', hint = 'Ask an admin to reactivate them.';
     end if;
+  end if;
+  if found_key.revoked_at is not null then
+    raise exception using errcode = 'CX401', detail = 'key_revoked', message = 'This key was revoked.',
+      hint = 'Use another key of yours, or ask an admin for an enrolment code.';
+  end if;
+  if found_key.expires_at <= plane_now() then
+    raise exception using errcode = 'CX401', detail = 'key_expired', message = 'This key has expired.',
+      hint = 'Use another key of yours, or ask an admin for an enrolment code.';
   end if;
   if found_key.last_used_at is null or found_key.last_used_at < plane_now() - interval '1 minute' then
     update api_key k set last_used_at = plane_now()
