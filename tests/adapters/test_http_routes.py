@@ -32,6 +32,7 @@ from cortex_plane.operations import (
     agents,
     browser_sessions,
     calls,
+    enrolments,
     invitations,
     jobs,
     keys,
@@ -68,7 +69,14 @@ HELLO = {
     "questions": [{"question_id": "ok", "question": "Shall we begin?", "response_type": "boolean"}],
 }
 OPEN = frozenset(
-    {"/healthz", "/readyz", "/schemas/checkpoint/v1.json", "/schemas/atlas/v1.json", "/v1/approvals/decide"}
+    {
+        "/healthz",
+        "/readyz",
+        "/schemas/checkpoint/v1.json",
+        "/schemas/atlas/v1.json",
+        "/v1/approvals/decide",
+        "/v1/enrolments",
+    }
 )
 """What needs no key."""
 SERVICES = frozenset(
@@ -141,6 +149,9 @@ class Stage:
     invited: str
     """Somebody who has not followed their invitation yet."""
     invited_mapping: str
+    newcomer: str
+    """Somebody who has no channel of their own yet."""
+    enrolment_code: str = field(metadata={"credential": True})
     link_code: str = field(metadata={"credential": True})
     """Links a channel to the admin."""
     token: str = field(metadata={"credential": True})
@@ -254,6 +265,12 @@ class Stage:
             mapping=str(mapping.id),
             invited=str(invited.member.id),
             invited_mapping=str(invited.mapping.id),
+            newcomer=str((await members.create(db, admin, MemberDraft(display_name="Nia"))).id),
+            enrolment_code=(
+                await enrolments.issue(
+                    db, admin, (await members.create(db, admin, MemberDraft(display_name="Noe"))).id
+                )
+            ).code,
             link_code=(await linking.issue_code(db, admin)).code,
             token=await token_for(world, other.approval, admin if guest else acting),
         )
@@ -368,7 +385,8 @@ def examples(s: Stage) -> list[Example]:
             },
         ),
         Example("GET /v1/members/{member_id}/mappings", member, limit),
-        Example("POST /v1/members/{member_id}/login-links", member),
+        Example("POST /v1/members/{member_id}/enrolment-codes", {"member_id": s.newcomer}),
+        Example("POST /v1/enrolments", body={"code": s.enrolment_code, "key_name": "laptop"}),
         Example("GET /v1/members/{member_id}/browser-sessions", member, limit),
         Example(
             "DELETE /v1/members/{member_id}/browser-sessions/{browser_session_id}",
@@ -407,7 +425,9 @@ def examples(s: Stage) -> list[Example]:
         Example("GET /v1/delegates", query={"approval_id": s.handed_on, "name": "Mel 2"}),
         Example(
             "POST /v1/keys",
-            body={"name": "bot", "roles": ["member"], "member_id": None, "expires_in_days": 30},
+            body={
+                "name": "bot", "roles": ["member"], "permissions": ["policy.write"], "member_id": None, "expires_in_days": 30,
+            },
         ),
         Example("GET /v1/keys", query=limit),
         Example("GET /v1/keys/{key_id}", {"key_id": s.key}),

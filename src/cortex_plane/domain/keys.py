@@ -37,6 +37,19 @@ class KeyKind(StrEnum):
     """Acts as a program, with roles of its own; it cannot decide approvals."""
 
 
+class Grantable(StrEnum):
+    """What a service has only where an admin grants it by name."""
+
+    CONNECTION_WRITE = "connection.write"
+    POLICY_WRITE = "policy.write"
+    ATLAS_WRITE = "atlas.write"
+    TOOL_CONFIRM = "tool.confirm"
+    AGENT_WRITE = "agent.write"
+    TEAM_WRITE = "team.write"
+    ORG_WRITE = "org.write"
+    MEMBER_WRITE = "member.write"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Key:
     id: UUID
@@ -45,6 +58,8 @@ class Key:
     member_id: UUID | None
     roles: list[Role]
     """A service key's own roles; a person's key has its person's."""
+    permissions: list[str]
+    """What an admin granted a service by name, beyond its roles."""
     platform: bool
     last_characters: str
     expires_at: datetime | None
@@ -77,4 +92,6 @@ class KeyDraft:
     name: Name
     member_id: UUID | None = None
     roles: Roles | None = None
+    permissions: list[Grantable] = Field(default_factory=list, max_length=8)
+    """What the service may do by name, whatever its roles are."""
     expires_in_days: Annotated[int, Field(strict=True, ge=1, le=3650)] | None = None

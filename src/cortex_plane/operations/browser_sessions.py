@@ -19,7 +19,7 @@ from cortex_plane.domain.browser_sessions import (
     is_session_secret,
     path_of,
 )
-from cortex_plane.domain.errors import Conflict, Forbidden, Unauthenticated
+from cortex_plane.domain.errors import Forbidden, Unauthenticated
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.operations.keys import hold_origin
 from cortex_plane.operations.secrets import new_link_token, new_session_secret
@@ -27,32 +27,17 @@ from cortex_plane.operations.verbs import found, new_id, verb
 from cortex_plane.storage import audit, browser_sessions, members
 from cortex_plane.storage.database import Database
 
-HOW_TO_GET_A_LINK = "Get a new link with `cortex member login-link`, or ask an admin for one."
-
-
-@verb(Permission.LOGIN_LINK)
-async def issue_login_link(db: Database, actor: Actor, member_id: UUID) -> LoginLink:
-    """A link for anybody of the org: for admins, and on the audit trail. Whoever holds it is that person, so no program
-    makes one."""
-    return await _issue(db, actor, member_id)
+HOW_TO_GET_A_LINK = (
+    "Get a new link with `cortex member login-link`; without a key, ask an admin for an enrolment code."
+)
 
 
 @verb(Permission.LOGIN)
 async def issue_own_login_link(db: Database, actor: Actor) -> LoginLink:
-    """A link for whoever asks."""
-    return await _issue(db, actor, _person(actor))
-
-
-async def _issue(db: Database, actor: Actor, member_id: UUID) -> LoginLink:
+    """A link for whoever asks, and for nobody else: whoever holds it is that person."""
+    member_id = _person(actor)
     token, id = new_link_token(), new_id()
     async with db.transaction(actor.org_id) as tx:
-        member = found(await members.get(tx, member_id), "member")
-        if member.deactivated_at is not None:
-            raise Conflict(
-                f"{member.display_name} is deactivated and cannot log in.",
-                code="member_deactivated",
-                hint="Reactivate them first: `cortex member update --activate`.",
-            )
         key_id = await hold_origin(tx, actor)
         await browser_sessions.forget(tx, member_id, IDLE_LIFE)
         expires_at = await browser_sessions.insert_link(

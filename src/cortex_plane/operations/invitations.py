@@ -111,7 +111,8 @@ async def _join(tx: Transaction, actor: Actor, draft: InvitationDraft) -> UUID:
             hint="Give the person's name: `cortex member invite --email … --name …`.",
         )
     id, roles, clearance = new_id(), draft.roles or [Role.MEMBER], draft.clearance or 0
-    await members.insert(tx, id, draft.display_name, clearance, [*roles])
+    sponsors = await people.sponsors_by(tx, actor)
+    await members.insert(tx, id, draft.display_name, clearance, [*roles], sponsors)
     await members.set_teams(tx, id, await resolve_teams(tx, draft.teams or []))
     await audit.append_to_org(
         tx,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from cortex_plane.domain.access import Actor, Permission, database_owner
+from cortex_plane.domain.access import Actor, ActorKind, Permission, database_owner
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.errors import Forbidden, InvalidInput, Unauthenticated
 from cortex_plane.domain.idempotency import Once
@@ -13,7 +13,7 @@ from cortex_plane.domain.pages import Page, Position
 from cortex_plane.operations.orgs import first as first_org
 from cortex_plane.operations.secrets import new_key_secret
 from cortex_plane.operations.verbs import found, new_id, once_only, verb
-from cortex_plane.storage import audit, browser_sessions, keys, members
+from cortex_plane.storage import audit, browser_sessions, enrolments, keys, members
 from cortex_plane.storage.database import Database, Transaction
 
 
@@ -33,6 +33,12 @@ async def create(db: Database, actor: Actor, draft: KeyDraft, once: Once | None 
             "A key belongs to a member or to a service.",
             hint="Give `member_id` for a key of your own, or `roles` for a service key, and not both.",
         )
+    if draft.permissions and (draft.roles is None or actor.kind is ActorKind.SERVICE):
+        raise Forbidden(
+            "Permissions are granted to a service, by an admin.",
+            code="grants_nothing",
+            hint="A person has the permissions of their roles, and a program passes none on.",
+        )
     if draft.member_id is not None:
         if draft.member_id != actor.user_account_id:
             raise Forbidden(
@@ -46,13 +52,16 @@ async def create(db: Database, actor: Actor, draft: KeyDraft, once: Once | None 
     async with db.transaction(actor.org_id) as tx:
 
         async def make() -> UUID:
-            id, roles = new_id(), [*(draft.roles or [])]
-            await keys.insert(tx, id, draft.name, KeyKind.SERVICE, None, roles, secret, draft.expires_in_days)
+            id, roles, granted = new_id(), [*(draft.roles or [])], sorted(set(draft.permissions))
+            await keys.insert(
+                tx, id, draft.name, KeyKind.SERVICE, None, roles, secret, draft.expires_in_days,
+                made_with=await _own_key(tx, actor), permissions=granted,
+            )  # fmt: skip
             await audit.append_to_org(
                 tx,
                 Fact.of(
                     actor, "key_created", key_id=str(id), name=draft.name, kind=KeyKind.SERVICE, roles=roles,
-                    member=None, expires_in_days=draft.expires_in_days,
+                    permissions=granted, member=None, expires_in_days=draft.expires_in_days,
                 ),
             )  # fmt: skip
             return id
@@ -91,6 +100,12 @@ async def create_own(db: Database, actor: Actor, draft: OwnKeyDraft, once: Once 
         id, replayed = await once_only(tx, actor, "keys.create", once, make)
         key = found(await keys.get(tx, id), "key")
     return NewKey(key=key, secret=None if replayed else secret)
+
+
+async def _own_key(tx: Transaction, actor: Actor) -> UUID | None:
+    """The key of a member of this org that the actor came with, if it is one: they answer for what they make."""
+    origin = await keys.origin(tx, actor.key_id) if actor.user_account_id is not None else None
+    return origin[0] if origin else None
 
 
 async def hold_origin(tx: Transaction, actor: Actor) -> UUID | None:
@@ -153,6 +168,7 @@ async def _end(tx: Transaction, actor: Actor, key: Key) -> Key:
     ended = await keys.revoke(tx, key.id)
     if ended:
         sessions = await browser_sessions.end_of_keys(tx, ended)
+        await enrolments.end_of_keys(tx, ended)
         also = [str(id) for id in ended if id != key.id]
         fact = Fact.of(actor, "key_revoked", key_id=str(key.id), also=also, browser_sessions=sessions)
         await audit.append_to_org(tx, fact)

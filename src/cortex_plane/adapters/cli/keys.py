@@ -8,7 +8,7 @@ import typer
 from cortex_plane.adapters.cli.output import AsJson, Limit, said, show_many, show_one
 from cortex_plane.adapters.cli.plane import collect, run
 from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.keys import KeyDraft, OwnKeyDraft
+from cortex_plane.domain.keys import Grantable, KeyDraft, OwnKeyDraft
 from cortex_plane.domain.members import Role
 
 app = typer.Typer(no_args_is_help=True, help="API keys: your own, and those of services.")
@@ -19,17 +19,21 @@ def create(
     name: str,
     service: Annotated[bool, typer.Option("--service", help="For a program; needs --role.")] = False,
     role: Annotated[list[Role] | None, typer.Option("--role", help="The roles of a service key.")] = None,
+    permission: Annotated[
+        list[Grantable] | None,
+        typer.Option("--permission", help="What the service may do by name; may be given several times."),
+    ] = None,
     expires_in_days: Annotated[int | None, typer.Option(min=1, max=3650)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a key for you, or for a service, and print it once. Your key ends with the one that you make it with."""
-    if service != bool(role):
+    if service != bool(role) or (permission and not service):
         raise InvalidInput(
             "A key is for you, or for a service (`--service --role ROLE`).",
             hint="See `cortex key create --help`.",
         )
     if service:
-        draft = KeyDraft(name=name, roles=role, expires_in_days=expires_in_days)
+        draft = KeyDraft(name=name, roles=role, permissions=permission or [], expires_in_days=expires_in_days)
         new = run(lambda plane: plane.keys.create(draft))
     else:
         own = OwnKeyDraft(name=name, expires_in_days=expires_in_days)

@@ -10,6 +10,7 @@ from cortex_plane.adapters.cli.plane import collect, run
 from cortex_plane.adapters.cli.users import SESSION_COLUMNS, All, end_sessions
 from cortex_plane.client import Client
 from cortex_plane.domain.browser_sessions import LoginLink
+from cortex_plane.domain.enrolments import EnrolmentCode
 from cortex_plane.domain.identities import InvitationDraft
 from cortex_plane.domain.members import MemberChange, MemberDraft, Role
 
@@ -124,14 +125,11 @@ def end_session(
 
 
 @app.command("login-link")
-def login_link(
-    member_id: Annotated[UUID | None, typer.Argument(help="Whom it logs in; without it, you.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """A link to the dashboard: it works once, for 15 minutes. Give it to nobody else."""
+def login_link(as_json: AsJson = False) -> None:
+    """A link to the dashboard for you: it works once, for 15 minutes. Give it to nobody else."""
 
     async def issue(plane: Client) -> tuple[str, LoginLink]:
-        return plane.url, await plane.members.login_link(member_id)
+        return plane.url, await plane.members.login_link()
 
     url, link = run(issue)
     if as_json:
@@ -139,3 +137,21 @@ def login_link(
         return
     tell(url.rstrip("/") + link.url_path)
     said(f"works once, until {link.expires_at.astimezone():%H:%M:%S}")
+
+
+@app.command()
+def enrol(member_id: UUID, as_json: AsJson = False) -> None:
+    """A code to hand to a member who has no mail here: they redeem it for a session or a key of their own.
+
+    Until they have proven a channel of their own, the two of you count as one human in every quorum."""
+
+    async def issue(plane: Client) -> tuple[str, EnrolmentCode]:
+        return plane.url, await plane.members.enrolment_code(member_id)
+
+    url, code = run(issue)
+    if as_json:
+        show_one(code, as_json)
+        return
+    tell(url.rstrip("/") + code.url_path)
+    said(f"works once, until {code.expires_at.astimezone():%Y-%m-%d %H:%M}; hand it to them alone")
+    said(f"in a terminal:  cortex enrol --url {url} {code.code}")

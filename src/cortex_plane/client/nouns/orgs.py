@@ -10,6 +10,7 @@ from cortex_plane.client.nouns import Noun
 from cortex_plane.domain.browser_sessions import BrowserSession, EndedSessions, LoginLink
 from cortex_plane.domain.connections import Mapping
 from cortex_plane.domain.credentials import SecretRotation, SecretRotationDraft
+from cortex_plane.domain.enrolments import EnrolmentCode, Redemption
 from cortex_plane.domain.keys import Key, KeyDraft, NewKey, OwnKeyDraft
 from cortex_plane.domain.members import Member, MemberChange, MemberDraft, Role
 from cortex_plane.domain.orgs import NewOrg, Org, OrgChange, OrgDraft
@@ -75,10 +76,17 @@ class Members(Noun):
     def mappings(self, id: UUID, limit: int | None = None) -> AsyncIterator[Mapping]:
         return self._transport.pages(Mapping, f"/v1/members/{id}/mappings", limit=limit)
 
-    async def login_link(self, id: UUID | None = None) -> LoginLink:
-        """Logs a member in to the dashboard once; without an id, whoever holds the key."""
-        path = "/v1/me/login-links" if id is None else f"/v1/members/{id}/login-links"
-        return await self._transport.one(LoginLink, "POST", path)
+    async def login_link(self) -> LoginLink:
+        """Logs whoever holds the key in to the dashboard once."""
+        return await self._transport.one(LoginLink, "POST", "/v1/me/login-links")
+
+    async def enrolment_code(self, id: UUID) -> EnrolmentCode:
+        """A code that a member redeems for a session or a key of their own."""
+        return await self._transport.one(EnrolmentCode, "POST", f"/v1/members/{id}/enrolment-codes")
+
+    async def enrol(self, redemption: Redemption) -> NewKey:
+        """Redeem a code for a key. Needs no key."""
+        return await self._transport.one(NewKey, "POST", "/v1/enrolments", body=redemption)
 
     def browser_sessions(
         self, id: UUID | None = None, limit: int | None = None

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from cortex_plane.adapters.http.cursors import decode_position
@@ -19,10 +19,16 @@ from cortex_plane.adapters.http.exchange import (
     reply_page,
     route,
 )
-from cortex_plane.domain.browser_sessions import BrowserSession, EndedSessions, LoginLink
+from cortex_plane.adapters.http.problems import documented
+from cortex_plane.adapters.http.throttle import Throttle
+from cortex_plane.domain.access import Permission
+from cortex_plane.domain.browser_sessions import BrowserSession, EndedSessions
 from cortex_plane.domain.connections import Mapping
+from cortex_plane.domain.enrolments import EnrolmentCode, Redemption
+from cortex_plane.domain.errors import Unauthenticated
+from cortex_plane.domain.keys import NewKey
 from cortex_plane.domain.members import Member, MemberChange, MemberDraft, Role
-from cortex_plane.operations import browser_sessions, members
+from cortex_plane.operations import browser_sessions, enrolments, members
 
 router = APIRouter(tags=["members"])
 
@@ -66,14 +72,33 @@ async def list_mappings(
 
 
 @router.post(
-    "/members/{member_id}/login-links",
-    response_model=LoginLink,
+    "/members/{member_id}/enrolment-codes",
+    response_model=EnrolmentCode,
     status_code=201,
-    **route(browser_sessions.issue_login_link),
+    **route(enrolments.issue),
 )
-async def create_login_link(db: Db, actor: Caller, member_id: UUID) -> Response:
-    """A link that logs this member in to the dashboard, once and within 15 minutes."""
-    return reply(await browser_sessions.issue_login_link(db, actor, member_id), 201)
+async def create_enrolment_code(db: Db, actor: Caller, member_id: UUID) -> Response:
+    """A code for somebody who has no mail here: they redeem it, once and within 24 hours, for a session or a key of their own.
+    It is shown this once."""
+    return reply(await enrolments.issue(db, actor, member_id), 201)
+
+
+@router.post(
+    "/enrolments",
+    response_model=NewKey,
+    status_code=201,
+    openapi_extra={"x-permission": Permission.LOGIN.value, "security": []},
+    responses=documented(400, 401, 413, 422, 429, 503),
+)
+async def redeem_enrolment_code(request: Request, db: Db, redemption: Redemption) -> Response:
+    """Redeem an enrolment code for a key. Needs no key. Earlier keys and sessions of the person end."""
+    throttle: Throttle = request.app.state.throttle
+    throttle.require(request)
+    try:
+        return reply(await enrolments.redeem_for_key(db, redemption), 201)
+    except Unauthenticated:
+        throttle.failed(request)
+        raise
 
 
 @router.get(

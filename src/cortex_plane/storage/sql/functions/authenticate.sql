@@ -3,7 +3,7 @@
 create or replace function authenticate(p_secret_hash bytea, p_org_slug text)
   returns table (
     org_id uuid, key_id uuid, kind text, name text, roles text[], user_account_id uuid, clearance integer,
-    platform boolean, acts_elsewhere boolean)
+    platform boolean, acts_elsewhere boolean, permissions text[])
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -58,6 +58,6 @@ begin
       else found_key.roles end,
     case when target = home then person.id end,
     case when target = home then coalesce(person.clearance, 0) else 0 end,
-    found_key.platform, target <> home;
+    found_key.platform, target <> home, found_key.permissions;
 end
 $$;
