@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor
 from cortex_plane.domain.agents import Agent, AgentDraft, ModelConfig
 from cortex_plane.domain.connections import Connection, ConnectionDraft
-from cortex_plane.domain.keys import KeyDraft
+from cortex_plane.domain.keys import Grantable, KeyDraft, KeyKind
 from cortex_plane.domain.members import MemberDraft, Role
 from cortex_plane.domain.messages import Delivery, InboundMessage
 from cortex_plane.domain.orgs import OrgDraft
 from cortex_plane.domain.policy_files import PolicyFile
 from cortex_plane.operations import agents, connections, keys, members, messages, orgs, policies
+from cortex_plane.operations.secrets import new_key_secret
+from cortex_plane.operations.verbs import new_id
+from cortex_plane.storage import keys as key_rows
 from cortex_plane.storage.database import Database
 
 EVERYTHING_GOES = 'policies: [{name: everything-goes, target: "*", effect: allow}]'
@@ -51,6 +55,7 @@ class World:
     async def create(cls, db: Database, slug: str, *, policies: str | None = EVERYTHING_GOES) -> World:
         """``policies`` are the org's; without any, whatever may change something needs approval."""
         new = await orgs.bootstrap(db, OrgDraft(slug=slug, name=slug.title(), admin_name="Ada"))
+        assert new.key is not None
         assert new.key.secret is not None
         admin = Person(await keys.authenticate(db, new.key.secret), new.key.secret)
         agent = await agents.create(
@@ -70,18 +75,34 @@ class World:
         return cls(db, new.org.id, admin, service, agent, connection)
 
     async def person(self, *roles: Role, name: str = "Pat", clearance: int = 0) -> Person:
-        """A member with these roles and a key of their own."""
+        """A member with these roles and a key of their own, who counts as a human of their own."""
         draft = MemberDraft(display_name=name, roles=list(roles), clearance=clearance)
         member = await members.create(self.db, self.admin.actor, draft)
-        return await _key(self.db, self.admin.actor, KeyDraft(name=f"{name}'s key", member_id=member.id))
+        await stands_alone(self.db, self.org_id, member.id)
+        return await with_key(self.db, self.org_id, member.id, f"{name}'s key")
 
-    async def service_with(self, *roles: Role) -> Person:
-        return await _key(self.db, self.admin.actor, KeyDraft(name="service", roles=list(roles)))
+    async def service_with(self, *roles: Role, permissions: Sequence[Grantable] = ()) -> Person:
+        draft = KeyDraft(name="service", roles=list(roles), permissions=list(permissions))
+        return await _key(self.db, self.admin.actor, draft)
 
     async def say(self, text: str = "Hello", external_user_id: str = "u-1") -> Delivery:
         """A message over the org's connection."""
         inbound = InboundMessage(external_user_id=external_user_id, agent=self.agent.slug, text=text)
         return await messages.ingest(self.db, self.service.actor, self.connection.id, inbound)
+
+
+async def stands_alone(db: Database, org_id: UUID, member_id: UUID) -> None:
+    """As if nobody had enrolled them: most tests are not about who could be the same human."""
+    async with db.transaction(org_id) as tx:
+        await tx.rows("update user_account set sponsors = '{}' where id = $1", member_id)
+
+
+async def with_key(db: Database, org_id: UUID, member_id: UUID, name: str = "key") -> Person:
+    """A member with a key, as if they had made it themselves."""
+    secret = new_key_secret()
+    async with db.transaction(org_id) as tx:
+        await key_rows.insert(tx, new_id(), name, KeyKind.PERSON, member_id, [], secret, None)
+    return Person(await keys.authenticate(db, secret), secret)
 
 
 async def _key(db: Database, admin: Actor, draft: KeyDraft) -> Person:

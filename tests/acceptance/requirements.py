@@ -677,6 +677,11 @@ REQUIREMENTS = [
     _R("S5.29", "Custom triggers and validators are code that cannot hold up or open anything."),
     _R("S5.30", "Checkpoints are cheap: compiled once, looked up by what matches."),
     _R("S5.31", "Checkpoint flows can be tested: trigger, questions, validation, effects."),
+    # Nobody decides in another's name
+    _R("D.441", "Ending a credential ends what came from it: sessions and links with their key, keys with the key that made them;"
+       " of a deactivated member nothing comes back."),
+    _R("D.442", "People see and end their browser sessions and keys on a page, over the API and from the command line; admins end"
+       " the sessions of others."),
 ]  # fmt: skip
 
 

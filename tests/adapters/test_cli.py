@@ -79,7 +79,8 @@ def shell(plane: Plane, tmp_path: Path) -> Shell:
     assert made.status_code == 201, made.text
     home = tmp_path / ".cortex"
     home.mkdir()
-    write_private(home / ACCESS_FILE, {"url": plane.access["url"], "key": made.json()["key"]["secret"]})
+    redeemed = plane.api.post("/v1/enrolments", json={"code": made.json()["enrolment"]["code"]})
+    write_private(home / ACCESS_FILE, {"url": plane.access["url"], "key": redeemed.json()["secret"]})
     databases = ("DATABASE_URL", "DATABASE_ADMIN_URL")
     return Shell(tmp_path, {k: v for k, v in plane.environment.items() if k not in databases})
 
@@ -105,7 +106,7 @@ def test_a_person_types_their_way_through_every_noun(owner: Shell) -> None:
     assert [m["display_name"] for m in owner.many("member", "list", "--role", "operator")] == ["Maria"]
     assert owner.one("member", "show", str(maria["id"]))["roles"] == ["operator"]
 
-    link = owner.run("member", "login-link", str(maria["id"])).stdout.splitlines()
+    link = owner.run("member", "login-link").stdout.splitlines()
     assert link[0].startswith("http://127.0.0.1:")
     assert "/login/cortex_login_" in link[0]
     assert "works once" in link[1]
@@ -113,7 +114,12 @@ def test_a_person_types_their_way_through_every_noun(owner: Shell) -> None:
     mine = owner.one("member", "login-link")
     assert mine["member_id"] == owner.one("me")["member_id"]
 
-    made = owner.one("key", "create", "laptop", "--member", str(maria["id"]))
+    handed = owner.run("member", "enrol", str(maria["id"])).stdout.splitlines()
+    assert "/enrol/cortex_enrol_" in handed[0]
+    assert "works once" in handed[1]
+    assert httpx.get(handed[0], trust_env=False).status_code == 200
+    made = owner.one("enrol", handed[0], "--name", "laptop")
+    owner.run("enrol", handed[0], expect=5)
     secret, key = str(made["secret"]), made["key"]
     assert isinstance(key, dict)
     assert owner.one("me", CORTEX_KEY=secret)["name"] == "Maria"

@@ -60,3 +60,36 @@ def test_people_are_invited_and_linked_from_the_command_line(shell: Shell) -> No
     shell.run("user", "unlink", str(own["id"]))
     shell.run("user", "unlink", str(own["id"]), expect=3)
     assert [each["channel_type"] for each in shell.many("user", "channels")] == ["email"]
+
+
+@pytest.mark.proves("D.442")
+def test_sessions_and_keys_are_seen_and_ended_from_the_command_line(shell: Shell) -> None:
+    url = read_access(shell.folder / ".cortex")["url"]
+
+    def log_in(**extra: str) -> str:
+        path = str(shell.one("member", "login-link", **extra)["url_path"])
+        with httpx.Client(base_url=url, trust_env=False) as browser:
+            assert browser.post(path).status_code == 303
+            return browser.cookies["cortex_session"]
+
+    def is_in(cookie: str) -> bool:
+        page = httpx.get(f"{url}/access", cookies={"cortex_session": cookie}, trust_env=False)
+        return page.status_code == 200
+
+    made = shell.one("key", "create", "laptop")
+    laptop = {"CORTEX_KEY": str(made["secret"])}
+    first, second, third = log_in(), log_in(), log_in(**laptop)
+    sessions = shell.many("user", "sessions")
+    assert [session["key_name"] for session in sessions] == ["laptop", "first key", "first key"]
+    shell.run("user", "end-session", expect=2)
+    shell.run("user", "end-session", str(sessions[1]["id"]))
+    shell.run("user", "end-session", str(sessions[1]["id"]), expect=3)
+    assert [is_in(cookie) for cookie in (first, second, third)] == [True, False, True]
+    (listed, _) = shell.many("user", "keys")
+    shell.run("user", "revoke-key", str(listed["id"]))
+    shell.run("me", expect=5, **laptop)
+    assert [is_in(cookie) for cookie in (first, third)] == [True, False]
+    me = str(shell.one("me")["member_id"])
+    assert len(shell.many("member", "sessions", me)) == 1
+    assert "ended 1 session" in shell.run("member", "end-session", me, "--all").stdout
+    assert not is_in(first)

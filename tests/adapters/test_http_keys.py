@@ -28,8 +28,11 @@ async def _create(http: httpx.AsyncClient, world: World, **draft: Any) -> dict[s
 async def test_a_persons_key_acts_as_the_person_and_a_services_key_with_its_own_roles(
     http: httpx.AsyncClient, world: World
 ) -> None:
-    mel = (await world.person(Role.OPERATOR, name="Mel", clearance=5)).actor.user_account_id
-    person = await _create(http, world, member_id=str(mel))
+    owner = await world.person(Role.OPERATOR, name="Mel", clearance=5)
+    mel = owner.member_id
+    made = await http.post("/v1/me/keys", json={"name": "laptop"}, headers=owner.headers)
+    assert made.status_code == 201, made.text
+    person = made.json()
     assert (person["key"]["kind"], person["key"]["roles"]) == ("person", [])
     me = (await http.get("/v1/me", headers=_bearer(person["secret"]))).json()
     assert (me["kind"], me["name"], me["member_id"]) == ("person", "Mel", str(mel))

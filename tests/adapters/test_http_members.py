@@ -8,7 +8,7 @@ import pytest
 
 from cortex_plane.domain.members import Role
 from tests.operations.rows import digests
-from tests.people import World
+from tests.people import World, with_key
 
 
 @pytest.mark.proves("S4.1")
@@ -113,7 +113,9 @@ async def test_a_deactivated_member_is_out_at_once_and_may_come_back(
     assert (refused.status_code, refused.json()["code"]) == (401, "member_deactivated")
     on = await http.patch(path, json={"active": True}, headers=world.admin.headers)
     assert on.json()["deactivated_at"] is None
-    assert (await http.get("/v1/me", headers=mel.headers)).status_code == 200
+    assert (await http.get("/v1/me", headers=mel.headers)).json()["code"] == "key_revoked"
+    back = await with_key(world.db, world.org_id, mel.member_id)
+    assert (await http.get("/v1/me", headers=back.headers)).status_code == 200
 
 
 async def test_a_guest_has_a_mapping_and_can_be_shut_out(

@@ -20,7 +20,8 @@ async def test_a_platform_key_creates_an_org_and_acts_in_it_visibly(
     new = made.json()
     assert new["org"]["slug"] == "third"
     assert new["org"]["settings"] == {"guests_may_chat": True}
-    tia = {"Authorization": f"Bearer {new['key']['secret']}"}
+    redeemed = await http.post("/v1/enrolments", json={"code": new["enrolment"]["code"]})
+    tia = {"Authorization": f"Bearer {redeemed.json()['secret']}"}
     me = (await http.get("/v1/me", headers=tia)).json()
     assert (me["name"], me["roles"], me["platform"]) == ("Tia", ["admin"], False)
     assert [team["slug"] for team in (await http.get("/v1/teams", headers=tia)).json()["items"]] == ["main"]
@@ -31,8 +32,16 @@ async def test_a_platform_key_creates_an_org_and_acts_in_it_visibly(
     created = await http.post("/v1/teams", json={"slug": "ops", "name": "Ops"}, headers=inside)
     assert created.status_code == 201
     trail = (await http.get("/v1/audit", headers=tia)).json()["items"]
-    assert [entry["action"] for entry in trail] == ["org_created", "team_created"]
+    of_platform = ["org_created", "enrolment_code_created", "team_created"]
+    assert [entry["action"] for entry in trail] == [
+        *of_platform[:2],
+        "enrolled",
+        "key_created",
+        of_platform[2],
+    ]
     for entry in trail:
+        if entry["action"] not in of_platform:
+            continue
         actor = entry["body"]["actor"]
         assert (actor["kind"], actor["name"], actor["account"]) == ("platform", "Ada", None)
     slugs = [org["slug"] for org in (await http.get("/v1/orgs", headers=world.admin.headers)).json()["items"]]

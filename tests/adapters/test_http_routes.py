@@ -30,7 +30,9 @@ from cortex_plane.domain.teams import TeamDraft
 from cortex_plane.operations import (
     absences,
     agents,
+    browser_sessions,
     calls,
+    enrolments,
     invitations,
     jobs,
     keys,
@@ -47,7 +49,7 @@ from tests.adapters.stages import SHIP_HASH, asking_agent, asking_job, card_of, 
 from tests.atlases import plain, publish
 from tests.credentials import token_for
 from tests.notifications import dead_letter
-from tests.people import World
+from tests.people import Person, World, with_key
 from tests.proofs import receipted
 from tests.standing_approvals import given_standing
 from tests.tool_confirmations import DIGEST, confirmed
@@ -67,7 +69,14 @@ HELLO = {
     "questions": [{"question_id": "ok", "question": "Shall we begin?", "response_type": "boolean"}],
 }
 OPEN = frozenset(
-    {"/healthz", "/readyz", "/schemas/checkpoint/v1.json", "/schemas/atlas/v1.json", "/v1/approvals/decide"}
+    {
+        "/healthz",
+        "/readyz",
+        "/schemas/checkpoint/v1.json",
+        "/schemas/atlas/v1.json",
+        "/v1/approvals/decide",
+        "/v1/enrolments",
+    }
 )
 """What needs no key."""
 SERVICES = frozenset(
@@ -84,6 +93,11 @@ class Stage:
     spare_team: str
     member: str
     key: str
+    own_key: str
+    """Of whoever opened the session, and not the one that they call with."""
+    own_browser_session: str
+    browser_session: str
+    """Of `member`."""
     connection: str
     hook: str
     """A connection that is a webhook."""
@@ -135,6 +149,9 @@ class Stage:
     invited: str
     """Somebody who has not followed their invitation yet."""
     invited_mapping: str
+    newcomer: str
+    """Somebody who has no channel of their own yet."""
+    enrolment_code: str = field(metadata={"credential": True})
     link_code: str = field(metadata={"credential": True})
     """Links a channel to the admin."""
     token: str = field(metadata={"credential": True})
@@ -211,6 +228,11 @@ class Stage:
             spare_team=str(spare_team.id),
             member=str(member.id),
             key=str(key.key.id),
+            own_key=str(
+                (own := await with_key(db, world.org_id, acting.user_account_id or UUID(int=0))).actor.key_id
+            ),
+            own_browser_session=str(await _logged_in(world, own)),
+            browser_session=str(await _logged_in(world, await with_key(db, world.org_id, member.id))),
             connection=str(world.connection.id),
             hook=str((await System.connected(world, "stage hook")).id),
             agent=str(world.agent.id),
@@ -243,6 +265,12 @@ class Stage:
             mapping=str(mapping.id),
             invited=str(invited.member.id),
             invited_mapping=str(invited.mapping.id),
+            newcomer=str((await members.create(db, admin, MemberDraft(display_name="Nia"))).id),
+            enrolment_code=(
+                await enrolments.issue(
+                    db, admin, (await members.create(db, admin, MemberDraft(display_name="Noe"))).id
+                )
+            ).code,
             link_code=(await linking.issue_code(db, admin)).code,
             token=await token_for(world, other.approval, admin if guest else acting),
         )
@@ -254,6 +282,13 @@ class Stage:
     def names(cls) -> list[str]:
         """Of the ids: a credential names its org itself."""
         return [each.name for each in fields(cls) if not each.metadata]
+
+
+async def _logged_in(world: World, person: Person) -> UUID:
+    """The id of a browser session of theirs."""
+    link = await browser_sessions.issue_own_login_link(world.db, person.actor)
+    secret = await browser_sessions.log_in(world.db, link.url_path.rpartition("/")[2])
+    return (await browser_sessions.authenticate(world.db, secret)).key_id
 
 
 @dataclass(frozen=True)
@@ -319,6 +354,12 @@ def examples(s: Stage) -> list[Example]:
     return [
         Example("GET /v1/me"),
         Example("POST /v1/me/login-links"),
+        Example("GET /v1/me/browser-sessions", query=limit),
+        Example("DELETE /v1/me/browser-sessions/{browser_session_id}", {"browser_session_id": s.own_browser_session}),
+        Example("DELETE /v1/me/browser-sessions"),
+        Example("POST /v1/me/keys", body={"name": "my laptop", "expires_in_days": 30}),
+        Example("GET /v1/me/keys", query=limit),
+        Example("POST /v1/me/keys/{key_id}/revoke", {"key_id": s.own_key}),
         Example("POST /v1/orgs", body={"slug": "third", "name": "Third", "admin_name": "Tia"}),
         Example("GET /v1/orgs", query=limit),
         Example("GET /v1/org"),
@@ -344,7 +385,14 @@ def examples(s: Stage) -> list[Example]:
             },
         ),
         Example("GET /v1/members/{member_id}/mappings", member, limit),
-        Example("POST /v1/members/{member_id}/login-links", member),
+        Example("POST /v1/members/{member_id}/enrolment-codes", {"member_id": s.newcomer}),
+        Example("POST /v1/enrolments", body={"code": s.enrolment_code, "key_name": "laptop"}),
+        Example("GET /v1/members/{member_id}/browser-sessions", member, limit),
+        Example(
+            "DELETE /v1/members/{member_id}/browser-sessions/{browser_session_id}",
+            {**member, "browser_session_id": s.browser_session},
+        ),
+        Example("DELETE /v1/members/{member_id}/browser-sessions", member),
         Example(
             "POST /v1/members/invite",
             body={
@@ -377,9 +425,10 @@ def examples(s: Stage) -> list[Example]:
         Example("GET /v1/delegates", query={"approval_id": s.handed_on, "name": "Mel 2"}),
         Example(
             "POST /v1/keys",
-            body={"name": "bot", "roles": ["member"], "member_id": None, "expires_in_days": 30},
+            body={
+                "name": "bot", "roles": ["member"], "permissions": ["policy.write"], "member_id": None, "expires_in_days": 30,
+            },
         ),
-        Example("POST /v1/keys", body={"name": "laptop", "member_id": s.member}),
         Example("GET /v1/keys", query=limit),
         Example("GET /v1/keys/{key_id}", {"key_id": s.key}),
         Example("POST /v1/keys/{key_id}/revoke", {"key_id": s.key}),

@@ -41,6 +41,7 @@ class Stage:
     plane: Plane
     api: httpx.Client
     key: str
+    keys: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -86,10 +87,34 @@ class Stage:
         return job
 
     def link(self, member: str | None = None) -> str:
-        path = f"/v1/members/{member}/login-links" if member else "/v1/me/login-links"
-        answer = self.api.post(path)
+        answer = self.api.post("/v1/me/login-links", headers=self.headers_of(member) if member else None)
         assert answer.status_code == 201, answer.text
         return str(self.url + answer.json()["url_path"])
+
+    def headers_of(self, member: str) -> dict[str, str]:
+        """The key of somebody who was enrolled and has proven a channel of their own."""
+        if member not in self.keys:
+            code = self.made(f"/v1/members/{member}/enrolment-codes")["code"]
+            key = self.made("/v1/enrolments", {"code": code})["secret"]
+            self.keys[member] = {"Authorization": f"Bearer {key}"}
+            self._prove_channel(member)
+        return self.keys[member]
+
+    def _prove_channel(self, member: str) -> None:
+        name = f"chat-{uuid4().hex[:8]}"
+        chat = self.made("/v1/connections", {"channel_type": "web", "name": name})["id"]
+        bridge = self.made("/v1/keys", {"name": name, "roles": ["member"]})["secret"]
+        code = self.made("/v1/me/link-codes", headers=self.keys[member])["code"]
+        told = {"code": code, "external_user_id": member}
+        self.made(f"/v1/connections/{chat}/link", told, headers={"Authorization": f"Bearer {bridge}"})
+
+    def made(
+        self, path: str, body: dict[str, Any] | None = None, headers: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        answer = self.api.post(path, json=body, headers=headers)
+        assert answer.status_code == 201, answer.text
+        made: dict[str, Any] = answer.json()
+        return made
 
 
 @dataclass
@@ -190,7 +215,8 @@ def org_of_its_own(plane: Plane, name: str) -> Iterator[Stage]:
     """For a module whose people and policies concern nobody else."""
     made = plane.api.post("/v1/orgs", json={"slug": f"{name}-{uuid4().hex[:8]}", "name": name})
     assert made.status_code == 201, made.text
-    with program_of(plane, made.json()["key"]["secret"]) as stage:
+    redeemed = plane.api.post("/v1/enrolments", json={"code": made.json()["enrolment"]["code"]})
+    with program_of(plane, redeemed.json()["secret"]) as stage:
         yield stage
 
 

@@ -175,9 +175,8 @@ def test_it_can_be_read_and_everything_has_a_name(
 ) -> None:
     request = asked(stage, 3)
     hop = {"to": team["Cal"], "reason": "I know too little about staging."}
-    key = stage.api.post("/v1/keys", json={"name": "bea", "member_id": team["Bea"]}).json()["secret"]
-    headers = {"Authorization": f"Bearer {key}"}
-    handed = stage.api.post(f"/v1/approvals/{request['id']}/delegate", json=hop, headers=headers)
+    path = f"/v1/approvals/{request['id']}/delegate"
+    handed = stage.api.post(path, json=hop, headers=stage.headers_of(team["Bea"]))
     assert handed.status_code == 200, handed.text
     page = people.with_session(team["Cal"], phone=phone)
     device = "phone" if phone else "desktop"

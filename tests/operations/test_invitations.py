@@ -46,7 +46,7 @@ from cortex_plane.storage.database import Database
 from tests.clock import Clock
 from tests.conftest import Urls
 from tests.operations.rows import digests
-from tests.people import World
+from tests.people import World, with_key
 from tests.waits import lock_waiters
 
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
@@ -86,7 +86,8 @@ async def mapping_of(world: World, member_id: UUID) -> Mapping:
 
 
 async def acting(world: World, invited: Invited) -> Actor:
-    link = await browser_sessions.issue_login_link(world.db, world.admin.actor, invited.member.id)
+    person = await with_key(world.db, world.org_id, invited.member.id)
+    link = await browser_sessions.issue_own_login_link(world.db, person.actor)
     secret = await browser_sessions.log_in(world.db, link.url_path.removeprefix("/login/"))
     return await browser_sessions.authenticate(world.db, secret)
 

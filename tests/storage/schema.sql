@@ -577,6 +577,13 @@ begin
   end if;
   perform set_config('app.org_id', home::text, true);
   select * into found_key from api_key k where k.org_id = home and k.id = found_id;
+  if found_key.user_account_id is not null then
+    select * into person from user_account u where u.org_id = home and u.id = found_key.user_account_id;
+    if person.deactivated_at is not null then
+      raise exception using errcode = 'CX401', detail = 'member_deactivated',
+        message = 'The member whom this key belongs to is deactivated.', hint = 'Ask an admin to reactivate them.';
+    end if;
+  end if;
   if found_key.revoked_at is not null then
     raise exception using errcode = 'CX401', detail = 'key_revoked', message = 'This key was revoked.',
       hint = 'Ask an admin for a new one.';
@@ -584,13 +591,6 @@ begin
   if found_key.expires_at <= plane_now() then
     raise exception using errcode = 'CX401', detail = 'key_expired', message = 'This key has expired.',
       hint = 'Ask an admin for a new one.';
-  end if;
-  if found_key.user_account_id is not null then
-    select * into person from user_account u where u.org_id = home and u.id = found_key.user_account_id;
-    if person.deactivated_at is not null then
-      raise exception using errcode = 'CX401', detail = 'member_deactivated',
-        message = 'The member whom this key belongs to is deactivated.', hint = 'Ask an admin to reactivate them.';
-    end if;
   end if;
   if found_key.last_used_at is null or found_key.last_used_at < plane_now() - interval '1 minute' then
     update api_key k set last_used_at = plane_now()
@@ -642,6 +642,11 @@ begin
   end if;
   select * into person from user_account u where u.org_id = home and u.id = kept.user_account_id;
   if person.deactivated_at is not null then
+    return;
+  end if;
+  if kept.key_id is not null and not exists (
+      select from api_key k where k.org_id = home and k.id = kept.key_id and k.revoked_at is null
+        and (k.expires_at is null or k.expires_at > plane_now())) then
     return;
   end if;
   if p_touch and kept.last_seen_at < plane_now() - interval '1 minute' then
@@ -3630,6 +3635,7 @@ CREATE TABLE public.api_key (
     revoked_at timestamp with time zone,
     last_used_at timestamp with time zone,
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    made_with uuid,
     CONSTRAINT chk_api_key_hash CHECK ((length(secret_hash) = 32)),
     CONSTRAINT chk_api_key_kind CHECK ((((kind = 'person'::text) AND (user_account_id IS NOT NULL) AND (roles = '{}'::text[])) OR ((kind = 'service'::text) AND (user_account_id IS NULL) AND (cardinality(roles) > 0)))),
     CONSTRAINT chk_api_key_roles CHECK ((roles <@ ARRAY['admin'::text, 'steward'::text, 'operator'::text, 'approver'::text, 'member'::text, 'guest'::text]))
@@ -3905,6 +3911,7 @@ CREATE TABLE public.browser_session (
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     last_seen_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     expires_at timestamp with time zone NOT NULL,
+    key_id uuid,
     CONSTRAINT chk_browser_session_hash CHECK ((length(secret_hash) = 32))
 );
 
@@ -4176,6 +4183,7 @@ CREATE TABLE public.login_link (
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     expires_at timestamp with time zone NOT NULL,
     used_at timestamp with time zone,
+    key_id uuid,
     CONSTRAINT chk_login_link_hash CHECK ((length(secret_hash) = 32))
 );
 
@@ -5031,6 +5039,8 @@ CREATE INDEX idx_api_key_account ON public.api_key USING btree (org_id, user_acc
 
 CREATE INDEX idx_api_key_list ON public.api_key USING btree (org_id, created_at DESC, id DESC);
 
+CREATE INDEX idx_api_key_made_with ON public.api_key USING btree (org_id, made_with) WHERE (made_with IS NOT NULL);
+
 CREATE INDEX idx_approval_delegation_from ON public.approval_delegation USING btree (org_id, from_member_id);
 
 CREATE INDEX idx_approval_delegation_to ON public.approval_delegation USING btree (org_id, to_member_id);
@@ -5081,6 +5091,8 @@ CREATE INDEX idx_audit_root_key ON public.audit_root USING btree (org_id, key_id
 
 CREATE INDEX idx_browser_session_account ON public.browser_session USING btree (org_id, user_account_id);
 
+CREATE INDEX idx_browser_session_key ON public.browser_session USING btree (org_id, key_id) WHERE (key_id IS NOT NULL);
+
 CREATE INDEX idx_channel_connection_failing ON public.channel_connection USING btree (failing_since) WHERE ((failing_since IS NOT NULL) AND (disabled_at IS NULL));
 
 CREATE INDEX idx_channel_connection_list ON public.channel_connection USING btree (org_id, created_at DESC, id DESC);
@@ -5126,6 +5138,8 @@ CREATE INDEX idx_job_wait_signal ON public.job_wait USING btree (org_id, signal_
 CREATE INDEX idx_job_worker ON public.job USING btree (worker_id) WHERE (worker_id IS NOT NULL);
 
 CREATE INDEX idx_login_link_account ON public.login_link USING btree (org_id, user_account_id);
+
+CREATE INDEX idx_login_link_key ON public.login_link USING btree (org_id, key_id) WHERE (key_id IS NOT NULL);
 
 CREATE INDEX idx_member_absence_account ON public.member_absence USING btree (org_id, user_account_id, ends_at) WHERE (cancelled_at IS NULL);
 
@@ -5314,6 +5328,9 @@ ALTER TABLE ONLY public.agent_version
 ALTER TABLE ONLY public.api_key
     ADD CONSTRAINT fk_api_key_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
 
+ALTER TABLE ONLY public.api_key
+    ADD CONSTRAINT fk_api_key_made_with FOREIGN KEY (org_id, made_with) REFERENCES public.api_key(org_id, id);
+
 ALTER TABLE ONLY public.approval_delegation
     ADD CONSTRAINT fk_approval_delegation_approval FOREIGN KEY (org_id, approval_id) REFERENCES public.approval_request(org_id, id);
 
@@ -5371,6 +5388,9 @@ ALTER TABLE ONLY public.audit_root
 ALTER TABLE ONLY public.browser_session
     ADD CONSTRAINT fk_browser_session_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
 
+ALTER TABLE ONLY public.browser_session
+    ADD CONSTRAINT fk_browser_session_key FOREIGN KEY (org_id, key_id) REFERENCES public.api_key(org_id, id);
+
 ALTER TABLE ONLY public.channel_mapping
     ADD CONSTRAINT fk_channel_mapping_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
 
@@ -5427,6 +5447,9 @@ ALTER TABLE ONLY public.journal_entry
 
 ALTER TABLE ONLY public.login_link
     ADD CONSTRAINT fk_login_link_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
+
+ALTER TABLE ONLY public.login_link
+    ADD CONSTRAINT fk_login_link_key FOREIGN KEY (org_id, key_id) REFERENCES public.api_key(org_id, id);
 
 ALTER TABLE ONLY public.member_absence
     ADD CONSTRAINT fk_member_absence_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);

@@ -32,6 +32,7 @@ from cortex_plane.operations import (
     browser_sessions,
     calls,
     credentials,
+    enrolments,
     jobs,
     linking,
     model_keys,
@@ -99,6 +100,9 @@ async def populate(world: World) -> None:
     await confirmed(world)
     await _govern(world)
     await roots.make(world.db, world.org_id)
+    await enrolments.issue(
+        world.db, world.admin.actor, (await world.person(Role.MEMBER, name="New")).member_id
+    )
     for _ in range(2):
         link = await browser_sessions.issue_own_login_link(world.db, world.admin.actor)
         await browser_sessions.log_in(world.db, link.url_path.rpartition("/")[2])

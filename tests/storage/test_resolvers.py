@@ -11,11 +11,12 @@ import asyncpg
 import pytest
 
 from cortex_plane.domain.access import ActorKind
+from cortex_plane.domain.enrolments import Redemption
 from cortex_plane.domain.errors import NotFound, Unauthenticated
 from cortex_plane.domain.keys import KeyDraft, digest
 from cortex_plane.domain.members import MemberChange, Role
 from cortex_plane.domain.orgs import OrgDraft
-from cortex_plane.operations import keys, members, orgs
+from cortex_plane.operations import enrolments, keys, members, orgs
 from cortex_plane.operations.secrets import new_key_secret
 from cortex_plane.storage.database import Database
 from tests.clock import Clock
@@ -23,6 +24,7 @@ from tests.people import World
 
 CALLS = {
     "resolve_api_key": "select * from resolve_api_key('\\x00')",
+    "resolve_enrolment_code": "select * from resolve_enrolment_code('\\x00')",
     "resolve_login_link": "select * from resolve_login_link('\\x00')",
     "resolve_browser_session": "select * from resolve_browser_session('\\x00')",
     "resolve_approval_token": "select * from resolve_approval_token('\\x00')",
@@ -45,6 +47,7 @@ CALLS = {
 RESOLVER_READS = {
     ("org", "id"), ("org", "slug"), ("org", "created_at"),
     ("api_key", "org_id"), ("api_key", "id"), ("api_key", "secret_hash"),
+    ("enrolment_code", "org_id"), ("enrolment_code", "id"), ("enrolment_code", "code_hash"),
     ("login_link", "org_id"), ("login_link", "id"), ("login_link", "secret_hash"),
     ("approval_token", "org_id"), ("approval_token", "id"), ("approval_token", "token_hash"),
     ("approval_request", "org_id"), ("approval_request", "id"),
@@ -179,7 +182,7 @@ async def test_a_key_ends_at_its_time_and_not_before(db: Database, clock: Clock,
     await keys.authenticate(db, world.service.secret)
 
 
-async def test_the_key_of_a_deactivated_member_sleeps(db: Database, world: World) -> None:
+async def test_the_key_of_a_deactivated_member_does_not_come_back(db: Database, world: World) -> None:
     pat = await world.person(Role.OPERATOR)
     assert pat.actor.user_account_id is not None
 
@@ -191,7 +194,7 @@ async def test_the_key_of_a_deactivated_member_sleeps(db: Database, world: World
     await activate(False)
     assert await refusal(db, pat.secret) == "member_deactivated"
     await activate(True)
-    assert (await keys.authenticate(db, pat.secret)).roles == {Role.OPERATOR}
+    assert await refusal(db, pat.secret) == "key_revoked"
 
 
 async def test_a_persons_key_carries_the_person(db: Database, world: World) -> None:
@@ -230,10 +233,12 @@ async def test_for_a_plain_key_other_orgs_do_not_exist(db: Database, world: Worl
 
 async def test_an_org_made_by_a_platform_key_gets_a_plain_one(db: Database, world: World) -> None:
     new = await orgs.create(db, world.admin.actor, OrgDraft(slug="third", name="Third"))
-    assert new.key.secret is not None
-    actor = await keys.authenticate(db, new.key.secret)
+    assert new.enrolment is not None
+    key = await enrolments.redeem_for_key(db, Redemption(code=new.enrolment.code))
+    assert key.secret is not None
+    actor = await keys.authenticate(db, key.secret)
     assert (actor.org_id, actor.platform) == (new.org.id, False)
-    assert await refusal(db, new.key.secret, "acme") == "org_not_found"
+    assert await refusal(db, key.secret, "acme") == "org_not_found"
 
 
 @pytest.mark.proves("D.6")

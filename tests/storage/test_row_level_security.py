@@ -26,6 +26,7 @@ POLICY = "({column} = (NULLIF(current_setting('app.org_id'::text, true), ''::tex
 # A function that runs with its owner's rights is a hole by design: each is listed here, with its owner.
 DEFINERS = {
     "resolve_api_key": "cortex_resolver",
+    "resolve_enrolment_code": "cortex_resolver",
     "resolve_login_link": "cortex_resolver",
     "resolve_browser_session": "cortex_resolver",
     "resolve_identity_code": "cortex_resolver",
@@ -103,6 +104,7 @@ async def test_nothing_opens_another_way_to_the_rows(admin: asyncpg.Connection) 
     assert {tuple(map(str, row)) for row in others} == {
         ("org", "resolver", "SELECT", "['cortex_resolver']"),
         ("api_key", "resolver", "SELECT", "['cortex_resolver']"),
+        ("enrolment_code", "resolver", "SELECT", "['cortex_resolver']"),
         ("login_link", "resolver", "SELECT", "['cortex_resolver']"),
         ("browser_session", "resolver", "SELECT", "['cortex_resolver']"),
         ("identity_code", "resolver", "SELECT", "['cortex_resolver']"),
@@ -574,6 +576,7 @@ async def _ids_by_kind(admin: asyncpg.Connection, org: UUID) -> list[UUID]:
         ("channel_mapping", "user_account_id"),
         ("api_key", "id"),
         ("login_link", "id"),
+        ("enrolment_code", "id"),
         ("browser_session", "id"),
         ("identity_code", "id"),
         ("approval_token", "id"),

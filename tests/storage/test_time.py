@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from cortex_plane.domain.browser_sessions import LINK_LIFE, WHOLE_LIFE
+from cortex_plane.domain.enrolments import CODE_LIFE
 from cortex_plane.domain.errors import Unauthenticated
 from cortex_plane.domain.identities import LINK_LIFE as LINK_CODE_LIFE
 from cortex_plane.domain.identities import WRONG_LIFE
@@ -31,6 +32,7 @@ AHEAD = {
     ("approval_grant", "expires_at"): START + timedelta(days=1),
     ("session", "idle_check_at"): START + timedelta(days=1),
     ("login_link", "expires_at"): START + LINK_LIFE,
+    ("enrolment_code", "expires_at"): START + CODE_LIFE,
     ("approval_token", "expires_at"): START + timedelta(days=1),
     ("browser_session", "expires_at"): START + WHOLE_LIFE,
     ("identity_code", "expires_at"): START + LINK_CODE_LIFE,

@@ -26,6 +26,7 @@ COMMANDS = {
     "api": "cortex_plane.bootstrap.commands.processes",
     "worker": "cortex_plane.bootstrap.commands.processes",
     "me": "cortex_plane.adapters.cli.me",
+    "enrol": "cortex_plane.adapters.cli.me",
     "usage": "cortex_plane.adapters.cli.usage",
 }
 """Single commands, and the module whose ``app`` has them."""

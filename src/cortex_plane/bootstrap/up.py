@@ -104,7 +104,8 @@ async def _access(db: Database, home: Path) -> str:
     secret = await keys.issue_for_owner(db)
     if secret is None:
         try:
-            secret = (await orgs.bootstrap(db, FIRST_ORG)).key.secret
+            first = (await orgs.bootstrap(db, FIRST_ORG)).key
+            secret = first.secret if first else None
         except AlreadyExists:  # somebody else set up the same database at the same moment
             secret = await keys.issue_for_owner(db)
     return str(secret)

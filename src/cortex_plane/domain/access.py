@@ -7,13 +7,12 @@ from enum import StrEnum
 from uuid import UUID
 
 from cortex_plane.domain.errors import Forbidden
-from cortex_plane.domain.keys import KeyKind
+from cortex_plane.domain.keys import Grantable, KeyKind
 from cortex_plane.domain.members import Role
 
 
 class Permission(StrEnum):
     LOGIN = "login"
-    LOGIN_LINK = "login.link"
     IDENTITY_LINK = "identity.link"
     ORG_CREATE = "org.create"
     ORG_READ = "org.read"
@@ -22,7 +21,9 @@ class Permission(StrEnum):
     TEAM_WRITE = "team.write"
     MEMBER_READ = "member.read"
     MEMBER_WRITE = "member.write"
+    MEMBER_ENROL = "member.enrol"
     ABSENCE_WRITE = "absence.write"
+    KEY_OWN = "key.own"
     KEY_READ = "key.read"
     KEY_WRITE = "key.write"
     CONNECTION_READ = "connection.read"
@@ -63,7 +64,6 @@ _ADMIN = frozenset({_R.ADMIN})
 
 GRANTS: dict[Permission, frozenset[Role]] = {
     Permission.LOGIN: _EVERYONE,
-    Permission.LOGIN_LINK: _ADMIN,
     Permission.IDENTITY_LINK: _STAFF | {_R.MEMBER},
     Permission.ORG_CREATE: frozenset(),  # platform keys only
     Permission.METRICS_READ: frozenset(),
@@ -74,7 +74,9 @@ GRANTS: dict[Permission, frozenset[Role]] = {
     Permission.TEAM_WRITE: _ADMIN,
     Permission.MEMBER_READ: _STAFF,
     Permission.MEMBER_WRITE: _ADMIN,
+    Permission.MEMBER_ENROL: _ADMIN,
     Permission.ABSENCE_WRITE: _STAFF | {_R.MEMBER},
+    Permission.KEY_OWN: _STAFF | {_R.MEMBER},
     Permission.KEY_READ: _ADMIN,
     Permission.KEY_WRITE: _ADMIN,
     Permission.CONNECTION_READ: _STAFF,
@@ -109,10 +111,22 @@ SERVICES_ONLY = frozenset({Permission.MESSAGE_INGEST})
 """Speaking for other people is for channel programs, never for a person's own key."""
 
 PERSONS_ONLY = frozenset(
-    {Permission.LOGIN, Permission.LOGIN_LINK, Permission.IDENTITY_LINK, Permission.JOB_SETTLE}
+    {
+        Permission.LOGIN,
+        Permission.IDENTITY_LINK,
+        Permission.KEY_OWN,
+        Permission.JOB_SETTLE,
+    }
 )
-"""A browser is a person's, and so is an answer after which a call may be sent again: programs use their key, and a platform
-admin elsewhere is nobody there."""
+"""A browser and a person's key are that person's, and so is an answer after which a call may be sent again: programs use
+their key, and a platform admin elsewhere is nobody there."""
+
+NEVER_SERVICES = frozenset({Permission.MEMBER_ENROL})
+"""A code that makes somebody a way in is handed over by a human."""
+
+BY_NAME = frozenset(Permission(name.value) for name in Grantable)
+"""What decides which calls run, and who decides about them: a service does it only where an admin granted it by name,
+whatever its roles are."""
 
 PLATFORM_ONLY = frozenset({Permission.ORG_CREATE, Permission.METRICS_READ, Permission.WORKER_READ})
 
@@ -140,6 +154,13 @@ class Actor:
     user_account_id: UUID | None = None
     clearance: int = 0
     platform: bool = False
+    granted: frozenset[Permission] = frozenset()
+    """What an admin granted a service by name."""
+
+    @property
+    def identity(self) -> UUID:
+        """As rows keep it: a person whatever key they use, a program by its key."""
+        return self.user_account_id or self.key_id
 
     def may(self, permission: Permission) -> bool:
         if permission in PLATFORM_ONLY:
@@ -148,6 +169,8 @@ class Actor:
             return False
         if permission in PERSONS_ONLY and self.kind is not ActorKind.PERSON:
             return False
+        if self.kind is ActorKind.SERVICE and permission in BY_NAME | NEVER_SERVICES:
+            return permission in self.granted
         return not self.roles.isdisjoint(GRANTS[permission])
 
     def require(self, permission: Permission) -> None:
@@ -165,6 +188,14 @@ class Actor:
                 "Only a person of the org may do this.",
                 hint="Use the key of one of its members, at home in it.",
             )
+        if self.kind is ActorKind.SERVICE and permission in NEVER_SERVICES:
+            raise Forbidden("No program may do this.", hint="Use the key of an admin.")
+        if self.kind is ActorKind.SERVICE and permission in BY_NAME:
+            raise Forbidden(
+                f"A service needs the permission {permission} by name; its roles do not give it.",
+                hint="An admin makes it a key with it:"
+                f" `cortex key create NAME --service --role ROLE --permission {permission}`.",
+            )
         needed = ", ".join(sorted(GRANTS[permission]))
         raise Forbidden(f"This needs one of the roles: {needed}.")
 
@@ -181,6 +212,7 @@ class Actor:
             "name": self.name,
             "key": str(self.key_id),
             "account": str(self.user_account_id) if self.user_account_id else None,
+            **({"granted": ", ".join(sorted(self.granted))} if self.granted else {}),
         }
 
 

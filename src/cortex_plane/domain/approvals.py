@@ -137,6 +137,11 @@ class Vote:
     reason: str | None
     channel: Channel
     created_at: datetime
+    behind: list[UUID] = field(default_factory=list)
+    """Everybody who could be the human behind it, the member first: whoever enrolled or promoted them while they have proven no
+    channel of their own, and whoever set up the webhook through which it came."""
+    counts_with: str | None = None
+    """It does not add to the quorum: whose vote counts instead, because the two could be one human."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)

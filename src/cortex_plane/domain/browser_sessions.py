@@ -31,6 +31,26 @@ class LoginLink:
     expires_at: datetime
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrowserSession:
+    """Somebody who is logged in."""
+
+    id: UUID
+    member_id: UUID
+    key_id: UUID | None
+    """The key that its login link was made with: the session ends with it. Null where a mail or an enrolment code opened it."""
+    key_name: str | None
+    created_at: datetime
+    last_seen_at: datetime
+    expires_at: datetime
+    """When it ends if nobody visits any more."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndedSessions:
+    ended: int
+
+
 def path_of(token: str) -> str:
     return f"/login/{token}"
 

@@ -7,18 +7,18 @@ approvals of those jobs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor, ActorKind, Permission
-from cortex_plane.domain.approvals import Approval, ApprovalKind, ApprovalStatus, Choice, Decision
+from cortex_plane.domain.approvals import Approval, ApprovalKind, ApprovalStatus, Choice, Decision, Vote
 from cortex_plane.domain.effects import CallStatus
 from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, Stale
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.policies import Approvers, OnDeny, Quorum, Template
-from cortex_plane.domain.quorums import is_met
+from cortex_plane.domain.quorums import CountedVote, is_reached, same_human
 
 DECIDE_FOR_NOBODY = frozenset({Role.ADMIN, Role.APPROVER})
 """Who stands in for an owner where a session has none."""
@@ -63,14 +63,6 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CountedVote:
-    """A yes to the version that is there, by somebody who could still give it, with the roles that they have now."""
-
-    member_id: UUID
-    roles: frozenset[Role]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class WaitingJob:
     id: UUID
     status: JobStatus
@@ -104,6 +96,10 @@ class Opened:
     votes: list[CountedVote]
     policies: str
     now: datetime
+    behind: list[UUID] = field(default_factory=list)
+    """Everybody who could be the human who decides now, them first."""
+    shaped_by: str | None = None
+    """A cause of the call who could be that same human, where a cause must not approve it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,6 +174,17 @@ def refusal(
     return None
 
 
+def one_human(opened: Opened, choice: Choice) -> CortexError | None:
+    """Why whoever decides cannot approve what somebody shaped who could be the same human."""
+    if choice is Choice.DENIED or opened.shaped_by is None:
+        return None
+    return Forbidden(
+        f"You and {opened.shaped_by}, who asked for this, count as one human, and its policy wants somebody else to approve it.",
+        code="self_approval",
+        hint="Prove a channel of your own: `cortex user link`. Or ask another approver. You may deny it.",
+    )
+
+
 def is_somebody(actor: Actor) -> bool:
     """Whether the actor is one of those who decide anything at all."""
     return (
@@ -236,8 +243,28 @@ def may_approve(approval: Approval, actor: Actor) -> CortexError | None:
 
 def completes(opened: Opened, quorum: Quorum, actor: Actor, *, anew: bool) -> bool:
     """Whether this yes is the last one that is needed. ``anew``: the arguments change with it, so no other counts."""
-    others = [] if anew else [v.roles for v in opened.votes if v.member_id != actor.user_account_id]
-    return is_met(quorum, [*others, actor.roles])
+    person = actor.user_account_id
+    if person is None:
+        return False
+    others = [] if anew else [vote for vote in opened.votes if vote.member_id != person]
+    own = CountedVote(member_id=person, roles=actor.roles, behind=opened.behind or [person])
+    return is_reached(quorum, [*others, own])
+
+
+def explained(approval: Approval, votes: Sequence[Vote]) -> list[Vote]:
+    """With whose vote counts instead, where one does not add to the quorum of an open request."""
+    current = [
+        vote for vote in votes if vote.version == approval.version and vote.decision is Choice.APPROVED
+    ]
+    if approval.status is not ApprovalStatus.PENDING:
+        return list(votes)
+    instead = {vote.member_id: same_human(current, vote) for vote in current}
+    return [
+        replace(vote, counts_with=other.member)
+        if (other := instead.get(vote.member_id)) and vote in current
+        else vote
+        for vote in votes
+    ]
 
 
 def has_voted(opened: Opened, actor: Actor) -> bool:

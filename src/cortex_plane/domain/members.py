@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
@@ -51,3 +52,7 @@ class MemberChange:
     roles: Roles | None = None
     teams: Annotated[list[Ref], Field(max_length=50)] | None = None
     active: StrictBool | None = None
+
+    def promotes(self, roles: Sequence[str], clearance: int) -> bool:
+        """Whether somebody with these may do more afterwards."""
+        return not set(self.roles or ()) <= set(roles) or (self.clearance or 0) > clearance

@@ -10,6 +10,7 @@ from uuid import UUID
 from pydantic import Field, StrictBool, StringConstraints
 from pydantic.dataclasses import dataclass as draft
 
+from cortex_plane.domain.enrolments import EnrolmentCode
 from cortex_plane.domain.fields import DRAFT, Name, Slug
 from cortex_plane.domain.keys import NewKey
 
@@ -63,7 +64,8 @@ class OrgChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewOrg:
-    """An org with the key of its first admin."""
+    """An org with the way in for its first admin: the key of whoever starts the plane, or else a code to hand over."""
 
     org: Org
-    key: NewKey
+    key: NewKey | None = None
+    enrolment: EnrolmentCode | None = None

@@ -56,7 +56,7 @@ _KEPT = rf"\1{REDACTED}"
 _RULES = (
     _rule("private key", r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?s:.*?)"
           r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)"),
-    _rule("cortex_", r"cortex_(?:key|login|session|verify|apr_\d{1,9})_[A-Za-z0-9_-]{8,}"),
+    _rule("cortex_", r"cortex_(?:key|login|enrol|session|verify|apr_\d{1,9})_[A-Za-z0-9_-]{8,}"),
     _rule("whsec_", r"whsec_[A-Za-z0-9+/=]{8,}"),
     _rule("sig=|nonce=", r"(\b(?:sig|nonce)=)[A-Za-z0-9_-]{8,}", _KEPT),
     _rule("authorization|cookie", rf"((?:authorization(?:{_QUOTE})?\s*[=:]|\b(?:set-)?cookie(?:{_QUOTE})?\s*:)\s*(?:{_QUOTE})?)"

@@ -91,7 +91,7 @@ async def get(db: Database, actor: Actor, id: UUID) -> ApprovalDetails:
         names = [each.name for each in able]
         return ApprovalDetails(
             approval=replace(deciding.shown_to(approval, actor), deciders=names),
-            votes=await approvals.votes(tx, id),
+            votes=deciding.explained(approval, await approvals.votes(tx, id)),
             events=await approvals.events(tx, id),
             delegations=await approvals.delegations(tx, id),
             deliveries=await deliveries_of(tx, id) if actor.sees is None else [],
@@ -143,7 +143,7 @@ async def _decide(
     closing: Closing | None = None
     refused: CortexError | None
     async with db.transaction(actor.org_id) as tx:
-        opened = found(await approvals.open_one(tx, id), "approval")
+        opened = found(await approvals.open_one(tx, id, actor, channel), "approval")
         found(await approvals.get(tx, id, actor.sees), "approval")
         is_same = deciding.is_same(opened.approval, decision, edit.input_hash if edit else None)
         earlier = await approvals.with_key(tx, id, key) if key else None

@@ -11,49 +11,37 @@ from cortex_plane.domain.browser_sessions import (
     IDLE_LIFE,
     LINK_LIFE,
     WHOLE_LIFE,
+    BrowserSession,
+    EndedSessions,
     LoginLink,
     digest,
     is_link_token,
     is_session_secret,
     path_of,
 )
-from cortex_plane.domain.errors import Conflict, Forbidden, Unauthenticated
+from cortex_plane.domain.errors import Forbidden, Unauthenticated
+from cortex_plane.domain.pages import Page, Position
+from cortex_plane.operations.keys import hold_origin
 from cortex_plane.operations.secrets import new_link_token, new_session_secret
 from cortex_plane.operations.verbs import found, new_id, verb
 from cortex_plane.storage import audit, browser_sessions, members
 from cortex_plane.storage.database import Database
 
-HOW_TO_GET_A_LINK = "Get a new link with `cortex member login-link`, or ask an admin for one."
-
-
-@verb(Permission.LOGIN_LINK)
-async def issue_login_link(db: Database, actor: Actor, member_id: UUID) -> LoginLink:
-    """A link for anybody of the org: for admins, and on the audit trail. Whoever holds it is that person, so no program
-    makes one."""
-    return await _issue(db, actor, member_id)
+HOW_TO_GET_A_LINK = (
+    "Get a new link with `cortex member login-link`; without a key, ask an admin for an enrolment code."
+)
 
 
 @verb(Permission.LOGIN)
 async def issue_own_login_link(db: Database, actor: Actor) -> LoginLink:
-    """A link for whoever asks."""
-    if actor.user_account_id is None:
-        raise Forbidden("Only a member can log in.", hint="Use the key of a member.")
-    return await _issue(db, actor, actor.user_account_id)
-
-
-async def _issue(db: Database, actor: Actor, member_id: UUID) -> LoginLink:
+    """A link for whoever asks, and for nobody else: whoever holds it is that person."""
+    member_id = _person(actor)
     token, id = new_link_token(), new_id()
     async with db.transaction(actor.org_id) as tx:
-        member = found(await members.get(tx, member_id), "member")
-        if member.deactivated_at is not None:
-            raise Conflict(
-                f"{member.display_name} is deactivated and cannot log in.",
-                code="member_deactivated",
-                hint="Reactivate them first: `cortex member update --activate`.",
-            )
+        key_id = await hold_origin(tx, actor)
         await browser_sessions.forget(tx, member_id, IDLE_LIFE)
         expires_at = await browser_sessions.insert_link(
-            tx, id, member_id, digest(token), LINK_LIFE, actor.name
+            tx, id, member_id, digest(token), LINK_LIFE, actor.name, key_id
         )
         await audit.append_to_org(
             tx, Fact.of(actor, "login_link_created", link=str(id), member=str(member_id))
@@ -79,14 +67,17 @@ async def log_in(db: Database, token: str) -> str:
     org_id, link_id = resolved
     secret, id = new_session_secret(), new_id()
     async with db.transaction(org_id) as tx:
+        member_id = await browser_sessions.link_member(tx, link_id)
+        if member_id is None:
+            raise _link_refused()
+        await members.hold_access(tx, member_id)
         used = await browser_sessions.use_link(tx, link_id, id)
         if used is None:
             raise _link_refused()
-        actor, member_id, issued_by = used
         await browser_sessions.forget(tx, member_id, IDLE_LIFE)
-        await browser_sessions.insert(tx, id, member_id, digest(secret), WHOLE_LIFE)
+        await browser_sessions.insert(tx, id, member_id, digest(secret), WHOLE_LIFE, used.key_id)
         await audit.append_to_org(
-            tx, Fact.of(actor, "logged_in", link=str(link_id), session=str(id), issued_by=issued_by)
+            tx, Fact.of(used.actor, "logged_in", link=str(link_id), session=str(id), issued_by=used.issued_by)
         )
     return secret
 
@@ -120,6 +111,73 @@ async def log_out(db: Database, actor: Actor) -> None:
     async with db.transaction(actor.org_id) as tx:
         if await browser_sessions.delete(tx, actor.key_id):
             await audit.append_to_org(tx, Fact.of(actor, "logged_out", session=str(actor.key_id)))
+
+
+# Seeing and ending them -----------------------------------------------------------------------------------------------
+
+
+@verb(Permission.LOGIN)
+async def list_own(db: Database, actor: Actor, position: Position | None, limit: int) -> Page[BrowserSession]:
+    """Where whoever asks is logged in."""
+    async with db.transaction(actor.org_id) as tx:
+        return await browser_sessions.list_page(tx, _person(actor), position, limit, IDLE_LIFE)
+
+
+@verb(Permission.LOGIN)
+async def end_own(db: Database, actor: Actor, id: UUID) -> None:
+    await _end_one(db, actor, _person(actor), id)
+
+
+@verb(Permission.LOGIN)
+async def end_all_own(db: Database, actor: Actor) -> EndedSessions:
+    """All of them, but the one that the actor is in."""
+    return await _end_all(db, actor, _person(actor))
+
+
+@verb(Permission.MEMBER_WRITE)
+async def list_of_member(
+    db: Database, actor: Actor, member_id: UUID, position: Position | None, limit: int
+) -> Page[BrowserSession]:
+    async with db.transaction(actor.org_id) as tx:
+        found(await members.get(tx, member_id), "member")
+        return await browser_sessions.list_page(tx, member_id, position, limit, IDLE_LIFE)
+
+
+@verb(Permission.MEMBER_WRITE)
+async def end_of_member(db: Database, actor: Actor, member_id: UUID, id: UUID) -> None:
+    await _end_one(db, actor, member_id, id)
+
+
+@verb(Permission.MEMBER_WRITE)
+async def end_all_of_member(db: Database, actor: Actor, member_id: UUID) -> EndedSessions:
+    async with db.transaction(actor.org_id) as tx:
+        found(await members.get(tx, member_id), "member")
+    return await _end_all(db, actor, member_id)
+
+
+def _person(actor: Actor) -> UUID:
+    if actor.user_account_id is None:
+        raise Forbidden("Only a member can log in.", hint="Use the key of a member.")
+    return actor.user_account_id
+
+
+async def _end_one(db: Database, actor: Actor, member_id: UUID, id: UUID) -> None:
+    async with db.transaction(actor.org_id) as tx:
+        if not await browser_sessions.end_one(tx, id, member_id):
+            found(None, "browser_session")
+        fact = Fact.of(actor, "browser_session_ended", session=str(id), member=str(member_id))
+        await audit.append_to_org(tx, fact)
+
+
+async def _end_all(db: Database, actor: Actor, member_id: UUID) -> EndedSessions:
+    """With the links that would open new ones."""
+    async with db.transaction(actor.org_id) as tx:
+        await members.hold_access(tx, member_id)
+        ended = await browser_sessions.end_sessions(tx, member_id, but=actor.key_id)
+        await browser_sessions.end_links(tx, member_id)
+        fact = Fact.of(actor, "browser_sessions_ended", member=str(member_id), ended=ended)
+        await audit.append_to_org(tx, fact)
+    return EndedSessions(ended=ended)
 
 
 async def end(db: Database, secret: str) -> None:

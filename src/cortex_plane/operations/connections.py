@@ -23,6 +23,7 @@ from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.identities import Claim, Purpose, displaced, own
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.webhooks import CHANNEL, GRACE, Secrets
+from cortex_plane.operations.people import sponsors_by
 from cortex_plane.operations.secrets import new_webhook_secret
 from cortex_plane.operations.verbs import found, new_id, once_only, require_revision, verb
 from cortex_plane.storage import audit, connections, identities, members, notifications
@@ -49,6 +50,7 @@ async def create(
         async def make() -> UUID:
             id = new_id()
             await _insert(db, tx, id, draft, secret)
+            await note_set_up(tx, actor, id)
             await audit.append_to_org(
                 tx,
                 Fact.of(
@@ -123,6 +125,7 @@ async def rotate_secret(db: Database, actor: Actor, id: UUID) -> NewSecret:
         kept = Secrets.of(connections.opened(db.vault, tx.org, id, connection.sealed))
         rotated = kept.rotated(secret, connection.now)
         await connections.reseal(tx, id, connections.seal(db.vault, tx.org, id, rotated.kept()))
+        await note_set_up(tx, actor, id)
         await audit.append_to_org(tx, Fact.of(actor, "connection_secret_rotated", connection=str(id)))
     return NewSecret(connection_id=id, secret=secret, previous_valid_until=connection.now + GRACE)
 
@@ -146,6 +149,7 @@ async def map_member(db: Database, actor: Actor, id: UUID, draft: MappingDraft) 
         mapping_id = mine.id if mine else new_id()
         if mine is None or mine.verified_at is None:
             await _vouch(tx, connection, draft, mapping_id, guest, known=mine is not None)
+            await note_set_up(tx, actor, id)
             await notifications.tell_there(tx, mapping_id)
             await audit.append_to_org(
                 tx,
@@ -155,6 +159,12 @@ async def map_member(db: Database, actor: Actor, id: UUID, draft: MappingDraft) 
                 ),
             )  # fmt: skip
         return found(await identities.get_mapping(tx, mapping_id), "mapping")
+
+
+async def note_set_up(tx: Transaction, actor: Actor, id: UUID) -> None:
+    """Whoever knows the secret could sign as anybody: their vote and one that comes through it count as one human's."""
+    for each in await sponsors_by(tx, actor):
+        await connections.add_set_up(tx, id, each)
 
 
 async def _vouch(

@@ -60,7 +60,9 @@ def refusal(opened: Opened, actor: Actor, decision: Decision, edit: edits.Edit |
         return InvalidInput("Arguments are edited to approve them.", hint="Leave `arguments` out to deny.")
     if decision.standing is not None and decision.decision is Choice.DENIED:
         return InvalidInput("Only a yes can stand for more calls.", hint="Leave `standing` out to deny.")
-    authority = deciding.may_decide(request, actor, decision.decision)
+    authority = deciding.may_decide(request, actor, decision.decision) or deciding.one_human(
+        opened, decision.decision
+    )
     if authority is not None or request.status is not ApprovalStatus.PENDING:
         return authority
     stale = deciding.outdated(request, decision, opened.now) or _no_standing(request, decision)

@@ -111,7 +111,8 @@ async def _join(tx: Transaction, actor: Actor, draft: InvitationDraft) -> UUID:
             hint="Give the person's name: `cortex member invite --email … --name …`.",
         )
     id, roles, clearance = new_id(), draft.roles or [Role.MEMBER], draft.clearance or 0
-    await members.insert(tx, id, draft.display_name, clearance, [*roles])
+    sponsors = await people.sponsors_by(tx, actor)
+    await members.insert(tx, id, draft.display_name, clearance, [*roles], sponsors)
     await members.set_teams(tx, id, await resolve_teams(tx, draft.teams or []))
     await audit.append_to_org(
         tx,
@@ -286,6 +287,7 @@ def _is(visitor: Actor | None, org_id: UUID, member_id: UUID) -> bool:
 
 async def _prove(tx: Transaction, asked: Verification) -> str | None:
     secret, session_id = new_session_secret(), new_id()
+    await members.hold_access(tx, asked.user_account_id)
     person = await people.acting(tx, asked.user_account_id, asked.id if asked.needs_login else session_id)
     if person is None:
         raise _refused()

@@ -11,10 +11,20 @@ from cortex_plane.domain.errors import Conflict
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.members import Member, MemberChange, MemberDraft, Role
 from cortex_plane.domain.pages import Page, Position
+from cortex_plane.operations.people import sponsors_by
 from cortex_plane.operations.teams import resolve_teams
 from cortex_plane.operations.verbs import found, new_id, once_only, require_revision, verb
-from cortex_plane.storage import audit, browser_sessions, connections, members
-from cortex_plane.storage.database import Database
+from cortex_plane.storage import (
+    audit,
+    browser_sessions,
+    connections,
+    credentials,
+    enrolments,
+    identities,
+    keys,
+    members,
+)
+from cortex_plane.storage.database import Database, Transaction
 
 
 @verb(Permission.MEMBER_WRITE)
@@ -23,7 +33,8 @@ async def create(db: Database, actor: Actor, draft: MemberDraft, once: Once | No
 
         async def make() -> UUID:
             id = new_id()
-            await members.insert(tx, id, draft.display_name, draft.clearance, [*draft.roles])
+            sponsors = await sponsors_by(tx, actor)
+            await members.insert(tx, id, draft.display_name, draft.clearance, [*draft.roles], sponsors)
             await members.set_teams(tx, id, await resolve_teams(tx, draft.teams))
             await audit.append_to_org(
                 tx,
@@ -81,8 +92,11 @@ async def update(db: Database, actor: Actor, id: UUID, change: MemberChange, rev
             )
         roles = None if change.roles is None else [*change.roles]
         await members.update(tx, id, change.display_name, change.clearance, roles, change.active)
+        if change.promotes(before["roles"], before["clearance"]):
+            for sponsor in await sponsors_by(tx, actor):
+                await members.add_sponsor(tx, id, sponsor)
         if change.active is False:
-            await browser_sessions.end_all(tx, id)
+            await _end_access(tx, id)
         if change.teams is not None:
             await members.set_teams(tx, id, await resolve_teams(tx, change.teams))
         await audit.append_to_org(
@@ -93,3 +107,13 @@ async def update(db: Database, actor: Actor, id: UUID, change: MemberChange, rev
             ),
         )  # fmt: skip
         return found(await members.get(tx, id), "member")
+
+
+async def _end_access(tx: Transaction, id: UUID) -> None:
+    """Ends every credential of a member for good: reactivating them brings none of it back."""
+    await members.hold_access(tx, id)
+    await enrolments.end_of_keys(tx, await keys.revoke_all(tx, id))
+    await enrolments.void(tx, id)
+    await browser_sessions.end_all(tx, id)
+    await identities.void_codes(tx, id)
+    await credentials.void_tokens(tx, id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 from uuid import UUID
@@ -13,24 +14,35 @@ from cortex_plane.domain.keys import KeyKind, NewKey
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.orgs import NewOrg, Org, OrgChange, OrgDraft, OrgSettings, OrgSettingsChange
 from cortex_plane.domain.pages import Page, Position
+from cortex_plane.operations import enrolments
 from cortex_plane.operations.secrets import new_key_secret
 from cortex_plane.operations.verbs import found, new_id, verb
 from cortex_plane.storage import audit, keys, members, orgs, teams
-from cortex_plane.storage.database import Database
+from cortex_plane.storage.database import Database, Transaction
 
 FIRST_TEAM = "main"
 
 
 @verb(Permission.ORG_CREATE)
 async def create(db: Database, actor: Actor, draft: OrgDraft) -> NewOrg:
-    """On the new org's trail the platform made it: whoever holds the key is nobody there."""
+    """With a code for its first admin to redeem. On the new org's trail the platform made it: whoever holds the key is nobody
+    there."""
     outsider = replace(actor, kind=ActorKind.PLATFORM, user_account_id=None)
-    return await _create(db, outsider, draft, platform=False)
+    async with db.transaction(new_id()) as tx:
+        org, admin_id = await _create(tx, outsider, draft, [outsider.key_id])
+        code = await enrolments.make_code(tx, outsider, admin_id)
+    return NewOrg(org=org, enrolment=code)
 
 
 async def bootstrap(db: Database, draft: OrgDraft) -> NewOrg:
     """The first org of a new plane, whose admin holds a platform key. For whoever holds the database, not for a door."""
-    return await _create(db, database_owner(UUID(int=0)), draft, platform=True)
+    secret, key_id = new_key_secret(), new_id()
+    async with db.transaction(new_id()) as tx:
+        org, admin_id = await _create(tx, database_owner(tx.org), draft, [], key=key_id)
+        key = await keys.insert(
+            tx, key_id, "first key", KeyKind.PERSON, admin_id, [], secret, None, platform=True
+        )
+    return NewOrg(org=org, key=NewKey(key=key, secret=secret))
 
 
 async def first(db: Database) -> Org | None:
@@ -44,31 +56,23 @@ async def first(db: Database) -> Org | None:
         position = page.next
 
 
-async def _create(db: Database, actor: Actor, draft: OrgDraft, *, platform: bool) -> NewOrg:
-    """An org with a first team, and an admin with a key: enough to do everything else over the API."""
-    org_id, admin_id, key_id, team_id = new_id(), new_id(), new_id(), new_id()
-    secret = new_key_secret()
-    async with db.transaction(org_id) as tx:
-        org = await orgs.insert(tx, org_id, draft.slug, draft.name, _stated(OrgSettings()))
-        await teams.insert(tx, team_id, FIRST_TEAM, "Main", None)
-        await members.insert(tx, admin_id, draft.admin_name, 0, [Role.ADMIN])
-        await members.set_teams(tx, admin_id, [team_id])
-        key = await keys.insert(
-            tx, key_id, "first key", KeyKind.PERSON, admin_id, [], secret, None, platform=platform
-        )
-        await audit.append_to_org(
-            tx,
-            Fact.of(
-                actor,
-                "org_created",
-                org=str(org_id),
-                slug=draft.slug,
-                admin=str(admin_id),
-                key=str(key_id),
-                platform=platform,
-            ),
-        )
-    return NewOrg(org=org, key=NewKey(key=key, secret=secret))
+async def _create(
+    tx: Transaction, actor: Actor, draft: OrgDraft, sponsors: Sequence[UUID], *, key: UUID | None = None
+) -> tuple[Org, UUID]:
+    """An org with a first team and an admin; ``key``: the platform key that the admin gets."""
+    admin_id, team_id = new_id(), new_id()
+    org = await orgs.insert(tx, tx.org, draft.slug, draft.name, _stated(OrgSettings()))
+    await teams.insert(tx, team_id, FIRST_TEAM, "Main", None)
+    await members.insert(tx, admin_id, draft.admin_name, 0, [Role.ADMIN], sponsors)
+    await members.set_teams(tx, admin_id, [team_id])
+    await audit.append_to_org(
+        tx,
+        Fact.of(
+            actor, "org_created", org=str(tx.org), slug=draft.slug, admin=str(admin_id), key=str(key) if key else None,
+            platform=key is not None,
+        ),
+    )  # fmt: skip
+    return org, admin_id
 
 
 @verb(Permission.ORG_READ)

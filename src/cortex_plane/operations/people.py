@@ -6,7 +6,7 @@ from uuid import UUID
 
 from cortex_plane.domain.access import Actor, ActorKind
 from cortex_plane.domain.members import Role
-from cortex_plane.storage import members
+from cortex_plane.storage import keys, members
 from cortex_plane.storage.database import Transaction
 
 
@@ -24,3 +24,11 @@ async def acting(tx: Transaction, user_account_id: UUID, credential_id: UUID) ->
         user_account_id=member.id,
         clearance=member.clearance,
     )
+
+
+async def sponsors_by(tx: Transaction, actor: Actor) -> list[UUID]:
+    """Who answers for what the actor does to people and their channels: they themselves, and for a program whoever made its key."""
+    if actor.kind is not ActorKind.SERVICE:
+        return [actor.identity]
+    maker = await keys.maker(tx, actor.key_id)
+    return [actor.identity, *([maker] if maker else [])]

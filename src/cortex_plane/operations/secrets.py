@@ -6,6 +6,7 @@ import secrets
 
 from cortex_plane.domain.browser_sessions import LINK_PREFIX, SESSION_PREFIX
 from cortex_plane.domain.credentials import TOKEN_PREFIX, TOKEN_VERSION
+from cortex_plane.domain.enrolments import CODE_PREFIX
 from cortex_plane.domain.identities import ALPHABET, CODE_LENGTH, VERIFY_PREFIX
 from cortex_plane.domain.keys import ENTROPY_BYTES, PREFIX
 from cortex_plane.domain.webhooks import SECRET_BYTES, secret_of
@@ -21,6 +22,10 @@ def new_link_token() -> str:
 
 def new_session_secret() -> str:
     return SESSION_PREFIX + secrets.token_urlsafe(ENTROPY_BYTES)
+
+
+def new_enrolment_code() -> str:
+    return CODE_PREFIX + secrets.token_urlsafe(ENTROPY_BYTES)
 
 
 def new_approval_token() -> str:

@@ -212,9 +212,11 @@ def _escalations(terms: Terms, deadline: datetime | None) -> list[tuple[datetime
 # Deciding --------------------------------------------------------------------------------------------------------
 
 
-async def open_one(tx: Transaction, id: UUID) -> Opened | None:
-    """Locked, with the jobs that wait for it and their other open approvals."""
-    row = await tx.row(queries.open_one, tx.org, id)
+async def open_one(
+    tx: Transaction, id: UUID, actor: Actor | None = None, channel: Channel | None = None
+) -> Opened | None:
+    """Locked, with the jobs that wait for it and their other open approvals; and who else the one who decides could be."""
+    row = await tx.row(queries.open_one, tx.org, id, actor.user_account_id if actor else None, channel)
     return None if row is None else parse(Opened, row)
 
 

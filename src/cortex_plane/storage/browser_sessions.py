@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor, ActorKind
+from cortex_plane.domain.browser_sessions import BrowserSession
 from cortex_plane.domain.members import Role
+from cortex_plane.domain.pages import Page, Position
 from cortex_plane.storage.database import Database, Row, Transaction
 from cortex_plane.storage.queries import Queries
+from cortex_plane.storage.rows import after, page
 
 queries = Queries("browser_sessions")
 
@@ -40,12 +45,23 @@ def person(org_id: UUID, session_id: UUID, account: UUID, name: str, row: Row) -
 
 
 async def insert_link(
-    tx: Transaction, id: UUID, member_id: UUID, secret_hash: bytes, life: timedelta, issued_by: str
+    tx: Transaction,
+    id: UUID,
+    member_id: UUID,
+    secret_hash: bytes,
+    life: timedelta,
+    issued_by: str,
+    key_id: UUID | None,
 ) -> datetime:
     expires_at: datetime = await tx.value(
-        queries.insert_link, tx.org, id, member_id, secret_hash, life, issued_by
+        queries.insert_link, tx.org, id, member_id, secret_hash, life, issued_by, key_id
     )
     return expires_at
+
+
+async def link_member(tx: Transaction, id: UUID) -> UUID | None:
+    member_id: UUID | None = await tx.value(queries.link_member, id)
+    return member_id
 
 
 async def link_holder(tx: Transaction, id: UUID) -> str | None:
@@ -53,17 +69,55 @@ async def link_holder(tx: Transaction, id: UUID) -> str | None:
     return name
 
 
-async def use_link(tx: Transaction, id: UUID, session_id: UUID) -> tuple[Actor, UUID, str] | None:
-    """Whom it logs in, with their account, and who made it; None where it was used, is too old, or its person is deactivated."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UsedLink:
+    """Whom a link logs in, who made it, and with which key."""
+
+    actor: Actor
+    issued_by: str
+    key_id: UUID | None
+
+
+async def use_link(tx: Transaction, id: UUID, session_id: UUID) -> UsedLink | None:
+    """None where it was used, is too old, its key was revoked or has expired, or its person is deactivated."""
     row = await tx.row(queries.use_link, id)
     if row is None:
         return None
     actor = person(tx.org, session_id, row["id"], row["display_name"], row)
-    return actor, row["id"], row["issued_by"]
+    return UsedLink(actor=actor, issued_by=row["issued_by"], key_id=row["key_id"])
 
 
-async def insert(tx: Transaction, id: UUID, member_id: UUID, secret_hash: bytes, life: timedelta) -> None:
-    await tx.rows(queries.insert, tx.org, id, member_id, secret_hash, life)
+async def insert(
+    tx: Transaction,
+    id: UUID,
+    member_id: UUID,
+    secret_hash: bytes,
+    life: timedelta,
+    key_id: UUID | None = None,
+) -> None:
+    """``key_id``: the key that it came from, and with which it ends."""
+    await tx.rows(queries.insert, tx.org, id, member_id, secret_hash, life, key_id)
+
+
+async def list_page(
+    tx: Transaction, member_id: UUID, position: Position | None, limit: int, idle: timedelta
+) -> Page[BrowserSession]:
+    rows = await tx.rows(queries.list_page, *after(position), limit + 1, member_id, idle)
+    return page(BrowserSession, rows, limit)
+
+
+async def end_one(tx: Transaction, id: UUID, member_id: UUID) -> bool:
+    return await tx.value(queries.end_one, id, member_id) is not None
+
+
+async def end_of_keys(tx: Transaction, key_ids: Sequence[UUID]) -> int:
+    """Every session and every unused link that came from these keys; returns how many sessions."""
+    await end_links_of_keys(tx, key_ids)
+    return len(await tx.rows(queries.end_of_keys, key_ids))
+
+
+async def end_links_of_keys(tx: Transaction, key_ids: Sequence[UUID]) -> None:
+    await tx.rows(queries.end_links_of_keys, key_ids)
 
 
 async def delete(tx: Transaction, id: UUID) -> bool:
@@ -90,8 +144,9 @@ async def end_all(tx: Transaction, member_id: UUID) -> None:
     await end_links(tx, member_id)
 
 
-async def end_sessions(tx: Transaction, member_id: UUID) -> None:
-    await tx.rows(queries.end_sessions, member_id)
+async def end_sessions(tx: Transaction, member_id: UUID, but: UUID | None = None) -> int:
+    """All of a member's, but the one that they are in; returns how many."""
+    return len(await tx.rows(queries.end_sessions, member_id, but))
 
 
 async def end_links(tx: Transaction, member_id: UUID) -> None:

@@ -91,6 +91,11 @@ async def lock(tx: Transaction, id: UUID) -> Sealed | None:
     return one(Sealed, await tx.row(queries.lock, id))
 
 
+async def add_set_up(tx: Transaction, id: UUID, by: UUID) -> None:
+    """They set its secret, or said whose a name behind it is: votes through it count with theirs as one."""
+    await tx.rows(queries.add_set_up, id, by)
+
+
 async def reseal(tx: Transaction, id: UUID, sealed: bytes) -> None:
     await tx.rows(queries.reseal, id, sealed)
 

@@ -67,6 +67,11 @@ async def forget_tokens(tx: Transaction, keep: timedelta) -> None:
     await tx.rows(queries.forget_tokens, keep)
 
 
+async def void_tokens(tx: Transaction, member_id: UUID) -> None:
+    """Every token that was sent to this member."""
+    await tx.rows(queries.void_tokens, member_id)
+
+
 async def current_secret(tx: Transaction, purpose: str) -> Row | None:
     """Sealed; None where none was ever needed."""
     return await tx.row(queries.current_secret, purpose)

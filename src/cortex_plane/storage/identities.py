@@ -121,6 +121,11 @@ async def void_sender_codes(tx: Transaction, member_id: UUID) -> None:
     await tx.rows(queries.void_sender_codes, member_id)
 
 
+async def void_codes(tx: Transaction, member_id: UUID) -> None:
+    """Every code and every link in a mail that this member has not used."""
+    await tx.rows(queries.void_codes, member_id)
+
+
 async def use_sender_code(tx: Transaction, code_hash: bytes) -> Row | None:
     """The code's id, and whose it is."""
     return await tx.row(queries.use_sender_code, tx.org, code_hash)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from cortex_plane.domain.access import Actor, actor_kind
+from cortex_plane.domain.access import Actor, Permission, actor_kind
 from cortex_plane.domain.keys import Key, KeyKind, digest
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.pages import Page, Position
@@ -32,6 +32,7 @@ async def authenticate(db: Database, secret_hash: bytes, org_slug: str | None) -
         user_account_id=row["user_account_id"],
         clearance=row["clearance"],
         platform=row["platform"],
+        granted=frozenset(Permission(name) for name in row["permissions"]),
     )
 
 
@@ -46,10 +47,12 @@ async def insert(
     expires_in_days: int | None,
     *,
     platform: bool = False,
+    made_with: UUID | None = None,
+    permissions: Sequence[str] = (),
 ) -> Key:
     (row,) = await tx.rows(
         queries.insert, tx.org, id, name, kind, member_id, roles, platform, digest(secret), secret[-4:],
-        expires_in_days,
+        expires_in_days, made_with, list(permissions),
     )  # fmt: skip
     return parse(Key, row)
 
@@ -58,9 +61,29 @@ async def get(tx: Transaction, id: UUID) -> Key | None:
     return one(Key, await tx.row(queries.get, id))
 
 
-async def list_page(tx: Transaction, position: Position | None, limit: int) -> Page[Key]:
-    return page(Key, await tx.rows(queries.list_page, *after(position), limit + 1), limit)
+async def list_page(
+    tx: Transaction, position: Position | None, limit: int, member_id: UUID | None = None
+) -> Page[Key]:
+    rows = await tx.rows(queries.list_page, *after(position), limit + 1, member_id)
+    return page(Key, rows, limit)
 
 
-async def revoke(tx: Transaction, id: UUID) -> bool:
-    return await tx.value(queries.revoke, id) is not None
+async def revoke(tx: Transaction, id: UUID) -> list[UUID]:
+    """Which keys ended: it, and those that were made with it."""
+    return [row["id"] for row in await tx.rows(queries.revoke, id)]
+
+
+async def revoke_all(tx: Transaction, member_id: UUID) -> list[UUID]:
+    return [row["id"] for row in await tx.rows(queries.revoke_all, member_id)]
+
+
+async def maker(tx: Transaction, id: UUID) -> UUID | None:
+    """The member who made a service's key."""
+    member_id: UUID | None = await tx.value(queries.maker, id)
+    return member_id
+
+
+async def origin(tx: Transaction, credential_id: UUID) -> tuple[UUID | None, bool] | None:
+    """The key behind a key or a browser session, and whether it works; None where there is no such credential."""
+    row = await tx.row(queries.origin, credential_id)
+    return None if row is None else (row["key_id"], row["works"])

@@ -14,8 +14,24 @@ from cortex_plane.storage.rows import after, one, page
 queries = Queries("members")
 
 
-async def insert(tx: Transaction, id: UUID, display_name: str, clearance: int, roles: Sequence[str]) -> None:
-    await tx.rows(queries.insert, tx.org, id, display_name, clearance, roles)
+async def insert(
+    tx: Transaction,
+    id: UUID,
+    display_name: str,
+    clearance: int,
+    roles: Sequence[str],
+    sponsors: Sequence[UUID] = (),
+) -> None:
+    """``sponsors``: whoever adds them. Until they have proven a channel of their own they count as one human with those."""
+    await tx.rows(queries.insert, tx.org, id, display_name, clearance, roles, list(sponsors))
+
+
+async def add_sponsor(tx: Transaction, id: UUID, sponsor: UUID) -> None:
+    await tx.rows(queries.add_sponsor, id, sponsor)
+
+
+async def has_proven_channel(tx: Transaction, id: UUID) -> bool:
+    return bool(await tx.value(queries.has_proven_channel, tx.org, id))
 
 
 async def get(tx: Transaction, id: UUID) -> Member | None:
@@ -44,6 +60,11 @@ async def first_admin(tx: Transaction) -> UUID | None:
 
 async def lock_with_admins(tx: Transaction, id: UUID) -> Sequence[Row]:
     return await tx.rows(queries.lock_with_admins, id)
+
+
+async def hold_access(tx: Transaction, id: UUID) -> None:
+    """Until this transaction ends nobody else makes or ends a credential of this member."""
+    await tx.rows(queries.hold_access, id)
 
 
 async def leave_teams(tx: Transaction, id: UUID) -> None:

@@ -39,7 +39,7 @@ from cortex_plane.domain.deciding import in_words
 from cortex_plane.domain.effects import Verdict
 from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.json_keys import unique
-from cortex_plane.domain.quorums import quorum_said
+from cortex_plane.domain.quorums import ONE_HUMAN, quorum_said
 from cortex_plane.domain.values import to_json
 
 if TYPE_CHECKING:
@@ -264,6 +264,10 @@ def _people(details: ApprovalDetails) -> list[str | Text]:
             void = "" if vote.version == approval.version else f", to version {vote.version}: void"
             why = f": {vote.reason}" if vote.reason else ""
             lines.append(_fact("", f"{vote.member} · {vote.decision} · {vote.channel}{void}{why}"))
+            if vote.counts_with:
+                lines.append(
+                    _fact("", f"adds nothing: one human with {vote.counts_with}, because {ONE_HUMAN}")
+                )
     for hop in details.delegations:
         why = f": {hop.reason}" if hop.reason else ""
         lines.append(_fact("handed on", f"{hop.from_member} → {hop.to_member}{why}"))

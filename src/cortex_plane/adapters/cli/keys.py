@@ -8,29 +8,36 @@ import typer
 from cortex_plane.adapters.cli.output import AsJson, Limit, said, show_many, show_one
 from cortex_plane.adapters.cli.plane import collect, run
 from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.keys import KeyDraft
+from cortex_plane.domain.keys import Grantable, KeyDraft, OwnKeyDraft
 from cortex_plane.domain.members import Role
 
-app = typer.Typer(no_args_is_help=True, help="API keys, of a member or of a service.")
+app = typer.Typer(no_args_is_help=True, help="API keys: your own, and those of services.")
 
 
 @app.command()
 def create(
     name: str,
-    member: Annotated[UUID | None, typer.Option(help="The member whom it belongs to.")] = None,
     service: Annotated[bool, typer.Option("--service", help="For a program; needs --role.")] = False,
     role: Annotated[list[Role] | None, typer.Option("--role", help="The roles of a service key.")] = None,
+    permission: Annotated[
+        list[Grantable] | None,
+        typer.Option("--permission", help="What the service may do by name; may be given several times."),
+    ] = None,
     expires_in_days: Annotated[int | None, typer.Option(min=1, max=3650)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a key and print it once."""
-    if service == (member is not None) or service != bool(role):
+    """Create a key for you, or for a service, and print it once. Your key ends with the one that you make it with."""
+    if service != bool(role) or (permission and not service):
         raise InvalidInput(
-            "A key is for a member (`--member ID`) or for a service (`--service --role ROLE`).",
+            "A key is for you, or for a service (`--service --role ROLE`).",
             hint="See `cortex key create --help`.",
         )
-    draft = KeyDraft(name=name, member_id=member, roles=role, expires_in_days=expires_in_days)
-    new = run(lambda plane: plane.keys.create(draft))
+    if service:
+        draft = KeyDraft(name=name, roles=role, permissions=permission or [], expires_in_days=expires_in_days)
+        new = run(lambda plane: plane.keys.create(draft))
+    else:
+        own = OwnKeyDraft(name=name, expires_in_days=expires_in_days)
+        new = run(lambda plane: plane.keys.create_own(own))
     show_one(new if as_json else new.key, as_json)
     if not as_json:
         said(f"\nThe key, shown once:\n  {new.secret}")
@@ -50,5 +57,5 @@ def show(key_id: UUID, as_json: AsJson = False) -> None:
 
 @app.command()
 def revoke(key_id: UUID, as_json: AsJson = False) -> None:
-    """At once and for good."""
+    """At once and for good, with the keys and browser sessions that came from it."""
     show_one(run(lambda plane: plane.keys.revoke(key_id)), as_json)

@@ -7,8 +7,10 @@ import typer
 
 from cortex_plane.adapters.cli.output import AsJson, Limit, said, show_many, show_one, tell
 from cortex_plane.adapters.cli.plane import collect, run
+from cortex_plane.adapters.cli.users import SESSION_COLUMNS, All, end_sessions
 from cortex_plane.client import Client
 from cortex_plane.domain.browser_sessions import LoginLink
+from cortex_plane.domain.enrolments import EnrolmentCode
 from cortex_plane.domain.identities import InvitationDraft
 from cortex_plane.domain.members import MemberChange, MemberDraft, Role
 
@@ -86,7 +88,10 @@ def update(
     clearance: Clearance = None,
     team: Teams = None,
     active: Annotated[
-        bool | None, typer.Option("--activate/--deactivate", help="A deactivated member's keys stop working.")
+        bool | None,
+        typer.Option(
+            "--activate/--deactivate", help="A deactivated member's keys and sessions end for good."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -102,15 +107,29 @@ def channels(member_id: UUID, limit: Limit = 50, as_json: AsJson = False) -> Non
     show_many(found, ["id", "channel_type", "channel_user_id", "verified_at"], as_json)
 
 
-@app.command("login-link")
-def login_link(
-    member_id: Annotated[UUID | None, typer.Argument(help="Whom it logs in; without it, you.")] = None,
-    as_json: AsJson = False,
+@app.command()
+def sessions(member_id: UUID, limit: Limit = 50, as_json: AsJson = False) -> None:
+    """Where a member is logged in."""
+    found = run(lambda plane: collect(plane.members.browser_sessions(member_id, limit)))
+    show_many(found, SESSION_COLUMNS, as_json)
+
+
+@app.command("end-session")
+def end_session(
+    member_id: UUID,
+    session_id: Annotated[UUID | None, typer.Argument(help="See `cortex member sessions`.")] = None,
+    all_of_them: All = False,
 ) -> None:
-    """A link to the dashboard: it works once, for 15 minutes. Give it to nobody else."""
+    """Log a member out of a browser, or with --all of every one."""
+    end_sessions(member_id, session_id, all_of_them)
+
+
+@app.command("login-link")
+def login_link(as_json: AsJson = False) -> None:
+    """A link to the dashboard for you: it works once, for 15 minutes. Give it to nobody else."""
 
     async def issue(plane: Client) -> tuple[str, LoginLink]:
-        return plane.url, await plane.members.login_link(member_id)
+        return plane.url, await plane.members.login_link()
 
     url, link = run(issue)
     if as_json:
@@ -118,3 +137,21 @@ def login_link(
         return
     tell(url.rstrip("/") + link.url_path)
     said(f"works once, until {link.expires_at.astimezone():%H:%M:%S}")
+
+
+@app.command()
+def enrol(member_id: UUID, as_json: AsJson = False) -> None:
+    """A code to hand to a member who has no mail here: they redeem it for a session or a key of their own.
+
+    Until they have proven a channel of their own, the two of you count as one human in every quorum."""
+
+    async def issue(plane: Client) -> tuple[str, EnrolmentCode]:
+        return plane.url, await plane.members.enrolment_code(member_id)
+
+    url, code = run(issue)
+    if as_json:
+        show_one(code, as_json)
+        return
+    tell(url.rstrip("/") + code.url_path)
+    said(f"works once, until {code.expires_at.astimezone():%Y-%m-%d %H:%M}; hand it to them alone")
+    said(f"in a terminal:  cortex enrol --url {url} {code.code}")

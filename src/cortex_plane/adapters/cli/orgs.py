@@ -18,11 +18,14 @@ def create(
     admin: Annotated[str, typer.Option(help="The name of its first admin.")] = "Admin",
     as_json: AsJson = False,
 ) -> None:
-    """Create an org. Needs a platform key; prints the key of its first admin once."""
+    """Create an org. Needs a platform key; prints the enrolment code of its first admin once."""
     new = run(lambda plane: plane.orgs.create(OrgDraft(slug=slug, name=name or slug, admin_name=admin)))
     show_one(new.org if not as_json else new, as_json)
     if not as_json:
-        said(f"\nIts admin's key, shown once:\n  {new.key.secret}")
+        code = new.enrolment.code if new.enrolment else None
+        said(
+            f"\nIts admin redeems this code once, within 24 hours: `cortex enrol`, or in a browser:\n  {code}"
+        )
 
 
 @app.command("list")

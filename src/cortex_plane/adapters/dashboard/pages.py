@@ -15,6 +15,7 @@ from cortex_plane.adapters.http.problems import status_of
 from cortex_plane.domain import visible
 from cortex_plane.domain.errors import CortexError, NotFound
 from cortex_plane.domain.marks import UNMARKED
+from cortex_plane.domain.quorums import ONE_HUMAN
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -38,6 +39,7 @@ _templates.globals.update(
     asset=assets.address,
     ABSENT=text.ABSENT,
     UNMARKED=UNMARKED,
+    ONE_HUMAN=ONE_HUMAN,
     visitor=None,
     form_token="",
     waiting=None,

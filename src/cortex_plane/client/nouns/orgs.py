@@ -7,10 +7,11 @@ from urllib.parse import quote
 from uuid import UUID
 
 from cortex_plane.client.nouns import Noun
-from cortex_plane.domain.browser_sessions import LoginLink
+from cortex_plane.domain.browser_sessions import BrowserSession, EndedSessions, LoginLink
 from cortex_plane.domain.connections import Mapping
 from cortex_plane.domain.credentials import SecretRotation, SecretRotationDraft
-from cortex_plane.domain.keys import Key, KeyDraft, NewKey
+from cortex_plane.domain.enrolments import EnrolmentCode, Redemption
+from cortex_plane.domain.keys import Key, KeyDraft, NewKey, OwnKeyDraft
 from cortex_plane.domain.members import Member, MemberChange, MemberDraft, Role
 from cortex_plane.domain.orgs import NewOrg, Org, OrgChange, OrgDraft
 from cortex_plane.domain.teams import Team, TeamChange, TeamDraft
@@ -75,10 +76,34 @@ class Members(Noun):
     def mappings(self, id: UUID, limit: int | None = None) -> AsyncIterator[Mapping]:
         return self._transport.pages(Mapping, f"/v1/members/{id}/mappings", limit=limit)
 
-    async def login_link(self, id: UUID | None = None) -> LoginLink:
-        """Logs a member in to the dashboard once; without an id, whoever holds the key."""
-        path = "/v1/me/login-links" if id is None else f"/v1/members/{id}/login-links"
-        return await self._transport.one(LoginLink, "POST", path)
+    async def login_link(self) -> LoginLink:
+        """Logs whoever holds the key in to the dashboard once."""
+        return await self._transport.one(LoginLink, "POST", "/v1/me/login-links")
+
+    async def enrolment_code(self, id: UUID) -> EnrolmentCode:
+        """A code that a member redeems for a session or a key of their own."""
+        return await self._transport.one(EnrolmentCode, "POST", f"/v1/members/{id}/enrolment-codes")
+
+    async def enrol(self, redemption: Redemption) -> NewKey:
+        """Redeem a code for a key. Needs no key."""
+        return await self._transport.one(NewKey, "POST", "/v1/enrolments", body=redemption)
+
+    def browser_sessions(
+        self, id: UUID | None = None, limit: int | None = None
+    ) -> AsyncIterator[BrowserSession]:
+        """Where a member is logged in; without an id, whoever holds the key."""
+        return self._transport.pages(BrowserSession, f"{_owner(id)}/browser-sessions", limit=limit)
+
+    async def end_browser_session(self, session_id: UUID, id: UUID | None = None) -> None:
+        await self._transport.send("DELETE", f"{_owner(id)}/browser-sessions/{session_id}")
+
+    async def end_browser_sessions(self, id: UUID | None = None) -> EndedSessions:
+        """All of a member's; without an id, your own."""
+        return await self._transport.one(EndedSessions, "DELETE", f"{_owner(id)}/browser-sessions")
+
+
+def _owner(member_id: UUID | None) -> str:
+    return "/v1/me" if member_id is None else f"/v1/members/{member_id}"
 
 
 class Keys(Noun):
@@ -95,6 +120,18 @@ class Keys(Noun):
 
     async def revoke(self, id: UUID) -> Key:
         return await self._transport.one(Key, "POST", f"/v1/keys/{id}/revoke")
+
+    async def create_own(self, draft: OwnKeyDraft, *, idempotency_key: str | None = None) -> NewKey:
+        """A key for whoever asks. It ends with the key that it is made with."""
+        return await self._transport.one(
+            NewKey, "POST", "/v1/me/keys", body=draft, idempotency_key=idempotency_key
+        )
+
+    def list_own(self, limit: int | None = None) -> AsyncIterator[Key]:
+        return self._transport.pages(Key, "/v1/me/keys", limit=limit)
+
+    async def revoke_own(self, id: UUID) -> Key:
+        return await self._transport.one(Key, "POST", f"/v1/me/keys/{id}/revoke")
 
 
 class Workers(Noun):

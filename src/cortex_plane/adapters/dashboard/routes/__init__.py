@@ -10,6 +10,7 @@ from starlette.responses import Response
 from cortex_plane.adapters.dashboard import pages
 from cortex_plane.adapters.dashboard.routes import (
     absences,
+    access,
     approvals,
     atlases,
     callback,
@@ -26,7 +27,7 @@ from cortex_plane.adapters.dashboard.routes import (
 from cortex_plane.adapters.http import mounts
 
 PAGES = (
-    inbox, approvals, callback, jobs, atlases, standing, absences, deliveries, login, verify, mail, live, files,
+    inbox, approvals, callback, jobs, atlases, standing, absences, access, deliveries, login, verify, mail, live, files,
 )  # fmt: skip
 
 

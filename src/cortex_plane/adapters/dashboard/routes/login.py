@@ -1,4 +1,4 @@
-"""Logging in by a link, and out."""
+"""Logging in by a link or with an enrolment code, and out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cortex_plane.adapters.dashboard.visits import (
     signed_in,
 )
 from cortex_plane.domain.errors import CortexError, Forbidden, Unauthenticated
-from cortex_plane.operations import browser_sessions
+from cortex_plane.operations import browser_sessions, enrolments
 
 router = APIRouter()
 
@@ -52,6 +52,36 @@ async def use_link(request: Request, token: str) -> Response:
             request.app.state.metrics.rejected_logins.add(1, {"reason": error.code})
         return pages.error_page(error)
     answer = RedirectResponse("/", 303, pages.HEADERS)
+    set_cookie(answer, request, secret)
+    return answer
+
+
+@router.get("/enrol/{code}")
+async def show_enrolment(request: Request, code: str) -> Response:
+    """Only shows a button: whoever fetches links ahead of a person uses nothing up."""
+    try:
+        enrolment = await enrolments.shown(request.app.state.db, code)
+    except CortexError as error:
+        return pages.error_page(error)
+    if enrolment is None:
+        return pages.page("enrol_refused.html", 401)
+    return pages.page("enrol.html", code=code, enrolment=enrolment)
+
+
+@router.post("/enrol/{code}")
+async def redeem_enrolment(request: Request, code: str) -> Response:
+    try:
+        require_same_origin(request)
+        secret = await enrolments.redeem_for_session(request.app.state.db, code)
+        await browser_sessions.end(request.app.state.db, request.cookies.get(COOKIE, ""))
+    except Unauthenticated as error:
+        request.app.state.metrics.rejected_logins.add(1, {"reason": error.code})
+        return pages.page("enrol_refused.html", 401)
+    except CortexError as error:
+        if isinstance(error, Forbidden):
+            request.app.state.metrics.rejected_logins.add(1, {"reason": error.code})
+        return pages.error_page(error)
+    answer = RedirectResponse("/access", 303, pages.HEADERS)
     set_cookie(answer, request, secret)
     return answer
 

@@ -42,5 +42,5 @@ async def get_key(db: Db, actor: Caller, key_id: UUID) -> Response:
 
 @router.post("/keys/{key_id}/revoke", response_model=Key, **route(keys.revoke))
 async def revoke_key(db: Db, actor: Caller, key_id: UUID) -> Response:
-    """At once and for good."""
+    """At once and for good, with the keys that were made with it and the browser sessions that came from them."""
     return reply(await keys.revoke(db, actor, key_id))

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from cortex_plane.adapters.http.cursors import decode_position
@@ -14,14 +14,21 @@ from cortex_plane.adapters.http.exchange import (
     ListQuery,
     OnceOnly,
     Revision,
+    nothing,
     reply,
     reply_page,
     route,
 )
-from cortex_plane.domain.browser_sessions import LoginLink
+from cortex_plane.adapters.http.problems import documented
+from cortex_plane.adapters.http.throttle import Throttle
+from cortex_plane.domain.access import Permission
+from cortex_plane.domain.browser_sessions import BrowserSession, EndedSessions
 from cortex_plane.domain.connections import Mapping
+from cortex_plane.domain.enrolments import EnrolmentCode, Redemption
+from cortex_plane.domain.errors import Unauthenticated
+from cortex_plane.domain.keys import NewKey
 from cortex_plane.domain.members import Member, MemberChange, MemberDraft, Role
-from cortex_plane.operations import browser_sessions, members
+from cortex_plane.operations import browser_sessions, enrolments, members
 
 router = APIRouter(tags=["members"])
 
@@ -50,7 +57,8 @@ async def get_member(db: Db, actor: Caller, member_id: UUID) -> Response:
 async def update_member(
     db: Db, actor: Caller, member_id: UUID, change: MemberChange, revision: Revision
 ) -> Response:
-    """`active: false` deactivates a person: their keys and messages are refused, their history stays."""
+    """`active: false` deactivates a person: their keys and sessions end for good, their messages are refused, their
+    history stays."""
     return reply(await members.update(db, actor, member_id, change, revision))
 
 
@@ -64,11 +72,66 @@ async def list_mappings(
 
 
 @router.post(
-    "/members/{member_id}/login-links",
-    response_model=LoginLink,
+    "/members/{member_id}/enrolment-codes",
+    response_model=EnrolmentCode,
     status_code=201,
-    **route(browser_sessions.issue_login_link),
+    **route(enrolments.issue),
 )
-async def create_login_link(db: Db, actor: Caller, member_id: UUID) -> Response:
-    """A link that logs this member in to the dashboard, once and within 15 minutes."""
-    return reply(await browser_sessions.issue_login_link(db, actor, member_id), 201)
+async def create_enrolment_code(db: Db, actor: Caller, member_id: UUID) -> Response:
+    """A code for somebody who has no mail here: they redeem it, once and within 24 hours, for a session or a key of their own.
+    It is shown this once."""
+    return reply(await enrolments.issue(db, actor, member_id), 201)
+
+
+@router.post(
+    "/enrolments",
+    response_model=NewKey,
+    status_code=201,
+    openapi_extra={"x-permission": Permission.LOGIN.value, "security": []},
+    responses=documented(400, 401, 413, 422, 429, 503),
+)
+async def redeem_enrolment_code(request: Request, db: Db, redemption: Redemption) -> Response:
+    """Redeem an enrolment code for a key. Needs no key. Earlier keys and sessions of the person end."""
+    throttle: Throttle = request.app.state.throttle
+    throttle.require(request)
+    try:
+        return reply(await enrolments.redeem_for_key(db, redemption), 201)
+    except Unauthenticated:
+        throttle.failed(request)
+        raise
+
+
+@router.get(
+    "/members/{member_id}/browser-sessions",
+    response_model=Listing[BrowserSession],
+    **route(browser_sessions.list_of_member),
+)
+async def list_member_browser_sessions(
+    db: Db, actor: Caller, member_id: UUID, query: Annotated[ListQuery, Query()]
+) -> Response:
+    """Where this member is logged in."""
+    position = decode_position("browser_sessions", query.cursor)
+    page = await browser_sessions.list_of_member(db, actor, member_id, position, query.limit)
+    return reply_page("browser_sessions", page)
+
+
+@router.delete(
+    "/members/{member_id}/browser-sessions",
+    response_model=EndedSessions,
+    **route(browser_sessions.end_all_of_member),
+)
+async def end_member_browser_sessions(db: Db, actor: Caller, member_id: UUID) -> Response:
+    """Log this member out everywhere. Their keys stay; login links that were not used yet stop working."""
+    return reply(await browser_sessions.end_all_of_member(db, actor, member_id))
+
+
+@router.delete(
+    "/members/{member_id}/browser-sessions/{browser_session_id}",
+    status_code=204,
+    **route(browser_sessions.end_of_member),
+)
+async def end_member_browser_session(
+    db: Db, actor: Caller, member_id: UUID, browser_session_id: UUID
+) -> Response:
+    await browser_sessions.end_of_member(db, actor, member_id, browser_session_id)
+    return nothing()

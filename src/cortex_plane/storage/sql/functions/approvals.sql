@@ -44,10 +44,15 @@ create or replace function approval_deciders(p_org uuid, p_approval uuid)
   returns table (id uuid, display_name text, clearance integer, roles text[])
   language sql stable set search_path = public, pg_temp as $$
   select u.id, u.display_name, u.clearance, u.roles
-  from approval_request r join user_account u on u.org_id = r.org_id
+  from approval_request r
+  cross join lateral (select case when r.self_approval then '{}' else r.causes || array(select sponsors_of(p_org, r.causes)) end
+    as humans) shaped
+  join user_account u on u.org_id = r.org_id
   where r.org_id = p_org and r.id = p_approval
     and u.deactivated_at is null and u.clearance >= r.required_clearance and u.roles <> '{guest}'
-    and not u.id = any (r.delegated) and (r.self_approval or not u.id = any (r.causes))
+    and not u.id = any (r.delegated) and not u.id = any (shaped.humans)
+    and (cardinality(shaped.humans) = 0 or cardinality(u.sponsors) = 0
+      or not exists (select from sponsors_of(p_org, array[u.id]) s (id) where s.id = any (shaped.humans)))
     and (r.approvers -> 'roles' ?| u.roles or r.approvers -> 'members' ? u.id::text
       or r.approvers @> '{"owner": true}'
         and (r.owner_id = u.id or r.owner_id is null and u.roles && array['admin', 'approver']))
@@ -65,10 +70,12 @@ create view approval_shown with (security_invoker = true) as
     r.resolved_via, r.requested_at as created_at, r.quorum, r.delegated, r.standing, r.action, r.details,
     jsonb_array_length(r.escalations) as escalations,
     case when r.status = 'pending' then r.escalate_at[r.escalation_level + 1] end as escalate_at,
-    (select count(*) from approval_vote v where v.org_id = r.org_id and v.approval_id = r.id and v.version = r.version
-      and v.decision = 'approved'
-      and (r.status <> 'pending' or exists (select from approval_deciders(r.org_id, r.id) d where d.id = v.user_account_id)))
-      as votes_for,
+    case when r.status = 'pending' and exists (
+        select from approval_vote v where v.org_id = r.org_id and v.approval_id = r.id and v.version = r.version)
+      then (select count(*) from counted_voters(r.org_id, r.id))
+      else (select count(*) from approval_vote v
+        where v.org_id = r.org_id and v.approval_id = r.id and v.version = r.version and v.decision = 'approved')
+    end as votes_for,
     s.user_account_id, s.opened_by, s.kind as session_kind
   from approval_request r
   join agent a on a.org_id = r.org_id and a.id = r.agent_id
@@ -101,7 +108,8 @@ begin
     join user_account u on u.org_id = p_org and u.id = a.delegate_id
     where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.kind = 'call'
       and u.deactivated_at is null and u.roles <> '{guest}' and u.clearance >= r.required_clearance
-      and not u.id = any (r.delegated) and (r.self_approval or not u.id = any (r.causes))
+      and not u.id = any (r.delegated) and (r.self_approval or not u.id || array(select sponsors_of(p_org, array[u.id]))
+        && (r.causes || array(select sponsors_of(p_org, r.causes))))
       and not exists (select from approval_deciders(p_org, p_approval) already where already.id = u.id)
       and not exists (select from approval_vote v
         where v.org_id = p_org and v.approval_id = p_approval and v.user_account_id = d.id and v.version = r.version)
@@ -177,9 +185,12 @@ $$;
 -- Locks the jobs first (by id), then the approval together with the other open approvals of those jobs, in the order in
 -- which an attempt asks. Each statement sees what was committed before it; a job that joined while this waited cannot be
 -- locked in order any more, so it starts again.
-create or replace function open_approval(p_org uuid, p_approval uuid)
+-- `p_member` decides, through `p_channel`: everybody who could be the human behind that is `behind`, and `shaped_by` names a
+-- cause of the call that could be the same human.
+create or replace function open_approval(p_org uuid, p_approval uuid, p_member uuid default null, p_channel text default null)
   returns table (
-    approval jsonb, jobs jsonb, calls jsonb, siblings jsonb, votes jsonb, policies text, now timestamptz)
+    approval jsonb, jobs jsonb, calls jsonb, siblings jsonb, votes jsonb, behind jsonb, shaped_by text, policies text,
+    now timestamptz)
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -220,11 +231,18 @@ begin
   where r.org_id = p_org and r.status = 'pending' and r.kind = 'call' and r.id <> p_approval and r.id in (
     select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (concerned));
   -- A vote counts as long as whoever gave it could still give it.
-  select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles) order by v.created_at), '[]')
+  select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles,
+      'behind', voters_of(p_org, v.user_account_id, v.channel)) order by v.created_at, v.user_account_id), '[]')
   into votes
   from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version
   join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
   where v.org_id = p_org and v.approval_id = p_approval and v.decision = 'approved';
+  behind := case when p_member is null then '[]' else to_jsonb(voters_of(p_org, p_member, p_channel)) end;
+  select u.display_name into shaped_by
+  from approval_request r cross join unnest(r.causes) c (id) join user_account u on u.org_id = p_org and u.id = c.id
+  where r.org_id = p_org and r.id = p_approval and not r.self_approval and p_member is not null
+    and c.id <> p_member and c.id || array(select sponsors_of(p_org, array[c.id])) && voters_of(p_org, p_member, p_channel)
+  limit 1;
   policies := policies_version(p_org);
   now := plane_now();
   return next;

@@ -3,7 +3,7 @@
 create or replace function authenticate(p_secret_hash bytea, p_org_slug text)
   returns table (
     org_id uuid, key_id uuid, kind text, name text, roles text[], user_account_id uuid, clearance integer,
-    platform boolean, acts_elsewhere boolean)
+    platform boolean, acts_elsewhere boolean, permissions text[])
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -19,20 +19,20 @@ begin
   end if;
   perform set_config('app.org_id', home::text, true);
   select * into found_key from api_key k where k.org_id = home and k.id = found_id;
-  if found_key.revoked_at is not null then
-    raise exception using errcode = 'CX401', detail = 'key_revoked', message = 'This key was revoked.',
-      hint = 'Ask an admin for a new one.';
-  end if;
-  if found_key.expires_at <= plane_now() then
-    raise exception using errcode = 'CX401', detail = 'key_expired', message = 'This key has expired.',
-      hint = 'Ask an admin for a new one.';
-  end if;
   if found_key.user_account_id is not null then
     select * into person from user_account u where u.org_id = home and u.id = found_key.user_account_id;
     if person.deactivated_at is not null then
       raise exception using errcode = 'CX401', detail = 'member_deactivated',
         message = 'The member whom this key belongs to is deactivated.', hint = 'Ask an admin to reactivate them.';
     end if;
+  end if;
+  if found_key.revoked_at is not null then
+    raise exception using errcode = 'CX401', detail = 'key_revoked', message = 'This key was revoked.',
+      hint = 'Use another key of yours, or ask an admin for an enrolment code.';
+  end if;
+  if found_key.expires_at <= plane_now() then
+    raise exception using errcode = 'CX401', detail = 'key_expired', message = 'This key has expired.',
+      hint = 'Use another key of yours, or ask an admin for an enrolment code.';
   end if;
   if found_key.last_used_at is null or found_key.last_used_at < plane_now() - interval '1 minute' then
     update api_key k set last_used_at = plane_now()
@@ -58,6 +58,6 @@ begin
       else found_key.roles end,
     case when target = home then person.id end,
     case when target = home then coalesce(person.clearance, 0) else 0 end,
-    found_key.platform, target <> home;
+    found_key.platform, target <> home, found_key.permissions;
 end
 $$;

@@ -29,7 +29,8 @@ $$;
 drop function if exists authenticate_browser(bytea, interval);
 
 -- From the digest of a cookie to who is asking, in one round trip: roles and clearance as they are now. Nothing where
--- the session is unknown, was idle for too long or is too old, or its person is deactivated. A visit
+-- the session is unknown, was idle for too long or is too old, its person is deactivated, or the key that it came from was
+-- revoked or has expired. A visit
 -- (p_touch) keeps the session alive, written at most once a minute; what a page asks for by itself does not.
 create or replace function authenticate_browser(p_secret_hash bytea, p_idle interval, p_touch boolean)
   returns table (
@@ -53,6 +54,11 @@ begin
   end if;
   select * into person from user_account u where u.org_id = home and u.id = kept.user_account_id;
   if person.deactivated_at is not null then
+    return;
+  end if;
+  if kept.key_id is not null and not exists (
+      select from api_key k where k.org_id = home and k.id = kept.key_id and k.revoked_at is null
+        and (k.expires_at is null or k.expires_at > plane_now())) then
     return;
   end if;
   if p_touch and kept.last_seen_at < plane_now() - interval '1 minute' then

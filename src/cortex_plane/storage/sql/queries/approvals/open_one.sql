@@ -1,1 +1,1 @@
-select * from open_approval($1, $2)
+select * from open_approval($1, $2, $3, $4)

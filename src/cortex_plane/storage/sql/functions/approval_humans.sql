@@ -1,0 +1,61 @@
+-- How many humans stand behind the votes of an approval. The rule is that of domain/quorums.py, and a test compares the two.
+
+-- Whether somebody has shown that a channel is theirs: they opened the link in a mail, or typed their code in a chat. A name behind
+-- a webhook is an admin's word, and the first contact of a guest is nobody's.
+create or replace function has_proven_channel(p_org uuid, p_member uuid) returns boolean
+  language sql stable set search_path = public, pg_temp
+  return exists (
+    select from channel_mapping m
+    where m.org_id = p_org and m.user_account_id = p_member and m.verified_at is not null and m.channel_type <> 'webhook' and m.proven_at is not null);
+
+-- Who could be the same human as one of these members: whoever enrolled or promoted them while they have proven no channel of
+-- their own, and whoever did so for those.
+create or replace function sponsors_of(p_org uuid, p_members uuid[]) returns setof uuid
+  language sql stable set search_path = public, pg_temp rows 3 as $$
+  with recursive sponsor (id) as (
+    select s.id from user_account u cross join unnest(u.sponsors) s (id)
+    where u.org_id = p_org and u.id = any (p_members) and not has_proven_channel(p_org, u.id)
+    union
+    select s.id from sponsor t join user_account u on u.org_id = p_org and u.id = t.id cross join unnest(u.sponsors) s (id)
+    where not has_proven_channel(p_org, u.id))
+  select id from sponsor
+$$;
+
+-- Everybody who could be the human behind a vote, the member first: also whoever set up the webhook through which it came, now or
+-- before the name there was given up.
+create or replace function voters_of(p_org uuid, p_member uuid, p_channel text) returns uuid[]
+  language sql stable set search_path = public, pg_temp as $$
+  select p_member || coalesce(array_agg(distinct o.id) filter (where o.id <> p_member), '{}') from (
+    select s.id from sponsors_of(p_org, array[p_member]) s (id)
+    union all
+    select a.id
+    from channel_mapping m
+    join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id and c.channel_type = 'webhook'
+    cross join unnest(c.set_up_by) a (id)
+    where p_channel = 'webhook' and m.org_id = p_org and m.user_account_id = p_member) o
+$$;
+
+-- Those whose yes to the version that is there counts: of votes that could come from one human, one does. Whoever can only be
+-- themselves comes first, then the order in which they voted.
+create or replace function counted_voters(p_org uuid, p_approval uuid) returns setof uuid
+  language plpgsql stable set search_path = public, pg_temp as $$
+declare
+  vote record;
+  seen uuid[] := '{}';
+begin
+  for vote in
+    select b.behind
+    from approval_request r
+    join approval_vote v on v.org_id = r.org_id and v.approval_id = r.id and v.version = r.version and v.decision = 'approved'
+    join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
+    cross join lateral (select voters_of(p_org, v.user_account_id, v.channel) as behind) b
+    where r.org_id = p_org and r.id = p_approval
+    order by cardinality(b.behind) > 1, v.created_at, v.user_account_id
+  loop
+    if not vote.behind && seen then
+      seen := seen || vote.behind;
+      return next vote.behind[1];
+    end if;
+  end loop;
+end
+$$;

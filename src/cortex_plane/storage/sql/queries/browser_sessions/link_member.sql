@@ -1,0 +1,1 @@
+select user_account_id from login_link where id = $1

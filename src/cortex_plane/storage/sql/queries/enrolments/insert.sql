@@ -1,0 +1,3 @@
+insert into enrolment_code (org_id, id, user_account_id, code_hash, issuer_id, issued_by, key_id, expires_at)
+values ($1, $2, $3, $4, $5, $6, $7, plane_now() + $8::interval)
+returning expires_at
