@@ -771,7 +771,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.call_context(p_org uuid, p_session uuid, p_sees uuid, p_key text, p_tool text, p_input_hash bytea, p_acts boolean, p_caller uuid, p_person uuid) RETURNS TABLE(job_id uuid, agent_id uuid, agent text, teams uuid[], kind text, skill_config jsonb, request_policies jsonb, policies text, earlier uuid, turned_down boolean, bound jsonb, at timestamp with time zone)
+CREATE FUNCTION public.call_context(p_org uuid, p_session uuid, p_sees uuid, p_key text, p_tool text, p_input_hash bytea, p_acts boolean, p_caller uuid, p_person uuid) RETURNS TABLE(job_id uuid, agent_id uuid, agent text, teams uuid[], kind text, skill_config jsonb, request_policies jsonb, policies text, earlier uuid, turned_down boolean, bound jsonb, known_risk text, at timestamp with time zone)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -793,7 +793,7 @@ begin
         where c.org_id = p_org and c.job_id = j.id and c.tool_name = p_tool and c.input_hash = p_input_hash
           and c.status = 'rejected' and c.settled_by in ('denied', 'expired')),
       case when exists (select from session_atlas b where b.org_id = p_org and b.session_id = s.id)
-        then session_bound(p_org, s.id) end, plane_now()
+        then session_bound(p_org, s.id) end, known_risk(p_org, p_tool), plane_now()
     from session s
     join agent a on a.org_id = s.org_id and a.id = s.agent_id
     join team t on t.org_id = a.org_id and t.id = a.team_id
@@ -2092,6 +2092,19 @@ begin
   values (new.org_id, new.id, case when tg_op = 'UPDATE' then old.status end, new.status, facts);
   return null;
 end
+$$;
+
+CREATE FUNCTION public.known_risk(p_org uuid, p_tool text) RETURNS text
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select (array['low', 'medium', 'high', 'critical'])[
+    max(array_position(array['low', 'medium', 'high', 'critical'], coalesce(c.risk, v.risk)))]
+  from (
+    select distinct on (t.app) t.app, t.name, t.digest, t.risk from tool_version t
+    where t.name = p_tool order by t.app, t.published_at desc) v
+  left join tool_confirmation c on c.org_id = p_org and c.app = v.app and c.tool_name = v.name and c.digest = v.digest
+    and c.revoked_at is null
 $$;
 
 CREATE FUNCTION public.list_orgs(p_before timestamp with time zone, p_before_id uuid, p_limit integer) RETURNS TABLE(id uuid, slug text, name text, settings jsonb, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone)
@@ -5228,6 +5241,8 @@ CREATE INDEX idx_tool_call_turned_down ON public.tool_call USING btree (org_id, 
 CREATE INDEX idx_tool_confirmation_account ON public.tool_confirmation USING btree (org_id, confirmed_by_id);
 
 CREATE INDEX idx_tool_confirmation_list ON public.tool_confirmation USING btree (org_id, created_at DESC, id DESC);
+
+CREATE INDEX idx_tool_version_name ON public.tool_version USING btree (name, app, published_at DESC);
 
 CREATE INDEX idx_user_account_list ON public.user_account USING btree (org_id, created_at DESC, id DESC);
 

@@ -141,6 +141,7 @@ async def _authorize(
     )  # fmt: skip
     asked = hashlib.sha256(f"{wanted.tool}\n{wanted.digest}\n{wanted.input_hash}".encode()).digest()
     given = await context_of(db, actor, session_id, draft.key, draft.tool, wanted.input_hash, acts=True)
+    wanted = wanted.known(given)
     if under is not None:
         await under.check(db, given, wanted)
     if given.earlier is not None:
@@ -219,7 +220,7 @@ def _new(
     return NewCall(
         id=wanted.id, key=draft.key, asked_hash=asked, sender=draft.sender, tool=wanted.tool, digest=wanted.digest,
         parameters=canonical(draft.parameters) if draft.parameters is not None else None,
-        arguments=wanted.arguments, input_hash=wanted.input_hash, read_only=draft.read_only, risk=draft.risk,
+        arguments=wanted.arguments, input_hash=wanted.input_hash, read_only=draft.read_only, risk=wanted.risk,
         on_uncertain=settled, timeout_seconds=draft.timeout_seconds, says=draft.says, authorization_id=answer.id,
         decision=answer.decision, policies=given.policies, status=status, error=error,
         asker=identity(actor), caused_by=actor.user_account_id,

@@ -123,7 +123,7 @@ async def _settle(
     ]  # fmt: skip
     if asks and not gives_up:
         request = new_request(
-            given, Wanted.of(call), call.step_index, "on_uncertain", asking.SETTLERS, question=_question(call, error)
+            given, Wanted.of(call).known(given), call.step_index, "on_uncertain", asking.SETTLERS, question=_question(call, error)
         )  # fmt: skip
         made = await asking.request(tx, actor, given, job, request)
         facts += made.facts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor
@@ -11,7 +12,7 @@ from cortex_plane.domain.calls import DISPATCH_SECONDS, MAX_SENDS, ExternalCall,
 from cortex_plane.domain.effects import SETTLED, CallStatus
 from cortex_plane.domain.errors import Conflict
 from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.tools import OnUncertain
+from cortex_plane.domain.tools import OnUncertain, highest_risk
 from cortex_plane.operations import asking, doubts, receipts
 from cortex_plane.operations.judging import (
     Wanted,
@@ -53,6 +54,7 @@ async def _begin(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> bo
     given = await context_of(
         db, actor, call.session_id, None, call.tool, call.input_hash, caused_by=kept.caused_by, acts=True
     )
+    kept = replace(kept, call=replace(call, risk=highest_risk(call.risk, given.known_risk)))
     if call.status is CallStatus.ALLOWED:
         return await _allowed(db, actor, given, kept, draft)
     if call.status is CallStatus.APPROVED:

@@ -23,7 +23,7 @@ from cortex_plane.domain.errors import AlreadyExists, Conflict, CortexError
 from cortex_plane.domain.gates import Ruling
 from cortex_plane.domain.policies import CallFacts, OnDeny, PolicyDecision, Terms
 from cortex_plane.domain.sessions import SessionKind
-from cortex_plane.domain.tools import Risk
+from cortex_plane.domain.tools import Risk, highest_risk
 from cortex_plane.operations import asking, standing_approvals
 from cortex_plane.operations.authorize import Authorization, leaning_on
 from cortex_plane.operations.authorize import authorize as judge
@@ -141,6 +141,12 @@ class Wanted:
             id=call.id, tool=call.tool, digest=call.tool_digest, arguments=canonical(call.arguments),
             input_hash=call.input_hash, read_only=call.read_only, risk=call.risk,
         )  # fmt: skip
+
+    def known(self, given: Context) -> Wanted:
+        """Of the risk that its agent declares and the one that is known of its tool, the higher counts."""
+        if given.known_risk is None:
+            return self
+        return replace(self, risk=highest_risk(self.risk, given.known_risk))
 
     def facts(self, given: Context) -> CallFacts:
         return CallFacts(

@@ -40,7 +40,7 @@ from cortex_plane.domain.resolving import (
     limits_of,
     limits_of_all,
 )
-from cortex_plane.domain.tools import Risk, is_tool_name
+from cortex_plane.domain.tools import Risk, highest_risk, is_tool_name
 from cortex_plane.operations import calls, gates
 from cortex_plane.operations.answers import agent_context
 from cortex_plane.operations.atlas_book import book
@@ -49,7 +49,7 @@ from cortex_plane.operations.judging import Wanted, covered, identity, judged, u
 from cortex_plane.operations.permissions import SLICE, denied_anyway, unasked
 from cortex_plane.operations.rulings import gated
 from cortex_plane.operations.verbs import found, new_id, verb
-from cortex_plane.storage import audit, resolutions
+from cortex_plane.storage import audit, resolutions, tools
 from cortex_plane.storage import calls as external_calls
 from cortex_plane.storage.calls import Context
 from cortex_plane.storage.database import Database
@@ -84,6 +84,7 @@ async def resolve(db: Database, actor: Actor, session_id: UUID, request: Resolut
 async def _resolve(db: Database, actor: Actor, session_id: UUID, request: ResolutionRequest) -> Resolution:
     wanted = _wanted(request)
     given = await agent_context(db, actor, session_id, wanted.tool, wanted.input_hash)
+    wanted = wanted.known(given)
     goal = hashlib.sha256(request.goal.encode()).digest() if request.goal else None
     looked = await gates.of_agent(db, given, inputs=await _new_goal(db, given, request.goal, goal))
     if looked is not None and request.request is not None:
@@ -161,14 +162,18 @@ async def _about_all(
             hint="Name the one that you want to know about in `action`.",
         )
     ruled, answers = [], []
-    for number, action in enumerate(list(named)[:MAX_ACTIONS]):
+    actions = list(named)[:MAX_ACTIONS]
+    async with db.transaction(given.org_id) as tx:
+        known = await tools.known_risks(tx, actions)
+    for number, action in enumerate(actions):
         if number % SLICE == SLICE - 1:
             await asyncio.sleep(0)
-        wanted = replace(_wanted(ResolutionRequest(risk=risk)), tool=action)
+        own = highest_risk(risk, known.get(action))
+        wanted = replace(_wanted(ResolutionRequest(risk=own)), tool=action)
         if looked is None:
-            answers.append(answered(action, (await judged(db, given, wanted)).decision, None, risk))
+            answers.append(answered(action, (await judged(db, given, wanted)).decision, None, own))
             continue
-        call = GatedCall(action=action, arguments={}, input_hash="", risk=risk)
+        call = GatedCall(action=action, arguments={}, input_hash="", risk=own)
         ruling = looked.unloaded(call) or judge(looked.atlases, looked.state, call, given.at, looking=True)
         decision = (await judged(db, given, wanted, ruling)).decision
         answers.append(await _told(db, given, looked, wanted, call, ruling, decision))
