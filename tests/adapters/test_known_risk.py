@@ -117,7 +117,12 @@ async def test_resolutions_permissions_explanations_and_simulations_know_the_ris
         )
     (shown,) = (await permissions(http, world.service, session))["actions"]
     assert (shown["verdict"], shown["risk"]) == ("deny", "critical")
-    what: dict[str, Any] = {"agent": "deployer", "tool": "pay.send", "risk": "low", "session_kind": "external"}
+    what: dict[str, Any] = {
+        "agent": "deployer",
+        "tool": "pay.send",
+        "risk": "low",
+        "session_kind": "external",
+    }
     explained = await post(http, world.admin, "/v1/policies/explain", **what)
     assert explained["risk"] == "critical"
     rules = RULES.replace("effect: deny", "effect: requires_approval")

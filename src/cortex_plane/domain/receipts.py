@@ -38,6 +38,8 @@ _STANDING = {
     "id": str, "tool": str, "digest": str, "input_hash": _OR_NOTHING, "condition": _OR_NOTHING, "max_calls": _NUMBER,
     "expires_at": str,
 }  # fmt: skip
+_POLICY = {"rule": str, "version": str, "file_digest": _OR_NOTHING}
+"""Receipts of earlier releases do not say whether whoever shaped the call was allowed to approve it."""
 SHAPE: dict[str, Any] = {
     "format": str,
     "version": int,
@@ -51,7 +53,7 @@ SHAPE: dict[str, Any] = {
     "tool": {"name": str, "digest": _OR_NOTHING},
     "arguments": {"digest": str, "original_digest": _OR_NOTHING},
     "calls": [str],
-    "policy": {"rule": str, "version": str, "file_digest": _OR_NOTHING},
+    "policy": (_POLICY | {"self_approval": bool}, _POLICY),
     "card": {"digest": str},
     "decision": str,
     "by": _PERSON,
@@ -180,6 +182,7 @@ class Decided:
     policy_version: str
     policy_digest: str | None
     required_clearance: int
+    self_approval: bool
     requested_at: datetime
     decided_at: datetime
     expires_at: datetime | None
@@ -220,6 +223,7 @@ def receipt_body(
                 "rule": decided.rule,
                 "version": decided.policy_version,
                 "file_digest": decided.policy_digest,
+                "self_approval": decided.self_approval,
             },
             "card": {"digest": card_digest(decided)},
             "decision": decision.value,

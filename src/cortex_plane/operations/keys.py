@@ -41,7 +41,10 @@ async def create(db: Database, actor: Actor, draft: KeyDraft, once: Once | None 
                 found(await members.get(tx, draft.member_id), "member")
             kind = KeyKind.PERSON if draft.member_id else KeyKind.SERVICE
             roles = [*(draft.roles or [])]
-            await keys.insert(tx, id, draft.name, kind, draft.member_id, roles, secret, draft.expires_in_days)
+            await keys.insert(
+                tx, id, draft.name, kind, draft.member_id, roles, secret, draft.expires_in_days,
+                made_by=actor.identity,
+            )  # fmt: skip
             await audit.append_to_org(
                 tx,
                 Fact.of(

@@ -45,7 +45,7 @@ from cortex_plane.operations import calls, gates
 from cortex_plane.operations.answers import agent_context
 from cortex_plane.operations.atlas_book import book
 from cortex_plane.operations.gates import Gates
-from cortex_plane.operations.judging import Wanted, covered, identity, judged, unless_overtaken
+from cortex_plane.operations.judging import Wanted, covered, judged, unless_overtaken
 from cortex_plane.operations.permissions import SLICE, denied_anyway, unasked
 from cortex_plane.operations.rulings import gated
 from cortex_plane.operations.verbs import found, new_id, verb
@@ -202,7 +202,7 @@ async def _write(
                 code="too_many_resolutions",
                 hint="Execute under one of them, wait until some expire, or resolve with a shorter `ttl_seconds`.",
             )
-        await resolutions.insert(tx, by_reference(made), identity(actor), goal, asked, pins, given.at)
+        await resolutions.insert(tx, by_reference(made), actor.identity, goal, asked, pins, given.at)
         if looked is None:
             await audit.append_to_session(tx, given.session_id, [fact])
         else:
@@ -213,7 +213,7 @@ async def _write(
 @verb(Permission.JOB_READ)
 async def get(db: Database, actor: Actor, id: UUID) -> Resolution:
     """As it was given: for whoever asked, and for those who see the whole org."""
-    kept = await _kept(db, actor, id, None if actor.sees is None else identity(actor))
+    kept = await _kept(db, actor, id, None if actor.sees is None else actor.identity)
     answer = found(kept.answer, "resolution")
     return in_full(await book.at(db, actor.org_id, kept.atlases), answer) if kept.atlases else answer
 
@@ -229,7 +229,7 @@ async def _kept(db: Database, actor: Actor, id: UUID, asker: UUID | None) -> Kep
 @verb(Permission.JOB_SUBMIT)
 async def execute(db: Database, actor: Actor, id: UUID, draft: CallDraft) -> ExternalCall:
     """Ask for a call that the resolution covers, and begin it where that is allowed: only then is anything used up."""
-    kept = await _kept(db, actor, id, identity(actor))
+    kept = await _kept(db, actor, id, actor.identity)
 
     async def check(db: Database, given: Context, wanted: Wanted) -> None:
         if given.earlier is not None:
@@ -293,7 +293,7 @@ def _not_covered(kept: Kept, wanted: Wanted) -> str | None:
 @verb(Permission.JOB_SUBMIT)
 async def report(db: Database, actor: Actor, id: UUID, draft: ReportDraft) -> OutcomeReceipt:
     """What became of a call that was executed under it. That counts also after it expired: it happened."""
-    kept = await _kept(db, actor, id, identity(actor))
+    kept = await _kept(db, actor, id, actor.identity)
     async with db.transaction(actor.org_id) as tx:
         under = await resolutions.under(tx, draft.call)
     if under != kept.id:

@@ -61,7 +61,7 @@ class Context:
     at: datetime
     """When all of this was so."""
     askers: list[UUID] = field(default_factory=list)
-    """The people who ask, besides who opened the session: they caused it too."""
+    """The identities that ask, besides who opened the session: they caused it too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

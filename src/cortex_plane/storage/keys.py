@@ -45,11 +45,13 @@ async def insert(
     secret: str,
     expires_in_days: int | None,
     *,
+    made_by: UUID | None = None,
     platform: bool = False,
 ) -> Key:
+    """``made_by``: the identity that makes it. Whoever is behind it owns the key."""
     (row,) = await tx.rows(
         queries.insert, tx.org, id, name, kind, member_id, roles, platform, digest(secret), secret[-4:],
-        expires_in_days,
+        expires_in_days, made_by,
     )  # fmt: skip
     return parse(Key, row)
 

@@ -57,7 +57,7 @@ async def version(tx: Transaction, app: str, name: str, digest: str) -> ToolVers
 async def known_risks(tx: Transaction, names: Sequence[str]) -> dict[str, Risk]:
     """Of those that somebody published: the highest risk, in any app, with what a steward of the org confirmed."""
     rows = await tx.rows(queries.known_risks, tx.org, list(names))
-    return {row["name"]: Risk(row["risk"]) for row in rows if row["risk"] is not None}
+    return {row["name"]: Risk(row["risk"]) for row in rows}
 
 
 async def newest(tx: Transaction, app: str, name: str) -> ToolVersion | None:

@@ -1,5 +1,6 @@
 insert into api_key (
-  org_id, id, name, kind, user_account_id, roles, platform, secret_hash, last_characters, expires_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, plane_now() + make_interval(days => $10::integer))
+  org_id, id, name, kind, user_account_id, roles, platform, secret_hash, last_characters, expires_at, owner_id)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, plane_now() + make_interval(days => $10::integer),
+  person_behind($1, $11))
 returning id, name, kind, user_account_id as member_id, roles, platform, last_characters, expires_at, revoked_at,
   last_used_at, created_at
