@@ -159,7 +159,7 @@ def decided(**changes: Any) -> Decided:
         "arguments": {"version": "2.0"}, "input_hash": "b" * 64, "original_hash": "c" * 64, "invocations": 2,
         "risk": "high", "action_summary": "shipper wants to call ship", "action": "Ship it", "details": {"n": 1},
         "agent_says": "I ship.", "asked_for": "go", "question": None, "rule": "org:ask", "policy_version": "4.1",
-        "policy_digest": "d" * 64, "required_clearance": 2, "requested_at": START,
+        "policy_digest": "d" * 64, "required_clearance": 2, "self_approval": False, "requested_at": START,
         "decided_at": START + timedelta(minutes=5), "expires_at": START + timedelta(hours=1),
         "votes": [CastVote(member_id=UUID(int=51), member="Ada", decision=Choice.APPROVED, channel=Channel.API, at=START)],
         "delegations": [

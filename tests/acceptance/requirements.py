@@ -631,6 +631,13 @@ REQUIREMENTS = [
     _R("D.354", "Of very many globs and keywords those that match are found without looking at the others, as people read them."),
     _R("D.355", "A machine of boundaries, answers, forgeries, calls and approvals in any order: no gated call is allowed without its"
        " gates, no deny is overridden, the state survives its row, and evaluation is deterministic."),
+    _R("D.440", "Of the risk that a caller declares and the one that is published or confirmed of the tool the higher counts: for calls"
+       " from elsewhere, guards, gates, resolutions, permissions, explanations and simulations."),
+    _R("D.441", "Causes of a call are all who shaped it: submitter and resubmitter, authors of messages, signals, context, agent"
+       " version, reasons and answers that it has read, and owners of service keys; where self-approval is off none of them approves it."),
+    _R("D.442", "Causes join with calls and stay out of what joins them; where nobody is left the request fails at once and names whom it"
+       " excluded and why; card and receipt say that self-approval is allowed; what has no id excludes nobody, and the card says so."),
+    _R("D.443", "Whoever edits a request is a cause of it: their yes is void, also one given before, and it stays open for the others."),
     _R("D.356", "Scenarios play a session under an atlas event by event and tell each difference from what is expected."),
     _R("D.357", "Scenario files are read strictly: every fault with its line, and any tree is read or refused."),
     _R("D.358", "`cortex atlas test` plays scenarios without a plane, with a readable report, JSON and exit codes."),

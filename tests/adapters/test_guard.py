@@ -23,11 +23,13 @@ from cortex_plane.domain.approvals import ApprovalStatus, Channel, Choice, Decis
 from cortex_plane.domain.calls import CallShown
 from cortex_plane.domain.effects import CallStatus
 from cortex_plane.domain.errors import Conflict, InvalidInput, Unauthenticated, Unavailable
+from cortex_plane.domain.tools import Risk
 from cortex_plane.operations import approvals, calls
 from tests.adapters.apart import Apart, beside
 from tests.conftest import Urls
 from tests.guards import left_behind_ended
-from tests.people import World
+from tests.people import World, apply_policies
+from tests.tool_confirmations import offered, publish
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -414,3 +416,17 @@ def test_a_name_is_made_from_module_and_function() -> None:
 
     assert default_name(_script) == "test_guard._script"
     assert default_name(Refund).startswith("test_guard.test_a_name")
+
+
+@pytest.mark.proves("D.440")
+async def test_a_guard_cannot_choose_its_risk(plane: Client, world: World) -> None:
+    rules = 'policies: [{name: no, target: "*", effect: deny, when: risk == "critical"}, {name: all, target: "*", effect: allow}]'
+    await apply_policies(world.db, world.admin.actor, rules)
+    await publish(world.db, offered("pay.send", app="bank", risk=Risk.CRITICAL, server=None))
+
+    @plane.guard("pay.send", agent="deployer", risk="low")
+    async def pay(cents: int) -> int:
+        raise AssertionError("it ran")
+
+    with pytest.raises(Denied, match="org:no"):
+        await pay(500)

@@ -89,11 +89,15 @@ async def test_whoever_joins_two_requests_and_whoever_decides_one_do_not_block_e
     async with strict.db.transaction(strict.org_id) as tx:
         attempt = await stored.lock_attempt(tx, given.job_id, worker, given.epoch, joining.number, 0)
         assert attempt is not None
-        assert await stored.joinable(tx, attempt["session_id"], attempt["causes"], requests[0]) == asked[0].id
+        joins = await stored.joinable(tx, attempt["session_id"], requests[0])
+        assert joins is not None
+        assert joins["id"] == asked[0].id
         deciding = asyncio.create_task(decide(strict, asked[decided]))
         assert await _blocks(admin, deciding)
         # Had the decision the second one already, this would wait for it, and it for us.
-        assert await stored.joinable(tx, attempt["session_id"], attempt["causes"], requests[1]) == asked[1].id
+        joins = await stored.joinable(tx, attempt["session_id"], requests[1])
+        assert joins is not None
+        assert joins["id"] == asked[1].id
     assert (await deciding).result is RecordResult.OK
     await admin.execute("select pg_stat_force_next_flush()")
     deadlocks = "select deadlocks from pg_stat_database where datname = current_database()"

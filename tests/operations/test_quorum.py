@@ -96,18 +96,23 @@ async def test_roles_are_counted_and_one_person_is_one_vote(strict: World) -> No
 @pytest.mark.proves("D.191")
 async def test_an_edit_makes_earlier_votes_void_and_runs_as_edited(strict: World) -> None:
     bea, cal = await two(strict)
+    dan = await strict.person(Role.APPROVER, name="Dan")
     shipping = Shipping()
     id, (asked,) = await waiting(strict, shipping, after=[turn(text="Done.")])
     await decide(strict, asked, by=bea)
     edited = await decide(strict, asked, by=cal, arguments={"version": "2.0", "to": "staging"})
-    assert (edited.approval.status, edited.approval.votes_for) == (ApprovalStatus.PENDING, 1)
+    assert (edited.approval.status, edited.approval.votes_for) == (ApprovalStatus.PENDING, 0)
     assert edited.approval.version == asked.version + 1
     assert edited.approval.original_arguments == {"version": "1.0"}
     with pytest.raises(CortexError) as stale:
         await decide(strict, asked, by=bea)
     assert stale.value.code == "approval_changed"
     now = await shown(strict, asked.id)
-    assert (await decide(strict, now, by=bea)).approval.status is ApprovalStatus.APPROVED
+    with pytest.raises(CortexError) as own:
+        await decide(strict, now, by=cal)
+    assert own.value.code == "self_approval", "whoever edited it shaped it"
+    assert (await decide(strict, now, by=bea)).approval.votes_for == 1
+    assert (await decide(strict, now, by=dan)).approval.status is ApprovalStatus.APPROVED
     async with working(strict.db, shipping.app):
         assert (await ended(strict, id)).status is JobStatus.COMPLETED
     assert shipping.shipped == ["2.0 to staging"]

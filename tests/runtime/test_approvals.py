@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import asyncpg
@@ -575,6 +576,7 @@ FOUR_EYES = "policies: [{name: four-eyes, target: ship, effect: requires_approva
 
 async def test_a_join_does_not_step_around_the_self_rule(strict: World) -> None:
     bea = await strict.person(Role.ADMIN, name="Bea")
+    cal = await strict.person(Role.ADMIN, name="Cal")
     await apply_policies(strict.db, strict.admin.actor, FOUR_EYES)
     shipping = Shipping()
     first, (asked,) = await waiting(strict, shipping)
@@ -583,16 +585,43 @@ async def test_a_join_does_not_step_around_the_self_rule(strict: World) -> None:
     second = (await jobs.submit(strict.db, bea.actor, draft)).id
     async with working(strict.db, shipping.app):
         await until(strict, second, W)
-    (hers,) = await pending(strict, second)
-    assert hers.id != asked.id
-    with pytest.raises(Forbidden) as refused:
-        await decide(strict, hers, by=bea)
-    assert refused.value.code == "self_approval"
-    await decide(strict, asked, by=bea)
+    (both,) = await pending(strict, first)
+    assert (both.id, both.invocations) == (asked.id, 2)
+    assert {cause.name: cause.why for cause in both.caused if cause.why.startswith("submitted")} == {
+        "Ada": "submitted the job",
+        "Bea": "submitted the job",
+    }
+    for person in (bea, strict.admin):
+        with pytest.raises(Forbidden) as refused:
+            await decide(strict, both, by=person)
+        assert refused.value.code == "self_approval"
+    await decide(strict, both, by=cal)
+
+
+@pytest.mark.proves("D.442")
+async def test_calls_that_together_leave_nobody_to_decide_are_asked_apart(strict: World) -> None:
+    bea = await strict.person(Role.ADMIN, name="Bea")
+    cal = await strict.person(Role.ADMIN, name="Cal")
+    await apply_policies(strict.db, strict.admin.actor, FOUR_EYES)
+    shipping = Shipping()
+    await make_agent(replace(strict, admin=cal), [turn(ship(), text="I ship.")], slug="shipper")
+    draft = JobDraft(agent="shipper", payload={"text": "go"})
+    first = await jobs.submit(strict.db, strict.admin.actor, draft)
+    second = await jobs.submit(strict.db, bea.actor, replace(draft, session_id=first.session_id))
+    async with working(strict.db, shipping.app):
+        await until(strict, first.id, W)
+        await until(strict, second.id, W)
+    (adas,), (beas,) = await pending(strict, first.id), await pending(strict, second.id)
+    assert adas.id != beas.id
+    with pytest.raises(Forbidden):
+        await decide(strict, beas, by=bea)
+    await decide(strict, beas)
+    await decide(strict, adas, by=bea)
 
 
 async def test_whoever_spoke_to_the_job_did_ask_for_it(strict: World) -> None:
     bea = await strict.person(Role.ADMIN, name="Bea")
+    cal = await strict.person(Role.ADMIN, name="Cal")
     await apply_policies(strict.db, strict.admin.actor, FOUR_EYES)
     agent = await make_agent(strict, [turn(ship())], slug="chatting")
     inbound = InboundMessage(external_user_id="guest-1", agent=agent.slug, text="hello")
@@ -602,7 +631,8 @@ async def test_whoever_spoke_to_the_job_did_ask_for_it(strict: World) -> None:
     async with working(strict.db, shipping.app):
         await until(strict, told.job_id, W)
     (asked,) = await pending(strict, told.job_id)
-    with pytest.raises(Forbidden) as refused:
-        await decide(strict, asked, by=bea)
-    assert refused.value.code == "self_approval"
-    await decide(strict, asked)
+    for person, why in ((bea, "message"), (strict.admin, "version 1 of the agent")):
+        with pytest.raises(Forbidden, match=why) as refused:
+            await decide(strict, asked, by=person)
+        assert refused.value.code == "self_approval"
+    await decide(strict, asked, by=cal)

@@ -391,7 +391,7 @@ begin
     select r.id, r.kind, r.version, r.session_id, r.job_id, r.agent_id, r.tool_name, r.tool_digest, r.target, r.arguments,
       encode(r.input_hash, 'hex') as input_hash, encode(r.original_hash, 'hex') as original_hash, r.invocations, r.risk,
       r.action_summary, r.action, r.details, r.agent_says, r.asked_for, r.question, r.rule, r.policy_version,
-      r.required_clearance, r.requested_at, r.resolved_at as decided_at, plane_now() as now,
+      r.required_clearance, r.self_approval, r.requested_at, r.resolved_at as decided_at, plane_now() as now,
       (select p.digest from policy_version p
         where p.org_id = p_org and p.version = split_part(r.policy_version, '.', 1)::bigint) as policy_digest,
       (select max(g.expires_at) from approval_grant g where g.org_id = p_org and g.approval_id = r.id) as expires_at,
@@ -507,6 +507,7 @@ CREATE TABLE public.approval_request (
     standing boolean DEFAULT false NOT NULL,
     action text,
     details jsonb,
+    caused jsonb DEFAULT '[]'::jsonb NOT NULL,
     CONSTRAINT chk_approval_request_deadline CHECK (((kind <> 'call'::text) OR ((deadline IS NOT NULL) AND ((status = 'pending'::text) = (next_action_at IS NOT NULL))))),
     CONSTRAINT chk_approval_request_decider CHECK (((status <> ALL (ARRAY['approved'::text, 'denied'::text])) OR (resolved_by_name IS NOT NULL))),
     CONSTRAINT chk_approval_request_end CHECK (((status = 'pending'::text) = (resolved_at IS NULL))),
@@ -776,7 +777,64 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.call_context(p_org uuid, p_session uuid, p_sees uuid, p_key text, p_tool text, p_input_hash bytea, p_acts boolean, p_caller uuid, p_person uuid) RETURNS TABLE(job_id uuid, agent_id uuid, agent text, teams uuid[], kind text, skill_config jsonb, request_policies jsonb, policies text, earlier uuid, turned_down boolean, bound jsonb, at timestamp with time zone)
+CREATE FUNCTION public.call_causes(p_org uuid, p_job uuid, p_read_to bigint, p_askers uuid[]) RETURNS TABLE(causes uuid[], caused jsonb)
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  with recursive chain as (
+    select j.id, j.resubmitted_from, coalesce(j.submitted_by, j.caused_by) as identity, j.caused_by from job j
+    where j.org_id = p_org and j.id = p_job
+    union all
+    select o.id, o.resubmitted_from, coalesce(o.submitted_by, o.caused_by), o.caused_by
+    from chain c join job o on o.org_id = p_org and o.id = c.resubmitted_from)
+  , shaped (identity, why, name) as (
+    select c.identity, case when c.resubmitted_from is null then 'submitted the job' else 'submitted the job again' end, null::text
+    from chain c where c.identity is not null
+    union all
+    select c.caused_by, 'submitted the job', null from chain c where c.caused_by is not null
+    union all
+    (select distinct i.identity, 'wrote or brought a message that it has read', null
+    from job j
+    join message m on m.org_id = p_org and m.session_id = j.session_id and m.role = 'user'
+      and (j.kind = 'task' or m.seq <= p_read_to)
+    cross join lateral (values (m.author_id), (m.key_id)) i (identity)
+    where j.org_id = p_org and j.id = p_job and j.kind <> 'external' and i.identity is not null)
+    union all
+    select w.sender_id, format('sent the signal %s', w.name), null from job_wait w
+    where w.org_id = p_org and w.job_id = p_job and w.arrived_at is not null
+    union all
+    select v.created_by_id, format('wrote version %s of the agent', v.version), v.created_by
+    from job j join agent_version v on v.org_id = p_org and v.agent_id = j.agent_id and v.version = j.agent_version
+    where j.org_id = p_org and j.id = p_job
+    union all
+    select r.resolved_by, case r.kind when 'call' then 'gave a reason that it has read' else 'answered whether a call happened' end,
+      r.resolved_by_name
+    from approval_invocation i join approval_request r on r.org_id = p_org and r.id = i.approval_id
+    where i.org_id = p_org and i.job_id = p_job and r.resolved_by_name is not null
+      and case r.kind when 'call' then r.status = 'denied' and r.on_deny = 'continue' and r.resolution_reason is not null
+        else r.status in ('approved', 'denied') end
+    union all
+    select e.actor_member_id, 'edited the arguments of a call', e.actor
+    from approval_invocation i join approval_event e on e.org_id = p_org and e.approval_id = i.approval_id
+    where i.org_id = p_org and i.job_id = p_job and e.event_type = 'edited'
+    union all
+    select c.identity, 'wrote the context of the session', null
+    from job j join session s on s.org_id = p_org and s.id = j.session_id cross join lateral unnest(s.context_by) c (identity)
+    where j.org_id = p_org and j.id = p_job
+    union all
+    select a.identity, 'asked for the call', null from unnest(p_askers) a (identity))
+  , behind as materialized (
+    select s.why, s.name, person_behind(p_org, s.identity) as id from shaped s)
+  , named as (
+    select distinct on (b.id, b.why) b.id, b.why,
+      coalesce((select u.display_name from user_account u where u.org_id = p_org and u.id = b.id), b.name) as name
+    from behind b order by b.id, b.why)
+  select coalesce(array_agg(distinct n.id) filter (where n.id is not null), '{}'),
+    coalesce(jsonb_agg(jsonb_build_object('member_id', n.id, 'name', n.name, 'why', n.why) order by n.name, n.why), '[]')
+  from named n
+$$;
+
+CREATE FUNCTION public.call_context(p_org uuid, p_session uuid, p_sees uuid, p_key text, p_tool text, p_input_hash bytea, p_acts boolean, p_caller uuid, p_person uuid) RETURNS TABLE(job_id uuid, agent_id uuid, agent text, teams uuid[], kind text, skill_config jsonb, request_policies jsonb, policies text, earlier uuid, turned_down boolean, bound jsonb, known_risk text, at timestamp with time zone)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -798,7 +856,7 @@ begin
         where c.org_id = p_org and c.job_id = j.id and c.tool_name = p_tool and c.input_hash = p_input_hash
           and c.status = 'rejected' and c.settled_by in ('denied', 'expired')),
       case when exists (select from session_atlas b where b.org_id = p_org and b.session_id = s.id)
-        then session_bound(p_org, s.id) end, plane_now()
+        then session_bound(p_org, s.id) end, known_risk(p_org, p_tool), plane_now()
     from session s
     join agent a on a.org_id = s.org_id and a.id = s.agent_id
     join team t on t.org_id = a.org_id and t.id = a.team_id
@@ -1040,6 +1098,8 @@ begin
       else coalesce(r.original_arguments, r.arguments) end,
     original_hash = case when p_arguments is null then r.original_hash else coalesce(r.original_hash, r.input_hash) end,
     arguments = coalesce(p_arguments::jsonb, r.arguments), input_hash = coalesce(p_input_hash, r.input_hash),
+    causes = case when p_arguments is null or p_member = any (r.causes) then r.causes else r.causes || p_member end,
+    caused = case when p_arguments is null then r.caused else merge_caused(r.caused, edited_by(p_member, p_name)) end,
     next_action_at = null, resolved_at = at, resolved_by = p_member, resolved_by_name = p_name,
     resolution_reason = p_reason, resolved_via = p_channel
   where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.version = p_seen
@@ -1207,6 +1267,7 @@ CREATE TABLE public.session (
     held_at timestamp with time zone,
     hold_reason text,
     idle_check_at timestamp with time zone,
+    context_by uuid[] DEFAULT '{}'::uuid[] NOT NULL,
     CONSTRAINT chk_session_conversation_has_person CHECK (((kind <> 'conversation'::text) OR (user_account_id IS NOT NULL))),
     CONSTRAINT chk_session_kind CHECK ((kind = ANY (ARRAY['conversation'::text, 'programmatic'::text, 'external'::text]))),
     CONSTRAINT chk_session_status CHECK ((status = ANY (ARRAY['CREATED'::text, 'ACTIVE'::text, 'PAUSED'::text, 'TERMINATED'::text])))
@@ -1214,7 +1275,7 @@ CREATE TABLE public.session (
 
 ALTER TABLE ONLY public.session FORCE ROW LEVEL SECURITY;
 
-CREATE FUNCTION public.deliver_message(p_org uuid, p_session public.session, p_text text, p_author uuid, p_mapping uuid, p_job uuid, actions text[], bodies bytea[], job_body bytea, active_body bytea, OUT message_seq bigint, OUT job_id uuid, OUT created_job boolean) RETURNS record
+CREATE FUNCTION public.deliver_message(p_org uuid, p_session public.session, p_text text, p_author uuid, p_mapping uuid, p_key uuid, p_job uuid, actions text[], bodies bytea[], job_body bytea, active_body bytea, OUT message_seq bigint, OUT job_id uuid, OUT created_job boolean) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -1250,8 +1311,8 @@ begin
     bodies := bodies || job_body;
     event_types := event_types || 'status'::text;
   end if;
-  insert into message (org_id, session_id, seq, role, text, author_id, channel_mapping_id)
-  values (p_org, p_session.id, message_seq, 'user', p_text, p_author, p_mapping);
+  insert into message (org_id, session_id, seq, role, text, author_id, channel_mapping_id, key_id)
+  values (p_org, p_session.id, message_seq, 'user', p_text, p_author, p_mapping, p_key);
   event_jobs := array[job_id, job_id];
   event_data := array[
     jsonb_build_object('seq', message_seq, 'role', 'user'), jsonb_build_object('status', 'PENDING')];
@@ -1277,6 +1338,11 @@ begin
     select from text_chunk c where c.org_id = p_org and c.job_id = p_job and c.step_index = p_step);
 end
 $$;
+
+CREATE FUNCTION public.edited_by(p_member uuid, p_name text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'public', 'pg_temp'
+    RETURN jsonb_build_array(jsonb_build_object('member_id', p_member, 'name', p_name, 'why', 'edited the arguments'));
 
 CREATE FUNCTION public.end_doubt(p_org uuid, p_call uuid, p_reason text) RETURNS uuid
     LANGUAGE plpgsql
@@ -1691,7 +1757,7 @@ declare
   at timestamptz := plane_now();
   told record;
 begin
-  update job_wait w set signal_id = s.id, payload = s.payload, arrived_at = at
+  update job_wait w set signal_id = s.id, payload = s.payload, sender_id = s.sender_id, arrived_at = at
   from signal s, unnest(p_jobs, p_entries) g (job_id, entry)
   where s.org_id = p_org and s.id = p_id
     and w.org_id = p_org and w.job_id = g.job_id and w.entry = g.entry and w.arrived_at is null;
@@ -1838,7 +1904,7 @@ begin
   end loop;
 
   delivered := deliver_message(
-    p_org, the_session, p_text, known_account, known_mapping, p_job,
+    p_org, the_session, p_text, known_account, known_mapping, p_caller, p_job,
     actions || 'message_received'::text, bodies || p_message_body, p_job_body, p_active_body);
   -- Whose key brought it says nothing about the person who wrote it.
   if exists (select from session_atlas b where b.org_id = p_org and b.session_id = the_session.id) then
@@ -2099,6 +2165,19 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.known_risk(p_org uuid, p_tool text) RETURNS text
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select (array['low', 'medium', 'high', 'critical'])[
+    max(array_position(array['low', 'medium', 'high', 'critical'], coalesce(c.risk, v.risk)))]
+  from (
+    select distinct on (t.app) t.app, t.name, t.digest, t.risk from tool_version t
+    where t.name = p_tool order by t.app, t.published_at desc) v
+  left join tool_confirmation c on c.org_id = p_org and c.app = v.app and c.tool_name = v.name and c.digest = v.digest
+    and c.revoked_at is null
+$$;
+
 CREATE FUNCTION public.list_orgs(p_before timestamp with time zone, p_before_id uuid, p_limit integer) RETURNS TABLE(id uuid, slug text, name text, settings jsonb, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -2170,6 +2249,7 @@ END) STORED NOT NULL,
     result jsonb,
     policies jsonb,
     caused_by uuid,
+    submitted_by uuid,
     CONSTRAINT chk_job_checkpoint_is_signed CHECK (((checkpoint IS NULL) = (checkpoint_mac IS NULL))),
     CONSTRAINT chk_job_external CHECK (((kind <> 'external'::text) OR ((worker_id IS NULL) AND (runnable_at IS NULL)))),
     CONSTRAINT chk_job_failed_has_error CHECK (((status <> 'FAILED'::text) OR (error_message IS NOT NULL))),
@@ -2290,6 +2370,14 @@ begin
   perform lock_signals(p_org, array_agg(w.name), array_agg(w.key))
   from jsonb_to_recordset(p_waits) w (name text, key text);
 end
+$$;
+
+CREATE FUNCTION public.merge_caused(p_one jsonb, p_other jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select coalesce(jsonb_agg(c.cause order by c.cause ->> 'name', c.cause ->> 'why'), '[]')
+  from (select distinct e as cause from jsonb_array_elements(p_one || p_other) e) c
 $$;
 
 CREATE FUNCTION public.more_waiters(p_org uuid, p_id uuid, p_limit integer) RETURNS TABLE(waits jsonb, more boolean)
@@ -2545,6 +2633,15 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.person_behind(p_org uuid, p_identity uuid) RETURNS uuid
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select coalesce(
+    (select u.id from user_account u where u.org_id = p_org and u.id = p_identity),
+    (select coalesce(k.user_account_id, k.owner_id) from api_key k where k.org_id = p_org and k.id = p_identity))
+$$;
+
 CREATE FUNCTION public.platform_policy_changed() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -2604,7 +2701,7 @@ begin
     update session s set title = p_title, revision = s.revision + 1 where s.org_id = p_org and s.id = p_session;
   end if;
   delivered := deliver_message(
-    p_org, the_session, p_text, p_author, null, p_job, array['message_received'], array[p_message_body],
+    p_org, the_session, p_text, p_author, null, case when p_author is null then p_caller end, p_job, array['message_received'], array[p_message_body],
     p_job_body, p_active_body);
   if exists (select from session_atlas b where b.org_id = p_org and b.session_id = p_session) then
     perform require_atlas_access(p_org, p_session, p_caller, p_author);
@@ -3062,7 +3159,7 @@ begin
   from jsonb_to_recordset(p_waits) w (entry text, name text, key text)
   on conflict on constraint job_wait_pkey do nothing;
   with heard as (
-    update job_wait w set signal_id = s.id, payload = s.payload, arrived_at = p_now
+    update job_wait w set signal_id = s.id, payload = s.payload, sender_id = s.sender_id, arrived_at = p_now
     from signal s
     where w.org_id = p_org and w.job_id = p_job and w.arrived_at is null
       and s.org_id = p_org and s.name = w.name and s.key = w.key
@@ -3556,7 +3653,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.vote_approval(p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_arguments text, p_input_hash bytea, p_member uuid, p_name text, p_reason text, p_channel text, p_key text, p_events jsonb, p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[]) RETURNS void
+CREATE FUNCTION public.vote_approval(p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_arguments text, p_input_hash bytea, p_member uuid, p_name text, p_reason text, p_channel text, p_key text, p_events jsonb, p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_counts boolean) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -3569,7 +3666,9 @@ begin
     original_arguments = case when p_arguments is null then r.original_arguments
       else coalesce(r.original_arguments, r.arguments) end,
     original_hash = case when p_arguments is null then r.original_hash else coalesce(r.original_hash, r.input_hash) end,
-    arguments = coalesce(p_arguments::jsonb, r.arguments), input_hash = coalesce(p_input_hash, r.input_hash)
+    arguments = coalesce(p_arguments::jsonb, r.arguments), input_hash = coalesce(p_input_hash, r.input_hash),
+    causes = case when p_arguments is null or p_member = any (r.causes) then r.causes else r.causes || p_member end,
+    caused = case when p_arguments is null then r.caused else merge_caused(r.caused, edited_by(p_member, p_name)) end
   where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.version = p_seen
   returning * into the_approval;
   if not found then
@@ -3580,8 +3679,10 @@ begin
     from approval_invocation i
     where i.org_id = p_org and i.approval_id = p_approval and c.org_id = p_org and c.id = i.call_id and c.status = 'awaiting';
   end if;
-  insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at)
-  values (p_org, p_approval, p_version, p_member, p_name, 'approved', p_reason, p_channel, at);
+  if p_counts then
+    insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at)
+    values (p_org, p_approval, p_version, p_member, p_name, 'approved', p_reason, p_channel, at);
+  end if;
   insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, idempotency_key, payload,
     created_at)
   select p_org, p_approval, e.type, p_channel, p_member, p_name, case when e.keyed then p_key end, coalesce(e.payload, '{}'), at
@@ -3616,7 +3717,8 @@ CREATE TABLE public.agent_version (
     skill_config jsonb DEFAULT '{}'::jsonb NOT NULL,
     resource_limits jsonb DEFAULT '{}'::jsonb NOT NULL,
     created_by text NOT NULL,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    created_by_id uuid
 );
 
 ALTER TABLE ONLY public.agent_version FORCE ROW LEVEL SECURITY;
@@ -3636,6 +3738,7 @@ CREATE TABLE public.api_key (
     last_used_at timestamp with time zone,
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     made_with uuid,
+    owner_id uuid,
     CONSTRAINT chk_api_key_hash CHECK ((length(secret_hash) = 32)),
     CONSTRAINT chk_api_key_kind CHECK ((((kind = 'person'::text) AND (user_account_id IS NOT NULL) AND (roles = '{}'::text[])) OR ((kind = 'service'::text) AND (user_account_id IS NULL) AND (cardinality(roles) > 0)))),
     CONSTRAINT chk_api_key_roles CHECK ((roles <@ ARRAY['admin'::text, 'steward'::text, 'operator'::text, 'approver'::text, 'member'::text, 'guest'::text]))
@@ -3770,6 +3873,7 @@ CREATE VIEW public.approval_shown WITH (security_invoker='true') AS
     r.owner_id,
     r.caused_by,
     r.causes,
+    r.caused,
     r.escalation_level,
     r.channels_dispatched,
     r.requested_at,
@@ -4078,6 +4182,7 @@ CREATE TABLE public.job_wait (
     signal_id uuid,
     payload jsonb,
     arrived_at timestamp with time zone,
+    sender_id uuid,
     CONSTRAINT chk_job_wait_arrived CHECK ((((arrived_at IS NULL) = (payload IS NULL)) AND ((arrived_at IS NOT NULL) OR (signal_id IS NULL)))),
     CONSTRAINT chk_job_wait_entry CHECK (((length(entry) >= 1) AND (length(entry) <= 1000))),
     CONSTRAINT chk_job_wait_key CHECK (((length(key) >= 1) AND (length(key) <= 255))),
@@ -4216,6 +4321,7 @@ CREATE TABLE public.message (
     channel_mapping_id uuid,
     job_id uuid,
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    key_id uuid,
     CONSTRAINT chk_message_role CHECK ((role = ANY (ARRAY['user'::text, 'assistant'::text, 'system'::text, 'tool'::text])))
 );
 
@@ -5040,6 +5146,7 @@ CREATE INDEX idx_api_key_account ON public.api_key USING btree (org_id, user_acc
 CREATE INDEX idx_api_key_list ON public.api_key USING btree (org_id, created_at DESC, id DESC);
 
 CREATE INDEX idx_api_key_made_with ON public.api_key USING btree (org_id, made_with) WHERE (made_with IS NOT NULL);
+CREATE INDEX idx_api_key_owner ON public.api_key USING btree (org_id, owner_id) WHERE (owner_id IS NOT NULL);
 
 CREATE INDEX idx_approval_delegation_from ON public.approval_delegation USING btree (org_id, from_member_id);
 
@@ -5243,6 +5350,8 @@ CREATE INDEX idx_tool_confirmation_account ON public.tool_confirmation USING btr
 
 CREATE INDEX idx_tool_confirmation_list ON public.tool_confirmation USING btree (org_id, created_at DESC, id DESC);
 
+CREATE INDEX idx_tool_version_name ON public.tool_version USING btree (name, app, published_at DESC);
+
 CREATE INDEX idx_user_account_list ON public.user_account USING btree (org_id, created_at DESC, id DESC);
 
 CREATE INDEX idx_user_account_staff ON public.user_account USING btree (org_id) WHERE (roles <> '{guest}'::text[]);
@@ -5330,6 +5439,7 @@ ALTER TABLE ONLY public.api_key
 
 ALTER TABLE ONLY public.api_key
     ADD CONSTRAINT fk_api_key_made_with FOREIGN KEY (org_id, made_with) REFERENCES public.api_key(org_id, id);
+    ADD CONSTRAINT fk_api_key_owner FOREIGN KEY (org_id, owner_id) REFERENCES public.user_account(org_id, id);
 
 ALTER TABLE ONLY public.approval_delegation
     ADD CONSTRAINT fk_approval_delegation_approval FOREIGN KEY (org_id, approval_id) REFERENCES public.approval_request(org_id, id);
@@ -5931,6 +6041,8 @@ GRANT UPDATE(invocations) ON TABLE public.approval_request TO cortex_app;
 
 GRANT UPDATE(approvers) ON TABLE public.approval_request TO cortex_app;
 
+GRANT UPDATE(causes) ON TABLE public.approval_request TO cortex_app;
+
 GRANT UPDATE(escalation_level) ON TABLE public.approval_request TO cortex_app;
 
 GRANT UPDATE(channels_dispatched) ON TABLE public.approval_request TO cortex_app;
@@ -5952,6 +6064,8 @@ GRANT UPDATE(resolved_via) ON TABLE public.approval_request TO cortex_app;
 
 GRANT UPDATE(delegated) ON TABLE public.approval_request TO cortex_app;
 
+GRANT UPDATE(caused) ON TABLE public.approval_request TO cortex_app;
+
 REVOKE ALL ON FUNCTION public.claim_notifications(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.claim_notifications(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) TO cortex_app;
 
@@ -5962,6 +6076,8 @@ GRANT SELECT(org_id) ON TABLE public.session TO cortex_scheduler;
 GRANT SELECT(id) ON TABLE public.session TO cortex_scheduler;
 
 GRANT SELECT(idle_check_at) ON TABLE public.session TO cortex_scheduler;
+
+GRANT UPDATE(context_by) ON TABLE public.session TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.find_cancelled(p_worker uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_cancelled(p_worker uuid) TO cortex_app;
@@ -6358,6 +6474,8 @@ GRANT UPDATE(payload) ON TABLE public.job_wait TO cortex_app;
 
 GRANT UPDATE(arrived_at) ON TABLE public.job_wait TO cortex_app;
 GRANT SELECT(arrived_at) ON TABLE public.job_wait TO cortex_scheduler;
+
+GRANT UPDATE(sender_id) ON TABLE public.job_wait TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.journal_entry TO cortex_app;
 

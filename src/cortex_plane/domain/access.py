@@ -162,6 +162,11 @@ class Actor:
         """As rows keep it: a person whatever key they use, a program by its key."""
         return self.user_account_id or self.key_id
 
+    @property
+    def identity(self) -> UUID:
+        """As rows keep it: a person whatever key they use, a program by its key."""
+        return self.user_account_id or self.key_id
+
     def may(self, permission: Permission) -> bool:
         if permission in PLATFORM_ONLY:
             return self.platform

@@ -100,6 +100,24 @@ class EffectAnswer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Cause:
+    """Somebody who shaped a call: where self-approval is off, their yes to it never counts."""
+
+    member_id: UUID | None
+    """None where it is not known by id who it was, so that nobody is excluded for it."""
+    name: str | None
+    why: str
+
+
+def causes_in_words(caused: Sequence[Cause]) -> str:
+    """Each person once, with everything that they did."""
+    did: dict[str, list[str]] = {}
+    for cause in caused:
+        did.setdefault(cause.name or "somebody", []).append(cause.why)
+    return ", ".join(f"{name} ({'; '.join(why)})" for name, why in did.items())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NewRequest:
     """What a worker asks a person about one of its calls."""
 
@@ -121,10 +139,10 @@ class NewRequest:
     policy_version: str
     terms: Terms
 
-    def terms_hash(self, causes: Sequence[UUID]) -> bytes:
-        """Calls join one request only where all of this is the same for them, and who asked for them too."""
+    def terms_hash(self, *, apart: bool = False) -> bytes:
+        """Calls join one request only where all of this is the same for them. ``apart``: this one joins none."""
         question = hashlib.sha256(self.question.encode()).hexdigest() if self.question is not None else ""
-        parts = (self.tool_digest or "", question, *sorted(map(str, causes)))
+        parts = (self.tool_digest or "", question, *([str(self.id)] if apart else []))
         return hashlib.sha256(adapter(Terms).dump_json(self.terms) + "|".join(parts).encode()).digest()
 
 
@@ -228,7 +246,9 @@ class Approval:
     caused_by: UUID | None
     """Whose message or task it answers."""
     causes: list[UUID]
-    """Everybody whose words the job had read when it asked."""
+    """Everybody who shaped the call. Where ``self_approval`` is off, none of them approves it."""
+    caused: list[Cause] = field(default_factory=list)
+    """The same with names and what each did. Without a ``member_id`` nobody is excluded. Lists leave it out."""
     quorum: Quorum
     votes_for: int
     """How many said yes to this version so far."""
@@ -262,6 +282,19 @@ class Approval:
     """Where they could not: why."""
     created_at: datetime
     """The same as ``requested_at``; lists are ordered by it."""
+
+
+def shaped_by(approval: Approval) -> str:
+    """Who shaped the call and what follows from that, as cards say it; empty where nobody is known."""
+    known = causes_in_words([cause for cause in approval.caused if cause.member_id is not None])
+    unknown = causes_in_words([cause for cause in approval.caused if cause.member_id is None])
+    parts = []
+    if known:
+        rule = "its policy allows self-approval" if approval.self_approval else "none of them may approve it"
+        parts.append(f"{known}: {rule}")
+    if unknown:
+        parts.append(f"{unknown}: kept without an id, so nobody is excluded for it")
+    return ". ".join(parts)
 
 
 class Excerpt(str):

@@ -22,7 +22,6 @@ MAX_CONTEXT = 1024 * 1024
 """Characters of one context block."""
 MAX_ATTEMPTS = 3
 """How often a gate is answered wrongly before it stays shut, where it does not say so itself."""
-RISKS = tuple(Risk)
 """From the lowest to the highest."""
 
 

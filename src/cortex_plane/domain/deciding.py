@@ -12,7 +12,15 @@ from datetime import datetime
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor, ActorKind, Permission
-from cortex_plane.domain.approvals import Approval, ApprovalKind, ApprovalStatus, Choice, Decision, Vote
+from cortex_plane.domain.approvals import (
+    Approval,
+    ApprovalKind,
+    ApprovalStatus,
+    Cause,
+    Choice,
+    Decision,
+    Vote,
+)
 from cortex_plane.domain.effects import CallStatus
 from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, Stale
 from cortex_plane.domain.jobs import JobStatus
@@ -47,6 +55,7 @@ class Request:
     self_approval: bool
     owner_id: UUID | None
     causes: list[UUID]
+    caused: list[Cause] = field(default_factory=list)
     deadline: datetime | None
     remind_at: datetime | None
     reminded_at: datetime | None
@@ -134,6 +143,7 @@ def refusal(
     actor: Actor,
     choice: Choice,
     delegated: Sequence[UUID] = (),
+    caused: Sequence[Cause] = (),
 ) -> CortexError | None:
     """Why this actor may not decide so; None where they may."""
     person = actor.user_account_id
@@ -166,8 +176,9 @@ def refusal(
             hint="Ask somebody with that clearance, or an admin to raise yours.",
         )
     if choice is Choice.APPROVED and not self_approval and person in causes:
+        own = "; ".join(cause.why for cause in caused if cause.member_id == person)
         return Forbidden(
-            "You asked for this yourself, and its policy wants somebody else to approve it.",
+            f"You shaped this call{f' ({own})' if own else ''}, and its policy wants somebody else to approve it.",
             code="self_approval",
             hint="Ask another approver. You may deny it.",
         )
@@ -222,6 +233,7 @@ def may_decide(request: Request, actor: Actor, choice: Choice) -> CortexError | 
         actor=actor,
         choice=choice,
         delegated=request.delegated,
+        caused=request.caused,
     )
 
 
@@ -235,6 +247,7 @@ def may_approve(approval: Approval, actor: Actor) -> CortexError | None:
         actor=actor,
         choice=Choice.APPROVED,
         delegated=approval.delegated,
+        caused=approval.caused,
     )
 
 

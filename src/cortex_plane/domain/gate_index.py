@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any
 
 from cortex_plane.domain.atlases import (
-    RISKS,
     Action,
     Atlas,
     AtlasPolicy,
@@ -25,7 +24,7 @@ from cortex_plane.domain.atlases import (
 from cortex_plane.domain.glob_index import GlobIndex
 from cortex_plane.domain.keywords import KeywordIndex
 from cortex_plane.domain.schemas import Unusable, compiled
-from cortex_plane.domain.tools import Risk
+from cortex_plane.domain.tools import RISKS, Risk, highest_risk
 
 _LOOKED_AT = tuple(AtlasPolicyType)
 MAX_LOOKED_UP = 4096
@@ -246,7 +245,7 @@ class CompiledAtlases:
 
     def risk_of(self, action: str, own: Risk) -> Risk:
         declared = self.of_action(action).declared
-        return max((own, *(each.risk_tier for each in declared)), key=RISKS.index) if declared else own
+        return highest_risk(own, *(each.risk_tier for each in declared)) if declared else own
 
     @cached_property
     def known_actions(self) -> tuple[str, ...]:

@@ -76,6 +76,8 @@ class Card:
     policy_version: str
     required_clearance: int
     deciders: tuple[str, ...]
+    shaped_by: str | None = None
+    """Who shaped the call, and whether they may approve it."""
     votes: tuple[CardVote, ...]
     votes_needed: int
     delegations: tuple[tuple[str, str, str | None], ...]

@@ -34,6 +34,7 @@ _STANDING = {
     "id": str, "tool": str, "digest": str, "input_hash": _OR_NOTHING, "condition": _OR_NOTHING, "max_calls": _NUMBER,
     "expires_at": str,
 }  # fmt: skip
+_POLICY = {"rule": str, "version": str, "file_digest": _OR_NOTHING}
 _VERSION_1: dict[str, Any] = {
     "format": str,
     "version": int,
@@ -47,7 +48,7 @@ _VERSION_1: dict[str, Any] = {
     "tool": {"name": str, "digest": _OR_NOTHING},
     "arguments": {"digest": str, "original_digest": _OR_NOTHING},
     "calls": [str],
-    "policy": {"rule": str, "version": str, "file_digest": _OR_NOTHING},
+    "policy": _POLICY,
     "card": {"digest": str},
     "decision": str,
     "by": _PERSON,
@@ -61,10 +62,11 @@ _VERSION_1: dict[str, Any] = {
     "expires_at": _OR_NOTHING,
     "issued_at": str,
 }
-SHAPE: dict[str, Any] = {**_VERSION_1, "key_id": str}
+SHAPE: dict[str, Any] = {**_VERSION_1, "policy": {**_POLICY, "self_approval": bool}, "key_id": str}
 """The body, field by field. A list stands for any number of its one item, a tuple for one of its members."""
 SHAPES = {1: _VERSION_1, VERSION: SHAPE}
-"""By version. Receipts of version 1 do not name the key that signed them, and stay valid."""
+"""By version. Receipts of version 1 name neither the key that signed them nor whether whoever shaped the call was allowed to
+approve it; they stay valid."""
 IN_A_FILE = ("body", "signature", "public_key", "key_id", "fingerprint")
 
 
@@ -179,6 +181,7 @@ class Decided:
     policy_version: str
     policy_digest: str | None
     required_clearance: int
+    self_approval: bool
     requested_at: datetime
     decided_at: datetime
     expires_at: datetime | None
@@ -220,6 +223,7 @@ def receipt_body(
                 "rule": decided.rule,
                 "version": decided.policy_version,
                 "file_digest": decided.policy_digest,
+                "self_approval": decided.self_approval,
             },
             "card": {"digest": card_digest(decided)},
             "decision": decision.value,

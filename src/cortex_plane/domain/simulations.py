@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -22,7 +22,8 @@ from cortex_plane.domain.fields import DRAFT, Moment
 from cortex_plane.domain.policies import Approvers, CallFacts, PolicyDecision, PolicyRow, Quorum, Terms
 from cortex_plane.domain.policy_engine import CompiledPolicies
 from cortex_plane.domain.policy_files import PolicyText
-from cortex_plane.domain.tools import Risk
+from cortex_plane.domain.sessions import SessionKind
+from cortex_plane.domain.tools import Risk, highest_risk
 
 DEFAULT_CALLS, MAX_CALLS = 10_000, 100_000
 DEFAULT_SECONDS, MAX_SECONDS = 7 * 86400, 366 * 86400
@@ -71,6 +72,8 @@ class PastCall:
     recorded_verdict: PolicyVerdict | None
     """None: a call that only reads leaves no such record."""
     recorded_rule: str | None
+    known_risk: Risk | None = None
+    """Of a call that ran elsewhere: what is known of its tool, whatever its agent declared."""
 
 
 class Direction(StrEnum):
@@ -181,7 +184,7 @@ class Replay:
                 self._counts["unknown"] += 1
                 continue
             asked = tuple(call.request_policies or ())
-            self._compare(call, self._before.decide(facts, asked), self._after.decide(facts, asked))
+            self._compare(call, _decide(self._before, facts, asked), _decide(self._after, facts, asked))
 
     def _compare(self, call: PastCall, before: PolicyDecision, after: PolicyDecision) -> None:
         if call.recorded_verdict is not None and call.recorded_verdict is not before.verdict:
@@ -241,11 +244,23 @@ def _facts(call: PastCall) -> CallFacts | None:
         target=call.tool_name,
         arguments=call.arguments,
         read_only=call.read_only,
-        risk=call.risk,
+        risk=highest_risk(call.risk, call.known_risk),
         agent=call.agent,
         teams=call.teams,
         session_kind=call.session_kind,
     )
+
+
+def _decide(policies: CompiledPolicies, facts: CallFacts, asked: tuple[PolicyRow, ...]) -> PolicyDecision:
+    decision = policies.decide(facts, asked)
+    if (
+        facts.session_kind == SessionKind.EXTERNAL
+        and facts.read_only
+        and decision.rule.startswith("default:")
+    ):
+        # That a call only reads is its agent's claim: it counts where a row looks at it.
+        decision = policies.decide(replace(facts, read_only=False), asked)
+    return decision
 
 
 def _judged(decision: PolicyDecision) -> Judged:

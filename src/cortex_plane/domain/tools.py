@@ -20,6 +20,15 @@ class Risk(StrEnum):
     CRITICAL = "critical"
 
 
+RISKS = tuple(Risk)
+"""From the lowest to the highest."""
+
+
+def highest_risk(declared: Risk, *known: Risk | None) -> Risk:
+    """What is declared about a call never lowers what is known of its tool. None: nothing is known."""
+    return max((declared, *(risk for risk in known if risk is not None)), key=RISKS.index)
+
+
 class OnUncertain(StrEnum):
     """How a call is settled that was sent and whose outcome nobody knows."""
 

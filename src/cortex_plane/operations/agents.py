@@ -33,7 +33,7 @@ async def create(db: Database, actor: Actor, draft: AgentDraft, once: Once | Non
             id = new_id()
             team = found(await teams.get(tx, draft.team), "team")
             await require_holding(tx, SkillSettings.of(draft.skill_config).atlases)
-            await agents.insert(tx, id, team.id, draft, actor.name)
+            await agents.insert(tx, id, team.id, draft, actor)
             await audit.append_to_org(
                 tx, Fact.of(actor, "agent_created", agent=str(id), slug=draft.slug, config_version=1)
             )
@@ -82,7 +82,7 @@ async def update(db: Database, actor: Actor, ref: str, change: AgentChange, revi
             [before.model_config, before.skill_config, before.resource_limits]
         ):
             version += 1
-            await agents.insert_version(tx, before.id, version, model, skills, limits, actor.name)
+            await agents.insert_version(tx, before.id, version, model, skills, limits, actor)
         team = found(await teams.get(tx, change.team), "team") if change.team else None
         await agents.update(
             tx, before.id, team.id if team else None, change.name, change.role, change.status,

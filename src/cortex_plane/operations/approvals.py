@@ -163,7 +163,7 @@ async def _decide(
                         tx, opened, actor, channel, decision.decision, decision.version, None
                     )
                 else:
-                    refused = await decisions.cannot_vote(tx, opened, edit)
+                    refused = await decisions.cannot_vote(tx, opened, actor, decision, edit)
                     if refused is None:
                         await decisions.vote(tx, opened, actor, decision, edit, channel, key)
                         voted = True

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from cortex_plane.domain.access import Actor
 from cortex_plane.domain.agents import ApprovalTimes
-from cortex_plane.domain.approvals import ApprovalKind, NewRequest
+from cortex_plane.domain.approvals import ApprovalKind, Cause, NewRequest, causes_in_words
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.deciding import said
 from cortex_plane.domain.members import Role
@@ -25,6 +25,7 @@ from cortex_plane.domain.policies import (
     Terms,
 )
 from cortex_plane.domain.quorums import is_met, quorum_said
+from cortex_plane.domain.values import parse
 from cortex_plane.operations.authorize import Asking
 from cortex_plane.operations.decisions import hop_fact
 from cortex_plane.operations.meters import meters
@@ -61,13 +62,27 @@ async def request(
 
 async def _made(tx: Transaction, given: Asking, attempt: Row, request: NewRequest) -> tuple[UUID, bool]:
     """The id of the request that this call belongs to now, and whether it was there before."""
+    apart = False
     if request.kind is ApprovalKind.CALL:
-        earlier = await approvals.joinable(tx, attempt["session_id"], attempt["causes"], request)
+        earlier = await approvals.joinable(tx, attempt["session_id"], request)
         if earlier is not None:
-            await approvals.join(tx, earlier, request, given.job_id)
-            return earlier, True
-    await approvals.insert(tx, request, given.job_id, given.agent_id, attempt)
+            apart = not await _can_join(tx, attempt, request.terms, earlier["causes"])
+            if not apart:
+                await approvals.join(tx, earlier["id"], request, given.job_id, attempt)
+                return earlier["id"], True
+    await approvals.insert(tx, request, given.job_id, given.agent_id, attempt, apart=apart)
     return request.id, False
+
+
+async def _can_join(tx: Transaction, attempt: Row, terms: Terms, causes: Sequence[UUID]) -> bool:
+    """Whether enough people are left who shaped neither of the two calls."""
+    both = {*causes, *attempt["causes"]}
+    if terms.self_approval or both == set(causes):
+        return True
+    able = await approvals.deciders(
+        tx, terms.approvers, terms.required_clearance, attempt["owner_id"], sorted(both)
+    )
+    return is_met(terms.quorum, [each.roles for each in able])
 
 
 def _facts(asked_by: Actor, request: NewRequest, id: UUID, joined: bool) -> list[Fact]:
@@ -103,28 +118,42 @@ def count(org_id: UUID, told: Sequence[tuple[NewRequest, bool]]) -> None:
 # Whom to ask, and for how long ------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Possible:
+    """By which terms people can decide a call."""
+
+    terms: Terms | None
+    """None where nobody or too few could."""
+    excluded: Sequence[Cause] = ()
+    """Who could then, had they not shaped the call."""
+
+
 async def possible(
     db: Database, given: Asking, terms: Terms, read_to: int, askers: Sequence[UUID] = ()
-) -> Terms | None:
-    """The terms as far as people can fulfil them; None where nobody or too few could: better said now than when their time
-    is over. Whom a request names must be one of those who may decide."""
+) -> Possible:
+    """The terms as far as people can fulfil them: better said now than when their time is over. Whom a request names must be one
+    of those who may decide."""
     async with db.transaction(given.org_id) as tx:
         origin = found(await approvals.origin(tx, given.job_id, read_to, askers), "job")
-        barred = [] if terms.self_approval else origin["causes"]
-        able = await approvals.deciders(
-            tx, terms.approvers, terms.required_clearance, origin["owner_id"], barred
-        )
+        able = await approvals.deciders(tx, terms.approvers, terms.required_clearance, origin["owner_id"], [])
     if terms.named is not None:
         able = [each for each in able if each.id in terms.named]
-        chosen = tuple(each.id for each in able)
-        terms = replace(terms, approvers=Approvers(members=chosen), named=None)
-    return terms if is_met(terms.quorum, [each.roles for each in able]) else None
+    barred = set() if terms.self_approval else {*origin["causes"]} & {each.id for each in able}
+    able = [each for each in able if each.id not in barred]
+    if not is_met(terms.quorum, [each.roles for each in able]):
+        caused = [parse(Cause, cause) for cause in origin["caused"]]
+        return Possible(None, [cause for cause in caused if cause.member_id in barred])
+    if terms.named is not None:
+        terms = replace(terms, approvers=Approvers(members=tuple(each.id for each in able)), named=None)
+    return Possible(terms)
 
 
-def nobody_can(tool: str, rule: str, terms: Terms) -> str:
-    """Nobody could ever decide it: said at once, not when its time is over."""
+def nobody_can(tool: str, rule: str, terms: Terms, excluded: Sequence[Cause] = ()) -> str:
+    """Nobody could ever decide it: said at once, not when its time is over. ``excluded``: who could, had they not shaped it."""
     clearance = f" of clearance {terms.required_clearance}" if terms.required_clearance else ""
-    others = "" if terms.self_approval else ", and whoever asked for it may not approve it"
+    others = "" if terms.self_approval else ", and whoever shaped the call may not approve it"
+    if excluded:
+        others += f": {causes_in_words(excluded)}"
     chosen = " among those whom the request names" if terms.named is not None else ""
     who = (
         "nobody can give it"

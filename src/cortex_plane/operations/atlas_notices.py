@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cortex_plane.domain.atlases import RISKS, Atlas, AtlasPolicyType
+from cortex_plane.domain.atlases import Atlas, AtlasPolicyType
 from cortex_plane.domain.gate_effects import TOO_MUCH, UNANSWERED
 from cortex_plane.domain.gate_index import CompiledAtlases
-from cortex_plane.domain.tools import Risk
+from cortex_plane.domain.tools import RISKS, Risk
 from cortex_plane.domain.trace import Trace
 
 OVERRIDE, HIGH_RISK = "policy_override", "high_risk_action"

@@ -41,7 +41,6 @@ from cortex_plane.operations.connections import require_webhook
 from cortex_plane.operations.judging import (
     Wanted,
     context_of,
-    identity,
     new_request,
     read,
     shown,
@@ -141,6 +140,7 @@ async def _authorize(
     )  # fmt: skip
     asked = hashlib.sha256(f"{wanted.tool}\n{wanted.digest}\n{wanted.input_hash}".encode()).digest()
     given = await context_of(db, actor, session_id, draft.key, draft.tool, wanted.input_hash, acts=True)
+    wanted = wanted.known(given)
     if under is not None:
         await under.check(db, given, wanted)
     if given.earlier is not None:
@@ -151,11 +151,11 @@ async def _authorize(
     call = replace(_new(actor, draft, wanted, asked, given, found), callback_id=callback_id)
     more = {"resolution": str(under.id)} if under is not None else {}
     if answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
-        terms = await terms_of(db, given, answer)
-        if terms is not None:
-            return await _ask(db, actor, given, wanted, call, terms, found, more)
+        possible = await terms_of(db, given, answer)
+        if possible.terms is not None:
+            return await _ask(db, actor, given, wanted, call, possible.terms, found, more)
         nobody = asking.nobody_can(
-            wanted.tool, answer.decision.rule, answer.decision.terms or asking.SETTLERS
+            wanted.tool, answer.decision.rule, answer.decision.terms or asking.SETTLERS, possible.excluded
         )
         call = replace(call, status=CallStatus.REJECTED, error=nobody)
     if call.status is CallStatus.INTENDED:
@@ -219,10 +219,10 @@ def _new(
     return NewCall(
         id=wanted.id, key=draft.key, asked_hash=asked, sender=draft.sender, tool=wanted.tool, digest=wanted.digest,
         parameters=canonical(draft.parameters) if draft.parameters is not None else None,
-        arguments=wanted.arguments, input_hash=wanted.input_hash, read_only=draft.read_only, risk=draft.risk,
+        arguments=wanted.arguments, input_hash=wanted.input_hash, read_only=draft.read_only, risk=wanted.risk,
         on_uncertain=settled, timeout_seconds=draft.timeout_seconds, says=draft.says, authorization_id=answer.id,
         decision=answer.decision, policies=given.policies, status=status, error=error,
-        asker=identity(actor), caused_by=actor.user_account_id,
+        asker=actor.identity, caused_by=actor.user_account_id,
         standing_id=leaning.standing_id if leaning else None,
         granter_revision=leaning.granter_revision if leaning else None,
     )  # fmt: skip
@@ -232,7 +232,7 @@ async def _same(db: Database, actor: Actor, id: UUID, asked: bytes) -> UUID:
     """The call that this key stands for, if it is the same one and the same one asks: nobody else's outcome is used."""
     async with db.transaction(actor.org_id) as tx:
         kept = await calls.get(tx, id, actor.sees)
-    if kept is None or kept.asked_hash != asked or kept.asker != identity(actor):
+    if kept is None or kept.asked_hash != asked or kept.asker != actor.identity:
         raise Conflict(
             "This key stands for another call of the agent.",
             code="call_key_reused",
@@ -340,7 +340,7 @@ async def settle(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft) -> O
         events, facts = (told.events, told.facts) if told is not None else ((), ())
         more = None if told is None else {"gates": told.written} if told.written else {}
         return await calls.settle(
-            db, actor.org_id, id, actor.sees, identity(actor), draft.attempt, status, result, error, by, events,
+            db, actor.org_id, id, actor.sees, actor.identity, draft.attempt, status, result, error, by, events,
             [fact, *facts], more,
         )  # fmt: skip
 

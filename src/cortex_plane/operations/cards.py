@@ -18,6 +18,7 @@ from cortex_plane.domain.approvals import (
     Choice,
     Delegation,
     Vote,
+    shaped_by,
 )
 from cortex_plane.domain.credentials import ASKS_FOR_LOGIN
 from cortex_plane.domain.notifications import Card, CardVote, Occasion
@@ -78,6 +79,7 @@ def card(shown: Shown, occasion: Occasion, public_url: str) -> Card:
         policy_version=approval.policy_version,
         required_clearance=approval.required_clearance,
         deciders=tuple(map(pen.line, shown.deciders)),
+        shaped_by=pen.text(shaped_by(approval)),
         votes=tuple(
             CardVote(member=pen.line(vote.member), decision=vote.decision, reason=pen.text(vote.reason))
             for vote in shown.votes

@@ -18,7 +18,7 @@ from cortex_plane.domain.deciding import Closing, Opened, Request
 from cortex_plane.domain.errors import Conflict, CortexError, InvalidInput
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.policies import Quorum, stricter_quorum
-from cortex_plane.domain.quorums import quorum_said
+from cortex_plane.domain.quorums import is_met, quorum_said
 from cortex_plane.domain.receipts import Decided
 from cortex_plane.operations import edits, receipts, standing_approvals
 from cortex_plane.storage import approvals, audit
@@ -102,19 +102,37 @@ def quorum_of(opened: Opened, edit: edits.Edit | None) -> Quorum:
     return functools.reduce(stricter_quorum, of_edit, opened.approval.quorum)
 
 
+def is_vote(opened: Opened, edit: edits.Edit | None) -> bool:
+    """Whoever edits the arguments shapes the call: where self-approval is off, their own yes to it does not count."""
+    if edit is None:
+        return True
+    of_edit = [each.terms for each in edit.decided if each.terms is not None]
+    return opened.approval.self_approval and all(terms.self_approval for terms in of_edit)
+
+
 def ends_it(
     opened: Opened, actor: Actor, decision: Decision, edit: edits.Edit | None, quorum: Quorum
 ) -> bool:
     """One no is enough; for a yes it takes a quorum."""
     if decision.decision is Choice.DENIED:
         return True
+    if not is_vote(opened, edit):
+        return False
     return deciding.completes(opened, quorum, actor, anew=edit is not None)
 
 
-async def cannot_vote(tx: Transaction, opened: Opened, edit: edits.Edit | None) -> CortexError | None:
+async def cannot_vote(
+    tx: Transaction, opened: Opened, actor: Actor, decision: Decision, edit: edits.Edit | None
+) -> CortexError | None:
     """Why a yes that does not end it cannot be kept."""
     if edit is None:
         return None
+    if decision.standing is not None and not is_vote(opened, edit):
+        return Conflict(
+            "Whoever edits the arguments may not approve them, so their yes cannot stand for more calls.",
+            code="edit_stands_for_nothing",
+            hint="Leave `standing` out: the edit then waits for somebody else.",
+        )
     if not edit.same_terms:
         # Those who are still to vote were chosen for another call.
         return Conflict(
@@ -128,7 +146,26 @@ async def cannot_vote(tx: Transaction, opened: Opened, edit: edits.Edit | None) 
             code="edit_duplicates",
             hint="Decide that one, and deny this one.",
         )
+    if not is_vote(opened, edit) and not await _others_can(tx, opened, actor):
+        return Conflict(
+            "Whoever edits the arguments may not approve them, and too few others may.",
+            code="edit_leaves_nobody",
+            hint="Approve it as it is, or deny it with a reason.",
+        )
     return None
+
+
+async def _others_can(tx: Transaction, opened: Opened, actor: Actor) -> bool:
+    request = opened.approval
+    barred = [
+        *request.delegated,
+        *request.causes,
+        *([actor.user_account_id] if actor.user_account_id else []),
+    ]
+    able = await approvals.deciders(
+        tx, request.approvers, request.required_clearance, request.owner_id, barred
+    )
+    return is_met(request.quorum, [each.roles for each in able])
 
 
 async def vote(
@@ -138,16 +175,18 @@ async def vote(
     request = opened.approval
     version = request.version + (edit is not None)
     input_hash = edit.input_hash if edit else request.input_hash
+    counts = is_vote(opened, edit)
     told = {
         "decision": decision.decision, "reason": decision.reason, "version": version, "input_hash": input_hash,
     }  # fmt: skip
-    happened: list[dict[str, Any]] = [{"type": "voted", "keyed": True, "payload": told}]
+    happened: list[dict[str, Any]] = [{"type": "voted", "keyed": True, "payload": told}] if counts else []
     if edit is not None:
         edited = {"from": request.input_hash, "to": edit.input_hash, "version": version}
-        happened.insert(0, {"type": "edited", "payload": edited})
+        first = {"type": "edited", "payload": edited if counts else told | edited, "keyed": not counts}
+        happened.insert(0, first)
     said = {"approval": str(request.id), "channel": channel, "tool": request.tool_name, **told}
     fact = Fact.of(
-        actor, "approval_vote", edited_from=request.input_hash if edit else None,
+        actor, "approval_vote" if counts else "approval_edited", edited_from=request.input_hash if edit else None,
         needed=quorum_said(request.quorum), **said,
     )  # fmt: skip
     shown = {k: told[k] for k in ("decision", "reason", "version")}
@@ -155,6 +194,7 @@ async def vote(
         tx, opened, version=version, arguments=edit.arguments if edit else None,
         input_hash=edit.input_hash if edit else None, actor=actor,
         reason=decision.reason, channel=channel, key=key, happened=happened,
+        counts=counts,
         events=[("approval_voted", request.job_id, {**shown, "approval_id": str(request.id), "by": actor.name})],
         facts=[fact],
     )  # fmt: skip

@@ -17,7 +17,7 @@ from cortex_plane.domain.gates import Missed
 from cortex_plane.domain.jobs import TERMINAL
 from cortex_plane.domain.tools import OnUncertain
 from cortex_plane.operations import asking, gates
-from cortex_plane.operations.judging import Wanted, context_of, identity, new_request, sight
+from cortex_plane.operations.judging import Wanted, context_of, new_request, sight
 from cortex_plane.operations.verbs import found
 from cortex_plane.storage import audit, calls
 from cortex_plane.storage.calls import Context
@@ -35,7 +35,7 @@ async def reported(
     async def once(unread: CortexError | None) -> OutcomeReceipt:
         async with db.transaction(actor.org_id) as tx:
             call, job = await _locked(tx, actor, seen)
-            await calls.require_its_agent(tx, id, identity(actor))
+            await calls.require_its_agent(tx, id, actor.identity)
             if attempt is not None and call.attempt != attempt:
                 raise Conflict(
                     f"This is the outcome of attempt {attempt}, and the call is at attempt {call.attempt}.",
@@ -123,7 +123,7 @@ async def _settle(
     ]  # fmt: skip
     if asks and not gives_up:
         request = new_request(
-            given, Wanted.of(call), call.step_index, "on_uncertain", asking.SETTLERS, question=_question(call, error)
+            given, Wanted.of(call).known(given), call.step_index, "on_uncertain", asking.SETTLERS, question=_question(call, error)
         )  # fmt: skip
         made = await asking.request(tx, actor, given, job, request)
         facts += made.facts

@@ -26,7 +26,9 @@ async def begin(tx: Transaction, actor: Actor, session_id: UUID, agent_id: UUID)
     """The job of a new session: running from the start, elsewhere, and claimed by nobody."""
     id = new_id()
     await sessions.set_status(tx, session_id, SessionStatus.ACTIVE)
-    await jobs.insert(tx, id, session_id, agent_id, {}, 0, None, JobKind.EXTERNAL, actor.user_account_id)
+    await jobs.insert(
+        tx, id, session_id, agent_id, {}, 0, None, JobKind.EXTERNAL, actor.user_account_id, actor.identity
+    )
     await audit.append_to_session(
         tx, session_id, [Fact.of(actor, "job_created", job=str(id), kind=JobKind.EXTERNAL)],
         [("status", id, {"status": JobStatus.RUNNING})],

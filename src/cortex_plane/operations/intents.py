@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor
@@ -11,13 +12,12 @@ from cortex_plane.domain.calls import DISPATCH_SECONDS, MAX_SENDS, ExternalCall,
 from cortex_plane.domain.effects import SETTLED, CallStatus
 from cortex_plane.domain.errors import Conflict
 from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.tools import OnUncertain
+from cortex_plane.domain.tools import OnUncertain, highest_risk
 from cortex_plane.operations import asking, doubts, receipts
 from cortex_plane.operations.judging import (
     Wanted,
     context_of,
     covered,
-    identity,
     new_request,
     read,
     terms_of,
@@ -51,8 +51,9 @@ async def _begin(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> bo
     if refused is not None:
         raise refused
     given = await context_of(
-        db, actor, call.session_id, None, call.tool, call.input_hash, caused_by=kept.caused_by, acts=True
+        db, actor, call.session_id, None, call.tool, call.input_hash, asked_by=kept.asker, acts=True
     )
+    kept = replace(kept, call=replace(call, risk=highest_risk(call.risk, given.known_risk)))
     if call.status is CallStatus.ALLOWED:
         return await _allowed(db, actor, given, kept, draft)
     if call.status is CallStatus.APPROVED:
@@ -192,7 +193,7 @@ async def _write(
         db, actor.org_id, call, draft.sender, given.policies, DISPATCH_SECONDS,
         authorization=(answer.id, answer.decision) if answer is not None else None, granted=granted,
         standing=(leaning.standing_id, leaning.granter_revision) if leaning is not None else None,
-        by=identity(actor), events=found.events, facts=facts, more=found.more(),
+        by=actor.identity, events=found.events, facts=facts, more=found.more(),
     )  # fmt: skip
     return True
 
@@ -202,9 +203,12 @@ async def _ask(
 ) -> bool:
     """What held when it was authorised does not any more: a person is asked, about the same call."""
     answer = found.answer
-    terms = await terms_of(db, given, answer)
+    possible = await terms_of(db, given, answer)
+    terms = possible.terms
     if terms is None:
-        nobody = asking.nobody_can(call.tool, answer.decision.rule, answer.decision.terms or asking.SETTLERS)
+        nobody = asking.nobody_can(
+            call.tool, answer.decision.rule, answer.decision.terms or asking.SETTLERS, possible.excluded
+        )
         return await _end(db, actor, call, nobody, _authorized(actor, given, call, found), found)
     async with db.transaction(actor.org_id) as tx:
         job = await calls.lock_asking(tx, call.job_id, is_open=True, askers=given.askers)

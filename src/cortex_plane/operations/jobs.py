@@ -67,9 +67,7 @@ async def submit(db: Database, actor: Actor, draft: JobDraft, once: Once | None 
 async def _open_session(tx: Transaction, actor: Actor, agent_ref: str) -> tuple[Agent, UUID]:
     agent = await agent_for_new_session(tx, agent_ref)
     id = new_id()
-    await sessions.insert(
-        tx, id, SessionKind.PROGRAMMATIC, actor.user_account_id, agent.id, None, {}, actor.key_id
-    )
+    await sessions.insert(tx, id, SessionKind.PROGRAMMATIC, actor.user_account_id, agent.id, None, {}, actor)
     await sessions.set_status(tx, id, SessionStatus.ACTIVE)
     await audit.append_to_session(
         tx, id, [Fact.of(actor, "session_created", session=str(id), agent=str(agent.id))]
@@ -118,7 +116,17 @@ async def _create(
 ) -> UUID:
     id = new_id()
     await jobs.insert(
-        tx, id, session_id, agent_id, payload, max_retries, resubmitted_from, kind, caused_by, policies
+        tx,
+        id,
+        session_id,
+        agent_id,
+        payload,
+        max_retries,
+        resubmitted_from,
+        kind,
+        caused_by,
+        actor.identity,
+        policies,
     )
     await atlas_access.require(tx, actor, session_id)
     origin = str(resubmitted_from) if resubmitted_from else None

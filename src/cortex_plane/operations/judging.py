@@ -23,8 +23,9 @@ from cortex_plane.domain.errors import AlreadyExists, Conflict, CortexError
 from cortex_plane.domain.gates import Ruling
 from cortex_plane.domain.policies import CallFacts, OnDeny, PolicyDecision, Terms
 from cortex_plane.domain.sessions import SessionKind
-from cortex_plane.domain.tools import Risk
+from cortex_plane.domain.tools import Risk, highest_risk
 from cortex_plane.operations import asking, standing_approvals
+from cortex_plane.operations.asking import Possible
 from cortex_plane.operations.authorize import Authorization, leaning_on
 from cortex_plane.operations.authorize import authorize as judge
 from cortex_plane.operations.external import not_external
@@ -113,11 +114,6 @@ async def read(db: Database, actor: Actor, id: UUID) -> Kept:
     return found(await calls.read(db, actor.org_id, id, sight(actor)), "call")
 
 
-def identity(actor: Actor) -> UUID:
-    """As calls keep it: a person whatever key they use, a service by its key."""
-    return actor.user_account_id or actor.key_id
-
-
 def shown(kept: Kept, sender: str | None) -> ExternalCall:
     return advised(kept.call, is_sender=sender is not None and kept.sender == sender)
 
@@ -142,6 +138,12 @@ class Wanted:
             input_hash=call.input_hash, read_only=call.read_only, risk=call.risk,
         )  # fmt: skip
 
+    def known(self, given: Context) -> Wanted:
+        """Of the risk that its agent declares and the one that is known of its tool, the higher counts."""
+        if given.known_risk is None:
+            return self
+        return replace(self, risk=highest_risk(self.risk, given.known_risk))
+
     def facts(self, given: Context) -> CallFacts:
         return CallFacts(
             target=self.tool, arguments=orjson.loads(self.arguments), read_only=self.read_only, risk=self.risk,
@@ -160,9 +162,9 @@ def tool_digest(draft: CallDraft) -> str:
 
 async def context_of(
     db: Database, actor: Actor, session_id: UUID, key: str | None, tool: str, input_hash: str,
-    *, caused_by: UUID | None = None, acts: bool = False,
+    *, asked_by: UUID | None = None, acts: bool = False,
 ) -> Context:  # fmt: skip
-    """``caused_by``: who asked for the call before, if that was somebody else. ``acts``: refused where an atlas of the session
+    """``asked_by``: the identity that asked for the call before, if that was another one. ``acts``: refused where an atlas of the session
     keeps the actor out."""
     acts_as = (actor.key_id, actor.user_account_id) if acts else None
     try:
@@ -172,7 +174,7 @@ async def context_of(
         )
     except LookupError as error:
         raise not_external() from error
-    asking_now = {each for each in (actor.user_account_id, caused_by) if each is not None}
+    asking_now = {actor.identity, asked_by or actor.identity}
     return replace(given, askers=sorted(asking_now))
 
 
@@ -248,12 +250,13 @@ def new_request(
     )
 
 
-async def terms_of(db: Database, given: Context, answer: Authorization) -> Terms | None:
+async def terms_of(db: Database, given: Context, answer: Authorization) -> Possible:
     """The terms as far as people can fulfil them. A no ends the call and not the session: its agent hears it and goes on."""
     if answer.decision.terms is None:
         raise AssertionError("who is to decide says the policy")
-    terms = await asking.possible(db, given, answer.decision.terms, 0, given.askers)
-    if terms is None:
-        return None
+    possible = await asking.possible(db, given, answer.decision.terms, 0, given.askers)
+    if possible.terms is None:
+        return possible
     times = SkillSettings.of(given.skill_config).approval
-    return replace(asking.bounded(terms, answer.decision.rule, times), on_deny=OnDeny.CONTINUE)
+    terms = asking.bounded(possible.terms, answer.decision.rule, times)
+    return Possible(replace(terms, on_deny=OnDeny.CONTINUE))

@@ -56,6 +56,7 @@ async def create(db: Database, actor: Actor, draft: KeyDraft, once: Once | None 
             await keys.insert(
                 tx, id, draft.name, KeyKind.SERVICE, None, roles, secret, draft.expires_in_days,
                 made_with=await _own_key(tx, actor), permissions=granted,
+                made_by=actor.identity,
             )  # fmt: skip
             await audit.append_to_org(
                 tx,

@@ -17,13 +17,14 @@ from cortex_plane.domain.policy_engine import CompiledPolicies
 from cortex_plane.domain.resolutions import MAX_ACTIONS, ActionAnswer, Permissions
 from cortex_plane.domain.resolving import answered, asked_first, asking, limits_of_all, permissions_of
 from cortex_plane.domain.sessions import SessionKind
-from cortex_plane.domain.tools import Risk
+from cortex_plane.domain.tools import Risk, highest_risk
 from cortex_plane.operations import gates
 from cortex_plane.operations.authorize import authorize
 from cortex_plane.operations.gates import Gates
 from cortex_plane.operations.policy_book import book, request_rows
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import resolutions
+from cortex_plane.storage import tools as published
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.resolutions import Governed, Published
 
@@ -44,12 +45,18 @@ async def get(db: Database, actor: Actor, session_id: UUID, most: int = MAX_ACTI
         looked.boundary()
     policies = await book.at(db, actor.org_id, given.policies)
     names = _names(skills, looked, tools)
+    known: dict[str, Risk] = {}
+    if given.kind == SessionKind.EXTERNAL:
+        async with db.transaction(actor.org_id) as tx:
+            known = await published.known_risks(tx, names[:most])
     ruled = []
     for number, action in enumerate(names[:most]):
         if number % SLICE == SLICE - 1:
             # Whoever lists very many lets others go on meanwhile.
             await asyncio.sleep(0)
-        ruled.append(_answer(given, skills, app, policies, looked, action, tools.get(action)))
+        ruled.append(
+            _answer(given, skills, app, policies, looked, action, tools.get(action), known.get(action))
+        )
     answers, more = [told for told, _ in ruled], len(names) - len(ruled)
     if looked is None:
         return replace(permissions_of(None, None), actions=answers, more_actions=more)
@@ -72,9 +79,9 @@ def _names(skills: SkillSettings, looked: Gates | None, tools: dict[str, Publish
 
 def _answer(
     given: Governed, skills: SkillSettings, app: str, policies: CompiledPolicies, looked: Gates | None, action: str,
-    tool: Published | None,
+    tool: Published | None, known: Risk | None,
 ) -> tuple[ActionAnswer, Ruling | None]:  # fmt: skip
-    own = tool.risk if tool is not None else Risk.MEDIUM
+    own = highest_risk(tool.risk if tool is not None else Risk.MEDIUM, known)
     reads = tool is not None and tool.read_only
     if tool is not None and tool.server is not None:
         # What a server says of its tools counts where a steward confirmed it.

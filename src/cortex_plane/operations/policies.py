@@ -29,8 +29,9 @@ from cortex_plane.domain.policy_files import (
     PolicyVersionDetails,
     difference,
 )
+from cortex_plane.domain.sessions import SessionKind
 from cortex_plane.domain.tool_confirmations import Confirmed
-from cortex_plane.domain.tools import Risk, ToolVersion
+from cortex_plane.domain.tools import Risk, ToolVersion, highest_risk
 from cortex_plane.domain.values import parse, to_json
 from cortex_plane.manifests.policies import Draft, place, policy_faults, read
 from cortex_plane.operations.policy_book import book
@@ -165,9 +166,13 @@ async def explain(db: Database, actor: Actor, asked: ExplainRequest) -> Explaine
         team = found(await teams.get(tx, str(agent.team_id)), "team")
         app = SkillSettings.of(agent.skill_config).app
         version = await tools.newest(tx, app, asked.tool)
+        # Whoever runs elsewhere declares the risk: there, what any app says of the tool counts too.
+        external = asked.session_kind == SessionKind.EXTERNAL
+        known = (await tools.known_risks(tx, [asked.tool])).get(asked.tool) if external else None
     _, compiled = await book.current(db, actor.org_id)
     confirmed = compiled.confirmed.get((app, asked.tool, version.digest)) if version is not None else None
     read_only, risk = _declared(version, confirmed, asked)
+    risk = highest_risk(risk, known)
     facts = CallFacts(
         target=asked.tool,
         arguments=asked.arguments,

@@ -40,16 +40,16 @@ from cortex_plane.domain.resolving import (
     limits_of,
     limits_of_all,
 )
-from cortex_plane.domain.tools import Risk, is_tool_name
+from cortex_plane.domain.tools import Risk, highest_risk, is_tool_name
 from cortex_plane.operations import calls, gates
 from cortex_plane.operations.answers import agent_context
 from cortex_plane.operations.atlas_book import book
 from cortex_plane.operations.gates import Gates
-from cortex_plane.operations.judging import Wanted, covered, identity, judged, unless_overtaken
+from cortex_plane.operations.judging import Wanted, covered, judged, unless_overtaken
 from cortex_plane.operations.permissions import SLICE, denied_anyway, unasked
 from cortex_plane.operations.rulings import gated
 from cortex_plane.operations.verbs import found, new_id, verb
-from cortex_plane.storage import audit, resolutions
+from cortex_plane.storage import audit, resolutions, tools
 from cortex_plane.storage import calls as external_calls
 from cortex_plane.storage.calls import Context
 from cortex_plane.storage.database import Database
@@ -84,6 +84,7 @@ async def resolve(db: Database, actor: Actor, session_id: UUID, request: Resolut
 async def _resolve(db: Database, actor: Actor, session_id: UUID, request: ResolutionRequest) -> Resolution:
     wanted = _wanted(request)
     given = await agent_context(db, actor, session_id, wanted.tool, wanted.input_hash)
+    wanted = wanted.known(given)
     goal = hashlib.sha256(request.goal.encode()).digest() if request.goal else None
     looked = await gates.of_agent(db, given, inputs=await _new_goal(db, given, request.goal, goal))
     if looked is not None and request.request is not None:
@@ -161,14 +162,18 @@ async def _about_all(
             hint="Name the one that you want to know about in `action`.",
         )
     ruled, answers = [], []
-    for number, action in enumerate(list(named)[:MAX_ACTIONS]):
+    actions = list(named)[:MAX_ACTIONS]
+    async with db.transaction(given.org_id) as tx:
+        known = await tools.known_risks(tx, actions)
+    for number, action in enumerate(actions):
         if number % SLICE == SLICE - 1:
             await asyncio.sleep(0)
-        wanted = replace(_wanted(ResolutionRequest(risk=risk)), tool=action)
+        own = highest_risk(risk, known.get(action))
+        wanted = replace(_wanted(ResolutionRequest(risk=own)), tool=action)
         if looked is None:
-            answers.append(answered(action, (await judged(db, given, wanted)).decision, None, risk))
+            answers.append(answered(action, (await judged(db, given, wanted)).decision, None, own))
             continue
-        call = GatedCall(action=action, arguments={}, input_hash="", risk=risk)
+        call = GatedCall(action=action, arguments={}, input_hash="", risk=own)
         ruling = looked.unloaded(call) or judge(looked.atlases, looked.state, call, given.at, looking=True)
         decision = (await judged(db, given, wanted, ruling)).decision
         answers.append(await _told(db, given, looked, wanted, call, ruling, decision))
@@ -197,7 +202,7 @@ async def _write(
                 code="too_many_resolutions",
                 hint="Execute under one of them, wait until some expire, or resolve with a shorter `ttl_seconds`.",
             )
-        await resolutions.insert(tx, by_reference(made), identity(actor), goal, asked, pins, given.at)
+        await resolutions.insert(tx, by_reference(made), actor.identity, goal, asked, pins, given.at)
         if looked is None:
             await audit.append_to_session(tx, given.session_id, [fact])
         else:
@@ -208,7 +213,7 @@ async def _write(
 @verb(Permission.JOB_READ)
 async def get(db: Database, actor: Actor, id: UUID) -> Resolution:
     """As it was given: for whoever asked, and for those who see the whole org."""
-    kept = await _kept(db, actor, id, None if actor.sees is None else identity(actor))
+    kept = await _kept(db, actor, id, None if actor.sees is None else actor.identity)
     answer = found(kept.answer, "resolution")
     return in_full(await book.at(db, actor.org_id, kept.atlases), answer) if kept.atlases else answer
 
@@ -224,7 +229,7 @@ async def _kept(db: Database, actor: Actor, id: UUID, asker: UUID | None) -> Kep
 @verb(Permission.JOB_SUBMIT)
 async def execute(db: Database, actor: Actor, id: UUID, draft: CallDraft) -> ExternalCall:
     """Ask for a call that the resolution covers, and begin it where that is allowed: only then is anything used up."""
-    kept = await _kept(db, actor, id, identity(actor))
+    kept = await _kept(db, actor, id, actor.identity)
 
     async def check(db: Database, given: Context, wanted: Wanted) -> None:
         if given.earlier is not None:
@@ -288,7 +293,7 @@ def _not_covered(kept: Kept, wanted: Wanted) -> str | None:
 @verb(Permission.JOB_SUBMIT)
 async def report(db: Database, actor: Actor, id: UUID, draft: ReportDraft) -> OutcomeReceipt:
     """What became of a call that was executed under it. That counts also after it expired: it happened."""
-    kept = await _kept(db, actor, id, identity(actor))
+    kept = await _kept(db, actor, id, actor.identity)
     async with db.transaction(actor.org_id) as tx:
         under = await resolutions.under(tx, draft.call)
     if under != kept.id:

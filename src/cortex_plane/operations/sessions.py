@@ -38,7 +38,7 @@ async def _create(db: Database, actor: Actor, draft: SessionDraft, once: Once | 
             id = new_id()
             await sessions.insert(
                 tx, id, draft.kind, actor.user_account_id, agent.id, draft.title or None,
-                draft.context, actor.key_id,
+                draft.context, actor,
             )  # fmt: skip
             await audit.append_to_session(
                 tx, id, [Fact.of(actor, "session_created", session=str(id), agent=str(agent.id))]
@@ -97,7 +97,7 @@ async def update(
         require_revision(locked["revision"], revision)
         if locked["status"] == SessionStatus.TERMINATED:
             raise Conflict("This session has ended.", code="session_terminated", hint="Open a new session.")
-        await sessions.update(tx, id, change.title, change.context)
+        await sessions.update(tx, id, change.title, change.context, actor)
         await audit.append_to_session(
             tx, id,
             [Fact.of(actor, "session_changed", title=change.title, context=change.context is not None)],

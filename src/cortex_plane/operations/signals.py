@@ -33,9 +33,7 @@ async def send(
 
         async def make() -> UUID:
             nonlocal made, woken, more
-            id, made, reached = await signals.send(
-                tx, new_id(), draft, actor.user_account_id or actor.key_id, actor.name, at_once
-            )
+            id, made, reached = await signals.send(tx, new_id(), draft, actor.identity, actor.name, at_once)
             if reached is None:
                 raise taken(draft.name, draft.key)
             woken, more = await _tell(tx, actor, id, draft.name, draft.key, reached), reached.more

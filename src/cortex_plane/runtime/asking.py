@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 from uuid import UUID
 
-from cortex_plane.domain.approvals import ApprovalKind, NewRequest
+from cortex_plane.domain.approvals import ApprovalKind, Cause, NewRequest
 from cortex_plane.domain.attempts import Write
 from cortex_plane.domain.checkpoints import CheckpointStatus
 from cortex_plane.domain.effects import CallStatus, doubt
@@ -45,9 +45,9 @@ async def ask(attempt: Acting, calls: Sequence[Call], due: Write) -> None:
 async def terms_of(attempt: Acting, call: Call, due: Write) -> Terms | None:
     """By which terms people can decide a call; None where nobody could, and then it is turned down."""
     found = await possible(attempt.host.db, attempt.given, call.terms, attempt.at.message_seq)
-    if found is None:
-        await _turn_down(attempt, call, due)
-    return found
+    if found.terms is None:
+        await _turn_down(attempt, call, due, found.excluded)
+    return found.terms
 
 
 async def park(attempt: Acting, calls: Sequence[Call], terms: Mapping[UUID, Terms], due: Write) -> NoReturn:
@@ -81,10 +81,10 @@ def _awaiting(calls: Sequence[Call]) -> list[Call]:
     return [call for call in calls if call.status is CallStatus.AWAITING]
 
 
-async def _turn_down(attempt: Acting, call: Call, due: Write) -> None:
+async def _turn_down(attempt: Acting, call: Call, due: Write, excluded: Sequence[Cause]) -> None:
     """Nobody could ever decide it: said at once, not when its time is over."""
     terms = call.terms
-    message = nobody_can(call.name, call.rule, terms)
+    message = nobody_can(call.name, call.rule, terms, excluded)
     if terms.on_deny is OnDeny.FAIL:
         await attempt.fail(
             message,

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 from uuid import UUID
 
+from cortex_plane.domain.access import Actor
 from cortex_plane.domain.agents import Agent, AgentDraft, AgentVersion
 from cortex_plane.domain.fields import split_ref
 from cortex_plane.domain.pages import Page, Position
@@ -17,7 +18,7 @@ from cortex_plane.storage.rows import after, one, page
 queries = Queries("agents")
 
 
-async def insert(tx: Transaction, id: UUID, team_id: UUID, draft: AgentDraft, created_by: str) -> None:
+async def insert(tx: Transaction, id: UUID, team_id: UUID, draft: AgentDraft, created_by: Actor) -> None:
     await tx.rows(
         queries.insert,
         tx.org,
@@ -31,7 +32,8 @@ async def insert(tx: Transaction, id: UUID, team_id: UUID, draft: AgentDraft, cr
         asdict(draft.model_config),
         draft.skill_config,
         asdict(draft.resource_limits),
-        created_by,
+        created_by.name,
+        created_by.identity,
     )
 
 
@@ -72,10 +74,18 @@ async def insert_version(
     model_config: dict[str, Any],
     skill_config: dict[str, Any],
     resource_limits: dict[str, Any],
-    created_by: str,
+    created_by: Actor,
 ) -> None:
     await tx.rows(
-        queries.insert_version, tx.org, id, version, model_config, skill_config, resource_limits, created_by
+        queries.insert_version,
+        tx.org,
+        id,
+        version,
+        model_config,
+        skill_config,
+        resource_limits,
+        created_by.name,
+        created_by.identity,
     )
 
 

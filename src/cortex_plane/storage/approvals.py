@@ -152,24 +152,24 @@ async def origin(tx: Transaction, job_id: UUID, read_to: int, askers: Sequence[U
     return await tx.row(queries.origin, job_id, read_to, list(askers))
 
 
-async def joinable(
-    tx: Transaction, session_id: UUID, causes: Sequence[UUID], request: NewRequest
-) -> UUID | None:
-    id: UUID | None = await tx.value(
+async def joinable(tx: Transaction, session_id: UUID, request: NewRequest) -> Row | None:
+    """Id and causes of the same call that somebody is being asked about already."""
+    return await tx.row(
         queries.joinable,
         session_id,
         request.tool_name,
         bytes.fromhex(request.input_hash),
-        request.terms_hash(causes),
+        request.terms_hash(),
     )
-    return id
 
 
-async def join(tx: Transaction, id: UUID, request: NewRequest, job_id: UUID) -> None:
-    await tx.rows(queries.join, tx.org, id, request.call_id, job_id)
+async def join(tx: Transaction, id: UUID, request: NewRequest, job_id: UUID, attempt: Row) -> None:
+    await tx.rows(queries.join, tx.org, id, request.call_id, job_id, attempt["causes"], attempt["caused"])
 
 
-async def insert(tx: Transaction, request: NewRequest, job_id: UUID, agent_id: UUID, attempt: Row) -> None:
+async def insert(
+    tx: Transaction, request: NewRequest, job_id: UUID, agent_id: UUID, attempt: Row, *, apart: bool = False
+) -> None:
     terms: Terms = request.terms
     asks = request.kind is ApprovalKind.CALL
     now: datetime = attempt["now"]
@@ -188,11 +188,11 @@ async def insert(tx: Transaction, request: NewRequest, job_id: UUID, agent_id: U
         terms.template, terms.required_clearance, terms.timeout_seconds,
         adapter(Approvers).dump_python(terms.approvers, mode="json"), terms.on_deny, terms.self_approval,
         attempt["owner_id"], attempt["caused_by"], attempt["causes"],
-        request.terms_hash(attempt["causes"]), now, deadline, remind,
+        request.terms_hash(apart=apart), now, deadline, remind,
         request.call_id, adapter(Quorum).dump_python(terms.quorum, mode="json"),
         [adapter(Approvers).dump_python(approvers, mode="json") for _, approvers in escalations],
         [at for at, _ in escalations], list(terms.channels) if terms.channels is not None else None, terms.standing,
-        terms.action, terms.details,
+        terms.action, terms.details, attempt["caused"],
     )  # fmt: skip
 
 
@@ -269,7 +269,9 @@ async def vote_one(
     happened: Sequence[dict[str, Any]],
     events: Sequence[SessionEvent],
     facts: Sequence[Fact],
+    counts: bool,
 ) -> None:
+    """``counts``: whether it is a vote, or only an edit."""
     request = opened.approval
     tx.told = tx.told or bool(events)
     await tx.rows(
@@ -277,7 +279,7 @@ async def vote_one(
         arguments.decode() if arguments is not None else None,
         bytes.fromhex(input_hash) if input_hash is not None else None,
         actor.user_account_id, actor.name, reason, channel, key, list(happened), [kind for kind, _, _ in events], [job for _, job, _ in events],
-        [data for _, _, data in events], [fact.action for fact in facts], [fact.body for fact in facts],
+        [data for _, _, data in events], [fact.action for fact in facts], [fact.body for fact in facts], counts,
     )  # fmt: skip
 
 

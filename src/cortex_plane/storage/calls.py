@@ -14,6 +14,7 @@ from cortex_plane.domain.effects import CallStatus
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.policies import PolicyDecision
 from cortex_plane.domain.receipts import Stamp
+from cortex_plane.domain.tools import Risk
 from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Database, Row, Transaction
 from cortex_plane.storage.queries import Queries
@@ -55,10 +56,12 @@ class Context:
     turned_down: bool
     bound: dict[str, Any] | None
     """The atlases of the session, and what its gates remember; None where it has none."""
+    known_risk: Risk | None
+    """The highest risk under which the tool is published or confirmed; None where nobody published it."""
     at: datetime
     """When all of this was so."""
     askers: list[UUID] = field(default_factory=list)
-    """The people who ask, besides who opened the session: they caused it too."""
+    """The identities that ask, besides who opened the session: they caused it too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,6 +137,7 @@ async def context(
         **{name: row[name] for name in (
             "job_id", "agent_id", "agent", "teams", "skill_config", "request_policies", "policies", "earlier",
             "turned_down", "bound", "at")},
+        known_risk=Risk(row["known_risk"]) if row["known_risk"] is not None else None,
     )  # fmt: skip
 
 

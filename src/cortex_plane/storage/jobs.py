@@ -28,6 +28,7 @@ async def insert(
     resubmitted_from: UUID | None,
     kind: JobKind,
     caused_by: UUID | None,
+    submitted_by: UUID,
     policies: Sequence[PolicyRow] = (),
 ) -> None:
     await tx.rows(
@@ -42,6 +43,7 @@ async def insert(
         kind,
         caused_by,
         [row_as_json(row) for row in policies] or None,
+        submitted_by,
     )
 
 

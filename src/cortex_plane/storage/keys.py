@@ -46,13 +46,15 @@ async def insert(
     secret: str,
     expires_in_days: int | None,
     *,
+    made_by: UUID | None = None,
     platform: bool = False,
     made_with: UUID | None = None,
     permissions: Sequence[str] = (),
 ) -> Key:
+    """``made_by``: the identity that makes it. Whoever is behind it owns the key."""
     (row,) = await tx.rows(
         queries.insert, tx.org, id, name, kind, member_id, roles, platform, digest(secret), secret[-4:],
-        expires_in_days, made_with, list(permissions),
+        expires_in_days, made_with, list(permissions), made_by,
     )  # fmt: skip
     return parse(Key, row)
 

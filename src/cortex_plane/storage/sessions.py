@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from cortex_plane.domain.access import Actor
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.sessions import Session, SessionKind, SessionStatus
 from cortex_plane.storage.database import Database, Row, Transaction
@@ -23,9 +24,11 @@ async def insert(
     agent_id: UUID,
     title: str | None,
     context: dict[str, Any],
-    opened_by: UUID,
+    opened_by: Actor,
 ) -> None:
-    await tx.rows(queries.insert, tx.org, id, kind, user_account_id, agent_id, title, context, opened_by)
+    await tx.rows(
+        queries.insert, tx.org, id, kind, user_account_id, agent_id, title, context, opened_by.key_id, opened_by.identity
+    )  # fmt: skip
 
 
 async def get(tx: Transaction, id: UUID, sees: UUID | None) -> Session | None:
@@ -49,8 +52,11 @@ async def list_page(
     return page(Session, rows, limit)
 
 
-async def update(tx: Transaction, id: UUID, title: str | None, context: dict[str, Any] | None) -> None:
-    await tx.rows(queries.update, id, title, context)
+async def update(
+    tx: Transaction, id: UUID, title: str | None, context: dict[str, Any] | None, by: Actor
+) -> None:
+    """Whoever writes the context is a cause of what its jobs ask for."""
+    await tx.rows(queries.update, id, title, context, by.identity)
 
 
 async def set_status(tx: Transaction, id: UUID, status: SessionStatus) -> None:

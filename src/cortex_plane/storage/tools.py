@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cortex_plane.domain.tool_confirmations import PublishedTool
-from cortex_plane.domain.tools import ToolVersion
+from cortex_plane.domain.tools import Risk, ToolVersion
 from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import NOBODY, Database, Transaction
 from cortex_plane.storage.queries import Queries
@@ -52,6 +52,12 @@ async def named(tx: Transaction, name: str, app: str | None) -> list[ToolVersion
 
 async def version(tx: Transaction, app: str, name: str, digest: str) -> ToolVersion | None:
     return one(ToolVersion, await tx.row(queries.version, app, name, digest))
+
+
+async def known_risks(tx: Transaction, names: Sequence[str]) -> dict[str, Risk]:
+    """Of those that somebody published: the highest risk, in any app, with what a steward of the org confirmed."""
+    rows = await tx.rows(queries.known_risks, tx.org, list(names))
+    return {row["name"]: Risk(row["risk"]) for row in rows}
 
 
 async def newest(tx: Transaction, app: str, name: str) -> ToolVersion | None:

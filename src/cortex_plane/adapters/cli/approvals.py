@@ -34,6 +34,7 @@ from cortex_plane.domain.approvals import (
     DecisionReceipt,
     DelegationDraft,
     EffectAnswer,
+    shaped_by,
 )
 from cortex_plane.domain.deciding import in_words
 from cortex_plane.domain.effects import Verdict
@@ -238,6 +239,8 @@ def card(details: ApprovalDetails) -> list[str | Text]:
     who = ", ".join(details.approval.deciders) or "nobody"
     clearance = f"; clearance {approval.required_clearance}" if approval.required_clearance else ""
     lines.append(_fact("may decide", who + clearance))
+    if approval.caused:
+        lines.append(_fact("shaped by", shaped_by(approval)))
     lines += _people(details)
     if approval.deadline is not None:
         lines.append(_fact("deadline", _deadline(approval, details.now)))

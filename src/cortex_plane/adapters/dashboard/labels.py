@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from cortex_plane.domain.absences import Absence
-from cortex_plane.domain.approvals import Approval, ApprovalEvent, ApprovalKind, ApprovalStatus
+from cortex_plane.domain.approvals import Approval, ApprovalEvent, ApprovalKind, ApprovalStatus, shaped_by
 from cortex_plane.domain.deciding import in_words
 from cortex_plane.domain.deliveries import Delivery, DeliveryStatus
 from cortex_plane.domain.gate_news import gate_of_rule
@@ -259,6 +259,7 @@ FILTERS = {
     "door": door,
     "event": event,
     "approvers": approvers,
+    "shaped_by": shaped_by,
     "afterwards": afterwards,
     "on_deny": on_deny,
     "outcome": outcome,

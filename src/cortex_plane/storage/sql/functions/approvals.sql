@@ -65,7 +65,7 @@ create view approval_shown with (security_invoker = true) as
     a.name as agent_name, r.step_index, r.action_type, r.tool_name, r.tool_digest, r.target, r.arguments,
     r.original_arguments, encode(r.input_hash, 'hex') as input_hash, r.invocations, r.risk, r.action_summary,
     r.agent_says, r.asked_for, r.question, r.rule, r.policy_version, r.template, r.required_clearance, r.timeout_seconds,
-    r.approvers, r.on_deny, r.self_approval, r.owner_id, r.caused_by, r.causes, r.escalation_level, r.channels_dispatched,
+    r.approvers, r.on_deny, r.self_approval, r.owner_id, r.caused_by, r.causes, r.caused, r.escalation_level, r.channels_dispatched,
     r.requested_at, r.deadline, r.reminded_at, r.resolved_at, r.resolved_by, r.resolved_by_name, r.resolution_reason,
     r.resolved_via, r.requested_at as created_at, r.quorum, r.delegated, r.standing, r.action, r.details,
     jsonb_array_length(r.escalations) as escalations,
@@ -249,10 +249,16 @@ begin
 end
 $$;
 
--- A yes that is not the last one that is needed; an edit makes a new version, for which only this yes counts.
+-- Whoever edits the arguments shapes the call.
+create or replace function edited_by(p_member uuid, p_name text) returns jsonb
+  language sql immutable set search_path = public, pg_temp
+  return jsonb_build_array(jsonb_build_object('member_id', p_member, 'name', p_name, 'why', 'edited the arguments'));
+
+-- A yes that is not the last one that is needed; an edit makes a new version, for which only this yes counts, or none where whoever
+-- shaped the call may not approve it: then p_counts is false.
 create or replace function vote_approval(
   p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_arguments text, p_input_hash bytea, p_member uuid, p_name text, p_reason text, p_channel text, p_key text, p_events jsonb,
-  p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[])
+  p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_counts boolean)
   returns void
   language plpgsql set search_path = public, pg_temp as $$
 declare
@@ -264,7 +270,9 @@ begin
     original_arguments = case when p_arguments is null then r.original_arguments
       else coalesce(r.original_arguments, r.arguments) end,
     original_hash = case when p_arguments is null then r.original_hash else coalesce(r.original_hash, r.input_hash) end,
-    arguments = coalesce(p_arguments::jsonb, r.arguments), input_hash = coalesce(p_input_hash, r.input_hash)
+    arguments = coalesce(p_arguments::jsonb, r.arguments), input_hash = coalesce(p_input_hash, r.input_hash),
+    causes = case when p_arguments is null or p_member = any (r.causes) then r.causes else r.causes || p_member end,
+    caused = case when p_arguments is null then r.caused else merge_caused(r.caused, edited_by(p_member, p_name)) end
   where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.version = p_seen
   returning * into the_approval;
   if not found then
@@ -275,8 +283,10 @@ begin
     from approval_invocation i
     where i.org_id = p_org and i.approval_id = p_approval and c.org_id = p_org and c.id = i.call_id and c.status = 'awaiting';
   end if;
-  insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at)
-  values (p_org, p_approval, p_version, p_member, p_name, 'approved', p_reason, p_channel, at);
+  if p_counts then
+    insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at)
+    values (p_org, p_approval, p_version, p_member, p_name, 'approved', p_reason, p_channel, at);
+  end if;
   insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, idempotency_key, payload,
     created_at)
   select p_org, p_approval, e.type, p_channel, p_member, p_name, case when e.keyed then p_key end, coalesce(e.payload, '{}'), at
@@ -305,6 +315,8 @@ begin
       else coalesce(r.original_arguments, r.arguments) end,
     original_hash = case when p_arguments is null then r.original_hash else coalesce(r.original_hash, r.input_hash) end,
     arguments = coalesce(p_arguments::jsonb, r.arguments), input_hash = coalesce(p_input_hash, r.input_hash),
+    causes = case when p_arguments is null or p_member = any (r.causes) then r.causes else r.causes || p_member end,
+    caused = case when p_arguments is null then r.caused else merge_caused(r.caused, edited_by(p_member, p_name)) end,
     next_action_at = null, resolved_at = at, resolved_by = p_member, resolved_by_name = p_name,
     resolution_reason = p_reason, resolved_via = p_channel
   where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.version = p_seen

@@ -2,7 +2,7 @@
 -- The open job is looked for under the head's lock: a job that finishes takes the same lock to check that it has
 -- read everything, so no message falls between the two.
 create or replace function deliver_message(
-  p_org uuid, p_session session, p_text text, p_author uuid, p_mapping uuid, p_job uuid,
+  p_org uuid, p_session session, p_text text, p_author uuid, p_mapping uuid, p_key uuid, p_job uuid,
   actions text[], bodies bytea[], job_body bytea, active_body bytea,
   out message_seq bigint, out job_id uuid, out created_job boolean)
   language plpgsql set search_path = public, pg_temp as $$
@@ -38,8 +38,8 @@ begin
     bodies := bodies || job_body;
     event_types := event_types || 'status'::text;
   end if;
-  insert into message (org_id, session_id, seq, role, text, author_id, channel_mapping_id)
-  values (p_org, p_session.id, message_seq, 'user', p_text, p_author, p_mapping);
+  insert into message (org_id, session_id, seq, role, text, author_id, channel_mapping_id, key_id)
+  values (p_org, p_session.id, message_seq, 'user', p_text, p_author, p_mapping, p_key);
   event_jobs := array[job_id, job_id];
   event_data := array[
     jsonb_build_object('seq', message_seq, 'role', 'user'), jsonb_build_object('status', 'PENDING')];

@@ -51,7 +51,7 @@ create or replace function call_context(
   p_person uuid)
   returns table (
     job_id uuid, agent_id uuid, agent text, teams uuid[], kind text, skill_config jsonb, request_policies jsonb, policies text,
-    earlier uuid, turned_down boolean, bound jsonb, at timestamptz)
+    earlier uuid, turned_down boolean, bound jsonb, known_risk text, at timestamptz)
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
 begin
@@ -71,7 +71,7 @@ begin
         where c.org_id = p_org and c.job_id = j.id and c.tool_name = p_tool and c.input_hash = p_input_hash
           and c.status = 'rejected' and c.settled_by in ('denied', 'expired')),
       case when exists (select from session_atlas b where b.org_id = p_org and b.session_id = s.id)
-        then session_bound(p_org, s.id) end, plane_now()
+        then session_bound(p_org, s.id) end, known_risk(p_org, p_tool), plane_now()
     from session s
     join agent a on a.org_id = s.org_id and a.id = s.agent_id
     join team t on t.org_id = a.org_id and t.id = a.team_id

@@ -132,7 +132,7 @@ begin
   end loop;
 
   delivered := deliver_message(
-    p_org, the_session, p_text, known_account, known_mapping, p_job,
+    p_org, the_session, p_text, known_account, known_mapping, p_caller, p_job,
     actions || 'message_received'::text, bodies || p_message_body, p_job_body, p_active_body);
   -- Whose key brought it says nothing about the person who wrote it.
   if exists (select from session_atlas b where b.org_id = p_org and b.session_id = the_session.id) then

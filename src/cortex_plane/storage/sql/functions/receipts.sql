@@ -9,7 +9,7 @@ begin
     select r.id, r.kind, r.version, r.session_id, r.job_id, r.agent_id, r.tool_name, r.tool_digest, r.target, r.arguments,
       encode(r.input_hash, 'hex') as input_hash, encode(r.original_hash, 'hex') as original_hash, r.invocations, r.risk,
       r.action_summary, r.action, r.details, r.agent_says, r.asked_for, r.question, r.rule, r.policy_version,
-      r.required_clearance, r.requested_at, r.resolved_at as decided_at, plane_now() as now,
+      r.required_clearance, r.self_approval, r.requested_at, r.resolved_at as decided_at, plane_now() as now,
       (select p.digest from policy_version p
         where p.org_id = p_org and p.version = split_part(r.policy_version, '.', 1)::bigint) as policy_digest,
       (select max(g.expires_at) from approval_grant g where g.org_id = p_org and g.approval_id = r.id) as expires_at,

@@ -39,7 +39,7 @@ begin
   from jsonb_to_recordset(p_waits) w (entry text, name text, key text)
   on conflict on constraint job_wait_pkey do nothing;
   with heard as (
-    update job_wait w set signal_id = s.id, payload = s.payload, arrived_at = p_now
+    update job_wait w set signal_id = s.id, payload = s.payload, sender_id = s.sender_id, arrived_at = p_now
     from signal s
     where w.org_id = p_org and w.job_id = p_job and w.arrived_at is null
       and s.org_id = p_org and s.name = w.name and s.key = w.key
@@ -137,7 +137,7 @@ declare
   at timestamptz := plane_now();
   told record;
 begin
-  update job_wait w set signal_id = s.id, payload = s.payload, arrived_at = at
+  update job_wait w set signal_id = s.id, payload = s.payload, sender_id = s.sender_id, arrived_at = at
   from signal s, unnest(p_jobs, p_entries) g (job_id, entry)
   where s.org_id = p_org and s.id = p_id
     and w.org_id = p_org and w.job_id = g.job_id and w.entry = g.entry and w.arrived_at is null;

@@ -1,0 +1,73 @@
+-- Whom an identity stands for: a person, or whoever made the key of a program. Null where that is not known.
+create or replace function person_behind(p_org uuid, p_identity uuid) returns uuid
+  language sql stable set search_path = public, pg_temp as $$
+  select coalesce(
+    (select u.id from user_account u where u.org_id = p_org and u.id = p_identity),
+    (select coalesce(k.user_account_id, k.owner_id) from api_key k where k.org_id = p_org and k.id = p_identity))
+$$;
+
+-- The causes of a call that a job is about to ask for: everybody who shaped it, whatever verb asks. p_read_to: how far a conversation
+-- has read its messages; a task counts all of its session. p_askers: identities of those who ask now. `causes` are the members,
+-- `caused` is what the card shows: member, name and why; member is null where nobody can be named by id.
+create or replace function call_causes(p_org uuid, p_job uuid, p_read_to bigint, p_askers uuid[])
+  returns table (causes uuid[], caused jsonb)
+  language sql stable set search_path = public, pg_temp as $$
+  with recursive chain as (
+    select j.id, j.resubmitted_from, coalesce(j.submitted_by, j.caused_by) as identity, j.caused_by from job j
+    where j.org_id = p_org and j.id = p_job
+    union all
+    select o.id, o.resubmitted_from, coalesce(o.submitted_by, o.caused_by), o.caused_by
+    from chain c join job o on o.org_id = p_org and o.id = c.resubmitted_from)
+  , shaped (identity, why, name) as (
+    select c.identity, case when c.resubmitted_from is null then 'submitted the job' else 'submitted the job again' end, null::text
+    from chain c where c.identity is not null
+    union all
+    select c.caused_by, 'submitted the job', null from chain c where c.caused_by is not null
+    union all
+    (select distinct i.identity, 'wrote or brought a message that it has read', null
+    from job j
+    join message m on m.org_id = p_org and m.session_id = j.session_id and m.role = 'user'
+      and (j.kind = 'task' or m.seq <= p_read_to)
+    cross join lateral (values (m.author_id), (m.key_id)) i (identity)
+    where j.org_id = p_org and j.id = p_job and j.kind <> 'external' and i.identity is not null)
+    union all
+    select w.sender_id, format('sent the signal %s', w.name), null from job_wait w
+    where w.org_id = p_org and w.job_id = p_job and w.arrived_at is not null
+    union all
+    select v.created_by_id, format('wrote version %s of the agent', v.version), v.created_by
+    from job j join agent_version v on v.org_id = p_org and v.agent_id = j.agent_id and v.version = j.agent_version
+    where j.org_id = p_org and j.id = p_job
+    union all
+    select r.resolved_by, case r.kind when 'call' then 'gave a reason that it has read' else 'answered whether a call happened' end,
+      r.resolved_by_name
+    from approval_invocation i join approval_request r on r.org_id = p_org and r.id = i.approval_id
+    where i.org_id = p_org and i.job_id = p_job and r.resolved_by_name is not null
+      and case r.kind when 'call' then r.status = 'denied' and r.on_deny = 'continue' and r.resolution_reason is not null
+        else r.status in ('approved', 'denied') end
+    union all
+    select e.actor_member_id, 'edited the arguments of a call', e.actor
+    from approval_invocation i join approval_event e on e.org_id = p_org and e.approval_id = i.approval_id
+    where i.org_id = p_org and i.job_id = p_job and e.event_type = 'edited'
+    union all
+    select c.identity, 'wrote the context of the session', null
+    from job j join session s on s.org_id = p_org and s.id = j.session_id cross join lateral unnest(s.context_by) c (identity)
+    where j.org_id = p_org and j.id = p_job
+    union all
+    select a.identity, 'asked for the call', null from unnest(p_askers) a (identity))
+  , behind as materialized (
+    select s.why, s.name, person_behind(p_org, s.identity) as id from shaped s)
+  , named as (
+    select distinct on (b.id, b.why) b.id, b.why,
+      coalesce((select u.display_name from user_account u where u.org_id = p_org and u.id = b.id), b.name) as name
+    from behind b order by b.id, b.why)
+  select coalesce(array_agg(distinct n.id) filter (where n.id is not null), '{}'),
+    coalesce(jsonb_agg(jsonb_build_object('member_id', n.id, 'name', n.name, 'why', n.why) order by n.name, n.why), '[]')
+  from named n
+$$;
+
+-- Two lists of causes as one.
+create or replace function merge_caused(p_one jsonb, p_other jsonb) returns jsonb
+  language sql immutable set search_path = public, pg_temp as $$
+  select coalesce(jsonb_agg(c.cause order by c.cause ->> 'name', c.cause ->> 'why'), '[]')
+  from (select distinct e as cause from jsonb_array_elements(p_one || p_other) e) c
+$$;
