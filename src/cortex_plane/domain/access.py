@@ -162,11 +162,6 @@ class Actor:
         """As rows keep it: a person whatever key they use, a program by its key."""
         return self.user_account_id or self.key_id
 
-    @property
-    def identity(self) -> UUID:
-        """As rows keep it: a person whatever key they use, a program by its key."""
-        return self.user_account_id or self.key_id
-
     def may(self, permission: Permission) -> bool:
         if permission in PLATFORM_ONLY:
             return self.platform
@@ -182,7 +177,7 @@ class Actor:
         if self.may(permission):
             return
         if permission in PLATFORM_ONLY:
-            raise Forbidden("Only a platform key may do this.", hint="Use the key that `cortex up` printed.")
+            raise Forbidden("Only a platform key may do this.", hint="Use the key that `cortex up` keeps in `.cortex/access.json`.")
         if permission in SERVICES_ONLY and self.kind is not ActorKind.SERVICE:
             raise Forbidden(
                 "Only a service key may speak for other people.",

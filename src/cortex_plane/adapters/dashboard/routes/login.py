@@ -73,7 +73,7 @@ async def redeem_enrolment(request: Request, code: str) -> Response:
     try:
         require_same_origin(request)
         secret = await enrolments.redeem_for_session(request.app.state.db, code)
-        await browser_sessions.end(request.app.state.db, request.cookies.get(COOKIE, ""))
+        await browser_sessions.end(request.app.state.db, session_cookie(request))
     except Unauthenticated as error:
         request.app.state.metrics.rejected_logins.add(1, {"reason": error.code})
         return pages.page("enrol_refused.html", 401)
