@@ -13,6 +13,7 @@ from types import FrameType
 import uvicorn
 
 from cortex_plane.adapters.http.app import create_app, framed
+from cortex_plane.adapters.http.read_deadlines import DeadlineProtocol
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.bootstrap.reaching import Reach
 from cortex_plane.domain.errors import SetupError
@@ -82,7 +83,7 @@ async def serve(
         log_config=None,
         access_log=False,
         lifespan="off",
-        http="httptools",
+        http=DeadlineProtocol,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
         server_header=False,
