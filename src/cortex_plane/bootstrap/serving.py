@@ -70,7 +70,7 @@ async def serve(
     on_ready: Callable[[], None],
     reach: Reach,
     hear_at: str | None = None,
-    trusted_proxies: str = "127.0.0.1",
+    trusted_proxies: str = "",
 ) -> None:
     """Until SIGINT or SIGTERM; requests under way get a moment to finish. ``hear_at`` is where hints are heard."""
     metrics = Metrics()
