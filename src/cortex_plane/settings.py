@@ -59,7 +59,7 @@ class Settings(BaseModel):
     home: Path = Path(".cortex")
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8420
-    trusted_proxies: Annotated[str, AfterValidator(_addresses)] = "127.0.0.1"
+    trusted_proxies: Annotated[str, AfterValidator(_addresses)] = ""
     webhook_allow: Annotated[str, AfterValidator(_listed)] = ""
     pool_size: Annotated[int, Field(ge=2, le=500)] = 20
     prepared_statements: bool = True

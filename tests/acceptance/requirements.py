@@ -647,6 +647,10 @@ REQUIREMENTS = [
     _R("D.591", "A key that stands twice in one object of JSON is refused, at every door."),
     _R("D.592", "Schemas of callers are bounded in size and patterns, nothing that a caller sends is compiled on the event loop, and what is"
        " kept compiled is bounded in bytes."),
+    _R("D.593", "A request whose head or body does not arrive in time is ended with the reason, however it trickles; a head has a largest"
+       " size."),
+    _R("D.595", "Wrong tokens from one address are throttled, a right one from there never is; and which address it is says the connection, or"
+       " a proxy that was named."),
     _R("D.596", "The form of a signed link counts from its own page only, and where TLS is on the session's cookie belongs to this very"
        " host."),
     _R("D.597", "A platform key is written to a file for its owner alone, and printed nowhere."),

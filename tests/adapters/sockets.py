@@ -10,6 +10,7 @@ from typing import Any
 import uvicorn
 
 from cortex_plane.adapters.http.app import create_app, framed
+from cortex_plane.adapters.http.read_deadlines import DeadlineProtocol
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.bootstrap.serving import KEEP_ALIVE_SECONDS
 from cortex_plane.operations.feeds import EventFeed
@@ -22,12 +23,14 @@ async def served(db: Database, **more: Any) -> AsyncIterator[tuple[str, uvicorn.
     """A server as `cortex api` runs it, on a free port."""
     metrics = Metrics()
     app = framed(create_app(db, metrics, EventFeed(db, poll_seconds=0.05)))
-    config = {"timeout_keep_alive": KEEP_ALIVE_SECONDS, "http": "httptools", "lifespan": "off", **more}
+    config = {"timeout_keep_alive": KEEP_ALIVE_SECONDS, "http": DeadlineProtocol, "lifespan": "off", **more}
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, **config))
     with listen() as listener:
         # Not `serve`, which would take the signals of the tests.
         running = asyncio.create_task(server._serve([listener]))
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}", server, running
-        server.should_exit = True
-        await running
-    metrics.close()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", server, running
+        finally:
+            server.should_exit = True
+            await running
+            metrics.close()

@@ -12,8 +12,10 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from cortex_plane.adapters.http.throttle import FAILURES
 from cortex_plane.domain.errors import SetupError
 from cortex_plane.operations import browser_sessions
+from cortex_plane.operations.secrets import new_approval_token
 from cortex_plane.settings import load
 from tests.adapters.sockets import served
 from tests.conftest import Urls
@@ -21,9 +23,10 @@ from tests.people import World
 from tests.servers import MASTER_KEY
 
 
+@pytest.mark.proves("D.595")
 @pytest.mark.parametrize(
     ("trusted", "believed"),
-    [(None, True), ("10.0.0.7", False), ("10.0.0.7, 127.0.0.0/8", True), ("*", True)],
+    [(None, False), ("10.0.0.7", False), ("10.0.0.7, 127.0.0.0/8", True), ("*", True)],
 )
 async def test_a_proxy_is_believed_where_it_was_named(
     world: World, urls: Urls, trusted: str | None, believed: bool, monkeypatch: pytest.MonkeyPatch
@@ -38,8 +41,18 @@ async def test_a_proxy_is_believed_where_it_was_named(
         link = await browser_sessions.issue_own_login_link(world.db, world.admin.actor)
         async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as http:
             answer = await http.post(link.url_path, headers={"X-Forwarded-Proto": "https"})
+            # Whoever is not believed cannot choose an address for every guess either.
+            guesses = [
+                await http.post(
+                    "/v1/approvals/decide",
+                    json={"token": new_approval_token(), "decision": "approved"},
+                    headers={"X-Forwarded-For": f"198.51.100.{n}"},
+                )
+                for n in range(FAILURES + 1)
+            ]
         assert answer.status_code == 303, answer.text
         assert ("Secure" in answer.headers["Set-Cookie"]) is believed
+        assert (guesses[-1].status_code == 401) is believed
 
 
 @contextlib.asynccontextmanager

@@ -13,6 +13,7 @@ from types import FrameType
 import uvicorn
 
 from cortex_plane.adapters.http.app import create_app, framed
+from cortex_plane.adapters.http.read_deadlines import DeadlineProtocol
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.bootstrap.reaching import Reach
 from cortex_plane.domain.errors import SetupError
@@ -69,7 +70,7 @@ async def serve(
     on_ready: Callable[[], None],
     reach: Reach,
     hear_at: str | None = None,
-    trusted_proxies: str = "127.0.0.1",
+    trusted_proxies: str = "",
 ) -> None:
     """Until SIGINT or SIGTERM; requests under way get a moment to finish. ``hear_at`` is where hints are heard."""
     metrics = Metrics()
@@ -82,7 +83,7 @@ async def serve(
         log_config=None,
         access_log=False,
         lifespan="off",
-        http="httptools",
+        http=DeadlineProtocol,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
         server_header=False,

@@ -25,7 +25,7 @@ SMALL_BODY_BYTES = 32 * 1024
 MAX_BODY_BYTES = 1024 * 1024
 """Where arguments, results or messages belong. Files of policies and atlases are larger."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
-_SAFE_HEADERS = (
+SAFE_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
@@ -122,7 +122,7 @@ def _require_within(limit: int, size: int) -> None:
 def _missing(message: Message) -> list[tuple[bytes, bytes]]:
     """The safe headers, except those that the response has set itself: a page needs a policy of its own."""
     given = {name.lower() for name, _ in message["headers"]}
-    return [header for header in _SAFE_HEADERS if header[0] not in given]
+    return [header for header in SAFE_HEADERS if header[0] not in given]
 
 
 def _route(scope: Scope) -> str:

@@ -76,12 +76,13 @@ STATUS: dict[type[CortexError], int] = {
     CortexError: 500,
 }
 
-_TITLES = {
+TITLES = {
     400: "The request cannot be read",
     401: "Not authenticated",
     403: "Not allowed",
     404: "Not found",
     405: "Method not allowed",
+    408: "The request did not arrive in time",
     409: "Conflict with the current state",
     410: "Not here any more",
     412: "Changed in the meantime",
@@ -89,6 +90,7 @@ _TITLES = {
     422: "Invalid input",
     424: "Something that it needs has failed",
     429: "Too many at once",
+    431: "The head of the request is too large",
     500: "Internal error",
     503: "Not available now",
 }
@@ -119,7 +121,7 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The error responses of a route, for its OpenAPI entry."""
     schema = {"$ref": "#/components/schemas/Problem"}
     return {
-        status: {"description": _TITLES[status], "content": {MEDIA_TYPE: {"schema": schema}}}
+        status: {"description": TITLES[status], "content": {MEDIA_TYPE: {"schema": schema}}}
         for status in statuses
     }
 
@@ -141,7 +143,7 @@ def problem(
     headers: dict[str, str] | None = None,
 ) -> Response:
     body = Problem(
-        title=_TITLES.get(status, "Error"),
+        title=TITLES.get(status, "Error"),
         status=status,
         code=code,
         detail=detail,

@@ -1,4 +1,5 @@
-"""How often one address may guess. Only failures count, so whoever comes with what is right is never slowed down by it."""
+"""How often one address may guess. Only failures count, and only failures are refused: a right token or link from the same address
+is taken at any time, whoever else guesses there."""
 
 from __future__ import annotations
 
@@ -24,22 +25,20 @@ class Throttle:
         self._clock = clock
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def require(self, request: Request) -> None:
-        """Refuses an address that failed too often, before anything is looked up for it."""
-        if self._left(_address(request)) < 1:
-            raise TooMany(
-                "Too many tokens or links from this address were wrong.",
-                code="too_many_failures",
-                hint="Wait a minute, then open the link or copy the token from the newest message.",
-            )
-
     def failed(self, request: Request) -> None:
+        """Count a failure. Raises ``TooMany`` in the place of its reason where the address failed too often."""
         address = _address(request)
         left = self._left(address)
         self._buckets[address] = (max(left - 1, 0.0), self._clock())
         self._buckets.move_to_end(address)
         if len(self._buckets) > ADDRESSES:
             self._buckets.popitem(last=False)
+        if left < 1:
+            raise TooMany(
+                "Too many tokens or links from this address were wrong.",
+                code="too_many_failures",
+                hint="Wait a minute, then open the link or copy the token from the newest message.",
+            )
 
     def _left(self, address: str) -> float:
         left, at = self._buckets.get(address, (float(FAILURES), 0.0))

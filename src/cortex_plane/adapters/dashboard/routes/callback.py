@@ -194,7 +194,6 @@ def _failed(error: CortexError, again: str | None = None) -> Response:
 
 async def _visitor(request: Request, channel: str, approval_id: str) -> Visitor:
     throttle: Throttle = request.app.state.throttle
-    throttle.require(request)
     query = request.query_params.multi_items()
     try:
         found = await credentials.visitor(

@@ -32,7 +32,6 @@ async def decide_by_token(request: Request, db: Db, decision: TokenDecision) -> 
     decision is `DUPLICATE`, another one the error `approval_conflict`.
     """
     throttle: Throttle = request.app.state.throttle
-    throttle.require(request)
     try:
         return reply(await credentials.decide_by_token(db, decision))
     except Unauthenticated:
