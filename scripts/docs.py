@@ -15,7 +15,15 @@ from tests.acceptance.requirements import REQUIREMENTS, proofs
 
 from cortex_plane.adapters.http.app import openapi_document
 from cortex_plane.domain import approvals, events, jobs, sessions
-from cortex_plane.domain.access import GRANTS, PERSONS_ONLY, PLATFORM_ONLY, SERVICES_ONLY, Permission
+from cortex_plane.domain.access import (
+    BY_NAME,
+    GRANTS,
+    NEVER_SERVICES,
+    PERSONS_ONLY,
+    PLATFORM_ONLY,
+    SERVICES_ONLY,
+    Permission,
+)
 from cortex_plane.domain.members import Role
 
 ROOT = Path(__file__).parent.parent
@@ -66,6 +74,17 @@ def access_table() -> str:
                 notes.add(
                     "⁴ Who may decide is asked of [each request](approvals.md); guests and service keys never may."
                 )
+            if permission in BY_NAME:
+                mark = " ⁵"
+                notes.add(
+                    "⁵ A service key needs this permission by name (`cortex key create --service --permission`); no role gives it."
+                )
+            if permission in NEVER_SERVICES:
+                mark = " ⁶"
+                notes.add("⁶ Never for service keys.")
+            if operation.get("security") == []:
+                mark = " ⁷"
+                notes.add("⁷ Needs no key: what it takes in its body is one person's, and works once.")
             if permission in PLATFORM_ONLY:
                 mark = " ²"
                 notes.add("² Platform keys only.")

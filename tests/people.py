@@ -55,7 +55,6 @@ class World:
     async def create(cls, db: Database, slug: str, *, policies: str | None = EVERYTHING_GOES) -> World:
         """``policies`` are the org's; without any, whatever may change something needs approval."""
         new = await orgs.bootstrap(db, OrgDraft(slug=slug, name=slug.title(), admin_name="Ada"))
-        assert new.key is not None
         assert new.key.secret is not None
         admin = Person(await keys.authenticate(db, new.key.secret), new.key.secret)
         agent = await agents.create(

@@ -693,6 +693,13 @@ REQUIREMENTS = [
        " of a deactivated member nothing comes back."),
     _R("D.442", "People see and end their browser sessions and keys on a page, over the API and from the command line; admins end"
        " the sessions of others."),
+    _R("D.443", "A credential that can decide is made only by the person it stands for: an admin hands over an enrolment code, which"
+       " works once, within 24 hours, and ends every earlier way in."),
+    _R("D.444", "A service changes connections, policies, atlases, confirmations, agents, teams, org and members only where a human"
+       " admin granted it that by name; the trail says so."),
+    _R("D.445", "Until somebody has proven a channel of their own, they and whoever enrolled or promoted them count as one human in"
+       " every quorum and for self-approval; the card says why a vote adds nothing."),
+    _R("D.446", "A vote through a webhook and that of whoever set its secret, or said whose a name behind it is, count as one human."),
 ]  # fmt: skip
 
 

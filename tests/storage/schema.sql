@@ -422,10 +422,15 @@ CREATE FUNCTION public.approval_deciders(p_org uuid, p_approval uuid) RETURNS TA
     SET search_path TO 'public', 'pg_temp'
     AS $$
   select u.id, u.display_name, u.clearance, u.roles
-  from approval_request r join user_account u on u.org_id = r.org_id
+  from approval_request r
+  cross join lateral (select case when r.self_approval then '{}' else r.causes || array(select sponsors_of(p_org, r.causes)) end
+    as humans) shaped
+  join user_account u on u.org_id = r.org_id
   where r.org_id = p_org and r.id = p_approval
     and u.deactivated_at is null and u.clearance >= r.required_clearance and u.roles <> '{guest}'
-    and not u.id = any (r.delegated) and (r.self_approval or not u.id = any (r.causes))
+    and not u.id = any (r.delegated) and not u.id = any (shaped.humans)
+    and (cardinality(shaped.humans) = 0 or cardinality(u.sponsors) = 0
+      or not exists (select from sponsors_of(p_org, array[u.id]) s (id) where s.id = any (shaped.humans)))
     and (r.approvers -> 'roles' ?| u.roles or r.approvers -> 'members' ? u.id::text
       or r.approvers @> '{"owner": true}'
         and (r.owner_id = u.id or r.owner_id is null and u.roles && array['admin', 'approver']))
@@ -560,7 +565,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.authenticate(p_secret_hash bytea, p_org_slug text) RETURNS TABLE(org_id uuid, key_id uuid, kind text, name text, roles text[], user_account_id uuid, clearance integer, platform boolean, acts_elsewhere boolean)
+CREATE FUNCTION public.authenticate(p_secret_hash bytea, p_org_slug text) RETURNS TABLE(org_id uuid, key_id uuid, kind text, name text, roles text[], user_account_id uuid, clearance integer, platform boolean, acts_elsewhere boolean, permissions text[])
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -587,11 +592,11 @@ begin
   end if;
   if found_key.revoked_at is not null then
     raise exception using errcode = 'CX401', detail = 'key_revoked', message = 'This key was revoked.',
-      hint = 'Ask an admin for a new one.';
+      hint = 'Use another key of yours, or ask an admin for an enrolment code.';
   end if;
   if found_key.expires_at <= plane_now() then
     raise exception using errcode = 'CX401', detail = 'key_expired', message = 'This key has expired.',
-      hint = 'Ask an admin for a new one.';
+      hint = 'Use another key of yours, or ask an admin for an enrolment code.';
   end if;
   if found_key.last_used_at is null or found_key.last_used_at < plane_now() - interval '1 minute' then
     update api_key k set last_used_at = plane_now()
@@ -617,7 +622,7 @@ begin
       else found_key.roles end,
     case when target = home then person.id end,
     case when target = home then coalesce(person.clearance, 0) else 0 end,
-    found_key.platform, target <> home;
+    found_key.platform, target <> home, found_key.permissions;
 end
 $$;
 
@@ -1221,6 +1226,31 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.counted_voters(p_org uuid, p_approval uuid) RETURNS SETOF uuid
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  vote record;
+  seen uuid[] := '{}';
+begin
+  for vote in
+    select b.behind
+    from approval_request r
+    join approval_vote v on v.org_id = r.org_id and v.approval_id = r.id and v.version = r.version and v.decision = 'approved'
+    join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
+    cross join lateral (select voters_of(p_org, v.user_account_id, v.channel) as behind) b
+    where r.org_id = p_org and r.id = p_approval
+    order by cardinality(b.behind) > 1, v.created_at, v.user_account_id
+  loop
+    if not vote.behind && seen then
+      seen := seen || vote.behind;
+      return next vote.behind[1];
+    end if;
+  end loop;
+end
+$$;
+
 CREATE FUNCTION public.delegate_approval(p_org uuid, p_approval uuid, p_from uuid, p_from_name text, p_to uuid, p_to_name text, p_clearance integer, p_reason text, p_automatic boolean) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -1748,6 +1778,32 @@ $$;
 CREATE FUNCTION public.glob_matches(p_glob text, p_text text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (p_text ~~ replace(replace(replace(replace(p_glob, '\'::text, '\\'::text), '%'::text, '\%'::text), '_'::text, '\_'::text), '*'::text, '%'::text));
+
+CREATE TABLE public.channel_mapping (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    connection_id uuid NOT NULL,
+    user_account_id uuid NOT NULL,
+    channel_type text NOT NULL,
+    channel_user_id text NOT NULL,
+    metadata jsonb DEFAULT '{}'::jsonb NOT NULL,
+    verified_at timestamp with time zone,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    suppressed_at timestamp with time zone,
+    suppressed_reason text,
+    removed_at timestamp with time zone,
+    proven_at timestamp with time zone,
+    CONSTRAINT chk_channel_mapping_removed CHECK (((removed_at IS NULL) OR (verified_at IS NULL))),
+    CONSTRAINT chk_channel_mapping_suppressed CHECK (((suppressed_at IS NULL) = (suppressed_reason IS NULL))),
+    CONSTRAINT chk_channel_user_id_not_empty CHECK ((length(TRIM(BOTH FROM channel_user_id)) > 0))
+);
+
+ALTER TABLE ONLY public.channel_mapping FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION public.has_proven_channel(p_org uuid, p_member uuid) RETURNS boolean
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    RETURN (EXISTS (SELECT FROM public.channel_mapping m WHERE ((m.org_id = has_proven_channel.p_org) AND (m.user_account_id = has_proven_channel.p_member) AND (m.verified_at IS NOT NULL) AND (m.channel_type <> 'webhook'::text) AND (m.proven_at IS NOT NULL))));
 
 CREATE FUNCTION public.hear_signal(p_org uuid, p_id uuid, p_sessions uuid[], p_jobs uuid[], p_entries text[], p_data jsonb[], p_bodies bytea[], p_more boolean) RETURNS void
     LANGUAGE plpgsql
@@ -2503,7 +2559,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.open_approval(p_org uuid, p_approval uuid) RETURNS TABLE(approval jsonb, jobs jsonb, calls jsonb, siblings jsonb, votes jsonb, policies text, now timestamp with time zone)
+CREATE FUNCTION public.open_approval(p_org uuid, p_approval uuid, p_member uuid DEFAULT NULL::uuid, p_channel text DEFAULT NULL::text) RETURNS TABLE(approval jsonb, jobs jsonb, calls jsonb, siblings jsonb, votes jsonb, behind jsonb, shaped_by text, policies text, now timestamp with time zone)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -2546,11 +2602,18 @@ begin
   where r.org_id = p_org and r.status = 'pending' and r.kind = 'call' and r.id <> p_approval and r.id in (
     select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (concerned));
   -- A vote counts as long as whoever gave it could still give it.
-  select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles) order by v.created_at), '[]')
+  select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles,
+      'behind', voters_of(p_org, v.user_account_id, v.channel)) order by v.created_at, v.user_account_id), '[]')
   into votes
   from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version
   join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
   where v.org_id = p_org and v.approval_id = p_approval and v.decision = 'approved';
+  behind := case when p_member is null then '[]' else to_jsonb(voters_of(p_org, p_member, p_channel)) end;
+  select u.display_name into shaped_by
+  from approval_request r cross join unnest(r.causes) c (id) join user_account u on u.org_id = p_org and u.id = c.id
+  where r.org_id = p_org and r.id = p_approval and not r.self_approval and p_member is not null
+    and c.id <> p_member and c.id || array(select sponsors_of(p_org, array[c.id])) && voters_of(p_org, p_member, p_channel)
+  limit 1;
   policies := policies_version(p_org);
   now := plane_now();
   return next;
@@ -2790,7 +2853,8 @@ begin
     join user_account u on u.org_id = p_org and u.id = a.delegate_id
     where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.kind = 'call'
       and u.deactivated_at is null and u.roles <> '{guest}' and u.clearance >= r.required_clearance
-      and not u.id = any (r.delegated) and (r.self_approval or not u.id = any (r.causes))
+      and not u.id = any (r.delegated) and (r.self_approval or not u.id || array(select sponsors_of(p_org, array[u.id]))
+        && (r.causes || array(select sponsors_of(p_org, r.causes))))
       and not exists (select from approval_deciders(p_org, p_approval) already where already.id = u.id)
       and not exists (select from approval_vote v
         where v.org_id = p_org and v.approval_id = p_approval and v.user_account_id = d.id and v.version = r.version)
@@ -3343,6 +3407,13 @@ CREATE FUNCTION public.resolve_connection(p_id uuid) RETURNS TABLE(org_id uuid, 
   select c.org_id, c.id from channel_connection c where c.id = p_id
 $$;
 
+CREATE FUNCTION public.resolve_enrolment_code(p_code_hash bytea) RETURNS TABLE(org_id uuid, id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select c.org_id, c.id from enrolment_code c where c.code_hash = p_code_hash
+$$;
+
 CREATE FUNCTION public.resolve_identity_code(p_code_hash bytea) RETURNS TABLE(org_id uuid, id uuid)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
@@ -3555,6 +3626,19 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.sponsors_of(p_org uuid, p_members uuid[]) RETURNS SETOF uuid
+    LANGUAGE sql STABLE ROWS 3
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  with recursive sponsor (id) as (
+    select s.id from user_account u cross join unnest(u.sponsors) s (id)
+    where u.org_id = p_org and u.id = any (p_members) and not has_proven_channel(p_org, u.id)
+    union
+    select s.id from sponsor t join user_account u on u.org_id = p_org and u.id = t.id cross join unnest(u.sponsors) s (id)
+    where not has_proven_channel(p_org, u.id))
+  select id from sponsor
+$$;
+
 CREATE FUNCTION public.stop_worker(p_worker uuid) RETURNS void
     LANGUAGE sql
     SET search_path TO 'public', 'pg_temp'
@@ -3691,6 +3775,20 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.voters_of(p_org uuid, p_member uuid, p_channel text) RETURNS uuid[]
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select p_member || coalesce(array_agg(distinct o.id) filter (where o.id <> p_member), '{}') from (
+    select s.id from sponsors_of(p_org, array[p_member]) s (id)
+    union all
+    select a.id
+    from channel_mapping m
+    join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id and c.channel_type = 'webhook'
+    cross join unnest(c.set_up_by) a (id)
+    where p_channel = 'webhook' and m.org_id = p_org and m.user_account_id = p_member) o
+$$;
+
 CREATE FUNCTION public.wait_external(p_org uuid, p_job uuid, p_approval uuid, p_call uuid) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -3737,10 +3835,12 @@ CREATE TABLE public.api_key (
     revoked_at timestamp with time zone,
     last_used_at timestamp with time zone,
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    permissions text[] DEFAULT '{}'::text[] NOT NULL,
     made_with uuid,
     owner_id uuid,
     CONSTRAINT chk_api_key_hash CHECK ((length(secret_hash) = 32)),
     CONSTRAINT chk_api_key_kind CHECK ((((kind = 'person'::text) AND (user_account_id IS NOT NULL) AND (roles = '{}'::text[])) OR ((kind = 'service'::text) AND (user_account_id IS NULL) AND (cardinality(roles) > 0)))),
+    CONSTRAINT chk_api_key_permissions CHECK ((((kind = 'service'::text) OR (permissions = '{}'::text[])) AND (permissions <@ ARRAY['connection.write'::text, 'policy.write'::text, 'atlas.write'::text, 'tool.confirm'::text, 'agent.write'::text, 'team.write'::text, 'org.write'::text, 'member.write'::text]))),
     CONSTRAINT chk_api_key_roles CHECK ((roles <@ ARRAY['admin'::text, 'steward'::text, 'operator'::text, 'approver'::text, 'member'::text, 'guest'::text]))
 );
 
@@ -3895,11 +3995,15 @@ CREATE VIEW public.approval_shown WITH (security_invoker='true') AS
             WHEN (r.status = 'pending'::text) THEN r.escalate_at[(r.escalation_level + 1)]
             ELSE NULL::timestamp with time zone
         END AS escalate_at,
-    ( SELECT count(*) AS count
-           FROM public.approval_vote v
-          WHERE ((v.org_id = r.org_id) AND (v.approval_id = r.id) AND (v.version = r.version) AND (v.decision = 'approved'::text) AND ((r.status <> 'pending'::text) OR (EXISTS ( SELECT
-                   FROM public.approval_deciders(r.org_id, r.id) d(id, display_name, clearance, roles)
-                  WHERE (d.id = v.user_account_id)))))) AS votes_for,
+        CASE
+            WHEN ((r.status = 'pending'::text) AND (EXISTS ( SELECT
+               FROM public.approval_vote v
+              WHERE ((v.org_id = r.org_id) AND (v.approval_id = r.id) AND (v.version = r.version))))) THEN ( SELECT count(*) AS count
+               FROM public.counted_voters(r.org_id, r.id) counted_voters(counted_voters))
+            ELSE ( SELECT count(*) AS count
+               FROM public.approval_vote v
+              WHERE ((v.org_id = r.org_id) AND (v.approval_id = r.id) AND (v.version = r.version) AND (v.decision = 'approved'::text)))
+        END AS votes_for,
     s.user_account_id,
     s.opened_by,
     s.kind AS session_kind
@@ -4034,31 +4138,28 @@ CREATE TABLE public.channel_connection (
     sealed bytea,
     failing_since timestamp with time zone,
     disabled_reason text,
+    set_up_by uuid[] DEFAULT '{}'::uuid[] NOT NULL,
     CONSTRAINT chk_channel_type_lowercase CHECK ((channel_type = lower(channel_type))),
     CONSTRAINT chk_channel_type_not_empty CHECK ((length(TRIM(BOTH FROM channel_type)) > 0))
 );
 
 ALTER TABLE ONLY public.channel_connection FORCE ROW LEVEL SECURITY;
 
-CREATE TABLE public.channel_mapping (
+CREATE TABLE public.enrolment_code (
     org_id uuid NOT NULL,
     id uuid NOT NULL,
-    connection_id uuid NOT NULL,
     user_account_id uuid NOT NULL,
-    channel_type text NOT NULL,
-    channel_user_id text NOT NULL,
-    metadata jsonb DEFAULT '{}'::jsonb NOT NULL,
-    verified_at timestamp with time zone,
+    code_hash bytea NOT NULL,
+    issuer_id uuid NOT NULL,
+    issued_by text NOT NULL,
+    key_id uuid,
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    suppressed_at timestamp with time zone,
-    suppressed_reason text,
-    removed_at timestamp with time zone,
-    CONSTRAINT chk_channel_mapping_removed CHECK (((removed_at IS NULL) OR (verified_at IS NULL))),
-    CONSTRAINT chk_channel_mapping_suppressed CHECK (((suppressed_at IS NULL) = (suppressed_reason IS NULL))),
-    CONSTRAINT chk_channel_user_id_not_empty CHECK ((length(TRIM(BOTH FROM channel_user_id)) > 0))
+    expires_at timestamp with time zone NOT NULL,
+    used_at timestamp with time zone,
+    CONSTRAINT chk_enrolment_code_hash CHECK ((length(code_hash) = 32))
 );
 
-ALTER TABLE ONLY public.channel_mapping FORCE ROW LEVEL SECURITY;
+ALTER TABLE ONLY public.enrolment_code FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.event (
     org_id uuid NOT NULL,
@@ -4850,6 +4951,7 @@ CREATE TABLE public.user_account (
     revision integer DEFAULT 1 NOT NULL,
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    sponsors uuid[] DEFAULT '{}'::uuid[] NOT NULL,
     CONSTRAINT chk_display_name_not_empty CHECK ((length(TRIM(BOTH FROM display_name)) > 0)),
     CONSTRAINT chk_user_account_clearance CHECK (((clearance >= 0) AND (clearance <= 1000))),
     CONSTRAINT chk_user_account_roles CHECK (((cardinality(roles) > 0) AND (roles <@ ARRAY['admin'::text, 'steward'::text, 'operator'::text, 'approver'::text, 'member'::text, 'guest'::text])))
@@ -4931,6 +5033,9 @@ ALTER TABLE ONLY public.channel_connection
 
 ALTER TABLE ONLY public.channel_mapping
     ADD CONSTRAINT channel_mapping_pkey PRIMARY KEY (org_id, id);
+
+ALTER TABLE ONLY public.enrolment_code
+    ADD CONSTRAINT enrolment_code_pkey PRIMARY KEY (org_id, id);
 
 ALTER TABLE ONLY public.event
     ADD CONSTRAINT event_pkey PRIMARY KEY (org_id, session_id, seq, created_at);
@@ -5097,6 +5202,9 @@ ALTER TABLE ONLY public.channel_connection
 ALTER TABLE ONLY public.channel_connection
     ADD CONSTRAINT uq_channel_connection_type UNIQUE (org_id, id, channel_type);
 
+ALTER TABLE ONLY public.enrolment_code
+    ADD CONSTRAINT uq_enrolment_code UNIQUE (code_hash);
+
 ALTER TABLE ONLY public.external_call
     ADD CONSTRAINT uq_external_call_key UNIQUE (org_id, agent_id, opener, key);
 
@@ -5205,6 +5313,10 @@ CREATE INDEX idx_channel_connection_failing ON public.channel_connection USING b
 CREATE INDEX idx_channel_connection_list ON public.channel_connection USING btree (org_id, created_at DESC, id DESC);
 
 CREATE INDEX idx_channel_mapping_user ON public.channel_mapping USING btree (org_id, user_account_id);
+
+CREATE INDEX idx_enrolment_code_account ON public.enrolment_code USING btree (org_id, user_account_id);
+
+CREATE INDEX idx_enrolment_code_key ON public.enrolment_code USING btree (org_id, key_id) WHERE ((key_id IS NOT NULL) AND (used_at IS NULL));
 
 CREATE INDEX idx_external_call_callback ON public.external_call USING btree (org_id, callback_id) WHERE (callback_id IS NOT NULL);
 
@@ -5507,6 +5619,9 @@ ALTER TABLE ONLY public.channel_mapping
 ALTER TABLE ONLY public.channel_mapping
     ADD CONSTRAINT fk_channel_mapping_connection FOREIGN KEY (org_id, connection_id, channel_type) REFERENCES public.channel_connection(org_id, id, channel_type);
 
+ALTER TABLE ONLY public.enrolment_code
+    ADD CONSTRAINT fk_enrolment_code_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
+
 ALTER TABLE ONLY public.external_call
     ADD CONSTRAINT fk_external_call_agent FOREIGN KEY (org_id, agent_id) REFERENCES public.agent(org_id, id);
 
@@ -5738,6 +5853,8 @@ CREATE POLICY claimer ON public.job TO cortex_claimer USING (true) WITH CHECK (f
 
 CREATE POLICY claimer_writes_nothing ON public.job AS RESTRICTIVE FOR UPDATE TO cortex_claimer USING (true) WITH CHECK (false);
 
+ALTER TABLE public.enrolment_code ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE public.event ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.event_default ENABLE ROW LEVEL SECURITY;
@@ -5795,6 +5912,8 @@ CREATE POLICY resolver ON public.approval_token FOR SELECT TO cortex_resolver US
 CREATE POLICY resolver ON public.browser_session FOR SELECT TO cortex_resolver USING (true);
 
 CREATE POLICY resolver ON public.channel_connection FOR SELECT TO cortex_resolver USING (true);
+
+CREATE POLICY resolver ON public.enrolment_code FOR SELECT TO cortex_resolver USING (true);
 
 CREATE POLICY resolver ON public.identity_code FOR SELECT TO cortex_resolver USING (true);
 
@@ -5919,6 +6038,8 @@ CREATE POLICY tenant ON public.call_authorization USING ((org_id = (NULLIF(curre
 CREATE POLICY tenant ON public.channel_connection USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.channel_mapping USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.enrolment_code USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.event USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
@@ -6127,6 +6248,18 @@ GRANT ALL ON FUNCTION public.forget_resolutions(p_unused interval, p_used interv
 REVOKE ALL ON FUNCTION public.forget_signals(p_older interval, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.forget_signals(p_older interval, p_limit integer) TO cortex_app;
 
+GRANT SELECT,INSERT ON TABLE public.channel_mapping TO cortex_app;
+
+GRANT UPDATE(verified_at) ON TABLE public.channel_mapping TO cortex_app;
+
+GRANT UPDATE(suppressed_at) ON TABLE public.channel_mapping TO cortex_app;
+
+GRANT UPDATE(suppressed_reason) ON TABLE public.channel_mapping TO cortex_app;
+
+GRANT UPDATE(removed_at) ON TABLE public.channel_mapping TO cortex_app;
+
+GRANT UPDATE(proven_at) ON TABLE public.channel_mapping TO cortex_app;
+
 GRANT SELECT,INSERT ON TABLE public.job TO cortex_app;
 
 GRANT SELECT(org_id) ON TABLE public.job TO cortex_claimer;
@@ -6280,6 +6413,9 @@ GRANT ALL ON FUNCTION public.resolve_browser_session(p_secret_hash bytea) TO cor
 REVOKE ALL ON FUNCTION public.resolve_connection(p_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.resolve_connection(p_id uuid) TO cortex_app;
 
+REVOKE ALL ON FUNCTION public.resolve_enrolment_code(p_code_hash bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.resolve_enrolment_code(p_code_hash bytea) TO cortex_app;
+
 REVOKE ALL ON FUNCTION public.resolve_identity_code(p_code_hash bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.resolve_identity_code(p_code_hash bytea) TO cortex_app;
 
@@ -6409,15 +6545,15 @@ GRANT SELECT(disabled_at) ON TABLE public.channel_connection TO cortex_scheduler
 
 GRANT SELECT(failing_since) ON TABLE public.channel_connection TO cortex_scheduler;
 
-GRANT SELECT,INSERT ON TABLE public.channel_mapping TO cortex_app;
+GRANT SELECT,INSERT,DELETE ON TABLE public.enrolment_code TO cortex_app;
 
-GRANT UPDATE(verified_at) ON TABLE public.channel_mapping TO cortex_app;
+GRANT SELECT(org_id) ON TABLE public.enrolment_code TO cortex_resolver;
 
-GRANT UPDATE(suppressed_at) ON TABLE public.channel_mapping TO cortex_app;
+GRANT SELECT(id) ON TABLE public.enrolment_code TO cortex_resolver;
 
-GRANT UPDATE(suppressed_reason) ON TABLE public.channel_mapping TO cortex_app;
+GRANT SELECT(code_hash) ON TABLE public.enrolment_code TO cortex_resolver;
 
-GRANT UPDATE(removed_at) ON TABLE public.channel_mapping TO cortex_app;
+GRANT UPDATE(used_at) ON TABLE public.enrolment_code TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.event TO cortex_app;
 

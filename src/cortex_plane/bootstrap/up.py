@@ -104,8 +104,7 @@ async def _access(db: Database, home: Path) -> str:
     secret = await keys.issue_for_owner(db)
     if secret is None:
         try:
-            first = (await orgs.bootstrap(db, FIRST_ORG)).key
-            secret = first.secret if first else None
+            secret = (await orgs.bootstrap(db, FIRST_ORG)).key.secret
         except AlreadyExists:  # somebody else set up the same database at the same moment
             secret = await keys.issue_for_owner(db)
     return str(secret)

@@ -63,9 +63,16 @@ class OrgChange:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NewOrg:
-    """An org with the way in for its first admin: the key of whoever starts the plane, or else a code to hand over."""
+class FirstOrg:
+    """The org that a plane starts with, and the key of its admin: whoever starts the plane."""
 
     org: Org
-    key: NewKey | None = None
-    enrolment: EnrolmentCode | None = None
+    key: NewKey
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewOrg:
+    """An org, and the code that its first admin redeems."""
+
+    org: Org
+    enrolment: EnrolmentCode

@@ -12,7 +12,15 @@ from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.errors import Stale
 from cortex_plane.domain.keys import KeyKind, NewKey
 from cortex_plane.domain.members import Role
-from cortex_plane.domain.orgs import NewOrg, Org, OrgChange, OrgDraft, OrgSettings, OrgSettingsChange
+from cortex_plane.domain.orgs import (
+    FirstOrg,
+    NewOrg,
+    Org,
+    OrgChange,
+    OrgDraft,
+    OrgSettings,
+    OrgSettingsChange,
+)
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.operations import enrolments
 from cortex_plane.operations.secrets import new_key_secret
@@ -34,7 +42,7 @@ async def create(db: Database, actor: Actor, draft: OrgDraft) -> NewOrg:
     return NewOrg(org=org, enrolment=code)
 
 
-async def bootstrap(db: Database, draft: OrgDraft) -> NewOrg:
+async def bootstrap(db: Database, draft: OrgDraft) -> FirstOrg:
     """The first org of a new plane, whose admin holds a platform key. For whoever holds the database, not for a door."""
     secret, key_id = new_key_secret(), new_id()
     async with db.transaction(new_id()) as tx:
@@ -42,7 +50,7 @@ async def bootstrap(db: Database, draft: OrgDraft) -> NewOrg:
         key = await keys.insert(
             tx, key_id, "first key", KeyKind.PERSON, admin_id, [], secret, None, platform=True
         )
-    return NewOrg(org=org, key=NewKey(key=key, secret=secret))
+    return FirstOrg(org=org, key=NewKey(key=key, secret=secret))
 
 
 async def first(db: Database) -> Org | None:

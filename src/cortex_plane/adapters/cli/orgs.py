@@ -22,10 +22,8 @@ def create(
     new = run(lambda plane: plane.orgs.create(OrgDraft(slug=slug, name=name or slug, admin_name=admin)))
     show_one(new.org if not as_json else new, as_json)
     if not as_json:
-        code = new.enrolment.code if new.enrolment else None
-        said(
-            f"\nIts admin redeems this code once, within 24 hours: `cortex enrol`, or in a browser:\n  {code}"
-        )
+        said("\nIts admin redeems this code once, within 24 hours, with `cortex enrol` or in a browser:")
+        said(f"  {new.enrolment.code}")
 
 
 @app.command("list")
