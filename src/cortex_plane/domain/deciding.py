@@ -61,6 +61,7 @@ class Request:
     escalation_level: int
     delegated: list[UUID]
     standing: bool
+    settles: UUID | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +70,8 @@ class CountedVote:
 
     member_id: UUID
     roles: frozenset[Role]
+    answer: str | None = None
+    """What it says about an uncertain call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,6 +239,23 @@ def may_approve(approval: Approval, actor: Actor) -> CortexError | None:
     )
 
 
+def may_settle(request: Request, actor: Actor, choice: Choice) -> CortexError | None:
+    """Who answers about an uncertain call: whoever could approve it, or, where it needed no approval, whoever settles jobs. To give
+    it up is a no, and one is enough."""
+    if request.settles is not None:
+        return may_decide(request, actor, choice)
+    actor.require(Permission.JOB_SETTLE)
+    return None
+
+
+def agrees(opened: Opened, actor: Actor, answer: str) -> bool:
+    """Whether enough people give this answer about an uncertain call, with this one."""
+    if opened.approval.settles is None:
+        return True
+    same = [v.roles for v in opened.votes if v.answer == answer and v.member_id != actor.user_account_id]
+    return is_met(opened.approval.quorum, [*same, actor.roles])
+
+
 # How many ---------------------------------------------------------------------------------------------------------
 
 
@@ -372,7 +392,7 @@ def shown_to(approval: Approval, actor: Actor) -> Approval:
     """With whether whoever looks could decide it, and if not, why."""
     if approval.status is not ApprovalStatus.PENDING:
         return approval
-    if approval.kind is ApprovalKind.UNCERTAIN_EFFECT:
+    if approval.kind is ApprovalKind.UNCERTAIN_EFFECT and approval.settles is None:
         able = actor.may(Permission.JOB_SETTLE)
         why = None if able else "Only admins, operators and approvers may answer this."
         return replace(approval, may_decide=able, why_not=why)

@@ -37,7 +37,7 @@ from cortex_plane.domain.approvals import (
     shaped_by,
 )
 from cortex_plane.domain.deciding import in_words
-from cortex_plane.domain.effects import Verdict
+from cortex_plane.domain.effects import MAX_REPEATS, Verdict
 from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.quorums import quorum_said
 from cortex_plane.domain.values import to_json
@@ -238,6 +238,9 @@ def card(details: ApprovalDetails) -> list[str | Text]:
     who = ", ".join(details.approval.deciders) or "nobody"
     clearance = f"; clearance {approval.required_clearance}" if approval.required_clearance else ""
     lines.append(_fact("may decide", who + clearance))
+    if approval.repeats:
+        told = f"{approval.repeats} of at most {MAX_REPEATS} times, after an answer that it did not happen"
+        lines.append(_fact("sent again", told))
     if approval.caused:
         lines.append(_fact("shaped by", shaped_by(approval)))
     lines += _people(details)
