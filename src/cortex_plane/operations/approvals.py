@@ -192,8 +192,10 @@ async def answer(
     async def once(unread: CortexError | None) -> tuple[Approval, CortexError | None]:
         async with db.transaction(actor.org_id) as tx:
             opened = found(await approvals.open_one(tx, id), "approval")
-            found(await approvals.get(tx, id, actor.sees), "approval")
             request = opened.approval
+            if request.kind is ApprovalKind.UNCERTAIN_EFFECT and request.settles is None:
+                actor.require(Permission.JOB_SETTLE)
+            found(await approvals.get(tx, id, actor.sees), "approval")
             refused = _no_question(opened)
             if refused is None:
                 refused = await steering.settled(

@@ -344,7 +344,8 @@ def _told(receipt: DecisionReceipt, as_json: bool) -> None:
         return
     approval = receipt.approval
     again = " (it was before)" if receipt.result == "DUPLICATE" else ""
-    said(f"{approval.tool_name} is {approval.status}{again}; job {approval.job_id}")
+    others = ": others are still to decide" if approval.status is ApprovalStatus.PENDING else ""
+    said(f"{approval.tool_name} is {approval.status}{again}{others}; job {approval.job_id}")
 
 
 def _json(text: str) -> Any:
