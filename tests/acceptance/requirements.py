@@ -638,6 +638,12 @@ REQUIREMENTS = [
     _R("D.442", "Causes join with calls and stay out of what joins them; where nobody is left the request fails at once and names whom it"
        " excluded and why; card and receipt say that self-approval is allowed; what has no id excludes nobody, and the card says so."),
     _R("D.443", "Whoever edits a request is a cause of it: their yes is void, also one given before, and it stays open for the others."),
+    _R("D.446", "Where a call is asked for again under other terms, the authors of the policies, atlases and tool confirmations that changed"
+       " since are causes of it."),
+    _R("D.444", "An uncertain call that needed an approval is settled by those who could approve it, in the same number and with answers that"
+       " agree, causes excluded; to give it up one of them is enough. Others are settled by admins, operators and approvers."),
+    _R("D.445", "After an answer that it did not happen a call is sent again under its approval once, then only with a new grant; how often is"
+       " capped and on the card."),
     _R("D.356", "Scenarios play a session under an atlas event by event and tell each difference from what is expected."),
     _R("D.357", "Scenario files are read strictly: every fault with its line, and any tree is read or refused."),
     _R("D.358", "`cortex atlas test` plays scenarios without a plane, with a readable report, JSON and exit codes."),

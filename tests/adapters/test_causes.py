@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from cortex_plane.runtime.code.context import Context
 from cortex_plane.storage.database import Database
 from tests.adapters.test_http_calls import asked, opened, post
 from tests.approvals import Shipping, ship
+from tests.clock import Clock
 from tests.people import Person, World, apply_policies
 from tests.runtime.coded import coded, make_coded
 from tests.runtime.planes import make_agent, turn, until, working
@@ -304,3 +306,23 @@ async def test_rows_without_an_id_exclude_nobody_and_the_card_says_so(
     card = await asking(http, world, await submitted(http, world.admin), bea)
     assert {"member_id": None, "name": "Bea", "why": "wrote version 1 of the agent"} in card["caused"]
     assert (await decide(http, bea, card))["approval"]["status"] == "approved"
+
+
+@pytest.mark.proves("D.446")
+async def test_whoever_changes_the_rules_of_a_call_that_is_asked_for_again(
+    http: httpx.AsyncClient, world: World, bea: Person, cal: Person, admin: asyncpg.Connection
+) -> None:
+    clock = await Clock.install(admin, datetime.now(UTC))
+    session = await opened(http, world.service)
+    call = await asked(http, world.service, session)
+    await decide(http, cal, await shown(http, cal, call["approval_id"]))
+    await clock.advance(timedelta(days=2))  # nobody began it in time
+    rules = FOUR_EYES.replace("refunds.create, effect", "refunds.create, approvers: {roles: [admin]}, effect")
+    applied = await http.post("/v1/policies", json={"text": rules}, headers=bea.headers)
+    assert applied.status_code in (200, 201), applied.text
+    await world.person(Role.ADMIN, name="Dan")
+    begun = await post(http, world.service, f"/v1/calls/{call['id']}/intent", input_hash=call["input_hash"])
+    assert begun["status"] == "awaiting"
+    card = await shown(http, bea, begun["approval_id"])
+    assert card["deciders"] == ["Dan"]
+    await refused(http, bea, card, "applied version 2 of the policies")

@@ -25,13 +25,15 @@ class Rule:
     goes_on: bool
     """A denial does not fail the job."""
     quorum: int = 1
+    self_approval: bool = True
+    """Whoever shaped the call may approve it."""
     escalate_before: timedelta | None = None
     """Operators are asked too, so long before its deadline."""
 
 
 RULES = {
     "ship": Rule(timedelta(hours=2), timedelta(minutes=30), goes_on=False),
-    "tell": Rule(timedelta(hours=24), timedelta(hours=1), goes_on=True),
+    "tell": Rule(timedelta(hours=24), timedelta(hours=1), goes_on=True, self_approval=False),
     "sign": Rule(
         timedelta(hours=6), timedelta(minutes=30), goes_on=False, quorum=2, escalate_before=timedelta(hours=4)
     ),
@@ -80,6 +82,9 @@ class Request:
     """To whom somebody did."""
     votes: dict[tuple[int, str], str] = field(default_factory=dict)
     """By version and person."""
+    causes: set[str] = field(default_factory=set)
+    """Who shaped one of its calls."""
+    editors: set[str] = field(default_factory=set)
 
     @property
     def escalates_at(self) -> datetime | None:
@@ -139,10 +144,12 @@ class Model:
             if job.held or job.status not in ("PENDING", "RUNNING"):
                 continue
             asked = job.calls if job.status == "PENDING" else [c for c in job.calls if self._outgrown(c)]
+            causes = self._causes(job)
             for call in asked:
-                call.status = "awaiting"
-                self._ask(job, call)
-            if asked:
+                call.status = "awaiting" if self._can_approve(call.tool, causes) else "rejected"
+                if call.status == "awaiting":
+                    self._ask(job, call, causes)
+            if any(call.status == "awaiting" for call in asked):
                 job.status = "WAITING_FOR_APPROVAL"
                 continue
             for call in job.calls:
@@ -156,19 +163,32 @@ class Model:
     def _outgrown(self, call: Call) -> bool:
         return call.status == "approved" and all(until <= self.now for until, _ in call.grants.values())
 
-    def _ask(self, job: Job, call: Call) -> None:
+    def _causes(self, job: Job) -> set[str]:
+        """Whoever submitted it, and whoever edited a call that it waited for."""
+        its = [r for r in self.requests if any(call.job is job for call in r.calls)]
+        return {job.owner, *(person for request in its for person in request.editors)}
+
+    def _can_approve(self, tool: str, causes: set[str]) -> bool:
+        """Whether anybody is left who may approve it, where whoever shaped it may not."""
+        return RULES[tool].self_approval or any(CLEARANCES[each] >= 3 for each in APPROVERS - causes)
+
+    def _ask(self, job: Job, call: Call, causes: set[str]) -> None:
         for request in self.requests:
             same = (request.session, request.tool, request.arguments) == (
                 job.session,
                 call.tool,
                 call.version,
             )
-            if same and request.status == "pending":
+            if same and request.status == "pending" and self._can_approve(call.tool, request.causes | causes):
+                request.causes |= causes
                 request.version += 1
                 request.calls.append(call)
                 return
         deadline = self.now + RULES[call.tool].timeout
-        self.requests.append(Request(job.session, call.tool, call.version, job.owner, deadline, calls=[call]))
+        made = Request(
+            job.session, call.tool, call.version, job.owner, deadline, calls=[call], causes={*causes}
+        )
+        self.requests.append(made)
 
     def hold(self, job: Job) -> str:
         if job.status not in OPEN:
@@ -228,7 +248,7 @@ class Model:
             return "not_an_approver"
         if request.tool == "tell" and CLEARANCES[person] < 3:
             return "clearance_too_low"
-        if request.tool == "tell" and choice is Choice.APPROVED and person == request.owner:
+        if request.tool == "tell" and choice is Choice.APPROVED and person in request.causes:
             return "self_approval"
         return None
 
@@ -258,10 +278,22 @@ class Model:
             if not asked_by_policy:
                 # A level or a part lets them say yes to this call, not to one that the policy asks others about.
                 return "not_an_approver"
-            if RULES[request.tool].quorum > 1 and self._waits(request.session, request.tool, edited):
+            rule = RULES[request.tool]
+            if (rule.quorum > 1 or not rule.self_approval) and self._waits(
+                request.session, request.tool, edited
+            ):
                 return "edit_duplicates"
+            if not rule.self_approval and not self.able(request) - {person}:
+                return "edit_leaves_nobody"
             request.arguments = edited
             request.version += 1
+            request.causes.add(person)
+            request.editors.add(person)
+            if not rule.self_approval:
+                # Whoever edits it shapes it: others decide.
+                for call in request.awaiting():
+                    call.version = edited
+                return "OK"
         elif person in request.said_yes() and len(request.said_yes()) < RULES[request.tool].quorum:
             return "DUPLICATE"
         request.votes[request.version, person] = "approved"
@@ -291,7 +323,7 @@ class Model:
             return "delegation_cycle"
         if request.tool == "tell" and CLEARANCES[to] < 3:
             return "delegate_clearance"
-        if request.tool == "tell" and to == request.owner:
+        if request.tool == "tell" and to in request.causes:
             return "delegate_self_approval"
         if len(self.able(request) - {person} | {to}) < RULES[request.tool].quorum:
             return "quorum_impossible"

@@ -57,13 +57,19 @@ EDITED = "9"
 
 # What each of them may be told. Nobody is told to send it again, and nobody meets an error that is not theirs.
 LATE = {"approval_conflict", "approval_expired", "approval_changed"}
-NOT_THEIRS = {"delegated_away", "not_an_approver", "approval_not_found"}
+NOT_THEIRS = {
+    "delegated_away",
+    "not_an_approver",
+    "approval_not_found",
+    "self_approval",
+    "edit_leaves_nobody",
+}
 DECISIONS = {"OK", "DUPLICATE"} | LATE | NOT_THEIRS
 DUE = {"escalated", "expired", "nothing"}
 ANSWERS = {
     "approve": DECISIONS, "look_and_approve": DECISIONS, "deny": DECISIONS, "token": DECISIONS, "edit": DECISIONS,
     "link": DECISIONS,
-    "delegate": {"delegated", "already_voted", "delegation_cycle", "quorum_impossible", "delegate_is_self"}
+    "delegate": {"delegated", "already_voted", "delegation_cycle", "quorum_impossible", "delegate_is_self", "delegate_self_approval"}
     | (LATE - {"approval_changed"}) | NOT_THEIRS,
     "escalate": DUE, "expire": DUE, "cancel": {"changed", "unchanged", "job_finished"},
 }  # fmt: skip
@@ -108,7 +114,7 @@ async def _people(world: World, admin: asyncpg.Connection) -> People:
         return made
 
     return People(
-        [await person(Role.APPROVER, f"Pat {n}") for n in range(4)],
+        [await person(Role.APPROVER, f"Pat {n}") for n in range(6)],
         [await person(Role.OPERATOR, f"Op {n}") for n in range(2)],
         [await person(Role.MEMBER, f"Mem {n}") for n in range(2)],
         await person(Role.ADMIN, "Boss"),
@@ -218,7 +224,8 @@ async def _one_outcome(
     deciding = [k for k in ("approve", "look_and_approve", "edit", "deny", "token", "link") if k in kinds]
     counts = sum((kinds[kind] for kind in deciding), Counter())
     # Each yes or no that somebody was told of is there, and nothing else is.
-    assert events["voted"] + events["approved"] + events["denied"] == counts["OK"] + early
+    # An edit is none: whoever edits a call leaves it to the others.
+    assert events["voted"] + events["approved"] + events["denied"] + events["edited"] == counts["OK"] + early
     assert events["delegated"] == kinds["delegate"]["delegated"]
     assert events["escalated"] == sum(kinds[k]["escalated"] for k in ("escalate", "expire")) <= 2
     assert (

@@ -513,6 +513,7 @@ CREATE TABLE public.approval_request (
     action text,
     details jsonb,
     caused jsonb DEFAULT '[]'::jsonb NOT NULL,
+    settles uuid,
     CONSTRAINT chk_approval_request_deadline CHECK (((kind <> 'call'::text) OR ((deadline IS NOT NULL) AND ((status = 'pending'::text) = (next_action_at IS NOT NULL))))),
     CONSTRAINT chk_approval_request_decider CHECK (((status <> ALL (ARRAY['approved'::text, 'denied'::text])) OR (resolved_by_name IS NOT NULL))),
     CONSTRAINT chk_approval_request_end CHECK (((status = 'pending'::text) = (resolved_at IS NULL))),
@@ -869,6 +870,17 @@ begin
     left join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
     where s.org_id = p_org and s.id = p_session and (p_sees is null or p_sees in (s.user_account_id, s.opened_by));
 end
+$$;
+
+CREATE FUNCTION public.call_repeats(p_org uuid, p_call uuid) RETURNS integer
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select count(*)::integer
+  from approval_invocation i
+  join approval_request r on r.org_id = p_org and r.id = i.approval_id and r.kind = 'uncertain_effect'
+  join approval_event e on e.org_id = p_org and e.approval_id = r.id and e.event_type = 'answered'
+  where i.org_id = p_org and i.call_id = p_call and e.payload ->> 'verdict' = 'did_not_happen'
 $$;
 
 CREATE FUNCTION public.cancel_approvals(p_org uuid, p_jobs uuid[], p_reason text) RETURNS TABLE(id uuid, tool_name text, job_id uuid)
@@ -2168,6 +2180,7 @@ begin
       'input_hash', encode(c.input_hash, 'hex'), 'edited', c.edited, 'status', c.status, 'attempt', c.attempt,
       'dispatch_before', c.dispatch_before, 'settle_after', c.settle_after, 'result', c.result, 'result_id', c.result_id,
       'error', c.error, 'settled_by', c.settled_by, 'created_at', c.created_at, 'finished_at', c.finished_at,
+      'repeats', case when c.status = 'cleared' then call_repeats(p_org, c.id) else 0 end,
       'granted', c.finished_at is null and exists (
         select from approval_grant g
         where g.org_id = c.org_id and g.call_id = c.id and g.consumed_at is not null and g.tool_digest = c.tool_digest
@@ -3932,6 +3945,7 @@ CREATE TABLE public.approval_vote (
     reason text,
     channel text NOT NULL,
     created_at timestamp with time zone NOT NULL,
+    answer text,
     CONSTRAINT chk_approval_vote_decision CHECK ((decision = ANY (ARRAY['approved'::text, 'denied'::text])))
 );
 
@@ -3990,6 +4004,7 @@ CREATE VIEW public.approval_shown WITH (security_invoker='true') AS
     r.standing,
     r.action,
     r.details,
+    r.settles,
     jsonb_array_length(r.escalations) AS escalations,
         CASE
             WHEN (r.status = 'pending'::text) THEN r.escalate_at[(r.escalation_level + 1)]
@@ -5282,6 +5297,8 @@ CREATE INDEX idx_approval_request_resolved_by ON public.approval_request USING b
 
 CREATE INDEX idx_approval_request_session ON public.approval_request USING btree (org_id, session_id, requested_at DESC, id DESC);
 
+CREATE INDEX idx_approval_request_settles ON public.approval_request USING btree (org_id, settles) WHERE (settles IS NOT NULL);
+
 CREATE INDEX idx_approval_request_status ON public.approval_request USING btree (org_id, status, requested_at DESC, id DESC);
 
 CREATE INDEX idx_approval_request_tool ON public.approval_request USING btree (org_id, tool_name, resolved_at DESC) WHERE (status = ANY (ARRAY['approved'::text, 'denied'::text]));
@@ -5585,6 +5602,9 @@ ALTER TABLE ONLY public.approval_request
 
 ALTER TABLE ONLY public.approval_request
     ADD CONSTRAINT fk_approval_request_session FOREIGN KEY (org_id, session_id) REFERENCES public.session(org_id, id);
+
+ALTER TABLE ONLY public.approval_request
+    ADD CONSTRAINT fk_approval_request_settles FOREIGN KEY (org_id, settles) REFERENCES public.approval_request(org_id, id);
 
 ALTER TABLE ONLY public.approval_token
     ADD CONSTRAINT fk_approval_token_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
@@ -6469,6 +6489,8 @@ GRANT UPDATE(reason) ON TABLE public.approval_vote TO cortex_app;
 GRANT UPDATE(channel) ON TABLE public.approval_vote TO cortex_app;
 
 GRANT UPDATE(created_at) ON TABLE public.approval_vote TO cortex_app;
+
+GRANT UPDATE(answer) ON TABLE public.approval_vote TO cortex_app;
 
 GRANT SELECT ON TABLE public.approval_shown TO cortex_app;
 

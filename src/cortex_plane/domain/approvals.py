@@ -138,6 +138,8 @@ class NewRequest:
     rule: str
     policy_version: str
     terms: Terms
+    changed_by: Sequence[Cause] = ()
+    """Who changed the rules since the call was asked for before, where its terms are others now."""
 
     def terms_hash(self, *, apart: bool = False) -> bytes:
         """Calls join one request only where all of this is the same for them. ``apart``: this one joins none."""
@@ -274,6 +276,10 @@ class Approval:
     resolved_by_name: str | None
     resolution_reason: str | None
     resolved_via: Channel | None
+    settles: UUID | None = None
+    """Of an uncertain effect: the request that let the call be sent. Whoever could approve that answers this, in the same number."""
+    repeats: int = 0
+    """How often somebody answered that its call did not happen. Lists leave it out."""
     session_kind: str | None = None
     """`external`: the agent runs elsewhere. None where a short list leaves it out."""
     may_decide: bool = False

@@ -69,6 +69,7 @@ class Request:
     escalation_level: int
     delegated: list[UUID]
     standing: bool
+    settles: UUID | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -251,17 +252,37 @@ def may_approve(approval: Approval, actor: Actor) -> CortexError | None:
     )
 
 
+def may_settle(request: Request, actor: Actor, choice: Choice) -> CortexError | None:
+    """Who answers about an uncertain call: whoever could approve it, or, where it needed no approval, whoever settles jobs. To give
+    it up is a no, and one is enough."""
+    if request.settles is not None:
+        return may_decide(request, actor, choice)
+    actor.require(Permission.JOB_SETTLE)
+    return None
+
+
 # How many ---------------------------------------------------------------------------------------------------------
 
 
 def completes(opened: Opened, quorum: Quorum, actor: Actor, *, anew: bool) -> bool:
     """Whether this yes is the last one that is needed. ``anew``: the arguments change with it, so no other counts."""
+    return _enough(opened, quorum, actor, [] if anew else opened.votes)
+
+
+def _enough(opened: Opened, quorum: Quorum, actor: Actor, votes: Sequence[CountedVote]) -> bool:
+    """Whether these votes are, with the actor's own."""
     person = actor.user_account_id
     if person is None:
         return False
-    others = [] if anew else [vote for vote in opened.votes if vote.member_id != person]
     own = CountedVote(member_id=person, roles=actor.roles, behind=opened.behind or [person])
-    return is_reached(quorum, [*others, own])
+    return is_reached(quorum, [*(vote for vote in votes if vote.member_id != person), own])
+
+
+def agrees(opened: Opened, actor: Actor, answer: str) -> bool:
+    """Whether enough people give this answer about an uncertain call, with this one."""
+    if opened.approval.settles is None:
+        return True
+    return _enough(opened, opened.approval.quorum, actor, [v for v in opened.votes if v.answer == answer])
 
 
 def explained(approval: Approval, votes: Sequence[Vote]) -> list[Vote]:
@@ -407,7 +428,7 @@ def shown_to(approval: Approval, actor: Actor) -> Approval:
     """With whether whoever looks could decide it, and if not, why."""
     if approval.status is not ApprovalStatus.PENDING:
         return approval
-    if approval.kind is ApprovalKind.UNCERTAIN_EFFECT:
+    if approval.kind is ApprovalKind.UNCERTAIN_EFFECT and approval.settles is None:
         able = actor.may(Permission.JOB_SETTLE)
         why = None if able else "Only admins, operators and approvers may answer this."
         return replace(approval, may_decide=able, why_not=why)

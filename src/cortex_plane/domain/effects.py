@@ -15,6 +15,7 @@ from uuid import UUID
 
 from pydantic.dataclasses import dataclass as draft
 
+from cortex_plane.domain.errors import Conflict
 from cortex_plane.domain.fields import DRAFT, JsonValue, Note
 from cortex_plane.domain.tools import OnUncertain
 
@@ -41,6 +42,12 @@ class CallStatus(StrEnum):
 SETTLED = frozenset({CallStatus.COMPLETED, CallStatus.FAILED, CallStatus.REJECTED})
 IN_DOUBT = frozenset({CallStatus.INTENDED, CallStatus.UNCERTAIN})
 """May have been sent, without an outcome. One that was cleared was not."""
+
+
+MAX_REPEATS = 3
+"""How often a call may be sent again because somebody answered that it did not happen."""
+REPEATS_OF_A_GRANT = 1
+"""How many of these one approval covers: whoever approved a call once did not approve it twice."""
 
 
 class Settlement(StrEnum):
@@ -87,6 +94,8 @@ class ToolCall:
     grant_expires_at: datetime | None = None
     granted: bool = False
     """A person approved it, and it was sent with that."""
+    repeats: int = 0
+    """Of one that may be sent again: how often somebody answered that it did not happen."""
     status: CallStatus
     attempt: int
     dispatch_before: datetime | None
@@ -133,6 +142,14 @@ class Question:
     text: str
     created_at: datetime
     """When the call was written down, just before it was sent."""
+
+
+def repeats_used_up() -> Conflict:
+    return Conflict(
+        f"Somebody answered {MAX_REPEATS} times that this call did not happen, and it was sent again each time.",
+        code="repeats_used_up",
+        hint="Answer `happened` or `fail`; to try once more, submit the job again with `cortex job resubmit`.",
+    )
 
 
 def doubt(tool_name: str, error: str | None) -> str:

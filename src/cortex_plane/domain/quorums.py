@@ -39,6 +39,8 @@ class CountedVote:
     member_id: UUID
     roles: frozenset[Role]
     behind: Sequence[UUID] = ()
+    answer: str | None = None
+    """What it says about an uncertain call."""
 
 
 def independent(votes: Sequence[V]) -> list[V]:

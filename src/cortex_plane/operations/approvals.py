@@ -183,20 +183,25 @@ async def _decide(
 # Uncertain effects ------------------------------------------------------------------------------------------------
 
 
-@verb(Permission.JOB_SETTLE)
+@verb(Permission.APPROVAL_DECIDE)
 async def answer(
     db: Database, actor: Actor, id: UUID, answer: EffectAnswer, channel: Channel
 ) -> DecisionReceipt:
-    """The answer to an uncertain effect; with the last one its job goes on."""
+    """The answer to an uncertain effect; with the last one that is needed its job goes on."""
     given = Answer(verdict=answer.verdict, result=answer.result, note=answer.note)
 
     async def once(unread: CortexError | None) -> tuple[Approval, CortexError | None]:
         async with db.transaction(actor.org_id) as tx:
             opened = found(await approvals.open_one(tx, id), "approval")
             request = opened.approval
+            if request.kind is ApprovalKind.UNCERTAIN_EFFECT and request.settles is None:
+                actor.require(Permission.JOB_SETTLE)
+            found(await approvals.get(tx, id, actor.sees), "approval")
             refused = _no_question(opened)
             if refused is None:
-                await steering.settled(tx, actor, request.job_id, opened.calls[0].id, given, channel, unread)
+                refused = await steering.settled(
+                    tx, actor, request.job_id, opened.calls[0].id, given, channel, unread, by_card=True
+                )
             else:
                 await decisions.note(tx, opened, actor, channel, answer.verdict, request.version, refused)
             return found(await approvals.get(tx, id, None), "approval")[0], refused

@@ -6,7 +6,7 @@ who may decide told, and what the audit trail and the session's readers hear of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -22,10 +22,11 @@ from cortex_plane.domain.policies import (
     ONE_VOTE,
     OWNER_DECIDES,
     Approvers,
+    Quorum,
     Terms,
 )
 from cortex_plane.domain.quorums import is_met, quorum_said
-from cortex_plane.domain.values import parse
+from cortex_plane.domain.values import adapter, parse
 from cortex_plane.operations.authorize import Asking
 from cortex_plane.operations.decisions import hop_fact
 from cortex_plane.operations.meters import meters
@@ -52,7 +53,7 @@ async def request(
     tx: Transaction, asked_by: Actor, given: Asking, attempt: Row, request: NewRequest
 ) -> Asked:
     """``attempt`` is the job's row as `lock_attempt` or `lock_asking` shows it, locked."""
-    id, joined = await _made(tx, given, attempt, request)
+    id, joined = await _made(tx, given, _with_causes(attempt, request.changed_by), request)
     facts = _facts(asked_by, request, id, joined)
     if not joined:
         # Everybody who may decide it is told, on their channels; whoever is out of office hands their part on.
@@ -60,7 +61,17 @@ async def request(
     return Asked(id, joined, facts, _event(request, id, joined))
 
 
-async def _made(tx: Transaction, given: Asking, attempt: Row, request: NewRequest) -> tuple[UUID, bool]:
+def _with_causes(attempt: Row, more: Sequence[Cause]) -> Mapping[str, Any]:
+    if not more:
+        return attempt
+    known = {cause.member_id for cause in more if cause.member_id is not None}
+    caused = [*attempt["caused"], *(adapter(Cause).dump_python(cause, mode="json") for cause in more)]
+    return {**attempt, "causes": sorted(known | {*attempt["causes"]}), "caused": caused}
+
+
+async def _made(
+    tx: Transaction, given: Asking, attempt: Mapping[str, Any], request: NewRequest
+) -> tuple[UUID, bool]:
     """The id of the request that this call belongs to now, and whether it was there before."""
     apart = False
     if request.kind is ApprovalKind.CALL:
@@ -74,7 +85,9 @@ async def _made(tx: Transaction, given: Asking, attempt: Row, request: NewReques
     return request.id, False
 
 
-async def _can_join(tx: Transaction, attempt: Row, terms: Terms, causes: Sequence[UUID]) -> bool:
+async def _can_join(
+    tx: Transaction, attempt: Mapping[str, Any], terms: Terms, causes: Sequence[UUID]
+) -> bool:
     """Whether enough people are left who shaped neither of the two calls."""
     both = {*causes, *attempt["causes"]}
     if terms.self_approval or both == set(causes):
@@ -126,26 +139,51 @@ class Possible:
     """None where nobody or too few could."""
     excluded: Sequence[Cause] = ()
     """Who could then, had they not shaped the call."""
+    changed_by: Sequence[Cause] = ()
+    """Who changed the rules since it was asked for before, where its terms are others now: they shaped it too."""
 
 
 async def possible(
-    db: Database, given: Asking, terms: Terms, read_to: int, askers: Sequence[UUID] = ()
+    db: Database,
+    given: Asking,
+    terms: Terms,
+    read_to: int,
+    askers: Sequence[UUID] = (),
+    *,
+    again: UUID | None = None,
 ) -> Possible:
     """The terms as far as people can fulfil them: better said now than when their time is over. Whom a request names must be one
-    of those who may decide."""
+    of those who may decide. ``again``: the call, where it was asked for before."""
     async with db.transaction(given.org_id) as tx:
         origin = found(await approvals.origin(tx, given.job_id, read_to, askers), "job")
+        changed_by = await _changed_by(tx, again, terms) if again is not None else []
         able = await approvals.deciders(tx, terms.approvers, terms.required_clearance, origin["owner_id"], [])
     if terms.named is not None:
         able = [each for each in able if each.id in terms.named]
-    barred = set() if terms.self_approval else {*origin["causes"]} & {each.id for each in able}
+    causes = {*origin["causes"], *(cause.member_id for cause in changed_by)}
+    barred = set() if terms.self_approval else causes & {each.id for each in able}
     able = [each for each in able if each.id not in barred]
     if not is_met(terms.quorum, [each.roles for each in able]):
-        caused = [parse(Cause, cause) for cause in origin["caused"]]
+        caused = [*(parse(Cause, cause) for cause in origin["caused"]), *changed_by]
         return Possible(None, [cause for cause in caused if cause.member_id in barred])
     if terms.named is not None:
         terms = replace(terms, approvers=Approvers(members=tuple(each.id for each in able)), named=None)
-    return Possible(terms)
+    return Possible(terms, changed_by=changed_by)
+
+
+async def _changed_by(tx: Transaction, call_id: UUID, terms: Terms) -> list[Cause]:
+    before = await approvals.rule_changes(tx, call_id)
+    if before is None:
+        return []
+    now = {
+        "approvers": adapter(Approvers).dump_python(terms.approvers, mode="json"),
+        "quorum": adapter(Quorum).dump_python(terms.quorum, mode="json"),
+        "required_clearance": terms.required_clearance,
+        "self_approval": terms.self_approval,
+    }
+    if all(before[name] == value for name, value in now.items()):
+        return []
+    return [parse(Cause, author) for author in before["authors"]]
 
 
 def nobody_can(tool: str, rule: str, terms: Terms, excluded: Sequence[Cause] = ()) -> str:

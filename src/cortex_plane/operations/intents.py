@@ -9,7 +9,7 @@ from cortex_plane.domain.access import Actor
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.authorization import PolicyVerdict
 from cortex_plane.domain.calls import DISPATCH_SECONDS, MAX_SENDS, ExternalCall, IntentDraft, Next, advised
-from cortex_plane.domain.effects import SETTLED, CallStatus
+from cortex_plane.domain.effects import REPEATS_OF_A_GRANT, SETTLED, CallStatus
 from cortex_plane.domain.errors import Conflict
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.tools import OnUncertain, highest_risk
@@ -24,7 +24,7 @@ from cortex_plane.operations.judging import (
     unless_overtaken,
 )
 from cortex_plane.operations.rulings import Ruled, ruled
-from cortex_plane.storage import audit, calls, gates
+from cortex_plane.storage import approvals, audit, calls, gates
 from cortex_plane.storage.calls import Context, Kept
 from cortex_plane.storage.database import Database, Transaction
 
@@ -153,6 +153,8 @@ async def _again(
 async def _was_granted(db: Database, actor: Actor, call: ExternalCall) -> bool:
     async with db.transaction(actor.org_id) as tx:
         grant = await calls.grant(tx, call.id)
+        if call.status is CallStatus.CLEARED and await approvals.repeats(tx, call.id) > REPEATS_OF_A_GRANT:
+            return False
     if grant is None or grant.consumed_at is None or grant.input_hash != call.input_hash:
         return False
     return (
@@ -203,7 +205,7 @@ async def _ask(
 ) -> bool:
     """What held when it was authorised does not any more: a person is asked, about the same call."""
     answer = found.answer
-    possible = await terms_of(db, given, answer)
+    possible = await terms_of(db, given, answer, again=call.id)
     terms = possible.terms
     if terms is None:
         nobody = asking.nobody_can(
@@ -214,6 +216,7 @@ async def _ask(
         job = await calls.lock_asking(tx, call.job_id, is_open=True, askers=given.askers)
         seen = found.as_seen(Wanted.of(call))
         request = new_request(given, seen, call.step_index, answer.decision.rule, terms, gate=found.people)
+        request = replace(request, changed_by=possible.changed_by)
         made = await asking.request(tx, actor, given, job, request)
         if not await calls.ask_again(tx, call.id, answer.id, answer.decision.rule, given.policies, made.id):
             raise Conflict("The call changed meanwhile.", code="retry")

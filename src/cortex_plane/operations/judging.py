@@ -250,13 +250,15 @@ def new_request(
     )
 
 
-async def terms_of(db: Database, given: Context, answer: Authorization) -> Possible:
+async def terms_of(
+    db: Database, given: Context, answer: Authorization, again: UUID | None = None
+) -> Possible:
     """The terms as far as people can fulfil them. A no ends the call and not the session: its agent hears it and goes on."""
     if answer.decision.terms is None:
         raise AssertionError("who is to decide says the policy")
-    possible = await asking.possible(db, given, answer.decision.terms, 0, given.askers)
+    possible = await asking.possible(db, given, answer.decision.terms, 0, given.askers, again=again)
     if possible.terms is None:
         return possible
     times = SkillSettings.of(given.skill_config).approval
     terms = asking.bounded(possible.terms, answer.decision.rule, times)
-    return Possible(replace(terms, on_deny=OnDeny.CONTINUE))
+    return replace(possible, terms=replace(terms, on_deny=OnDeny.CONTINUE))

@@ -6,21 +6,27 @@ call is left without its outcome; until then the receipt says ``pending``.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+from cortex_plane.domain import deciding
 from cortex_plane.domain.access import Actor, Permission
-from cortex_plane.domain.approvals import ApprovalStatus, Channel
+from cortex_plane.domain.approvals import ApprovalStatus, Channel, Choice
 from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.canonical import canonical
+from cortex_plane.domain.deciding import Opened
 from cortex_plane.domain.effects import (
     IN_DOUBT,
+    MAX_REPEATS,
     Answer,
     CallStatus,
     Question,
     ToolCall,
     Verdict,
     question,
+    repeats_used_up,
 )
 from cortex_plane.domain.errors import Conflict, CortexError
 from cortex_plane.domain.gates import Missed
@@ -36,7 +42,7 @@ from cortex_plane.domain.jobs import (
     Step,
 )
 from cortex_plane.domain.sessions import SessionReceipt, SessionStatus
-from cortex_plane.operations import gates
+from cortex_plane.operations import decisions, gates
 from cortex_plane.operations.meters import meters
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import approvals, audit, jobs, journal, sessions, steps
@@ -192,25 +198,28 @@ async def questions(db: Database, actor: Actor, id: UUID) -> list[Question]:
 
 @verb(Permission.JOB_SETTLE)
 async def settle(db: Database, actor: Actor, id: UUID, call_id: UUID, answer: Answer) -> Receipt:
-    """A person's answer about an uncertain call. With the last one the job goes on, unless something else holds it."""
+    """A person's answer about an uncertain call. With the last one that is needed the job goes on, unless something else holds it."""
 
-    async def once(unread: CortexError | None) -> Receipt:
+    async def once(unread: CortexError | None) -> tuple[Receipt, CortexError | None]:
         async with db.transaction(actor.org_id) as tx:
-            await settled(tx, actor, id, call_id, answer, Channel.API, unread)
-            return await _receipt(tx, id, True)
+            refused = await settled(tx, actor, id, call_id, answer, Channel.API, unread)
+            return await _receipt(tx, id, refused is None), refused
 
-    receipt = await gates.recording(db, actor.org_id, once)
+    receipt, refused = await gates.recording(db, actor.org_id, once)
+    if refused is not None:
+        raise refused
     db.hints.work()
     return receipt
 
 
 async def settled(
     tx: Transaction, actor: Actor, id: UUID, call_id: UUID, answer: Answer, channel: Channel,
-    unread: CortexError | None = None,
-) -> None:  # fmt: skip
-    """The answer and what follows from it, through whatever door it came; its card ends with it. ``unread``: why the gates of
-    its session cannot look on."""
-    locked = found(await jobs.lock(tx, id, actor.sees), "job")
+    unread: CortexError | None = None, *, by_card: bool = False,
+) -> CortexError | None:  # fmt: skip
+    """The answer and what follows from it, through whatever door it came; its card ends with the last answer that is needed. Returns
+    why it was refused, which is on the trail then. ``unread``: why the gates of its session cannot look on. ``by_card``: whoever sees the card may answer
+    it, also where they do not see the job."""
+    locked = found(await jobs.lock(tx, id, None if by_card else actor.sees), "job")
     call = found(await steps.get_call(tx, id, call_id), "call")
     if call.status is not CallStatus.UNCERTAIN:
         raise Conflict(
@@ -221,6 +230,24 @@ async def settled(
     _require_open(locked)
     card = await approvals.of_uncertain(tx, id, call_id)
     if card is not None:
+        opened = found(await approvals.open_one(tx, card), "approval")
+        refused = await _refusal(tx, opened, actor, call_id, answer)
+        if refused is not None:
+            await decisions.note(tx, opened, actor, channel, answer.verdict, opened.approval.version, refused)
+            return refused
+        if answer.verdict is not Verdict.FAIL and not deciding.agrees(opened, actor, _said(answer)):
+            await approvals.vote_answer(
+                tx, opened, actor, answer.note, channel, _said(answer), answer.verdict
+            )
+            voted = {
+                "call": str(call_id),
+                "tool": call.tool_name,
+                "verdict": answer.verdict,
+                "approval": str(card),
+            }
+            shown = [("approval_voted", id, {"approval_id": str(card), "by": actor.name})]
+            await _append(tx, locked, id, actor, "approval_vote", voted, shown)
+            return None
         ends_as = ApprovalStatus.DENIED if answer.verdict is Verdict.FAIL else ApprovalStatus.APPROVED
         await approvals.answer(tx, card, ends_as, actor, answer.note, channel, answer.verdict)
     status = {
@@ -247,6 +274,23 @@ async def settled(
         await _append(tx, locked, id, actor, "job_failed", {"error": error}, told)
     elif not [c for c in await steps.open_calls(tx, id) if c.status is CallStatus.UNCERTAIN]:
         await _lift(tx, id, locked, (Hold.UNCERTAIN_EFFECT,), actor, answer.note)
+    return None
+
+
+async def _refusal(
+    tx: Transaction, opened: Opened, actor: Actor, call_id: UUID, answer: Answer
+) -> CortexError | None:
+    choice = Choice.DENIED if answer.verdict is Verdict.FAIL else Choice.APPROVED
+    refused = deciding.may_settle(opened.approval, actor, choice)
+    if refused is not None or answer.verdict is not Verdict.DID_NOT_HAPPEN:
+        return refused
+    return repeats_used_up() if await approvals.repeats(tx, call_id) >= MAX_REPEATS else None
+
+
+def _said(answer: Answer) -> str:
+    """Answers count together where verdict and result are the same."""
+    result = hashlib.sha256(canonical(answer.result)).hexdigest() if answer.result is not None else ""
+    return f"{answer.verdict}:{result}"
 
 
 async def _over(

@@ -16,8 +16,8 @@ from cortex_plane.domain.checkpoints import CheckpointStatus
 from cortex_plane.domain.effects import CallStatus, doubt
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.models import AssistantTurn, UserTurn
-from cortex_plane.domain.policies import OnDeny, Terms
-from cortex_plane.operations.asking import SETTLERS, bounded, nobody_can, possible
+from cortex_plane.domain.policies import OnDeny
+from cortex_plane.operations.asking import SETTLERS, Possible, bounded, nobody_can, possible
 from cortex_plane.operations.rulings import asked_of_people
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.calls import Call, Pending, storable
@@ -31,7 +31,7 @@ SHOWN_TEXT = 4000
 
 async def ask(attempt: Acting, calls: Sequence[Call], due: Write) -> None:
     """Ends the attempt; returns only where nobody is left to be asked and the model must be told."""
-    terms: dict[UUID, Terms] = {}
+    terms: dict[UUID, Possible] = {}
     for call in _awaiting(calls):
         found = await terms_of(attempt, call, due)
         if found is not None:
@@ -42,15 +42,19 @@ async def ask(attempt: Acting, calls: Sequence[Call], due: Write) -> None:
     await park(attempt, calls, terms, due)
 
 
-async def terms_of(attempt: Acting, call: Call, due: Write) -> Terms | None:
+async def terms_of(attempt: Acting, call: Call, due: Write) -> Possible | None:
     """By which terms people can decide a call; None where nobody could, and then it is turned down."""
-    found = await possible(attempt.host.db, attempt.given, call.terms, attempt.at.message_seq)
+    again = call.id if call.asked_before else None
+    found = await possible(attempt.host.db, attempt.given, call.terms, attempt.at.message_seq, again=again)
     if found.terms is None:
         await _turn_down(attempt, call, due, found.excluded)
-    return found.terms
+        return None
+    return found
 
 
-async def park(attempt: Acting, calls: Sequence[Call], terms: Mapping[UUID, Terms], due: Write) -> NoReturn:
+async def park(
+    attempt: Acting, calls: Sequence[Call], terms: Mapping[UUID, Possible], due: Write
+) -> NoReturn:
     """The write that asks: the job lets go of everything until all of them are decided."""
     awaiting = _awaiting(calls)
     attempt.at.status, attempt.at.invocation = CheckpointStatus.AWAITING_APPROVAL, awaiting[0].id
@@ -95,7 +99,9 @@ async def _turn_down(attempt: Acting, call: Call, due: Write, excluded: Sequence
     call.status, call.error = CallStatus.REJECTED, f"{message} Do not send it again; go another way."
 
 
-def _request(attempt: Acting, call: Call, terms: Terms) -> NewRequest:
+def _request(attempt: Acting, call: Call, possible: Possible) -> NewRequest:
+    if possible.terms is None:
+        raise AssertionError("nobody is asked who cannot decide")
     return NewRequest(
         id=new_id(),
         kind=ApprovalKind.CALL,
@@ -112,7 +118,8 @@ def _request(attempt: Acting, call: Call, terms: Terms) -> NewRequest:
         question=asked_of_people(call.ruling.people) if call.ruling is not None else None,
         rule=call.rule,
         policy_version=call.policies or attempt.policies_version,
-        terms=bounded(terms, call.rule, attempt.limits.skills.approval),
+        terms=bounded(possible.terms, call.rule, attempt.limits.skills.approval),
+        changed_by=possible.changed_by,
     )
 
 

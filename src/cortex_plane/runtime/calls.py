@@ -81,6 +81,8 @@ class Call:
     status: CallStatus | None = None
     written: bool = False
     """The ledger has its row."""
+    asked_before: bool = False
+    """People were asked about it, and must be asked again."""
     timed_out: bool = False
     attempt: int = 1
     settle_after: datetime | None = None

@@ -17,7 +17,7 @@ from cortex_plane.domain.authorization import PolicyVerdict
 from cortex_plane.domain.checkpoint_recovery import CheckpointCorrupt, open_sealed
 from cortex_plane.domain.checkpoints import CheckpointStatus
 from cortex_plane.domain.conversations import as_sent, opening, rebuilt, requests_of
-from cortex_plane.domain.effects import CallStatus, ToolCall
+from cortex_plane.domain.effects import REPEATS_OF_A_GRANT, CallStatus, ToolCall
 from cortex_plane.domain.gates import PLANE_TOOLS
 from cortex_plane.domain.jobs import Hold, JobKind, JobStatus
 from cortex_plane.domain.models import Turn, UserTurn
@@ -264,6 +264,12 @@ class Opening(Governed):
         restored(call, row)
         self._check_receipt(call)
         if row.status is CallStatus.CLEARED and call.tool is not None:
+            if call.granted and row.repeats > REPEATS_OF_A_GRANT:
+                why = "it was sent again before because somebody answered that it did not happen"
+                self.notes.append(
+                    self.fact("approval_outgrown", call=str(call.id), tool=call.name, reason=why)
+                )
+                call.granted = False
             if await self.may_be_sent_again(call):
                 return False
             _anew(call)
@@ -336,6 +342,7 @@ class Opening(Governed):
 def _anew(call: Call) -> Call:
     """As if nobody had been asked about it yet."""
     call.status, call.written, call.granted, call.settle_after = None, False, False, None
+    call.asked_before = True
     return call
 
 

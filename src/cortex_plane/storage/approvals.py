@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -152,6 +152,11 @@ async def origin(tx: Transaction, job_id: UUID, read_to: int, askers: Sequence[U
     return await tx.row(queries.origin, job_id, read_to, list(askers))
 
 
+async def rule_changes(tx: Transaction, call_id: UUID) -> Row | None:
+    """By which terms a call was asked for last, and who changed since what may change them."""
+    return await tx.row(queries.rule_changes, call_id)
+
+
 async def joinable(tx: Transaction, session_id: UUID, request: NewRequest) -> Row | None:
     """Id and causes of the same call that somebody is being asked about already."""
     return await tx.row(
@@ -163,12 +168,20 @@ async def joinable(tx: Transaction, session_id: UUID, request: NewRequest) -> Ro
     )
 
 
-async def join(tx: Transaction, id: UUID, request: NewRequest, job_id: UUID, attempt: Row) -> None:
+async def join(
+    tx: Transaction, id: UUID, request: NewRequest, job_id: UUID, attempt: Mapping[str, Any]
+) -> None:
     await tx.rows(queries.join, tx.org, id, request.call_id, job_id, attempt["causes"], attempt["caused"])
 
 
 async def insert(
-    tx: Transaction, request: NewRequest, job_id: UUID, agent_id: UUID, attempt: Row, *, apart: bool = False
+    tx: Transaction,
+    request: NewRequest,
+    job_id: UUID,
+    agent_id: UUID,
+    attempt: Mapping[str, Any],
+    *,
+    apart: bool = False,
 ) -> None:
     terms: Terms = request.terms
     asks = request.kind is ApprovalKind.CALL
@@ -362,6 +375,27 @@ async def answer(
         await tx.value(queries.answer, id, status, actor.user_account_id, actor.name, note, channel, verdict)
         is not None
     )
+
+
+async def vote_answer(
+    tx: Transaction,
+    opened: Opened,
+    actor: Actor,
+    note: str | None,
+    channel: Channel,
+    answer: str,
+    verdict: str,
+) -> None:
+    request = opened.approval
+    await tx.rows(
+        queries.vote_answer, tx.org, request.id, request.version, actor.user_account_id, actor.name, note, channel, answer,
+        verdict,
+    )  # fmt: skip
+
+
+async def repeats(tx: Transaction, call_id: UUID) -> int:
+    """How often somebody answered that a call did not happen."""
+    return int(await tx.value(queries.repeats, tx.org, call_id))
 
 
 # Deadlines -------------------------------------------------------------------------------------------------------

@@ -33,7 +33,6 @@ class Kept:
     sender: str | None
     asked_hash: bytes
     asker: UUID
-    caused_by: UUID | None
     policies: str
     event_seq: int
     """How far the events of its session go."""
@@ -155,7 +154,7 @@ async def get(tx: Transaction, id: UUID, sees: UUID | None) -> Kept | None:
 def _kept(row: Row) -> Kept:
     return Kept(
         call=parse(ExternalCall, row), sender=row["sender"], asked_hash=row["asked_hash"], asker=row["asker"],
-        caused_by=row["caused_by"], policies=row["policies"], event_seq=row["event_seq"],
+        policies=row["policies"], event_seq=row["event_seq"],
     )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ from cortex_plane.domain.approvals import (
     shaped_by,
 )
 from cortex_plane.domain.deciding import in_words
-from cortex_plane.domain.effects import Verdict
+from cortex_plane.domain.effects import MAX_REPEATS, Verdict
 from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.json_keys import unique
 from cortex_plane.domain.quorums import ONE_HUMAN, quorum_said
@@ -239,6 +239,9 @@ def card(details: ApprovalDetails) -> list[str | Text]:
     who = ", ".join(details.approval.deciders) or "nobody"
     clearance = f"; clearance {approval.required_clearance}" if approval.required_clearance else ""
     lines.append(_fact("may decide", who + clearance))
+    if approval.repeats:
+        told = f"{approval.repeats} of at most {MAX_REPEATS} times, after an answer that it did not happen"
+        lines.append(_fact("sent again", told))
     if approval.caused:
         lines.append(_fact("shaped by", shaped_by(approval)))
     lines += _people(details)
@@ -346,7 +349,8 @@ def _told(receipt: DecisionReceipt, as_json: bool) -> None:
         return
     approval = receipt.approval
     again = " (it was before)" if receipt.result == "DUPLICATE" else ""
-    said(f"{approval.tool_name} is {approval.status}{again}; job {approval.job_id}")
+    others = ": others are still to decide" if approval.status is ApprovalStatus.PENDING else ""
+    said(f"{approval.tool_name} is {approval.status}{again}{others}; job {approval.job_id}")
 
 
 def _json(text: str) -> Any:

@@ -61,7 +61,9 @@ def seen_of(details: ApprovalDetails) -> str:
 
 
 def _own_vote(details: ApprovalDetails, actor: Actor) -> Vote | None:
-    """A yes that counts already."""
+    """A yes that counts already. An answer about an uncertain effect may still become another one."""
+    if details.approval.kind is ApprovalKind.UNCERTAIN_EFFECT:
+        return None
     return next(
         (
             vote

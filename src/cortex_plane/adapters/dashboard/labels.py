@@ -9,6 +9,7 @@ from cortex_plane.domain.absences import Absence
 from cortex_plane.domain.approvals import Approval, ApprovalEvent, ApprovalKind, ApprovalStatus, shaped_by
 from cortex_plane.domain.deciding import in_words
 from cortex_plane.domain.deliveries import Delivery, DeliveryStatus
+from cortex_plane.domain.effects import MAX_REPEATS
 from cortex_plane.domain.gate_news import gate_of_rule
 from cortex_plane.domain.policies import Approvers, OnDeny
 from cortex_plane.domain.standing_approvals import DEFAULT_SECONDS, StandingApproval, StandingDraft
@@ -141,6 +142,11 @@ def escalation(approval: Approval) -> str:
     return f"Level {approval.escalation_level} of {approval.escalations}"
 
 
+def repeats(approval: Approval) -> str:
+    times = "once" if approval.repeats == 1 else f"{approval.repeats} times"
+    return f"{times} after an answer that it did not happen; at most {MAX_REPEATS} times"
+
+
 def approvers(approval: Approval) -> str:
     """Who may decide, as the policy says it."""
     text = people(approval.approvers) or "nobody that the policy names"
@@ -260,6 +266,7 @@ FILTERS = {
     "event": event,
     "approvers": approvers,
     "shaped_by": shaped_by,
+    "repeats": repeats,
     "afterwards": afterwards,
     "on_deny": on_deny,
     "outcome": outcome,

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from cortex_plane.domain.attempts import Write
 from cortex_plane.domain.jobs import Hold
-from cortex_plane.domain.policies import Terms
+from cortex_plane.operations.asking import Possible
 from cortex_plane.runtime.calls import Call
 
 
@@ -37,7 +37,7 @@ class Ends:
     handed_back: str | None = None
     cancelled: bool = False
     awaiting: list[Call] = field(default_factory=list)
-    terms: dict[UUID, Terms] = field(default_factory=dict)
+    terms: dict[UUID, Possible] = field(default_factory=dict)
     wakes: list[datetime] = field(default_factory=list)
     waits: list[dict[str, str]] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)

@@ -310,6 +310,8 @@ async def answer(visit: Visit) -> Response:
         await approvals.answer(visit.db, visit.actor, id, answered, Channel.DASHBOARD)
     except Conflict as error:
         return await _show_what_happened(visit, id, form, error)
+    except Forbidden as error:
+        return await _refused(visit, id, error)
     return RedirectResponse(f"/approvals/{id}", 303, pages.HEADERS)
 
 

@@ -67,7 +67,7 @@ create view approval_shown with (security_invoker = true) as
     r.agent_says, r.asked_for, r.question, r.rule, r.policy_version, r.template, r.required_clearance, r.timeout_seconds,
     r.approvers, r.on_deny, r.self_approval, r.owner_id, r.caused_by, r.causes, r.caused, r.escalation_level, r.channels_dispatched,
     r.requested_at, r.deadline, r.reminded_at, r.resolved_at, r.resolved_by, r.resolved_by_name, r.resolution_reason,
-    r.resolved_via, r.requested_at as created_at, r.quorum, r.delegated, r.standing, r.action, r.details,
+    r.resolved_via, r.requested_at as created_at, r.quorum, r.delegated, r.standing, r.action, r.details, r.settles,
     jsonb_array_length(r.escalations) as escalations,
     case when r.status = 'pending' then r.escalate_at[r.escalation_level + 1] end as escalate_at,
     case when r.status = 'pending' and exists (
@@ -231,7 +231,7 @@ begin
   where r.org_id = p_org and r.status = 'pending' and r.kind = 'call' and r.id <> p_approval and r.id in (
     select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (concerned));
   -- A vote counts as long as whoever gave it could still give it.
-  select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles,
+  select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles, 'answer', v.answer,
       'behind', voters_of(p_org, v.user_account_id, v.channel)) order by v.created_at, v.user_account_id), '[]')
   into votes
   from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version

@@ -65,6 +65,16 @@ create or replace function call_causes(p_org uuid, p_job uuid, p_read_to bigint,
   from named n
 $$;
 
+-- How often somebody answered about a call that it did not happen: after each such answer it may be sent again.
+create or replace function call_repeats(p_org uuid, p_call uuid) returns integer
+  language sql stable set search_path = public, pg_temp as $$
+  select count(*)::integer
+  from approval_invocation i
+  join approval_request r on r.org_id = p_org and r.id = i.approval_id and r.kind = 'uncertain_effect'
+  join approval_event e on e.org_id = p_org and e.approval_id = r.id and e.event_type = 'answered'
+  where i.org_id = p_org and i.call_id = p_call and e.payload ->> 'verdict' = 'did_not_happen'
+$$;
+
 -- Two lists of causes as one.
 create or replace function merge_caused(p_one jsonb, p_other jsonb) returns jsonb
   language sql immutable set search_path = public, pg_temp as $$

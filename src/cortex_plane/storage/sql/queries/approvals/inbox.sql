@@ -10,7 +10,7 @@ with waiting as (
   from approval_request r
   join session s on s.org_id = r.org_id and s.id = r.session_id
   cross join lateral (
-    select case when r.kind = 'uncertain_effect' then $4::boolean
+    select case when r.kind = 'uncertain_effect' and r.settles is null then $4::boolean
       else $1::uuid is not null and r.required_clearance <= $3::integer
         and (r.self_approval or not $1 = any (r.causes)) and not $1 = any (r.delegated)
         and (r.approvers -> 'roles' ?| $2::text[] or r.approvers -> 'members' ? $1::text
@@ -32,7 +32,7 @@ select t.mine_total, t.others_total, t.arrived, t.latest, l.mine, a.id, a.kind, 
   a.policy_version, a.template, a.required_clearance, a.approvers, a.on_deny, a.self_approval, a.owner_id, a.caused_by, a.causes,
   a.escalation_level, a.channels_dispatched, a.requested_at, a.deadline, a.reminded_at, a.resolved_at, a.resolved_by,
   a.resolved_by_name, a.resolution_reason, a.resolved_via, a.created_at, a.quorum, a.votes_for, a.delegated, a.standing,
-  a.action, null as details, a.escalations, a.escalate_at,
+  a.action, null as details, a.settles, a.escalations, a.escalate_at,
   case when large.it then null else a.arguments end as arguments,
   case when large.it then left(a.arguments::text, 2000) end as excerpt
 from totals t

@@ -1,13 +1,22 @@
-with asked as (
+-- What asks whether a call happened asks those who let it be sent.
+with settled as (
+  select r.id, r.required_clearance, r.approvers, r.self_approval, r.quorum, r.causes, r.caused
+  from approval_invocation i join approval_request r on r.org_id = i.org_id and r.id = i.approval_id
+  where $3::text = 'uncertain_effect' and i.call_id = $34 and r.kind = 'call' and r.status = 'approved'
+  order by r.resolved_at desc limit 1)
+, asked as (
   insert into approval_request (org_id, id, kind, session_id, job_id, agent_id, step_index, action_type, tool_name,
     tool_digest, target, arguments, input_hash, risk, action_summary, agent_says, asked_for, question, rule,
     policy_version, template, required_clearance, timeout_seconds, approvers, on_deny, self_approval, owner_id, caused_by,
     causes, terms_hash, requested_at, deadline, remind_at, next_action_at, quorum, escalations, escalate_at, channels, standing,
-    action, details, caused)
-  values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::jsonb, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
-    $23, $24, $25, $26, $27, $28, $29::uuid[], $30, $31::timestamptz, $32::timestamptz, $33::timestamptz,
-    least($32::timestamptz, $33::timestamptz, ($37::timestamptz[])[1]), $35, $36, $37::timestamptz[], $38::text[], $39, $40,
-    $41, $42)
+    action, details, caused, settles)
+  values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::jsonb, $13, $14, $15, $16, $17, $18, $19, $20, $21,
+    coalesce((select s.required_clearance from settled s), $22), $23, coalesce((select s.approvers from settled s), $24), $25,
+    coalesce((select s.self_approval from settled s), $26), $27, $28,
+    array(select unnest($29::uuid[]) union select unnest(s.causes) from settled s), $30, $31::timestamptz, $32::timestamptz, $33::timestamptz,
+    least($32::timestamptz, $33::timestamptz, ($37::timestamptz[])[1]),
+    coalesce((select s.quorum from settled s), $35), $36, $37::timestamptz[], $38::text[], $39, $40,
+    $41, merge_caused($42, coalesce((select s.caused from settled s), '[]')), (select s.id from settled s))
   returning org_id, id, requested_at)
 , told as (
   insert into approval_event (org_id, approval_id, event_type, channel, payload, created_at)

@@ -5,7 +5,7 @@ select a.id, a.kind, a.status, a.version, a.session_id, a.job_id, a.agent_id, a.
   a.policy_version, a.template, a.required_clearance, a.approvers, a.on_deny, a.self_approval, a.owner_id, a.caused_by, a.causes,
   a.escalation_level, a.channels_dispatched, a.requested_at, a.deadline, a.reminded_at, a.resolved_at, a.resolved_by,
   a.resolved_by_name, a.resolution_reason, a.resolved_via, a.created_at, a.quorum, a.votes_for, a.delegated, a.standing,
-  a.action, null as details, a.escalations, a.escalate_at,
+  a.action, null as details, a.settles, a.escalations, a.escalate_at,
   case when large.it then null else a.arguments end as arguments,
   case when large.it then left(a.arguments::text, 2000) end as excerpt
 from approval_shown a

@@ -1,0 +1,1 @@
+select call_repeats($1, $2)
