@@ -177,7 +177,10 @@ class Actor:
         if self.may(permission):
             return
         if permission in PLATFORM_ONLY:
-            raise Forbidden("Only a platform key may do this.", hint="Use the key that `cortex up` keeps in `.cortex/access.json`.")
+            raise Forbidden(
+                "Only a platform key may do this.",
+                hint="Use the key that `cortex up` keeps in `.cortex/access.json`.",
+            )
         if permission in SERVICES_ONLY and self.kind is not ActorKind.SERVICE:
             raise Forbidden(
                 "Only a service key may speak for other people.",
