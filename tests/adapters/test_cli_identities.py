@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import httpx
 import pytest
@@ -77,7 +78,7 @@ def test_sessions_and_keys_are_seen_and_ended_from_the_command_line(shell: Shell
         return page.status_code == 200
 
     made = shell.one("key", "create", "laptop")
-    laptop = {"CORTEX_KEY": str(made["secret"])}
+    laptop: dict[str, Any] = {"CORTEX_KEY": str(made["secret"])}
     first, second, third = log_in(), log_in(), log_in(**laptop)
     sessions = shell.many("user", "sessions")
     assert [session["key_name"] for session in sessions] == ["laptop", "first key", "first key"]

@@ -338,7 +338,7 @@ def said_by(body: bytes) -> dict[str, Any] | None:
 
 def _names_key(says: dict[str, Any], key_id: str) -> bool:
     """Whether a receipt was signed with the key that is kept beside it. Version 1 does not say."""
-    return says["version"] == 1 or says["key_id"] == key_id
+    return bool(says["version"] == 1 or says["key_id"] == key_id)
 
 
 def _fits(value: Any, shape: Any) -> bool:
