@@ -40,6 +40,7 @@ from cortex_plane.operations import (
     signals,
     steering,
 )
+from cortex_plane.operations.request_rates import RequestRates
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage import events, webhooks
 from tests.atlases import plain, publish
@@ -97,6 +98,7 @@ async def populate(world: World) -> None:
     await _call_elsewhere(world)
     await confirmed(world)
     await _govern(world)
+    await RequestRates(1).take(world.db, world.admin.actor)
     await roots.make(world.db, world.org_id)
     for _ in range(2):
         link = await browser_sessions.issue_own_login_link(world.db, world.admin.actor)
