@@ -156,6 +156,7 @@ async def serve(app_url: str) -> tuple[asyncio.subprocess.Process, int]:
         sys.executable, "-m", "cortex_plane", "api",
         env=os.environ | {
             "DATABASE_URL": app_url, "CORTEX_PORT": "0", "CORTEX_LOG_LEVEL": "warning", "CORTEX_MASTER_KEY": MASTER_KEY,
+            "CORTEX_REQUESTS_PER_SECOND": "0",  # one key sends everything
         },
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip

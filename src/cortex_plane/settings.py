@@ -60,6 +60,7 @@ class Settings(BaseModel):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8420
     trusted_proxies: Annotated[str, AfterValidator(_addresses)] = ""
+    requests_per_second: Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)] = 100.0
     webhook_allow: Annotated[str, AfterValidator(_listed)] = ""
     pool_size: Annotated[int, Field(ge=2, le=500)] = 20
     prepared_statements: bool = True

@@ -655,6 +655,7 @@ REQUIREMENTS = [
        " kept compiled is bounded in bytes."),
     _R("D.593", "A request whose head or body does not arrive in time is ended with the reason, however it trickles; a head has a largest"
        " size."),
+    _R("D.594", "A key and a person may make so many requests a second in all processes together; a request writes nothing for it."),
     _R("D.595", "Wrong tokens from one address are throttled, a right one from there never is; and which address it is says the connection, or"
        " a proxy that was named."),
     _R("D.596", "The form of a signed link counts from its own page only, and where TLS is on the session's cookie belongs to this very"

@@ -42,17 +42,18 @@ async def test_a_proxy_is_believed_where_it_was_named(
         async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as http:
             answer = await http.post(link.url_path, headers={"X-Forwarded-Proto": "https"})
             # Whoever is not believed cannot choose an address for every guess either.
-            guesses = [
-                await http.post(
-                    "/v1/approvals/decide",
-                    json={"token": new_approval_token(), "decision": "approved"},
-                    headers={"X-Forwarded-For": f"198.51.100.{n}"},
+            guess = {"token": new_approval_token(), "decision": "approved"}
+            guesses = await asyncio.gather(
+                *(
+                    http.post(
+                        "/v1/approvals/decide", json=guess, headers={"X-Forwarded-For": f"198.51.100.{n}"}
+                    )
+                    for n in range(3 * FAILURES)
                 )
-                for n in range(FAILURES + 1)
-            ]
+            )
         assert answer.status_code == 303, answer.text
         assert ("Secure" in answer.headers["Set-Cookie"]) is believed
-        assert (guesses[-1].status_code == 401) is believed
+        assert ({each.status_code for each in guesses} == {401}) is believed
 
 
 @contextlib.asynccontextmanager

@@ -3659,6 +3659,33 @@ CREATE FUNCTION public.stop_worker(p_worker uuid) RETURNS void
   update worker set stopped_at = plane_now(), expires_at = plane_now() where id = p_worker
 $$;
 
+CREATE FUNCTION public.take_requests(p_org uuid, p_subjects uuid[], p_want integer, p_per_second double precision, p_burst double precision) RETURNS TABLE(granted integer, wait_seconds double precision)
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  least_tokens double precision;
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  perform set_config('synchronous_commit', 'off', true);
+  -- In the order of their ids, so that two who take at once wait for each other in one direction.
+  insert into request_budget as b (org_id, subject_id, tokens)
+    select p_org, s, p_burst from unnest(p_subjects) s order by s
+  on conflict (org_id, subject_id) do update set
+    tokens = least(p_burst, b.tokens
+      + greatest(extract(epoch from plane_now() - b.refilled_at), 0)::double precision * p_per_second),
+    refilled_at = greatest(plane_now(), b.refilled_at);
+  select min(b.tokens) into least_tokens from request_budget b
+    where b.org_id = p_org and b.subject_id = any (p_subjects);
+  granted := least(p_want, floor(least_tokens))::integer;
+  wait_seconds := case when granted > 0 then 0 else (1 - least_tokens) / p_per_second end;
+  if granted > 0 then
+    update request_budget b set tokens = b.tokens - granted where b.org_id = p_org and b.subject_id = any (p_subjects);
+  end if;
+  return next;
+end
+$$;
+
 CREATE FUNCTION public.tool_call_guard() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -4655,6 +4682,16 @@ CREATE TABLE public.policy_version (
 
 ALTER TABLE ONLY public.policy_version FORCE ROW LEVEL SECURITY;
 
+CREATE UNLOGGED TABLE public.request_budget (
+    org_id uuid NOT NULL,
+    subject_id uuid NOT NULL,
+    tokens double precision NOT NULL,
+    refilled_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    CONSTRAINT chk_request_budget_tokens CHECK ((tokens >= (0)::double precision))
+);
+
+ALTER TABLE ONLY public.request_budget FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE public.resolution (
     org_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -5126,6 +5163,9 @@ ALTER TABLE ONLY public.policy
 
 ALTER TABLE ONLY public.policy_version
     ADD CONSTRAINT policy_version_pkey PRIMARY KEY (org_id, version);
+
+ALTER TABLE ONLY public.request_budget
+    ADD CONSTRAINT request_budget_pkey PRIMARY KEY (org_id, subject_id);
 
 ALTER TABLE ONLY public.resolution_call
     ADD CONSTRAINT resolution_call_pkey PRIMARY KEY (org_id, call_id);
@@ -5738,6 +5778,9 @@ ALTER TABLE ONLY public.notification
 ALTER TABLE ONLY public.policy
     ADD CONSTRAINT fk_policy_version FOREIGN KEY (org_id, version) REFERENCES public.policy_version(org_id, version);
 
+ALTER TABLE ONLY public.request_budget
+    ADD CONSTRAINT fk_request_budget_org FOREIGN KEY (org_id) REFERENCES public.org(id);
+
 ALTER TABLE ONLY public.resolution_call
     ADD CONSTRAINT fk_resolution_call_call FOREIGN KEY (org_id, call_id) REFERENCES public.external_call(org_id, call_id);
 
@@ -5918,6 +5961,8 @@ ALTER TABLE public.org_head ENABLE ROW LEVEL SECURITY;
 ALTER TABLE public.policy ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.policy_version ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.request_budget ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.resolution ENABLE ROW LEVEL SECURITY;
 
@@ -6104,6 +6149,8 @@ CREATE POLICY tenant ON public.org_head USING ((org_id = (NULLIF(current_setting
 CREATE POLICY tenant ON public.policy USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.policy_version USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.request_budget USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.resolution USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
@@ -6740,6 +6787,8 @@ GRANT SELECT ON TABLE public.platform_policy_version TO cortex_app;
 GRANT SELECT,INSERT ON TABLE public.policy TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.policy_version TO cortex_app;
+
+GRANT SELECT,INSERT,UPDATE ON TABLE public.request_budget TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.resolution TO cortex_app;
 GRANT DELETE ON TABLE public.resolution TO cortex_scheduler;

@@ -42,6 +42,7 @@ from cortex_plane.operations import (
     signals,
     steering,
 )
+from cortex_plane.operations.request_rates import RequestRates
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage import events, webhooks
 from tests.atlases import plain, publish
@@ -99,6 +100,7 @@ async def populate(world: World) -> None:
     await _call_elsewhere(world)
     await confirmed(world)
     await _govern(world)
+    await RequestRates(1).take(world.db, world.admin.actor)
     await roots.make(world.db, world.org_id)
     await enrolments.issue(
         world.db, world.admin.actor, (await world.person(Role.MEMBER, name="New")).member_id

@@ -19,6 +19,7 @@ from cortex_plane.bootstrap.reaching import Reach
 from cortex_plane.domain.errors import SetupError
 from cortex_plane.operations.feeds import EventFeed
 from cortex_plane.operations.meters import metered
+from cortex_plane.operations.request_rates import RequestRates
 from cortex_plane.runtime.notifier import Notifier, notifying
 from cortex_plane.runtime.scheduler import Scheduler, scheduling
 from cortex_plane.settings import Settings
@@ -71,11 +72,12 @@ async def serve(
     reach: Reach,
     hear_at: str | None = None,
     trusted_proxies: str = "",
+    requests_per_second: float = 0.0,
 ) -> None:
     """Until SIGINT or SIGTERM; requests under way get a moment to finish. ``hear_at`` is where hints are heard."""
     metrics = Metrics()
     feed = EventFeed(db)
-    app = create_app(db, metrics, feed, reach.webhooks)
+    app = create_app(db, metrics, feed, reach.webhooks, RequestRates(requests_per_second))
     app.state.mailing = reach.email is not None
     app.state.mail_folder = reach.mail_folder
     config = uvicorn.Config(

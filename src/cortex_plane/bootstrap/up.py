@@ -72,6 +72,7 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
                         reach_of(settings, url, sink),
                         serving.hints_url(settings, app_url),
                         settings.trusted_proxies,
+                        settings.requests_per_second,
                     )
                     console.print("stopping …", style="dim")
 

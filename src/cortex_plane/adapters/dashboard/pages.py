@@ -93,6 +93,7 @@ _HEADLINES = {
     412: "It has changed in the meantime",
     413: "That is too large",
     422: "Something is not right",
+    429: "Too many requests at once",
     503: "The plane does not answer",
 }
 

@@ -77,6 +77,7 @@ def signed_in(handler: Handler, *, by_itself: bool = False) -> Callable[[Request
         secret = session_cookie(request)
         try:
             actor = await browser_sessions.authenticate(db, secret, touch=not by_itself)
+            await request.app.state.rates.take(db, actor, by_key=False)
         except Unauthenticated as error:
             return _ended(request, error, was_in=bool(secret))
         except CortexError as error:

@@ -52,6 +52,7 @@ from cortex_plane.adapters.http.streaming import OpenStreams
 from cortex_plane.adapters.http.throttle import Throttle
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.operations.feeds import EventFeed
+from cortex_plane.operations.request_rates import RequestRates
 from cortex_plane.storage.database import Database
 
 # Routes are tried in this order: the ones that programs call all day come first.
@@ -94,8 +95,9 @@ def create_app(
     metrics: Metrics,
     feed: EventFeed | None = None,
     webhook_channel: WebhookChannel | None = None,
+    rates: RequestRates | None = None,
 ) -> FastAPI:
-    """``webhook_channel`` tries webhooks out, and knows which addresses the operator lists."""
+    """``webhook_channel`` tries webhooks out, and knows which addresses the operator lists. Without ``rates`` there is no limit."""
     app = FastAPI(
         title="Cortex Plane",
         version=version("cortex-plane"),
@@ -108,6 +110,7 @@ def create_app(
     app.state.feed = feed or EventFeed(db)
     app.state.streams = OpenStreams()
     app.state.throttle = Throttle()
+    app.state.rates = rates or RequestRates(0)
     app.state.webhooks = webhook_channel or WebhookChannel()
     _mount(app)
     dashboard.mount(app)

@@ -75,6 +75,7 @@ async def authenticated(request: Request, org: str | None) -> Actor:
         request.app.state.metrics.rejected_keys.add(1, {"reason": error.code})
         raise
     request.scope["state"]["actor"] = actor
+    await request.app.state.rates.take(request.app.state.db, actor)
     return actor
 
 
@@ -206,5 +207,5 @@ def route(operation: Verb[..., Any], *also: int, body: int | None = None) -> dic
     limit = {} if body is None else {BODY_LIMIT: body}
     return {
         "openapi_extra": {"x-permission": operation.permission.value, "security": [{"key": []}], **limit},
-        "responses": documented(400, 401, 403, 404, 409, 412, 413, 422, 503, *also),
+        "responses": documented(400, 401, 403, 404, 409, 412, 413, 422, 429, 503, *also),
     }

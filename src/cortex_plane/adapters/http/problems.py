@@ -163,7 +163,7 @@ async def _ours(request: Request, error: Exception) -> Response:
     status = status_of(error)
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     if status in (429, 503):
-        headers["Retry-After"] = "1"
+        headers["Retry-After"] = str(error.details.get("retry_after", 1))
     if status == 503:
         log.warning("unavailable", error=str(error), cause=repr(error.__cause__))
     field = error.details.get("field")

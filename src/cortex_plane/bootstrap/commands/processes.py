@@ -69,6 +69,7 @@ def api() -> None:
                 reach_of(settings, serving.address(listener)),
                 serving.hints_url(settings, url),
                 settings.trusted_proxies,
+                settings.requests_per_second,
             )
 
     with listener:
