@@ -246,6 +246,8 @@ def completes(opened: Opened, quorum: Quorum, actor: Actor, *, anew: bool) -> bo
     person = actor.user_account_id
     if person is None:
         return False
+    if quorum.votes == 1 and not quorum.roles:
+        return True
     others = [] if anew else [vote for vote in opened.votes if vote.member_id != person]
     own = CountedVote(member_id=person, roles=actor.roles, behind=opened.behind or [person])
     return is_reached(quorum, [*others, own])
