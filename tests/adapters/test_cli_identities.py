@@ -81,7 +81,7 @@ def test_sessions_and_keys_are_seen_and_ended_from_the_command_line(shell: Shell
     laptop: dict[str, Any] = {"CORTEX_KEY": str(made["secret"])}
     first, second, third = log_in(), log_in(), log_in(**laptop)
     sessions = shell.many("user", "sessions")
-    assert [session["key_name"] for session in sessions] == ["laptop", "first key", "first key"]
+    assert [session["key_name"] for session in sessions] == ["laptop", "command line", "command line"]
     shell.run("user", "end-session", expect=2)
     shell.run("user", "end-session", str(sessions[1]["id"]))
     shell.run("user", "end-session", str(sessions[1]["id"]), expect=3)

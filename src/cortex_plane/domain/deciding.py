@@ -274,6 +274,8 @@ def _enough(opened: Opened, quorum: Quorum, actor: Actor, votes: Sequence[Counte
     person = actor.user_account_id
     if person is None:
         return False
+    if quorum.votes == 1 and not quorum.roles:
+        return True
     own = CountedVote(member_id=person, roles=actor.roles, behind=opened.behind or [person])
     return is_reached(quorum, [*(vote for vote in votes if vote.member_id != person), own])
 
