@@ -15,6 +15,7 @@ import httpx
 from cortex_plane.domain.agents import Agent
 from cortex_plane.domain.approvals import Approval
 from cortex_plane.domain.jobs import JobDraft, JobStatus
+from cortex_plane.domain.members import Role
 from cortex_plane.operations import approvals, browser_sessions, jobs
 from cortex_plane.runtime.tools.app import App
 from tests.people import Person, World
@@ -62,8 +63,12 @@ async def asked(
     slug: str = "shopper",
     message: str = "two, please",
 ) -> Approval:
-    """A job that waits for a person, as its request is shown to whoever submitted it."""
-    agent = await shopper(world, *(calls or (call("order", item="tea", count=2),)), slug=slug)
+    """A job that waits for a person, as its request is shown to whoever submitted it. If they may, they wrote the agent too: both are
+    causes, and nobody else is."""
+    wrote = by if by is not None and Role.ADMIN in by.actor.roles else world.admin
+    agent = await shopper(
+        replace(world, admin=wrote), *(calls or (call("order", item="tea", count=2),)), slug=slug
+    )
     actor = (by or world.admin).actor
     job = await jobs.submit(world.db, actor, JobDraft(agent=agent.slug, payload={"text": message}))
     await until(world, job.id, JobStatus.WAITING_FOR_APPROVAL)

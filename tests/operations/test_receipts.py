@@ -61,7 +61,7 @@ async def test_an_approval_leaves_a_receipt_that_verifies_offline(
     assert says["arguments"] == {"digest": asked.input_hash, "original_digest": None}
     assert (says["calls"], says["decision"], says["by"], says["via"]) == ([str(call)], "approved", who, "api")
     assert says["policy"] == {
-        "rule": asked.rule, "version": asked.policy_version, "file_digest": None,
+        "rule": asked.rule, "version": asked.policy_version, "file_digest": None, "self_approval": True,
     }, "an org without rows of its own has no file"  # fmt: skip
     (vote,) = says["votes"]
     assert (vote["by"], vote["decision"], vote["via"]) == (who, "approved", "api")

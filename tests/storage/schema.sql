@@ -784,9 +784,13 @@ end
 $$;
 
 CREATE FUNCTION public.call_causes(p_org uuid, p_job uuid, p_read_to bigint, p_askers uuid[]) RETURNS TABLE(causes uuid[], caused jsonb)
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     SET search_path TO 'public', 'pg_temp'
     AS $$
+#variable_conflict use_column
+begin
+  -- Not in plain SQL: that would be planned anew for every call.
+  return query
   with recursive chain as (
     select j.id, j.resubmitted_from, coalesce(j.submitted_by, j.caused_by) as identity, j.caused_by from job j
     where j.org_id = p_org and j.id = p_job
@@ -837,7 +841,8 @@ CREATE FUNCTION public.call_causes(p_org uuid, p_job uuid, p_read_to bigint, p_a
     from behind b order by b.id, b.why)
   select coalesce(array_agg(distinct n.id) filter (where n.id is not null), '{}'),
     coalesce(jsonb_agg(jsonb_build_object('member_id', n.id, 'name', n.name, 'why', n.why) order by n.name, n.why), '[]')
-  from named n
+  from named n;
+end
 $$;
 
 CREATE FUNCTION public.call_context(p_org uuid, p_session uuid, p_sees uuid, p_key text, p_tool text, p_input_hash bytea, p_acts boolean, p_caller uuid, p_person uuid) RETURNS TABLE(job_id uuid, agent_id uuid, agent text, teams uuid[], kind text, skill_config jsonb, request_policies jsonb, policies text, earlier uuid, turned_down boolean, bound jsonb, known_risk text, at timestamp with time zone)
@@ -2710,12 +2715,14 @@ end
 $$;
 
 CREATE FUNCTION public.person_behind(p_org uuid, p_identity uuid) RETURNS uuid
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     SET search_path TO 'public', 'pg_temp'
     AS $$
-  select coalesce(
+begin
+  return coalesce(
     (select u.id from user_account u where u.org_id = p_org and u.id = p_identity),
-    (select coalesce(k.user_account_id, k.owner_id) from api_key k where k.org_id = p_org and k.id = p_identity))
+    (select coalesce(k.user_account_id, k.owner_id) from api_key k where k.org_id = p_org and k.id = p_identity));
+end
 $$;
 
 CREATE FUNCTION public.platform_policy_changed() RETURNS trigger

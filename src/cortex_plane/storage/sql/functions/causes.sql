@@ -1,9 +1,11 @@
 -- Whom an identity stands for: a person, or whoever made the key of a program. Null where that is not known.
 create or replace function person_behind(p_org uuid, p_identity uuid) returns uuid
-  language sql stable set search_path = public, pg_temp as $$
-  select coalesce(
+  language plpgsql stable set search_path = public, pg_temp as $$
+begin
+  return coalesce(
     (select u.id from user_account u where u.org_id = p_org and u.id = p_identity),
-    (select coalesce(k.user_account_id, k.owner_id) from api_key k where k.org_id = p_org and k.id = p_identity))
+    (select coalesce(k.user_account_id, k.owner_id) from api_key k where k.org_id = p_org and k.id = p_identity));
+end
 $$;
 
 -- The causes of a call that a job is about to ask for: everybody who shaped it, whatever verb asks. p_read_to: how far a conversation
@@ -11,7 +13,11 @@ $$;
 -- `caused` is what the card shows: member, name and why; member is null where nobody can be named by id.
 create or replace function call_causes(p_org uuid, p_job uuid, p_read_to bigint, p_askers uuid[])
   returns table (causes uuid[], caused jsonb)
-  language sql stable set search_path = public, pg_temp as $$
+  language plpgsql stable set search_path = public, pg_temp as $$
+#variable_conflict use_column
+begin
+  -- Not in plain SQL: that would be planned anew for every call.
+  return query
   with recursive chain as (
     select j.id, j.resubmitted_from, coalesce(j.submitted_by, j.caused_by) as identity, j.caused_by from job j
     where j.org_id = p_org and j.id = p_job
@@ -62,7 +68,8 @@ create or replace function call_causes(p_org uuid, p_job uuid, p_read_to bigint,
     from behind b order by b.id, b.why)
   select coalesce(array_agg(distinct n.id) filter (where n.id is not null), '{}'),
     coalesce(jsonb_agg(jsonb_build_object('member_id', n.id, 'name', n.name, 'why', n.why) order by n.name, n.why), '[]')
-  from named n
+  from named n;
+end
 $$;
 
 -- How often somebody answered about a call that it did not happen: after each such answer it may be sent again.
