@@ -25,7 +25,7 @@ from cortex_plane.domain.members import Role
 from cortex_plane.operations import approvals, audit, deadlines, deliveries, steering
 from cortex_plane.operations.ports import Channel
 from cortex_plane.operations.verbs import new_id
-from cortex_plane.runtime.notifier import Notifier
+from cortex_plane.runtime.notifier import SEND_SECONDS, Notifier
 from tests.approvals import Shipping, decide, shown, waiting
 from tests.clock import Clock
 from tests.people import Person, World, apply_policies
@@ -36,7 +36,8 @@ ASK = """
 policies:
   - {name: ask, target: "*", effect: requires_approval, approvers: {roles: [approver]}, timeout: 1d}
 """
-SEND_SECONDS = 0.5
+HANGING_SECONDS = 0.5
+"""How long a message is waited for that nobody will answer."""
 """How long the suite's notifier waits for an answer."""
 
 
@@ -158,8 +159,8 @@ class ChannelSuite:
         await link(admin, world, connection_id, bea, stage.address("bea"))
         return bea
 
-    def _notifier(self, world: World, stage: ChannelStage) -> Notifier:
-        return Notifier(world.db, [stage.channel], PUBLIC_URL, send_seconds=SEND_SECONDS)
+    def _notifier(self, world: World, stage: ChannelStage, send_seconds: float = SEND_SECONDS) -> Notifier:
+        return Notifier(world.db, [stage.channel], PUBLIC_URL, send_seconds=send_seconds)
 
     async def _asked(self, world: World, **plan: Any) -> Approval:
         _, (asked,) = await waiting(world, Deploying(), call("deploy", plan=plan or {"to": "production"}))
@@ -245,14 +246,13 @@ class ChannelSuite:
         await self._bea(strict, admin, stage)
         asked = await self._asked(strict)
         clock = await Clock.install(admin, asked.requested_at + timedelta(minutes=1))
-        notifier = self._notifier(strict, stage)
         stage.fail(Failure.HANG, 1)
-        await drain(notifier)
+        await drain(self._notifier(strict, stage, send_seconds=HANGING_SECONDS))
         kept = await delivery_of(strict, asked)
         assert (kept.status, kept.attempts) == (DeliveryStatus.PENDING, 1)
         assert kept.next_attempt_at is not None
         await clock.set(kept.next_attempt_at)
-        await drain(notifier)
+        await drain(self._notifier(strict, stage))
         assert (await delivery_of(strict, asked)).status is DeliveryStatus.DELIVERED
         assert len(await stage.arrived()) == 1
 

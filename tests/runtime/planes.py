@@ -24,7 +24,7 @@ from cortex_plane.storage.database import NOBODY, Database
 from tests.people import World
 
 KEY = bytes(range(32))
-FAST = WorkerSettings(poll_seconds=0.05, adoption_seconds=2.0, dispatch_seconds=0.5, grace_seconds=5)
+FAST = WorkerSettings(poll_seconds=0.05, adoption_seconds=2.0, dispatch_seconds=1.5, grace_seconds=5)
 IMPATIENT = {"retry_base_seconds": 0.05}
 """An agent of a test waits a moment, and not seconds, before it tries again."""
 
