@@ -696,17 +696,17 @@ REQUIREMENTS = [
     _R("S5.30", "Checkpoints are cheap: compiled once, looked up by what matches."),
     _R("S5.31", "Checkpoint flows can be tested: trigger, questions, validation, effects."),
     # Nobody decides in another's name
-    _R("D.441", "Ending a credential ends what came from it: sessions and links with their key, keys with the key that made them;"
+    _R("D.461", "Ending a credential ends what came from it: sessions and links with their key, keys with the key that made them;"
        " of a deactivated member nothing comes back."),
-    _R("D.442", "People see and end their browser sessions and keys on a page, over the API and from the command line; admins end"
+    _R("D.462", "People see and end their browser sessions and keys on a page, over the API and from the command line; admins end"
        " the sessions of others."),
-    _R("D.443", "A credential that can decide is made only by the person it stands for: an admin hands over an enrolment code, which"
+    _R("D.463", "A credential that can decide is made only by the person it stands for: an admin hands over an enrolment code, which"
        " works once, within 24 hours, and ends every earlier way in."),
-    _R("D.444", "A service changes connections, policies, atlases, confirmations, agents, teams, org and members only where a human"
+    _R("D.464", "A service changes connections, policies, atlases, confirmations, agents, teams, org and members only where a human"
        " admin granted it that by name; the trail says so."),
-    _R("D.445", "Until somebody has proven a channel of their own, they and whoever enrolled or promoted them count as one human in"
+    _R("D.465", "Until somebody has proven a channel of their own, they and whoever enrolled or promoted them count as one human in"
        " every quorum and for self-approval; the card says why a vote adds nothing."),
-    _R("D.446", "A vote through a webhook and that of whoever set its secret, or said whose a name behind it is, count as one human."),
+    _R("D.466", "A vote through a webhook and that of whoever set its secret, or said whose a name behind it is, count as one human."),
 ]  # fmt: skip
 
 

@@ -63,7 +63,7 @@ def test_people_are_invited_and_linked_from_the_command_line(shell: Shell) -> No
     assert [each["channel_type"] for each in shell.many("user", "channels")] == ["email"]
 
 
-@pytest.mark.proves("D.442")
+@pytest.mark.proves("D.462")
 def test_sessions_and_keys_are_seen_and_ended_from_the_command_line(shell: Shell) -> None:
     url = read_access(shell.folder / ".cortex")["url"]
 

@@ -20,7 +20,7 @@ from tests.people import World, with_key
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 
 
-@pytest.mark.proves("D.441")
+@pytest.mark.proves("D.461")
 async def test_a_session_ends_with_the_key_it_was_made_with(http: httpx.AsyncClient, world: World) -> None:
     grace = await world.person(Role.APPROVER, name="Grace")
     visitor = await Visitor.log_in(http, world, grace)
@@ -32,7 +32,7 @@ async def test_a_session_ends_with_the_key_it_was_made_with(http: httpx.AsyncCli
     assert (await http.post(unused.json()["url_path"])).status_code == 401
 
 
-@pytest.mark.proves("D.441")
+@pytest.mark.proves("D.461")
 async def test_reactivation_does_not_revive_old_keys(http: httpx.AsyncClient, world: World) -> None:
     grace = await world.person(Role.APPROVER, name="Grace")
     address = f"/v1/members/{grace.member_id}"
@@ -43,7 +43,7 @@ async def test_reactivation_does_not_revive_old_keys(http: httpx.AsyncClient, wo
     assert (refused.status_code, refused.json()["code"]) == (401, "key_revoked")
 
 
-@pytest.mark.proves("D.441")
+@pytest.mark.proves("D.461")
 async def test_a_key_ends_with_the_key_it_was_made_with(
     http: httpx.AsyncClient, world: World, admin: asyncpg.Connection
 ) -> None:
@@ -70,7 +70,7 @@ async def test_a_key_ends_with_the_key_it_was_made_with(
     assert await admin.fetchval("select count(*) from browser_session") == 0
 
 
-@pytest.mark.proves("D.441")
+@pytest.mark.proves("D.461")
 async def test_a_session_ends_when_its_key_expires(
     http: httpx.AsyncClient, world: World, admin: asyncpg.Connection
 ) -> None:
@@ -93,7 +93,7 @@ async def test_a_session_ends_when_its_key_expires(
     assert (await http.get("/v1/me/browser-sessions", headers=grace.headers)).json()["items"] == []
 
 
-@pytest.mark.proves("D.441")
+@pytest.mark.proves("D.461")
 async def test_nothing_of_a_deactivated_member_comes_back(
     http: httpx.AsyncClient, world: World, admin: asyncpg.Connection
 ) -> None:
@@ -110,7 +110,7 @@ async def test_nothing_of_a_deactivated_member_comes_back(
     assert await admin.fetchval("select count(*) from identity_code where used_at is null") == 0
 
 
-@pytest.mark.proves("D.442")
+@pytest.mark.proves("D.462")
 async def test_people_end_their_own_sessions_and_admins_those_of_others(
     http: httpx.AsyncClient, world: World, other: World
 ) -> None:
@@ -147,7 +147,7 @@ async def test_people_end_their_own_sessions_and_admins_those_of_others(
     assert ends == ["browser_session_ended", "browser_session_ended", "browser_sessions_ended"]
 
 
-@pytest.mark.proves("D.442")
+@pytest.mark.proves("D.462")
 async def test_the_page_shows_and_ends_sessions_and_keys(http: httpx.AsyncClient, world: World) -> None:
     grace = await world.person(Role.APPROVER, name="Grace")
     here, there = [await Visitor.log_in(http, world, grace) for _ in range(2)]
@@ -175,7 +175,7 @@ async def test_the_page_shows_and_ends_sessions_and_keys(http: httpx.AsyncClient
     assert (await owner.get("/access")).status_code == 401, "this session came from that key"
 
 
-@pytest.mark.proves("D.441")
+@pytest.mark.proves("D.461")
 async def test_no_session_outlives_a_key_that_is_revoked_while_its_link_is_used(
     http: httpx.AsyncClient, world: World, admin: asyncpg.Connection
 ) -> None:

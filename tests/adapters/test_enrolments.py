@@ -49,7 +49,7 @@ async def prove_channel(world: World, person: Person, sender: str = "4711") -> M
     return await linking.redeem(world.db, world.service.actor, world.connection.id, draft)
 
 
-@pytest.mark.proves("D.443")
+@pytest.mark.proves("D.463")
 async def test_nobody_makes_a_key_or_a_login_link_for_somebody_else(
     http: httpx.AsyncClient, world: World, other: World
 ) -> None:
@@ -77,7 +77,7 @@ async def test_nobody_makes_a_key_or_a_login_link_for_somebody_else(
     assert (await http.post("/v1/keys", json=ada, headers=world.admin.headers)).status_code == 201
 
 
-@pytest.mark.proves("D.443")
+@pytest.mark.proves("D.463")
 async def test_a_code_is_redeemed_once_on_a_page(
     http: httpx.AsyncClient, world: World, admin: asyncpg.Connection
 ) -> None:
@@ -106,7 +106,7 @@ async def test_a_code_is_redeemed_once_on_a_page(
     assert [entry.action for entry in trail][-3:] == ["enrolment_code_created", "enrolled", "logged_in"]
 
 
-@pytest.mark.proves("D.443")
+@pytest.mark.proves("D.463")
 async def test_of_many_who_redeem_a_code_at_once_one_gets_in(
     http: httpx.AsyncClient, world: World, admin: asyncpg.Connection
 ) -> None:
@@ -124,7 +124,7 @@ async def test_of_many_who_redeem_a_code_at_once_one_gets_in(
         assert await admin.fetchval(ways, member) == 1
 
 
-@pytest.mark.proves("D.443")
+@pytest.mark.proves("D.463")
 async def test_a_code_ends_with_time_with_its_key_and_with_its_people(
     http: httpx.AsyncClient, world: World, admin: asyncpg.Connection
 ) -> None:
@@ -152,7 +152,7 @@ async def test_a_code_ends_with_time_with_its_key_and_with_its_people(
         assert not await works(fifth)
 
 
-@pytest.mark.proves("D.443")
+@pytest.mark.proves("D.463")
 async def test_who_gets_no_code(http: httpx.AsyncClient, world: World, other: World) -> None:
     member = await added(world)
     maria = await enrolled(http, world, member)
@@ -174,7 +174,7 @@ async def test_who_gets_no_code(http: httpx.AsyncClient, world: World, other: Wo
     assert await refused(member, world.admin) == (409, "member_deactivated")
 
 
-@pytest.mark.proves("D.443")
+@pytest.mark.proves("D.463")
 async def test_enrolling_again_ends_every_earlier_way_in(http: httpx.AsyncClient, world: World) -> None:
     member = await added(world)
     before = await enrolled(http, world, member)
@@ -185,7 +185,7 @@ async def test_enrolling_again_ends_every_earlier_way_in(http: httpx.AsyncClient
     assert (await http.get("/v1/me", headers=after.headers)).json()["name"] == "Maria"
 
 
-@pytest.mark.proves("D.443")
+@pytest.mark.proves("D.463")
 async def test_the_first_admin_of_an_org_is_enrolled_too(http: httpx.AsyncClient, world: World) -> None:
     made = await http.post("/v1/orgs", json={"slug": "third", "name": "Third"}, headers=world.admin.headers)
     assert (made.status_code, made.json().get("key")) == (201, None)
@@ -195,7 +195,7 @@ async def test_the_first_admin_of_an_org_is_enrolled_too(http: httpx.AsyncClient
     assert (me["roles"], me["platform"]) == (["admin"], False)
 
 
-@pytest.mark.proves("D.444")
+@pytest.mark.proves("D.464")
 async def test_a_program_changes_the_rules_only_where_it_was_granted_by_name(
     http: httpx.AsyncClient, world: World
 ) -> None:
@@ -227,7 +227,7 @@ async def test_a_program_changes_the_rules_only_where_it_was_granted_by_name(
         assert (await http.request(method, path, json=body, headers=granted.headers)).status_code == 403
 
 
-@pytest.mark.proves("D.444")
+@pytest.mark.proves("D.464")
 async def test_only_a_human_admin_grants_a_program_something(http: httpx.AsyncClient, world: World) -> None:
     program = await world.service_with(Role.ADMIN, permissions=list(Grantable))
     more = {"name": "child", "roles": ["member"], "permissions": ["policy.write"]}

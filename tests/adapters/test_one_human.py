@@ -45,7 +45,7 @@ async def asked_for(world: World, policies: str) -> Approval:
     return asked
 
 
-@pytest.mark.proves("D.445")
+@pytest.mark.proves("D.465")
 async def test_a_vote_of_somebody_one_enrolled_adds_nothing_until_they_prove_a_channel(
     http: httpx.AsyncClient, strict: World
 ) -> None:
@@ -66,7 +66,7 @@ async def test_a_vote_of_somebody_one_enrolled_adds_nothing_until_they_prove_a_c
     assert last.json()["approval"]["status"] == "approved"
 
 
-@pytest.mark.proves("D.445")
+@pytest.mark.proves("D.465")
 async def test_two_whom_one_admin_enrolled_are_one_and_a_third_is_another(
     http: httpx.AsyncClient, strict: World
 ) -> None:
@@ -79,7 +79,7 @@ async def test_two_whom_one_admin_enrolled_are_one_and_a_third_is_another(
     assert (await decide(http, asked, pat)).json()["approval"]["status"] == "approved"
 
 
-@pytest.mark.proves("D.445")
+@pytest.mark.proves("D.465")
 @pytest.mark.parametrize("change", [{"roles": ["approver", "member"]}, {"clearance": 5}], ids=str)
 async def test_whoever_promoted_somebody_counts_with_them(
     http: httpx.AsyncClient, strict: World, change: dict[str, object]
@@ -92,7 +92,7 @@ async def test_whoever_promoted_somebody_counts_with_them(
     assert (await decide(http, asked, strict.admin)).json()["approval"]["status"] == "pending"
 
 
-@pytest.mark.proves("D.445")
+@pytest.mark.proves("D.465")
 async def test_a_demotion_and_a_new_name_tie_nobody(http: httpx.AsyncClient, strict: World) -> None:
     pat = await strict.person(Role.APPROVER, Role.MEMBER, name="Pat", clearance=5)
     change = {"roles": ["approver"], "clearance": 2, "display_name": "Pat the second"}
@@ -102,7 +102,7 @@ async def test_a_demotion_and_a_new_name_tie_nobody(http: httpx.AsyncClient, str
     assert (await decide(http, asked, strict.admin)).json()["approval"]["status"] == "approved"
 
 
-@pytest.mark.proves("D.445")
+@pytest.mark.proves("D.465")
 async def test_four_eyes_are_not_those_of_an_admin_and_of_whom_they_enrolled(
     http: httpx.AsyncClient, strict: World
 ) -> None:
@@ -117,7 +117,7 @@ async def test_four_eyes_are_not_those_of_an_admin_and_of_whom_they_enrolled(
     assert (await decide(http, asked, maria)).json()["approval"]["status"] == "approved"
 
 
-@pytest.mark.proves("D.445")
+@pytest.mark.proves("D.465")
 async def test_an_admin_does_not_approve_what_somebody_asked_whom_they_enrolled(
     http: httpx.AsyncClient, strict: World
 ) -> None:
@@ -134,7 +134,7 @@ async def test_an_admin_does_not_approve_what_somebody_asked_whom_they_enrolled(
     assert (await decide(http, asked, pat)).json()["approval"]["status"] == "approved"
 
 
-@pytest.mark.proves("D.446")
+@pytest.mark.proves("D.466")
 async def test_a_vote_through_a_webhook_and_that_of_whoever_set_its_secret_are_one(
     http: httpx.AsyncClient, strict: World
 ) -> None:
@@ -155,7 +155,7 @@ async def test_a_vote_through_a_webhook_and_that_of_whoever_set_its_secret_are_o
     assert (await decide(http, asked, bea)).json()["approval"]["status"] == "approved"
 
 
-@pytest.mark.proves("D.446")
+@pytest.mark.proves("D.466")
 async def test_whoever_set_up_a_webhook_does_not_approve_their_own_call_through_it(
     http: httpx.AsyncClient, strict: World
 ) -> None:
@@ -218,7 +218,7 @@ def test_one_more_vote_never_makes_the_count_smaller(
         assert len(independent(votes_of([*drawn, more]))) >= len(independent(votes))
 
 
-@pytest.mark.proves("D.445")
+@pytest.mark.proves("D.465")
 async def test_the_database_counts_as_the_rule_does(
     http: httpx.AsyncClient, strict: World, admin: asyncpg.Connection
 ) -> None:
