@@ -2620,7 +2620,7 @@ begin
   where r.org_id = p_org and r.status = 'pending' and r.kind = 'call' and r.id <> p_approval and r.id in (
     select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (concerned));
   -- A vote counts as long as whoever gave it could still give it.
-  select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles,
+  select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles, 'answer', v.answer,
       'behind', voters_of(p_org, v.user_account_id, v.channel)) order by v.created_at, v.user_account_id), '[]')
   into votes
   from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version
@@ -5316,6 +5316,7 @@ CREATE INDEX idx_api_key_account ON public.api_key USING btree (org_id, user_acc
 CREATE INDEX idx_api_key_list ON public.api_key USING btree (org_id, created_at DESC, id DESC);
 
 CREATE INDEX idx_api_key_made_with ON public.api_key USING btree (org_id, made_with) WHERE (made_with IS NOT NULL);
+
 CREATE INDEX idx_api_key_owner ON public.api_key USING btree (org_id, owner_id) WHERE (owner_id IS NOT NULL);
 
 CREATE INDEX idx_approval_delegation_from ON public.approval_delegation USING btree (org_id, from_member_id);
@@ -5615,6 +5616,8 @@ ALTER TABLE ONLY public.api_key
 
 ALTER TABLE ONLY public.api_key
     ADD CONSTRAINT fk_api_key_made_with FOREIGN KEY (org_id, made_with) REFERENCES public.api_key(org_id, id);
+
+ALTER TABLE ONLY public.api_key
     ADD CONSTRAINT fk_api_key_owner FOREIGN KEY (org_id, owner_id) REFERENCES public.user_account(org_id, id);
 
 ALTER TABLE ONLY public.approval_delegation
