@@ -241,15 +241,19 @@ class Notifier:
         """What is on its way may arrive; what was not begun is free for others at once."""
         self._leaving = True
         if self._looking is not None:
-            await asyncio.wait([self._looking], timeout=LEAVING_SECONDS)
-            self._looking.cancel()
-        if not self._busy:
-            return
-        _, late = await asyncio.wait(self._busy, timeout=LEAVING_SECONDS)
-        for task in late:
-            task.cancel()
-        if late:
-            await asyncio.wait(late)
+            await _let_end([self._looking])
+        await _let_end(list(self._busy))
+
+
+async def _let_end(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """For a while; then they are cancelled."""
+    if not tasks:
+        return
+    _, late = await asyncio.wait(tasks, timeout=LEAVING_SECONDS)
+    for task in late:
+        task.cancel()
+    if late:
+        await asyncio.wait(late)
 
 
 @contextlib.asynccontextmanager
