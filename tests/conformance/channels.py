@@ -19,10 +19,11 @@ import asyncpg
 import pytest
 
 from cortex_plane.domain.approvals import Approval, ApprovalStatus, Choice
+from cortex_plane.domain.connections import ConnectionChange
 from cortex_plane.domain.deliveries import Delivery, DeliveryStatus
 from cortex_plane.domain.jobs import Cancellation
 from cortex_plane.domain.members import Role
-from cortex_plane.operations import approvals, audit, deadlines, deliveries, steering
+from cortex_plane.operations import approvals, audit, connections, deadlines, deliveries, steering
 from cortex_plane.operations.ports import Channel
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.notifier import SEND_SECONDS, Notifier
@@ -274,6 +275,7 @@ class ChannelSuite:
         assert "approval_undeliverable" in await told(strict, asked)
         await drain(notifier)
         assert await stage.arrived() == []
+        await _enable_connections(strict)
         again = await deliveries.resend(strict.db, strict.admin.actor, kept.id)
         assert again.status is DeliveryStatus.PENDING
         await drain(notifier)
@@ -391,3 +393,13 @@ def _deciding_urls(message: Arrived) -> list[str]:
 def _step(message: Arrived) -> str:
     (found,) = {word for n in range(5) if (word := f"number-{n}") in message.text}
     return found
+
+
+async def _enable_connections(world: World) -> None:
+    """What an admin does after the other side said for good that it takes no more."""
+    page = await connections.list_page(world.db, world.admin.actor, None, 10)
+    for each in page.items:
+        if each.disabled_reason is not None:
+            await connections.update(
+                world.db, world.admin.actor, each.id, ConnectionChange(enabled=True), None
+            )

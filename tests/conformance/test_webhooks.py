@@ -17,17 +17,15 @@ from tests.people import World
 from tests.receivers import Got, Receiver, Reply, certified, receiving
 
 HOST = "hooks.example"
-PRIVATE = "10.0.0.1"
 
 
 class WebhookStage:
     redelivers = False
     """The other side knows a message by its `webhook-id`."""
 
-    def __init__(self, receiver: Receiver, channel: WebhookChannel, names: list[str]) -> None:
+    def __init__(self, receiver: Receiver, channel: WebhookChannel) -> None:
         self.channel = channel
         self._receiver = receiver
-        self._names = names
         self._secret = ""
 
     async def connect(self, world: World) -> UUID:
@@ -52,7 +50,7 @@ class WebhookStage:
     def fail(self, how: Failure, times: int) -> None:
         match how:
             case Failure.PERMANENT:
-                self._names += [PRIVATE] * times
+                self._receiver.replies += [Reply(410, body=b"gone")] * times
             case Failure.TEMPORARY:
                 self._receiver.replies += [Reply(503, body=b"not now")] * times
             case Failure.HANG:
@@ -75,13 +73,12 @@ def _arrived(got: Got) -> Arrived:
 class TestWebhooks(ChannelSuite):
     @pytest_asyncio.fixture
     async def stage(self) -> AsyncIterator[WebhookStage]:
-        names: list[str] = []
 
         async def resolve(host: str, port: int) -> Sequence[str]:
-            return [names.pop(0)] if names else ["127.0.0.1"]
+            return ["127.0.0.1"]
 
         server, client = certified(HOST)
         async with receiving(server) as receiver:
             allowed = Allowed.parse("127.0.0.0/8")
             channel = WebhookChannel(allowed, resolver=resolve, ssl_context=client)
-            yield WebhookStage(receiver, channel, names)
+            yield WebhookStage(receiver, channel)

@@ -194,9 +194,9 @@ async def answer(
         async with db.transaction(actor.org_id) as tx:
             opened = found(await approvals.open_one(tx, id), "approval")
             request = opened.approval
+            found(await approvals.get(tx, id, actor.sees), "approval")
             if request.kind is ApprovalKind.UNCERTAIN_EFFECT and request.settles is None:
                 actor.require(Permission.JOB_SETTLE)
-            found(await approvals.get(tx, id, actor.sees), "approval")
             refused = _no_question(opened)
             if refused is None:
                 refused = await steering.settled(

@@ -62,21 +62,26 @@ async def caller(
 
 
 async def authenticated(request: Request, org: str | None) -> Actor:
-    """Whoever holds the key that the request carries. Looked up once for a request."""
+    """Whoever sent this request. Looked up, and counted, once for a request."""
     known: Actor | None = request.scope["state"].get("actor")
     if known is not None:
         return known
+    actor = await holder(request, org)
+    request.scope["state"]["actor"] = actor
+    await request.app.state.rates.take(request.app.state.db, actor)
+    return actor
+
+
+async def holder(request: Request, org: str | None) -> Actor:
+    """Whoever holds the key that the request carries, as of now: a stream asks again and again."""
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not secret:
         raise Unauthenticated("This route needs a key.", code="key_missing")
     try:
-        actor = await keys.authenticate(request.app.state.db, secret.strip(), org)
+        return await keys.authenticate(request.app.state.db, secret.strip(), org)
     except Unauthenticated as error:
         request.app.state.metrics.rejected_keys.add(1, {"reason": error.code})
         raise
-    request.scope["state"]["actor"] = actor
-    await request.app.state.rates.take(request.app.state.db, actor)
-    return actor
 
 
 async def idempotency(

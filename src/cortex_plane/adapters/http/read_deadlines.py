@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 import orjson
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from cortex_plane.adapters.http.frame import SAFE_HEADERS
 from cortex_plane.adapters.http.problems import MEDIA_TYPE, TITLES
@@ -121,9 +121,10 @@ class DeadlineProtocol(HttpToolsProtocol):
 
     def _may_answer(self, part: _Part) -> bool:
         """Not into the middle of an answer: that of this request, or of the one before it."""
-        if self.cycle is None:
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None:
             return True
-        begun: bool = self.cycle.response_started if part is _Part.BODY else not self.cycle.response_complete
+        begun = cycle.response_started if part is _Part.BODY else not cycle.response_complete
         return not begun and not self.pipeline
 
 

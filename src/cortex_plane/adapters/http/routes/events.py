@@ -14,7 +14,7 @@ from cortex_plane.adapters.http.exchange import (
     Db,
     Listing,
     ListQuery,
-    authenticated,
+    holder,
     reply_numbered,
     route,
 )
@@ -118,7 +118,7 @@ async def _answer(
 
     async def allowed() -> None:
         """The key still works, and whoever holds it still sees what is streamed."""
-        await read(await authenticated(request, org), _MOST, 1)
+        await read(await holder(request, org), _MOST, 1)
 
     first = await reading(after)
     streams: OpenStreams = request.app.state.streams

@@ -70,8 +70,10 @@ create view approval_shown with (security_invoker = true) as
     r.resolved_via, r.requested_at as created_at, r.quorum, r.delegated, r.standing, r.action, r.details, r.settles,
     jsonb_array_length(r.escalations) as escalations,
     case when r.status = 'pending' then r.escalate_at[r.escalation_level + 1] end as escalate_at,
-    case when r.status = 'pending' and exists (
-        select from approval_vote v where v.org_id = r.org_id and v.approval_id = r.id and v.version = r.version)
+    -- Not `exists`, of which the planner makes a look at all votes of all orgs.
+    case when r.status = 'pending' and (
+        select true from approval_vote v
+        where v.org_id = r.org_id and v.approval_id = r.id and v.version = r.version limit 1)
       then (select count(*) from counted_voters(r.org_id, r.id))
       else (select count(*) from approval_vote v
         where v.org_id = r.org_id and v.approval_id = r.id and v.version = r.version and v.decision = 'approved')
