@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from cortex_plane.client import Client
 from cortex_plane.domain.members import Role
-from cortex_plane.domain.receipts import as_file, check_file
+from cortex_plane.domain.receipt_files import as_file, check_file
 from tests.approvals import Shipping, decide, waiting
 from tests.people import Person, World
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from uuid import UUID
 
 import asyncpg
@@ -122,14 +123,14 @@ async def test_an_admin_does_not_approve_what_somebody_asked_whom_they_enrolled(
     http: httpx.AsyncClient, strict: World
 ) -> None:
     maria = await enrolled(http, strict, await added(strict, "Maria", Role.MEMBER))
-    pat = await strict.person(Role.APPROVER, name="Pat")
+    pat, sal = await strict.person(Role.APPROVER, name="Pat"), await strict.person(Role.ADMIN, name="Sal")
     await apply_policies(strict.db, strict.admin.actor, FOUR_EYES)
-    agent = await make_agent(strict, [turn(ship(), text="I ship.")])
+    agent = await make_agent(replace(strict, admin=sal), [turn(ship(), text="I ship.")])
     job = await jobs.submit(strict.db, maria.actor, JobDraft(agent=agent.slug, payload={"text": "go"}))
     async with working(strict.db, Shipping().app):
         await until(strict, job.id, JobStatus.WAITING_FOR_APPROVAL)
     (asked,) = await pending(strict, job.id)
-    assert asked.causes == [maria.member_id]
+    assert set(asked.causes) == {maria.member_id, sal.member_id}, "the agent is Sal's"
     assert (await decide(http, asked, strict.admin)).json()["code"] == "self_approval"
     assert (await decide(http, asked, pat)).json()["approval"]["status"] == "approved"
 

@@ -21,7 +21,7 @@ from cortex_plane.domain.agents import Agent
 from cortex_plane.domain.approvals import Approval, Choice
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.notifications import Card
-from cortex_plane.domain.receipts import as_file, check_file
+from cortex_plane.domain.receipt_files import as_file, check_file
 from cortex_plane.operations import audit, receipts
 from cortex_plane.runtime.notifier import Notifier, notifying
 from cortex_plane.storage.database import Database

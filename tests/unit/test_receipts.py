@@ -16,14 +16,13 @@ from cortex_plane.domain.approvals import Channel, Choice
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.policies import Template
+from cortex_plane.domain.receipt_files import as_file, check_file
 from cortex_plane.domain.receipts import (
     CARD,
     SHAPE,
     Receipt,
     Stamp,
-    as_file,
     card_digest,
-    check_file,
     receipt_body,
     said_by,
     why_not_sent,

@@ -7,7 +7,6 @@ receipt that says yes to exactly this call nothing is sent. docs/proof.md descri
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,14 +18,11 @@ import orjson
 from cortex_plane.domain.approvals import ApprovalKind, Channel, Choice
 from cortex_plane.domain.audit import iso
 from cortex_plane.domain.canonical import canonical
-from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.json_keys import unique
-from cortex_plane.domain.signing import KEY_BYTES, SIGNATURE_BYTES, fingerprint, from_base64, is_signed
+from cortex_plane.domain.signing import is_signed
 from cortex_plane.domain.standing_approvals import StandingApproval
 
 FORMAT = "cortex-receipt"
 VERSION = 2
-MAX_FILE_BYTES = 4 * 1024 * 1024
 
 _OR_NOTHING, _NUMBER = (str, type(None)), (int, type(None))
 _PERSON = {"id": _OR_NOTHING, "name": str}
@@ -67,7 +63,6 @@ SHAPE: dict[str, Any] = {**_VERSION_1, "policy": {**_POLICY, "self_approval": bo
 SHAPES = {1: _VERSION_1, VERSION: SHAPE}
 """By version. Receipts of version 1 name neither the key that signed them nor whether whoever shaped the call was allowed to
 approve it; they stay valid."""
-IN_A_FILE = ("body", "signature", "public_key", "key_id", "fingerprint")
 
 
 # The card --------------------------------------------------------------------------------------------------------
@@ -281,49 +276,6 @@ class Receipt:
     created_at: datetime
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Checked:
-    """What became of a receipt that somebody verified."""
-
-    says: dict[str, Any]
-    """What it says; to be believed only where there is no fault."""
-    fingerprint: str
-    """Of the key that it names."""
-    fault: str | None
-
-
-def as_file(receipt: Receipt) -> bytes:
-    """All that is needed to verify it elsewhere."""
-    kept = {name: getattr(receipt, name) for name in IN_A_FILE} | {"key_id": str(receipt.key_id)}
-    return orjson.dumps(kept, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-
-
-def check_file(content: bytes, trusted: str | None = None) -> Checked:
-    """Verify a receipt without the plane. ``trusted`` is the fingerprint of the key that must have signed it.
-
-    Raises ``InvalidInput`` where this is no receipt at all.
-    """
-    kept = _opened(content)
-    body = kept["body"].encode()
-    public_key = from_base64(kept["public_key"], KEY_BYTES)
-    signature = from_base64(kept["signature"], SIGNATURE_BYTES)
-    if public_key is None or signature is None:
-        raise _no_receipt("its key or its signature is no base64 of the right length")
-    says = said_by(body)
-    fault = None
-    if fingerprint(public_key) != kept["fingerprint"]:
-        fault = "its fingerprint is not that of its key"
-    elif trusted is not None and kept["fingerprint"] != trusted:
-        fault = f"it is signed with another key than the one you trust: {kept['fingerprint']}"
-    elif not is_signed(public_key, signature, body):
-        fault = "its signature is false: what it says was changed, or somebody else signed it"
-    elif says is None:
-        fault = "what was signed is not a receipt of this version"
-    elif not _names_key(says, kept["key_id"]):
-        fault = "its `key_id` is not the one that was signed"
-    return Checked(says=says or {}, fingerprint=kept["fingerprint"], fault=fault)
-
-
 def said_by(body: bytes) -> dict[str, Any] | None:
     """What a body says; None where it is no receipt of a version that we know."""
     try:
@@ -336,7 +288,7 @@ def said_by(body: bytes) -> dict[str, Any] | None:
     return found if known else None
 
 
-def _names_key(says: dict[str, Any], key_id: str) -> bool:
+def names_key(says: dict[str, Any], key_id: str) -> bool:
     """Whether a receipt was signed with the key that is kept beside it. Version 1 does not say."""
     return bool(says["version"] == 1 or says["key_id"] == key_id)
 
@@ -353,29 +305,6 @@ def _fits(value: Any, shape: Any) -> bool:
     if isinstance(shape, tuple):
         return any(_fits(value, each) for each in shape)
     return type(value) is shape
-
-
-def _opened(content: bytes) -> dict[str, str]:
-    if len(content) > MAX_FILE_BYTES:
-        raise _no_receipt("it is too large")
-    try:
-        kept = orjson.loads(content)
-        json.loads(content, object_pairs_hook=unique)
-    except InvalidInput as error:
-        raise _no_receipt(error.message.removesuffix(".")) from None
-    except (orjson.JSONDecodeError, RecursionError):
-        raise _no_receipt("it is not JSON") from None
-    if not isinstance(kept, dict) or not all(isinstance(kept.get(name), str) for name in IN_A_FILE):
-        raise _no_receipt(f"it lacks one of {', '.join(IN_A_FILE)}")
-    return kept
-
-
-def _no_receipt(why: str) -> InvalidInput:
-    return InvalidInput(
-        f"This is not the file of a receipt: {why}.",
-        code="not_a_receipt",
-        hint="Save one with `cortex approval receipt ID --out FILE`.",
-    )
 
 
 # Sending by one --------------------------------------------------------------------------------------------------
@@ -400,7 +329,7 @@ def yes_of(stamp: Stamp, org_id: UUID) -> dict[str, Any] | str:
     says = said_by(stamp.body)
     if says is None:
         return "its receipt cannot be read"
-    if not _names_key(says, str(stamp.key_id)):
+    if not names_key(says, str(stamp.key_id)):
         return "its receipt names another key than the one beside it"
     if says["decision"] != Choice.APPROVED:
         return "its receipt does not say that it was approved"

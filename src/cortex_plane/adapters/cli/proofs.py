@@ -16,7 +16,7 @@ from cortex_plane.adapters.cli.output import harmless, show_many, tell
 from cortex_plane.adapters.cli.plane import run
 from cortex_plane.domain.audit import Verification
 from cortex_plane.domain.errors import AlreadyExists, InvalidInput
-from cortex_plane.domain.receipts import Checked, as_file, check_file
+from cortex_plane.domain.receipt_files import Checked, as_file, check_file
 from cortex_plane.domain.signing import KEY_BYTES, fingerprint, from_base64
 
 LONGEST_LINE = 256 * 1024 * 1024
