@@ -174,7 +174,7 @@ def _known(stage: Stage, operation: Operation) -> dict[str, list[Any]]:
     return {
         "team": [stage.spare_team] if deletes else [stage.team, "main"],
         "parent": [stage.team],
-        "member_id": [stage.invited if of_member else stage.member],
+        "member_id": [stage.invited if of_member and "/mappings" in operation.path else stage.member],
         "mapping_id": [stage.invited_mapping if of_member else stage.mapping],
         "absence_id": [stage.absence],
         "delegate_id": [stage.colleague],
@@ -184,11 +184,14 @@ def _known(stage: Stage, operation: Operation) -> dict[str, list[Any]]:
         "since": [SOON],
         "until": [LATER],
         "delivery_id": [stage.delivery],
-        "code": [stage.link_code],
+        "code": [stage.enrolment_code if operation.path.endswith("/enrolments") else stage.link_code],
         "token": [stage.token],
         "email": ["somebody@example.com"],
         "external_user_id": ["u-7"],
-        "key_id": [stage.key],
+        "key_id": [stage.own_key if "/me/" in operation.path else stage.key],
+        "browser_session_id": [
+            stage.own_browser_session if "/me/" in operation.path else stage.browser_session
+        ],
         "connection_id": [stage.connection, stage.hook],
         "agent": [stage.spare_agent] if deletes else [stage.agent, "deployer"],
         "session_id": [stage.elsewhere_ending]
@@ -292,7 +295,7 @@ def _turn(operation: Operation) -> int:
     """What changes or ends things comes last, so that everything else still finds what it needs."""
     if operation.path == "/v1/approvals/decide":
         return 3  # its token is for a request that others decide too
-    if operation.path.endswith(("/delegate", "/link", "/intent")):
+    if operation.path.endswith(("/delegate", "/link", "/intent", "/{browser_session_id}")):
         return -1  # before anything else uses up what stands ready for them
     if operation.method.upper() == "DELETE" or operation.path.endswith(
         (

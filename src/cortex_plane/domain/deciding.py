@@ -257,8 +257,13 @@ def may_settle(request: Request, actor: Actor, choice: Choice) -> CortexError | 
     it up is a no, and one is enough."""
     if request.settles is not None:
         return may_decide(request, actor, choice)
-    actor.require(Permission.JOB_SETTLE)
-    return None
+    if actor.may(Permission.JOB_SETTLE):
+        return None
+    return Forbidden(
+        "You are not one of those who may say what became of this call.",
+        code="not_an_approver",
+        hint="It needed no approval: admins, operators and approvers answer about it.",
+    )
 
 
 # How many ---------------------------------------------------------------------------------------------------------

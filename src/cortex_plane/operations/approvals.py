@@ -195,8 +195,6 @@ async def answer(
             opened = found(await approvals.open_one(tx, id), "approval")
             request = opened.approval
             found(await approvals.get(tx, id, actor.sees), "approval")
-            if request.kind is ApprovalKind.UNCERTAIN_EFFECT and request.settles is None:
-                actor.require(Permission.JOB_SETTLE)
             refused = _no_question(opened)
             if refused is None:
                 refused = await steering.settled(
