@@ -14,10 +14,12 @@ import pytest
 import pytest_asyncio
 
 from cortex_plane.domain.jobs import JobStatus
+from cortex_plane.domain.keys import Grantable
 from cortex_plane.domain.members import Role
 from cortex_plane.runtime.code.context import Context
 from cortex_plane.storage.database import Database
 from tests.adapters.test_http_calls import asked, opened, post
+from tests.adapters.visitors import Visitor
 from tests.approvals import Shipping, ship
 from tests.clock import Clock
 from tests.people import Person, World, apply_policies
@@ -326,3 +328,29 @@ async def test_whoever_changes_the_rules_of_a_call_that_is_asked_for_again(
     card = await shown(http, bea, begun["approval_id"])
     assert card["deciders"] == ["Dan"]
     await refused(http, bea, card, "applied version 2 of the policies")
+
+
+@pytest.mark.proves("D.464")
+async def test_what_a_program_changed_is_on_the_card_of_the_call_that_profits_from_it(
+    http: httpx.AsyncClient, world: World, bea: Person, cal: Person
+) -> None:
+    program = await world.service_with(
+        Role.MEMBER, permissions=[Grantable.POLICY_WRITE, Grantable.AGENT_WRITE]
+    )
+    await make_agent(world, [turn(ship())], slug="shipper")
+    changed = await http.patch(
+        "/v1/agents/shipper", json={"resource_limits": {"max_concurrent_jobs": 3}}, headers=program.headers
+    )
+    assert changed.status_code == 200, changed.text
+    rules = FOUR_EYES.replace("name: refunds", "name: money-back")
+    await post(http, program, "/v1/policies", text=rules)
+    card = await asking(http, world, await submitted(http, bea), cal)
+    name = program.actor.name
+    assert [each.removeprefix(name) for each in card["programs"]] == [
+        f" applied version {card['policy_version'].split('.')[0]} of the policies",
+        " wrote version 2 of the agent",
+    ]
+    assert str(world.admin.member_id) in card["causes"], "whoever owns the program"
+    visitor = await Visitor.log_in(http, world, cal)
+    page = (await visitor.get(f"/approvals/{card['id']}")).text
+    assert f"Changed by programs: {name} applied version" in page

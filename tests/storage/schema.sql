@@ -2839,6 +2839,30 @@ begin
 end
 $_$;
 
+CREATE FUNCTION public.program_changes(p_org uuid, p_approval uuid) RETURNS text[]
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select coalesce(array_agg(format('%s %s', k.name, c.did) order by k.name, c.did), '{}')
+  from approval_request r
+  join job j on j.org_id = r.org_id and j.id = r.job_id
+  cross join lateral (
+    select v.created_by_id, format('wrote version %s of the agent', v.version) from agent_version v
+    where v.org_id = r.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
+    union all
+    select p.applied_by_id, format('applied version %s of the policies', p.version) from policy_version p
+    where p.org_id = r.org_id and p.version = split_part(r.policy_version, '.', 1)::bigint
+    union all
+    select t.confirmed_by_id, 'confirmed its tool' from tool_confirmation t
+    where t.org_id = r.org_id and t.tool_name = r.tool_name and t.revoked_at is null
+    union all
+    select a.published_by_id, format('published version %s of the atlas %s', a.version, a.atlas_id)
+    from session_atlas b join atlas_version a on a.org_id = b.org_id and a.atlas_id = b.atlas_id and a.version = b.version
+    where b.org_id = r.org_id and b.session_id = r.session_id) c (identity, did)
+  join api_key k on k.org_id = r.org_id and k.id = c.identity and k.user_account_id is null
+  where r.org_id = p_org and r.id = p_approval
+$$;
+
 CREATE FUNCTION public.raise_notifications(p_org uuid, p_approval uuid) RETURNS void
     LANGUAGE sql
     SET search_path TO 'public', 'pg_temp'
@@ -4045,9 +4069,10 @@ CREATE VIEW public.approval_shown WITH (security_invoker='true') AS
             ELSE NULL::timestamp with time zone
         END AS escalate_at,
         CASE
-            WHEN ((r.status = 'pending'::text) AND (EXISTS ( SELECT
+            WHEN ((r.status = 'pending'::text) AND ( SELECT true
                FROM public.approval_vote v
-              WHERE ((v.org_id = r.org_id) AND (v.approval_id = r.id) AND (v.version = r.version))))) THEN ( SELECT count(*) AS count
+              WHERE ((v.org_id = r.org_id) AND (v.approval_id = r.id) AND (v.version = r.version))
+             LIMIT 1)) THEN ( SELECT count(*) AS count
                FROM public.counted_voters(r.org_id, r.id) counted_voters(counted_voters))
             ELSE ( SELECT count(*) AS count
                FROM public.approval_vote v
@@ -5361,8 +5386,6 @@ CREATE INDEX idx_approval_vote_account ON public.approval_vote USING btree (org_
 
 CREATE INDEX idx_atlas_minute_minute ON public.atlas_minute USING btree (minute);
 
-CREATE INDEX idx_atlas_version_account ON public.atlas_version USING btree (org_id, published_by_id);
-
 CREATE INDEX idx_audit_entry_xid ON public.audit_entry USING btree (org_id, xid);
 
 CREATE INDEX idx_audit_root_head_root ON public.audit_root_head USING btree (org_id, root_seq);
@@ -5523,8 +5546,6 @@ CREATE INDEX idx_tool_call_time ON public.tool_call USING btree (org_id, created
 
 CREATE INDEX idx_tool_call_turned_down ON public.tool_call USING btree (org_id, job_id, tool_name, input_hash) WHERE ((status = 'rejected'::text) AND (settled_by = ANY (ARRAY['denied'::text, 'expired'::text])));
 
-CREATE INDEX idx_tool_confirmation_account ON public.tool_confirmation USING btree (org_id, confirmed_by_id);
-
 CREATE INDEX idx_tool_confirmation_list ON public.tool_confirmation USING btree (org_id, created_at DESC, id DESC);
 
 CREATE INDEX idx_tool_version_name ON public.tool_version USING btree (name, app, published_at DESC);
@@ -5667,9 +5688,6 @@ ALTER TABLE ONLY public.approval_vote
 
 ALTER TABLE ONLY public.approval_vote
     ADD CONSTRAINT fk_approval_vote_approval FOREIGN KEY (org_id, approval_id) REFERENCES public.approval_request(org_id, id);
-
-ALTER TABLE ONLY public.atlas_version
-    ADD CONSTRAINT fk_atlas_version_account FOREIGN KEY (org_id, published_by_id) REFERENCES public.user_account(org_id, id);
 
 ALTER TABLE ONLY public.audit_root_head
     ADD CONSTRAINT fk_audit_root_head_root FOREIGN KEY (org_id, root_seq) REFERENCES public.audit_root(org_id, seq);
@@ -5856,9 +5874,6 @@ ALTER TABLE ONLY public.team
 
 ALTER TABLE ONLY public.tool_call
     ADD CONSTRAINT fk_tool_call_authorization FOREIGN KEY (org_id, authorization_id) REFERENCES public.call_authorization(org_id, id);
-
-ALTER TABLE ONLY public.tool_confirmation
-    ADD CONSTRAINT fk_tool_confirmation_account FOREIGN KEY (org_id, confirmed_by_id) REFERENCES public.user_account(org_id, id);
 
 ALTER TABLE ONLY public.org_head
     ADD CONSTRAINT org_head_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);

@@ -280,6 +280,8 @@ class Approval:
     """Of an uncertain effect: the request that let the call be sent. Whoever could approve that answers this, in the same number."""
     repeats: int = 0
     """How often somebody answered that its call did not happen. Lists leave it out."""
+    programs: list[str] = field(default_factory=list)
+    """What programs changed that decides about it: agent, policies, confirmations, atlases. Lists leave it out."""
     session_kind: str | None = None
     """`external`: the agent runs elsewhere. None where a short list leaves it out."""
     may_decide: bool = False
@@ -300,6 +302,8 @@ def shaped_by(approval: Approval) -> str:
         parts.append(f"{known}: {rule}")
     if unknown:
         parts.append(f"{unknown}: kept without an id, so nobody is excluded for it")
+    if approval.programs:
+        parts.append(f"Changed by programs: {', '.join(approval.programs)}")
     return ". ".join(parts)
 
 

@@ -54,7 +54,7 @@ async def _insert(tx: Transaction, actor: Actor, file: AtlasFile, found_in: Read
     atlas = found_in.atlas
     warnings = [*found_in.warnings, *await _odd_here(tx, atlas)]
     await atlases.insert(
-        tx, atlas, file.manifest, found_in.manifest.decode(), warnings, actor.name, actor.user_account_id
+        tx, atlas, file.manifest, found_in.manifest.decode(), warnings, actor.name, actor.identity
     )
     return found(await atlases.get_version(tx, atlas.atlas_id, atlas.version), "atlas_version")
 

@@ -73,9 +73,7 @@ async def _apply(
     changed = bool(diff.added or diff.removed or diff.changed)
     version = now + 1 if changed else now
     if changed and not file.dry_run:
-        await policies.insert(
-            tx, version, rows, file.text, digest, file.note, actor.name, actor.user_account_id
-        )
+        await policies.insert(tx, version, rows, file.text, digest, file.note, actor.name, actor.identity)
         await audit.append_to_org(
             tx,
             Fact.of(

@@ -43,7 +43,7 @@ async def _make(tx: Transaction, actor: Actor, draft: ConfirmationDraft) -> UUID
     await tool_confirmations.insert(
         tx, id, app=version.app, tool_name=version.name, digest=version.digest, read_only=draft.read_only,
         idempotent=draft.idempotent, risk=draft.risk, note=draft.note, confirmed_by=actor.name,
-        confirmed_by_id=actor.user_account_id,
+        confirmed_by_id=actor.identity,
     )  # fmt: skip
     fact = Fact.of(
         actor, "tool_confirmed", confirmation=str(id), app=version.app, tool=version.name, digest=version.digest,

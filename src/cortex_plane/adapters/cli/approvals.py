@@ -242,7 +242,7 @@ def card(details: ApprovalDetails) -> list[str | Text]:
     if approval.repeats:
         told = f"{approval.repeats} of at most {MAX_REPEATS} times, after an answer that it did not happen"
         lines.append(_fact("sent again", told))
-    if approval.caused:
+    if approval.caused or approval.programs:
         lines.append(_fact("shaped by", shaped_by(approval)))
     lines += _people(details)
     if approval.deadline is not None:
