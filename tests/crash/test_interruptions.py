@@ -97,28 +97,26 @@ async def test_killed_while_idle(stage: Stage) -> None:
     await require_clean(stage)
 
 
-async def test_told_to_end_while_the_model_speaks(stage: Stage) -> None:
-    turns = [
-        turn(call(Kind.ASKED, word="a"), delay_ms=600),
-        turn(call(Kind.ASKED, word="b"), call(Kind.ASKED, word="c")),
-    ]
-    run = await stage.submit_script(Kind.ASKED, turns, ACTS)
-    worker = await stage.worker(run.app, records=True)
-    await worker.reached("model:before#1")
-    assert await worker.end(SIGTERM) == 0, worker.said()
-    await _handed_back(stage, run)
-
-
 @pytest.mark.proves("S0.7")
-async def test_told_to_end_while_an_effect_is_under_way(stage: Stage) -> None:
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("model:before#1", id="while the model speaks"),
+        pytest.param("act:sent#1", id="while an effect is under way"),
+    ],
+)
+async def test_told_to_end(stage: Stage, point: str) -> None:
     turns = [
-        turn(call(Kind.ASKED, word="a", delay_ms=600)),
+        turn(call(Kind.ASKED, word="a", delay_ms=50), delay_ms=50),
         turn(call(Kind.ASKED, word="b"), call(Kind.ASKED, word="c")),
     ]
     run = await stage.submit_script(Kind.ASKED, turns, ACTS)
-    worker = await stage.worker(run.app)
-    await _acting(stage, run)
-    assert await worker.end(SIGTERM) == 0, worker.said()
+    patient = {"adoption_seconds": 60.0, "grace_seconds": 60.0}
+    worker = await stage.worker(run.app, at=point, how=SIGSTOP, tool_seconds=60.0, settings=patient)
+    # It stands still until it is told, so that it cannot be done before.
+    await worker.stopped()
+    worker.send(SIGTERM)
+    assert await worker.end(SIGCONT) == 0, worker.said()
     await _handed_back(stage, run)
 
 
