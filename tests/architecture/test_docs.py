@@ -80,3 +80,20 @@ def test_every_command_is_in_the_docs() -> None:
     names = [*COMMANDS, *NOUNS]
     assert [name for name in names if f"`{name}`" not in text and f"cortex {name}" not in text] == []
     assert Path(ROOT / "LICENSE").read_text().lstrip().startswith("Apache License")
+
+
+def test_every_threat_that_is_met_names_a_test_that_exists() -> None:
+    rows = [line for line in (DOCS / "threats.md").read_text().splitlines() if line.startswith("| ")][1:]
+    named = [
+        (row, re.findall(r"`(tests/\S+\.py)::(test_\w+)`", row))
+        for row in rows
+        if "**not prevented**" not in row
+    ]
+    assert [row for row, tests in named if not tests] == []
+    missing = [
+        f"{path}::{name}"
+        for _, tests in named
+        for path, name in tests
+        if not (ROOT / path).exists() or f"def {name}(" not in (ROOT / path).read_text()
+    ]
+    assert missing == []
