@@ -85,7 +85,7 @@ def test_every_command_is_in_the_docs() -> None:
 def test_every_threat_that_is_met_names_a_test_that_exists() -> None:
     rows = [line for line in (DOCS / "threats.md").read_text().splitlines() if line.startswith("| ")][1:]
     named = [
-        (row, re.findall(r"`(tests/\S+\.py)::(test_\w+)`", row))
+        (row, re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row))
         for row in rows
         if "**not prevented**" not in row
     ]
