@@ -9,8 +9,10 @@ from uuid import UUID
 
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.audit import (
+    NAMED,
     AuditEntry,
     AuditRecord,
+    Blanked,
     ChainHead,
     ChainVerifier,
     Fault,
@@ -75,6 +77,8 @@ class _Followed:
         self._chains = self._entries = self._roots = 0
         self._faults: list[Fault] = []
         self._root_faults: list[RootFault] = []
+        self._blanked = 0
+        self._blanked_entries: list[Blanked] = []
         self._chain: ChainVerifier | None = None
         self._broken = False
         self._verifier = RootsVerifier(org_id)
@@ -95,6 +99,8 @@ class _Followed:
             self._faults.append(fault)
             self._broken = True
         if isinstance(item, ChainHead):
+            self._blanked += chain.blanked
+            self._blanked_entries += chain.first_blanked()[: NAMED - len(self._blanked_entries)]
             self._chain, self._broken = None, False
 
     def root(self, root: KeptRoot, keys: Mapping[UUID, bytes], strangers: Collection[UUID]) -> None:
@@ -112,6 +118,8 @@ class _Followed:
             root_faults=[*self._root_faults, *([fault] if fault else [])],
             fingerprints=list(self._verifier.fingerprints),
             keys_checked=keys_checked,
+            blanked=self._blanked,
+            blanked_entries=self._blanked_entries,
         )
 
 
@@ -156,7 +164,8 @@ async def chain_by_chain(
         while (root := rooted.next) is not None and root.chain_id == chain:
             yield await rooted.take()
         head = heads.next
-        yield await heads.take() if head is not None and head.chain_id == chain else ChainHead(chain_id=chain)
+        known = head is not None and head.chain_id == chain
+        yield await heads.take() if known else ChainHead(chain_id=chain, is_orphan=True)
 
 
 async def _nothing() -> AsyncIterator[RootedHead]:

@@ -262,7 +262,7 @@ async def settled(
     await _append(tx, locked, id, actor, "effect_settled", said, [("effect_settled", id, said)])
     if by_gates.facts:
         events = [(kind, id, data) for kind, data in by_gates.events]
-        await audit.append_to_session(tx, locked["session_id"], by_gates.facts, events)
+        await audit.append_to_session(tx, locked["session_id"], by_gates.facts, events, job=id)
     if answer.verdict is Verdict.FAIL and locked["kind"] != JobKind.EXTERNAL:
         error = f"`{call.tool_name}` of step {call.step_index} was given up by {actor.name}: {answer.note or 'no reason'}"
         await jobs.fail(tx, id, error)
@@ -317,7 +317,10 @@ async def end_approvals(
         await audit.append_to_session(
             tx,
             session_id,
-            [Fact.of(actor, "approval_cancelled", approval=str(e["id"]), reason=reason) for e in ended],
+            [
+                Fact.of(actor, "approval_cancelled", of_job=e["job_id"], approval=str(e["id"]), reason=reason)
+                for e in ended
+            ],
             [("approval_cancelled", e["job_id"], {"approval_id": str(e["id"])}) for e in ended],
         )
 
