@@ -15,6 +15,7 @@ from cortex_plane.domain.audit import (
     Blanked,
     ChainHead,
     ChainVerifier,
+    ContentFault,
     Fault,
     RootedHead,
     RootFault,
@@ -22,7 +23,7 @@ from cortex_plane.domain.audit import (
     shown,
 )
 from cortex_plane.domain.roots import KeptRoot, RootsVerifier
-from cortex_plane.operations import signing
+from cortex_plane.operations import audit_contents, signing
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import audit, orgs, roots, sessions
 from cortex_plane.storage.database import Database, Transaction
@@ -54,7 +55,7 @@ async def verify(db: Database, actor: Actor) -> Verification:
 
 async def verify_org(db: Database, org_id: UUID) -> Verification:
     """Follow every chain and every signed root of an org in one snapshot and in flat memory; names the first bad entry of
-    each chain, and the first bad root."""
+    each chain, the first bad root, and rows that are not what the trail says of them."""
     async with db.transaction(org_id, snapshot=True) as tx:
         return await _verified(tx, db.vault_at_hand)
 
@@ -67,7 +68,8 @@ async def _verified(tx: Transaction, vault: Vault | None) -> Verification:
     keys, strangers = await signing.verifying(tx, vault)
     async for root in roots.everything(tx):
         followed.root(root, keys, strangers)
-    return followed.result(keys_checked=vault is not None)
+    contents = await audit_contents.contradictions(tx, keys, strangers, vault)
+    return followed.result(contents, keys_checked=vault is not None)
 
 
 class _Followed:
@@ -108,7 +110,7 @@ class _Followed:
         fault = self._verifier.follow(root, keys, strangers)
         self._root_faults += [fault] if fault else []
 
-    def result(self, *, keys_checked: bool) -> Verification:
+    def result(self, contents: list[ContentFault], *, keys_checked: bool) -> Verification:
         fault = self._verifier.finish()
         return Verification(
             chains=self._chains,
@@ -120,6 +122,7 @@ class _Followed:
             keys_checked=keys_checked,
             blanked=self._blanked,
             blanked_entries=self._blanked_entries,
+            content_faults=contents,
         )
 
 
