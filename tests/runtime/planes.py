@@ -103,6 +103,12 @@ async def whole(world: World) -> bool:
     return (await audit.verify(world.db, world.admin.actor)).whole
 
 
+async def chains_whole(world: World) -> bool:
+    """Whether every audit chain of the org verifies: also where the test itself changed rows behind the plane's back."""
+    found = await audit.verify(world.db, world.admin.actor)
+    return found.faults == [] and found.root_faults == []
+
+
 async def actions(world: World, job: Job) -> list[str]:
     """What the audit trail of the job's session says, in order."""
     entries = await audit.list_page(world.db, world.admin.actor, job.session_id, 0, 1000)
