@@ -240,7 +240,9 @@ def test_exports_of_format_1_are_refused_where_an_action_was_renamed_or_a_body_b
         line.pop("format") if line["type"] == "entry" else None
         line.pop("job", None)
     assert verdict(sealed(found)).said == "3 chains, 12 entries, 3 erased bodies: whole\n"
-    assert by_the_plane(sealed(found)).faults == []
+    before = by_the_plane(sealed(found))
+    assert before is not None
+    assert before.faults == []
     change(found)
     assert verdict(sealed(found)).said.splitlines()[:-1] == [f"chain {CHAIN}: {reason}"]
     by_us = by_the_plane(sealed(found))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -46,13 +46,16 @@ class Fact:
     """The job that it concerns."""
 
     @classmethod
-    def of(cls, actor: Actor, action: str, *, of_job: UUID | None = None, **data: Any) -> Fact:
-        """Canonical JSON, put together from parts: the actor's is the same for all that a request does. ``of_job`` is for facts
-        whose ``data`` do not name their ``job``."""
+    def of(cls, actor: Actor, action: str, **data: Any) -> Fact:
+        """Canonical JSON, put together from parts: the actor's is the same for all that a request does."""
         # Kept and hashed as bytes, so it need not survive JSONB: sorted keys are enough.
         told = orjson.dumps(data, option=orjson.OPT_SORT_KEYS)
         body = b'{"action":%b,"actor":%b,"data":%b}' % (orjson.dumps(action), _said_of(actor), told)
-        return cls(action=action, body=body, job=of_job or data.get("job"))
+        return cls(action=action, body=body, job=data.get("job"))
+
+    def concerning(self, job: UUID) -> Fact:
+        """For a fact whose data do not name its job."""
+        return replace(self, job=job)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -27,6 +27,7 @@ from cortex_plane.domain.audit import (
 )
 from cortex_plane.domain.audit_exports import FORMAT, VERSION
 from cortex_plane.domain.errors import InvalidInput
+from cortex_plane.domain.root_copies import Held
 from cortex_plane.domain.roots import KeptRoot, RootsVerifier
 from cortex_plane.domain.signing import KEY_BYTES, fingerprint, from_base64
 
@@ -46,16 +47,17 @@ _MALFORMED = (TypeError, ValueError, KeyError, OverflowError, AttributeError)
 Line = dict[str, Any]
 
 
-def verify_export(lines: Iterable[bytes]) -> Verification:
-    """Raises ``InvalidInput`` where this is no export, or not all of one."""
-    reader = _Reader()
+def verify_export(lines: Iterable[bytes], held: Held | None = None) -> Verification:
+    """Raises ``InvalidInput`` where this is no export, or not all of one. ``held``: copies of roots to compare with."""
+    reader = _Reader(held or {})
     for line in lines:
         reader.take(line)
     return reader.result()
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, held: Held) -> None:
+        self._held = held
         self._digest = hashlib.sha256()
         self._number = self._chains = self._entries = self._roots = self._named = 0
         self._place = -1
@@ -124,7 +126,15 @@ class _Reader:
             raise _no_export(f"this release knows versions 1 and {VERSION} of {FORMAT}")
         self._version = line["version"]
         self._org, self._session = UUID(line["org"]["id"]), line["session"]
-        self._verifier = RootsVerifier(self._org)
+        # An export of one session has no roots.
+        held = self._held.get(self._org) if self._session is None else None
+        if self._held and not held:
+            raise InvalidInput(
+                "The copies of roots say nothing about this export.",
+                code="no_root_held",
+                hint="Give an export of the whole trail, and copies of the roots of its org.",
+            )
+        self._verifier = RootsVerifier(self._org, held)
 
     def _entry(self, line: Line) -> None:
         chain = self._of(line)
@@ -187,7 +197,7 @@ class _Reader:
         self._root_fault(self._verifier.follow(root, self._keys))
 
     def _trailer(self, line: Line) -> None:
-        self._root_fault(self._verifier.finish())
+        self._root_faults += self._verifier.finish()
         counted = (self._chains, self._entries, self._digest.hexdigest())
         if (line["chains"], line["entries"], line["sha256"]) != counted:
             raise _no_export("its trailer does not fit what stands before it")

@@ -22,6 +22,7 @@ from cortex_plane.domain.audit import (
     Verification,
     shown,
 )
+from cortex_plane.domain.root_copies import Held
 from cortex_plane.domain.roots import KeptRoot, RootsVerifier
 from cortex_plane.operations import audit_contents, signing
 from cortex_plane.operations.verbs import found, verb
@@ -53,16 +54,19 @@ async def verify(db: Database, actor: Actor) -> Verification:
         return await verify_org(db, actor.org_id)
 
 
-async def verify_org(db: Database, org_id: UUID) -> Verification:
+async def verify_org(db: Database, org_id: UUID, held: Mapping[int, bytes] | None = None) -> Verification:
     """Follow every chain and every signed root of an org in one snapshot and in flat memory; names the first bad entry of
-    each chain, the first bad root, and rows that are not what the trail says of them."""
+    each chain, the first bad root, and rows that are not what the trail says of them. ``held``: hashes of roots, by their
+    numbers, as somebody keeps them outside of the database."""
     async with db.transaction(org_id, snapshot=True) as tx:
-        return await _verified(tx, db.vault_at_hand)
+        return await _verified(tx, db.vault_at_hand, held)
 
 
-async def _verified(tx: Transaction, vault: Vault | None) -> Verification:
+async def _verified(
+    tx: Transaction, vault: Vault | None, held: Mapping[int, bytes] | None = None
+) -> Verification:
     """Whoever can write to the database can put a key there; only one that the plane sealed is believed."""
-    followed = _Followed(tx.org)
+    followed = _Followed(tx.org, held)
     async for item in chain_by_chain(tx):
         followed.take(item)
     keys, strangers = await signing.verifying(tx, vault)
@@ -75,7 +79,7 @@ async def _verified(tx: Transaction, vault: Vault | None) -> Verification:
 class _Followed:
     """What was found so far."""
 
-    def __init__(self, org_id: UUID) -> None:
+    def __init__(self, org_id: UUID, held: Mapping[int, bytes] | None) -> None:
         self._chains = self._entries = self._roots = 0
         self._faults: list[Fault] = []
         self._root_faults: list[RootFault] = []
@@ -83,7 +87,7 @@ class _Followed:
         self._blanked_entries: list[Blanked] = []
         self._chain: ChainVerifier | None = None
         self._broken = False
-        self._verifier = RootsVerifier(org_id)
+        self._verifier = RootsVerifier(org_id, held)
 
     def take(self, item: AuditEntry | RootedHead | ChainHead) -> None:
         chain = self._chain = self._chain or ChainVerifier(item.chain_id)
@@ -111,13 +115,12 @@ class _Followed:
         self._root_faults += [fault] if fault else []
 
     def result(self, contents: list[ContentFault], *, keys_checked: bool) -> Verification:
-        fault = self._verifier.finish()
         return Verification(
             chains=self._chains,
             entries=self._entries,
             faults=self._faults,
             roots=self._roots,
-            root_faults=[*self._root_faults, *([fault] if fault else [])],
+            root_faults=[*self._root_faults, *self._verifier.finish()],
             fingerprints=list(self._verifier.fingerprints),
             keys_checked=keys_checked,
             blanked=self._blanked,
@@ -177,14 +180,20 @@ async def _nothing() -> AsyncIterator[RootedHead]:
         yield head
 
 
-async def verify_all(db: Database) -> dict[str, Verification]:
-    """Every org, by slug: for whoever holds the database."""
+async def verify_all(db: Database, held: Held | None = None) -> dict[str, Verification]:
+    """Every org, by slug: for whoever holds the database. ``held``: copies of roots to compare with."""
     results: dict[str, Verification] = {}
+    copies = dict(held or {})
     position = None
     while True:
         page = await orgs.list_all(db, position, 100)
         for org in page.items:
-            results[org.slug] = await verify_org(db, org.id)
+            results[org.slug] = await verify_org(db, org.id, copies.pop(org.id, None))
         if page.next is None:
-            return results
+            return results | {str(id): _gone(roots) for id, roots in copies.items()}
         position = page.next
+
+
+def _gone(held: Mapping[int, bytes]) -> Verification:
+    fault = RootFault(root=min(held), reason="a copy of it is held outside, and its org is gone")
+    return Verification(chains=0, entries=0, faults=[], root_faults=[fault])

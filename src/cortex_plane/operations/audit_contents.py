@@ -45,9 +45,9 @@ async def _policies(tx: Transaction) -> AsyncIterator[ContentFault]:
     """The rows of each version, with the teams and people that the names in the file stood for when it was applied."""
     expected = await audit_contents.policy_digests(tx)
     digests = {version: RowsDigest() for version in expected}
-    async for version, row in audit_contents.policy_rows(tx):
-        if str(version) in digests:
-            digests[str(version)].add(row)
+    async for number, row in audit_contents.policy_rows(tx):
+        if str(number) in digests:
+            digests[str(number)].add(row)
     for version, digest in digests.items():
         if digest.value() != expected[version]:
             yield ContentFault(

@@ -321,7 +321,9 @@ async def end_approvals(
             tx,
             session_id,
             [
-                Fact.of(actor, "approval_cancelled", of_job=e["job_id"], approval=str(e["id"]), reason=reason)
+                Fact.of(actor, "approval_cancelled", approval=str(e["id"]), reason=reason).concerning(
+                    e["job_id"]
+                )
                 for e in ended
             ],
             [("approval_cancelled", e["job_id"], {"approval_id": str(e["id"])}) for e in ended],
