@@ -13,14 +13,14 @@ with recursive grown as (
     plane_now() as at
   from org_head where org_id = $1
   union all
-  select g.seq + 1, chain_hash(g.hash, g.seq + 1, g.at, sha256(n.body)), n.body, sha256(n.body), g.at
+  select g.seq + 1, chain_hash(g.hash, g.seq + 1, g.at, 'filled', null, sha256(n.body)), n.body, sha256(n.body), g.at
   from grown g, lateral (select convert_to(
     '{"action":"filled","actor":{"kind":"system","name":"bench"},"data":{"number":' || g.seq + 1 || ',"padding":"'
     || repeat('x', $3) || '"}}', 'UTF8') as body) n
   where g.seq < (select audit_seq from org_head where org_id = $1) + $2),
 kept as (
-  insert into audit_entry (org_id, session_id, seq, action, body, body_hash, hash, created_at)
-  select $1, null, seq, 'filled', body, body_hash, hash, at from grown where body is not null
+  insert into audit_entry (org_id, session_id, seq, format, action, body, body_hash, hash, created_at)
+  select $1, null, seq, 2, 'filled', body, body_hash, hash, at from grown where body is not null
   returning seq, hash)
 update org_head set (audit_seq, audit_hash) = (select k.seq, k.hash from kept k order by k.seq desc limit 1)
 where org_id = $1

@@ -13,19 +13,22 @@ import base64
 import hashlib
 import json
 import sys
+import uuid
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, BinaryIO
 
 FIELDS = {
     "header": "type format version org session exported_at rule",
-    "entry": "type chain session seq action at_us created_at body body_hash hash",
+    "entry": "type chain session seq format action job at_us created_at body body_hash hash",
     "rooted": "type chain root seq hash",
     "head": "type chain seq hash",
     "key": "type id public_key fingerprint created_at retired_at",
     "root": "type seq body hash key signature",
     "trailer": "type chains entries sha256",
 }
+ENTRY_OF_VERSION_1 = "type chain session seq action at_us created_at body body_hash hash"
+ERASED = "audit_erased"
 PLACES = {"header": 0, "entry": 1, "rooted": 1, "head": 1, "key": 2, "root": 3, "trailer": 4}
 LONGEST_LINE = 256 * 1024 * 1024
 MALFORMED = (TypeError, ValueError, KeyError, OverflowError, AttributeError, RecursionError)
@@ -35,13 +38,14 @@ class NotAnExport(Exception):
     """What was read is no export, or not all of one."""
 
 
-def read(line: bytes, number: int) -> dict[str, Any]:
+def read(line: bytes, number: int, version: int) -> dict[str, Any]:
     """The object of a line, which must be spelled exactly as the plane spells it: one meaning, one spelling."""
     try:
         found = json.loads(line)
         again = json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-        if again == line and " ".join(found) == FIELDS[found["type"]]:
-            return dict(found)
+        old = version == 1 and found["type"] == "entry"
+        if again == line and " ".join(found) == (ENTRY_OF_VERSION_1 if old else FIELDS[found["type"]]):
+            return {"format": 1, "job": None, **found} if old else dict(found)
     except MALFORMED:
         pass
     raise NotAnExport(f"line {number} is not a line of an export")
@@ -53,7 +57,8 @@ class Chain:
     def __init__(self, id: str, org: str, fault: str | None) -> None:
         self.id, self.org, self.fault = id, org, fault
         self.name = ascii(id)[1:-1]
-        self.seq, self.hash = 0, bytes(32)
+        self.seq, self.hash, self.format = 0, bytes(32), 1
+        self.blanked, self.unexplained = 0, dict[int, str]()
 
     def follow(self, entry: dict[str, Any]) -> None:
         try:
@@ -61,22 +66,35 @@ class Chain:
         except MALFORMED:
             self.fault = f"entry {self.seq + 1}: it is malformed"
         if self.fault is None:
-            self.seq, self.hash = entry["seq"], bytes.fromhex(entry["hash"])
+            self.seq, self.hash, self.format = entry["seq"], bytes.fromhex(entry["hash"]), entry["format"]
 
     def wrong(self, entry: dict[str, Any]) -> str | None:
         seq, at, body = entry["seq"], entry["at_us"], entry["body"]
         body_hash = bytes.fromhex(entry["body_hash"])
         if type(seq) is not int or type(at) is not int or body_hash.hex() != entry["body_hash"]:
             raise ValueError
+        if type(entry["format"]) is not int or entry["format"] not in (1, 2):
+            return f"entry {self.seq + 1}: this script does not know its format, {entry['format']!a}"
         if seq != self.seq + 1:
             return f"entry {self.seq + 1}: it is missing; the next one is {seq}"
         if body is not None and hashlib.sha256(body.encode()).digest() != body_hash:
             return f"entry {seq}: its body was changed"
-        numbers = seq.to_bytes(8, "big") + at.to_bytes(8, "big", signed=True)
-        if hashlib.sha256(self.hash + numbers + body_hash).hexdigest() != entry["hash"]:
-            return f"entry {seq}: its hash does not follow from the one before"
+        if entry["format"] < self.format:
+            return f"entry {seq}: it has format {entry['format']}, after one with format {self.format}"
+        if chained(self.hash, entry, body_hash) != entry["hash"]:
+            begins = '{"action":' + json.dumps(entry["action"], ensure_ascii=False)
+            renamed = entry["format"] > 1 and body is not None and not body.startswith(begins)
+            return f"entry {seq}: its {'action differs from its body' if renamed else 'hash does not follow from the one before'}"
         if body is not None and json.loads(body)["action"] != entry["action"]:
             return f"entry {seq}: its action differs from its body"
+        if body is None:
+            self.blanked += 1
+            self.unexplained[seq] = entry["action"]
+        elif entry["action"] == ERASED:
+            # The hash of format 1 does not cover the action: there, what the erase entry says of it counts.
+            for erased in json.loads(body)["data"]["entries"]:
+                if self.unexplained.pop(erased["seq"], erased["action"]) != erased["action"]:
+                    return f"entry {erased['seq']}: its action differs from what erase entry {seq} says of it"
         moment = datetime(1970, 1, 1) + timedelta(microseconds=at)
         if entry["created_at"] != moment.isoformat(timespec="microseconds") + "Z":
             return f"entry {seq}: its two times differ"
@@ -98,6 +116,20 @@ class Chain:
             self.fault = self.fault or f"entry {self.seq + 1}: the head says that there are {head['seq']!a}"
         elif head["hash"] != self.hash.hex():
             self.fault = self.fault or f"entry {self.seq}: the head holds another hash"
+        elif self.unexplained:
+            first, *others = self.unexplained
+            more = f" (nor {len(others)} more)" if others else ""
+            self.fault = self.fault or f"entry {first}: its body is gone, and no erase entry names it{more}"
+
+
+def chained(previous: bytes, entry: dict[str, Any], body_hash: bytes) -> str:
+    """What the hash of an entry must be. Format 1, of earlier releases, leaves the action and the job out."""
+    numbers = entry["seq"].to_bytes(8, "big") + entry["at_us"].to_bytes(8, "big", signed=True)
+    if entry["format"] == 1:
+        return hashlib.sha256(previous + numbers + body_hash).hexdigest()
+    job = uuid.UUID(entry["job"]).bytes if entry["job"] is not None else bytes(16)
+    said = hashlib.sha256(entry["action"].encode()).digest() + job
+    return hashlib.sha256(previous + b"\x02" + numbers + said + body_hash).hexdigest()
 
 
 class Roots:
@@ -223,17 +255,19 @@ def is_signed(key: bytes, signature: bytes, body: bytes) -> bool:
 def verify(file: BinaryIO, find: str | None, trusted: Sequence[str] = ()) -> bool:
     """Whether all of it is whole; says what is not."""
     digest, org, session, last, chain, roots = hashlib.sha256(), "", None, "", None, Roots()
-    number = chains = entries = signed = bad = named = place = 0
+    number = chains = entries = signed = bad = named = place = blanked = 0
+    version = 2
     while line := file.readline(LONGEST_LINE):
         number += 1
-        found = read(line, number)
+        found = read(line, number, version)
         kind = found["type"]
         if (kind == "header") != (number == 1) or PLACES[kind] < place:
             raise NotAnExport(f"line {number} is not where it belongs")
         place = PLACES[kind]
         if kind == "header":
-            if (found["format"], found["version"]) != ("cortex-audit-export", 1):
-                raise NotAnExport("this script knows version 1 of cortex-audit-export")
+            version = found["version"]
+            if found["format"] != "cortex-audit-export" or version not in (1, 2):
+                raise NotAnExport("this script knows versions 1 and 2 of cortex-audit-export")
             org, session = found["org"]["id"], found["session"]
         if chain and chain.id != found.get("chain"):
             print(f"chain {chain.name}: {chain.fault or 'its head is not in the export'}")
@@ -253,6 +287,7 @@ def verify(file: BinaryIO, find: str | None, trusted: Sequence[str] = ()) -> boo
             else:
                 chains, named = chains + 1, named + (chain.id == (session or org))
                 chain.finish(found)
+                blanked += chain.blanked
                 if chain.fault:
                     print(f"chain {chain.name}: {chain.fault}")
                     bad += 1
@@ -277,6 +312,7 @@ def verify(file: BinaryIO, find: str | None, trusted: Sequence[str] = ()) -> boo
             for used in roots.used:
                 print(f"signed with {used}")
             counted = f"{chains} chains, {entries} entries" + (f", {signed} roots" if signed else "")
+            counted += f", {blanked} erased bodies" if blanked else ""
             print(f"{counted}: {'NOT whole' if bad else 'whole'}")
             return not bad
         digest.update(line)

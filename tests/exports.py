@@ -9,10 +9,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from cortex_plane.domain.access import Actor
+from cortex_plane.domain.audit import ERASED, Fact
 from cortex_plane.operations import audit_exports
+from cortex_plane.storage import audit
 from cortex_plane.storage.database import Database
+from tests.people import World
 
 SCRIPT = Path(__file__).parent.parent / "examples" / "verify_export.py"
 
@@ -21,6 +25,17 @@ async def exported(db: Database, actor: Actor, session_id: Any = None) -> bytes:
     """A whole export, as one piece."""
     chunks = await audit_exports.export(db, actor, session_id)
     return b"".join([chunk async for chunk in chunks])
+
+
+async def erase(world: World, chain: UUID, entries: dict[int, str]) -> None:
+    """Append the entry under which these bodies of a chain may be blanked; ``entries``: their numbers and actions."""
+    named = [{"seq": seq, "action": action} for seq, action in entries.items()]
+    fact = Fact.of(world.admin.actor, ERASED, entries=named, reason="test")
+    async with world.db.transaction(world.org_id) as tx:
+        if chain == world.org_id:
+            await audit.append_to_org(tx, fact)
+        else:
+            await audit.append_to_session(tx, chain, [fact])
 
 
 def lines(export: bytes) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from uuid import UUID
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cortex_plane.domain.approvals import ApprovalKind, Channel, Choice
+from cortex_plane.domain.audit import ERASED as ERASES
 from cortex_plane.domain.audit import GENESIS, AuditEntry, ChainHead, RootedHead, Verification, chain_hash
 from cortex_plane.domain.audit_exports import ExportWriter
 from cortex_plane.domain.canonical import canonical
@@ -74,11 +75,12 @@ COVERED: Mapping[int, Mapping[UUID, int]] = {
     3: {ORG: 4},
 }
 ENTRIES = 4
+JOB = UUID(int=31)
 ERASED = 3
 
 
 def rooted_export(hand: Hand = ADA, covered: Mapping[int, Mapping[UUID, int]] = COVERED) -> bytes:
-    """Four chains of four entries each, the third of each erased, and three roots over them."""
+    """Four chains of four entries each, the third of each erased under the fourth, and three roots over them."""
     writer = ExportWriter()
     chains = {chain: _entries(chain) for chain in (ORG, *SESSIONS)}
     export = writer.header(ORG, "acme", None, START)
@@ -114,14 +116,17 @@ def _entries(chain: UUID) -> list[AuditEntry]:
     made: list[AuditEntry] = []
     previous = GENESIS
     for seq in range(1, ENTRIES + 1):
-        body = canonical({"action": f"act_{seq}", "data": {"said": "é 日本"}})
+        action = ERASES if seq == ENTRIES else f"act_{seq}"
+        entries = [{"seq": ERASED, "action": f"act_{ERASED}"}] if seq == ENTRIES else []
+        body = canonical({"action": action, "data": {"entries": entries, "said": "é 日本"}})
         at = START + timedelta(microseconds=seq)
         body_hash = hashlib.sha256(body).digest()
-        previous = chain_hash(previous, seq, at, body_hash)
+        job = JOB if seq == 2 else None
+        previous = chain_hash(previous, seq, at, action, job, body_hash)
         made.append(
             AuditEntry(
-                chain_id=chain, session_id=None if chain == ORG else chain, seq=seq, action=f"act_{seq}",
-                body=None if seq == ERASED else body, body_hash=body_hash, hash=previous, created_at=at,
+                chain_id=chain, session_id=None if chain == ORG else chain, seq=seq, format=2, action=action,
+                job_id=job, body=None if seq == ERASED else body, body_hash=body_hash, hash=previous, created_at=at,
             )
         )  # fmt: skip
     return made

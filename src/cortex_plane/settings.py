@@ -46,9 +46,22 @@ def _public_url(given: str) -> str:
     return given.rstrip("/")
 
 
+def _roots_url(given: str) -> str:
+    from cortex_plane.domain.webhooks import url_fault
+
+    fault = url_fault(given)
+    if fault is not None:
+        raise ValueError(fault)
+    return given
+
+
 def _listed(given: str) -> str:
     Allowed.parse(given)
     return given
+
+
+OFF = "off"
+"""As CORTEX_ROOTS_FILE: no file is written."""
 
 
 class Settings(BaseModel):
@@ -66,6 +79,8 @@ class Settings(BaseModel):
     prepared_statements: bool = True
     postgres_binaries: Path | None = None
     master_key: str | None = None
+    roots_file: str | None = None
+    roots_url: Annotated[str, AfterValidator(_roots_url)] | None = None
     public_url: Annotated[str, AfterValidator(_public_url)] | None = None
     smtp_url: Annotated[str, AfterValidator(_smtp_url)] | None = None
     mail_from: Annotated[str, AfterValidator(_mail_from)] | None = None

@@ -15,7 +15,9 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
-from cortex_plane.operations import audit_exports, workers
+from cortex_plane.adapters.channels.root_copies import RootsFile
+from cortex_plane.operations import audit_exports, roots, workers
+from cortex_plane.operations.root_copies import copied_to
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.vault import Vault
 from tests.adapters.test_cli import Shell
@@ -219,6 +221,69 @@ def test_roots_that_a_writer_of_the_database_signed_are_named(live: Live, urls: 
     for words, environment in ((("audit", "verify"), with_key), (("audit", "verify", "--remote"), {})):
         said = shell.run(*words, expect=1, **environment).stdout
         assert f"root 1: it is signed with {mallory.fingerprint}, which is no key of the plane" in said
+
+
+@pytest.mark.proves("D.601", "D.602", "D.603", "D.605")
+def test_what_somebody_changed_behind_the_plane_is_printed_line_by_line(live: Live, urls: Urls) -> None:
+    shell, offline, folder = live.shell, alone(live), live.shell.folder
+    here: dict[str, Any] = {"DATABASE_URL": urls.app, "CORTEX_MASTER_KEY": bytes(range(32)).hex()}
+
+    async def speak() -> str:
+        return str((await live.world.say("one")).session_id)
+
+    def tamper(*statements: str) -> None:
+        async def change() -> None:
+            admin = await asyncpg.connect(urls.admin)
+            try:
+                await admin.execute("set session_replication_role = replica")
+                for statement in statements:
+                    await admin.execute(statement)
+            finally:
+                await admin.close()
+
+        live.begin(change())()
+
+    session = live.begin(speak())()
+    with copied_to([RootsFile(folder / "roots.jsonl")]):
+        shell.run("audit", "root")
+    held = ("--roots", "roots.jsonl")
+    assert "1 roots, whole" in shell.run("audit", "verify", *held, **here).stdout
+    shell.run("audit", "export", "audit.ndjson")
+    assert "1 roots, whole" in offline.run("audit", "verify", "--export", "audit.ndjson", *held).stdout
+    shell.run("audit", "verify", "--remote", *held, expect=2)
+
+    tamper("update message set text = 'two'")
+    wrong = f"session {session}, message 1: its text is not what entry 3 says was received"
+    for words in (("audit", "verify"), ("audit", "verify", "--remote")):
+        assert f"  {wrong}\n" in shell.run(*words, expect=1, **here).stdout
+    (report,) = json.loads(shell.run("audit", "verify", "--json", expect=1, **here).stdout)
+    assert [f"{fault['subject']}: {fault['reason']}" for fault in report["content_faults"]] == [wrong]
+
+    tamper(
+        "update message set text = 'one'",
+        f"update audit_entry set body = null where session_id = '{session}' and seq = 3",
+    )
+    shell.run("audit", "export", "blanked.ndjson")
+    gone = f"chain {session}, entry 3: its body is gone, and no erase entry names it"
+    for said in (
+        shell.run("audit", "verify", expect=1, **here),
+        offline.run("audit", "verify", "--export", "blanked.ndjson", expect=1),
+    ):
+        assert f"  {gone}\n" in said.stdout
+        assert "1 erased bodies, 1 broken" in said.stdout
+
+    tamper("delete from audit_root_head", "delete from audit_root")
+    roots._compared.clear()
+    shell.run("audit", "root")
+    assert "root 1" not in shell.run("audit", "verify", expect=1, **here).stdout
+    restarted = "root 1: the copy that is held outside has another hash: roots were started anew, or replaced"
+    assert restarted in shell.run("audit", "verify", *held, expect=1, **here).stdout
+
+    tamper(f"delete from session where id = '{session}'")
+    assert (
+        f"chain {session}, entry 0: its session is gone"
+        in shell.run("audit", "verify", expect=1, **here).stdout
+    )
 
 
 def test_another_master_key_is_no_fault_of_the_trail(live: Live, urls: Urls) -> None:

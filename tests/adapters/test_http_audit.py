@@ -6,6 +6,7 @@ import asyncpg
 import httpx
 import pytest
 
+from tests.exports import erase
 from tests.people import World
 
 
@@ -39,7 +40,15 @@ async def test_the_org_has_a_chain_and_every_session_has_one(http: httpx.AsyncCl
     assert "Hello" not in str(session), "the trail proves what was said without keeping it twice"
     verified = (await http.get("/v1/audit/verification", headers=world.admin.headers)).json()
     counted = {"chains": 2, "entries": 10, "faults": []}
-    assert verified == counted | {"roots": 0, "root_faults": [], "fingerprints": [], "keys_checked": True}
+    assert verified == counted | {
+        "roots": 0,
+        "root_faults": [],
+        "fingerprints": [],
+        "keys_checked": True,
+        "blanked": 0,
+        "blanked_entries": [],
+        "content_faults": [],
+    }
 
 
 @pytest.mark.proves("S4.2")
@@ -109,7 +118,7 @@ async def test_tampering_shows_up_at_the_first_bad_entry(
 async def _restore(admin: asyncpg.Connection) -> None:
     async with admin.transaction():
         await admin.execute("delete from audit_entry")
-        columns = "org_id, session_id, seq, action, body, body_hash, hash, created_at"
+        columns = "org_id, session_id, seq, format, action, job_id, body, body_hash, hash, created_at"
         await admin.execute(f"insert into audit_entry ({columns}) select {columns} from audit_copy")
         await admin.execute("delete from session_head")
         await admin.execute("insert into session_head select * from head_copy")
@@ -121,6 +130,10 @@ async def test_a_body_can_be_erased_and_the_chain_still_holds(
 ) -> None:
     session = (await world.say()).session_id
     await admin.execute("update audit_entry set body = null where chain_id = $1 and seq = 3", session)
+    assert await _faults(http, world) == [
+        {"chain_id": str(session), "seq": 3, "reason": "its body is gone, and no erase entry names it"}
+    ]
+    await erase(world, session, {3: "message_received"})
     assert await _faults(http, world) == []
     entries = await _trail(http, world, session_id=str(session))
     assert entries[2]["body"] is None

@@ -19,7 +19,7 @@ from cortex_plane.operations import audit, audit_exports
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage.database import Database
 from tests.crash.points import extents
-from tests.exports import exported, lines, verdict
+from tests.exports import erase, exported, lines, verdict
 from tests.people import World
 
 
@@ -44,7 +44,7 @@ async def test_an_export_holds_every_chain_and_verifies_without_the_plane(
     export = await exported(db, world.admin.actor)
     header, *rest, trailer = lines(export)
     assert header["org"] == {"id": str(world.org_id), "slug": "acme"}
-    assert (header["format"], header["version"], header["session"]) == ("cortex-audit-export", 1, None)
+    assert (header["format"], header["version"], header["session"]) == ("cortex-audit-export", 2, None)
     assert datetime.fromisoformat(header["exported_at"])
     counted = await audit.verify(db, world.admin.actor)
     assert (trailer["chains"], trailer["entries"]) == (counted.chains, counted.entries)
@@ -74,7 +74,11 @@ async def test_each_line_says_what_the_database_says(
         )
         assert (line["body_hash"], line["hash"]) == (row["body_hash"].hex(), row["hash"].hex())
         assert datetime.fromisoformat(line["created_at"]) == row["created_at"]
-        expected = chain_hash(previous[row["chain_id"]], row["seq"], row["created_at"], row["body_hash"])
+        assert (line["format"], line["job"]) == (2, str(row["job_id"]) if row["job_id"] else None)
+        before = previous[row["chain_id"]]
+        expected = chain_hash(
+            before, row["seq"], row["created_at"], row["action"], row["job_id"], row["body_hash"]
+        )
         assert line["hash"] == expected.hex()
         previous[row["chain_id"]] = expected
 
@@ -232,6 +236,7 @@ async def test_what_was_changed_in_the_database_is_found_in_the_export(
 @pytest.mark.proves("D.82")
 async def test_an_erased_body_still_verifies(db: Database, world: World, admin: asyncpg.Connection) -> None:
     session = (await world.say()).session_id
+    await erase(world, session, {3: "message_received"})
     await admin.execute("update audit_entry set body = null where chain_id = $1 and seq = 3", session)
     export = await exported(db, world.admin.actor)
     assert [
@@ -248,8 +253,8 @@ async def test_entries_of_a_session_that_is_gone_are_exported_without_a_head(
     for id in strange:
         await admin.execute(
             """
-            insert into audit_entry (org_id, session_id, seq, action, body, body_hash, hash, created_at)
-            select org_id, $1, seq, action, body, body_hash, hash, created_at from audit_entry where seq = 1
+            insert into audit_entry (org_id, session_id, seq, format, action, body, body_hash, hash, created_at)
+            select org_id, $1, seq, format, action, body, body_hash, hash, created_at from audit_entry where seq = 1
               and org_id = $2 and session_id is null
             """,
             id,
@@ -257,7 +262,7 @@ async def test_entries_of_a_session_that_is_gone_are_exported_without_a_head(
         )
     found = await audit.verify(db, world.admin.actor)
     assert [(fault.chain_id, fault.reason) for fault in found.faults] == [
-        (id, "its head is gone") for id in strange
+        (id, "its session is gone") for id in strange
     ]
     said = verdict(await exported(db, world.admin.actor)).said.splitlines()
     assert said[:-1] == [f"chain {id}: its head is gone" for id in strange]

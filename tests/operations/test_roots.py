@@ -23,7 +23,7 @@ from cortex_plane.storage import roots as root_rows
 from cortex_plane.storage.database import Database, Transaction
 from cortex_plane.storage.vault import Vault
 from tests.clock import Clock
-from tests.exports import exported, verdict
+from tests.exports import erase, exported, verdict
 from tests.people import World
 from tests.proofs import Hand, by_the_plane
 from tests.servers import VAULT
@@ -210,7 +210,9 @@ async def _rewritten(admin: asyncpg.Connection, chain: Any) -> None:
     for row in await admin.fetch("select * from audit_entry where chain_id = $1 order by seq", chain):
         body = row["body"].replace(b"u-1", b"u-9")
         body_hash = hashlib.sha256(body).digest()
-        previous = chain_hash(previous, row["seq"], row["created_at"], body_hash)
+        previous = chain_hash(
+            previous, row["seq"], row["created_at"], row["action"], row["job_id"], body_hash
+        )
         await admin.execute(
             "update audit_entry set body = $3, body_hash = $4, hash = $5 where chain_id = $1 and seq = $2",
             chain, row["seq"], body, body_hash, previous,
@@ -369,9 +371,10 @@ async def test_a_key_that_signed_nothing_breaks_nothing(
 
 
 async def test_erased_bodies_still_verify(db: Database, world: World, admin: asyncpg.Connection) -> None:
-    await world.say()
+    session = (await world.say()).session_id
     await roots.make(db, world.org_id)
-    await admin.execute("update audit_entry set body = null")
+    await erase(world, session, {3: "message_received"})
+    await admin.execute("update audit_entry set body = null where chain_id = $1 and seq = 3", session)
     assert await _whole(db, world) == 1
 
 

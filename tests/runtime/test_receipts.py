@@ -22,6 +22,7 @@ from tests.runtime.planes import (
     Died,
     actions,
     call,
+    chains_whole,
     died,
     ended,
     job_of,
@@ -31,7 +32,6 @@ from tests.runtime.planes import (
     submit,
     turn,
     until,
-    whole,
     working,
 )
 
@@ -116,7 +116,7 @@ async def _refused(world: World, job: Job, shipping: Shipping, reason: str) -> N
     refused = step.calls[-1]
     assert (refused.status, refused.error) == ("rejected", f"not sent: {reason}")
     assert "receipt_refused" in await actions(world, job)
-    assert await whole(world)
+    assert await chains_whole(world)
 
 
 @pytest.mark.proves("D.172")
@@ -191,7 +191,7 @@ async def test_what_ran_before_a_refused_call_is_kept(strict: World, admin: asyn
     (step, *_) = await steps_of(strict, id)
     assert [each.status for each in step.calls] == ["completed", "completed", "rejected"]
     assert step.calls[0].result == "1 is out"
-    assert await whole(strict)
+    assert await chains_whole(strict)
 
 
 async def test_resubmitting_asks_again_and_then_it_is_sent(strict: World, admin: asyncpg.Connection) -> None:

@@ -16,14 +16,15 @@ import pytest_asyncio
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from cortex_plane.domain.audit import GENESIS, Fault, chain_hash
+from cortex_plane.domain.audit import GENESIS, NAMED, Blanked, Fault, chain_hash, chain_hash_1
 from cortex_plane.operations.audit import verify_all, verify_org
 from cortex_plane.storage.database import NOBODY, Database
 from tests.clock import Clock
+from tests.exports import erase
 from tests.people import World
 
 HASHES = st.binary(min_size=32, max_size=32)
-COLUMNS = "org_id, session_id, seq, action, body, body_hash, hash, created_at"
+COLUMNS = "org_id, session_id, seq, format, action, job_id, body, body_hash, hash, created_at"
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -32,20 +33,22 @@ COLUMNS = "org_id, session_id, seq, action, body, body_hash, hash, created_at"
     seq=st.integers(1, 2**63 - 1),
     # The driver takes the very first and last moment that Python knows for infinity.
     at=st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=st.just(UTC)),
+    action=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
+    job=st.none() | st.uuids(),
     body_hash=HASHES,
 )
-@example(previous=GENESIS, seq=1, at=datetime(1970, 1, 1, tzinfo=UTC), body_hash=GENESIS)
-@example(previous=GENESIS, seq=1, at=datetime(1969, 12, 31, 23, 59, 59, 999999, UTC), body_hash=GENESIS)
-@example(previous=GENESIS, seq=1, at=datetime(1, 1, 1, 0, 0, 0, 1, UTC), body_hash=GENESIS)
-@example(
-    previous=GENESIS, seq=2**63 - 1, at=datetime(9999, 12, 31, 23, 59, 59, 999998, UTC), body_hash=GENESIS
-)
+@example(GENESIS, 1, datetime(1970, 1, 1, tzinfo=UTC), "act", None, GENESIS)
+@example(GENESIS, 1, datetime(1969, 12, 31, 23, 59, 59, 999999, UTC), "act", UUID(int=0), GENESIS)
+@example(GENESIS, 1, datetime(1, 1, 1, 0, 0, 0, 1, UTC), "", None, GENESIS)
+@example(GENESIS, 2**63 - 1, datetime(9999, 12, 31, 23, 59, 59, 999998, UTC), "\\x é", None, GENESIS)
+@pytest.mark.proves("D.600")
 async def test_sql_and_python_chain_alike(
-    db: Database, previous: bytes, seq: int, at: datetime, body_hash: bytes
+    db: Database, previous: bytes, seq: int, at: datetime, action: str, job: UUID | None, body_hash: bytes
 ) -> None:
     async with db.transaction(NOBODY) as tx:
-        in_sql = await tx.value("select chain_hash($1, $2, $3, $4)", previous, seq, at, body_hash)
-    assert in_sql == chain_hash(previous, seq, at, body_hash)
+        sql = "select chain_hash($1, $2, $3, $4, $5, $6)"
+        in_sql = await tx.value(sql, previous, seq, at, action, job, body_hash)
+    assert in_sql == chain_hash(previous, seq, at, action, job, body_hash)
 
 
 # Tampering ---------------------------------------------------------------------------------------------------
@@ -124,6 +127,12 @@ TAMPERING: dict[str, tuple[str, int, str]] = {
         HASH,
     ),
     "action": (ENTRY.format("action = 'job_cancelled'", 3), 3, "its action differs from its body"),
+    "action of an erased body": (ENTRY.format("action = 'job_cancelled', body = null", 3), 3, HASH),
+    "job": (ENTRY.format("job_id = gen_random_uuid()", 3), 3, HASH),
+    "job left out": (ENTRY.format("job_id = null", 4), 4, HASH),
+    "format": (ENTRY.format("format = 1", 5), 5, "it has format 1, after one with format 2"),
+    "format of the first": (ENTRY.format("format = 1", 1), 1, HASH),
+    "body blanked": (ENTRY.format("body = null", 3), 3, "its body is gone, and no erase entry names it"),
     "hash": (ENTRY.format(f"hash = {ZEROS}", 3), 3, HASH),
     "hash of the last": (ENTRY.format(f"hash = {ZEROS}", 5), 5, HASH),
     "created_at": (ENTRY.format("created_at = created_at + interval '1 microsecond'", 3), 3, HASH),
@@ -164,7 +173,8 @@ TAMPERING: dict[str, tuple[str, int, str]] = {
     ),
     "adding one": (
         f"""insert into audit_entry ({COLUMNS})
-        select org_id, session_id, 6, action, body, body_hash, chain_hash(hash, 6, created_at, body_hash), created_at
+        select org_id, session_id, 6, format, action, job_id, body, body_hash,
+          chain_hash(hash, 6, created_at, action, job_id, body_hash), created_at
         from audit_entry where session_id = :session and seq = 5""",
         7,
         "the chain ends at 6, its head says 5",
@@ -229,14 +239,16 @@ async def test_moving_an_entry_is_found_in_both_chains(trail: Trail) -> None:
 async def test_a_forged_rest_of_a_chain_does_not_fit_its_head(trail: Trail) -> None:
     """Whoever changes an entry and computes all the later hashes anew is given away by the head."""
     rows = await trail.admin.fetch(
-        "select seq, body, hash, created_at from audit_entry where session_id = $1 order by seq",
+        "select seq, action, job_id, body, hash, created_at from audit_entry where session_id = $1 order by seq",
         trail.session,
     )
     previous = rows[1]["hash"]
     for row in rows[2:]:
         body = row["body"].replace(b"u-1", b"u-9")
         body_hash = hashlib.sha256(body).digest()
-        previous = chain_hash(previous, row["seq"], row["created_at"], body_hash)
+        previous = chain_hash(
+            previous, row["seq"], row["created_at"], row["action"], row["job_id"], body_hash
+        )
         await trail.tamper(
             "update audit_entry set body = $3, body_hash = $4, hash = $5 where session_id = $1 and seq = $2",
             trail.session, row["seq"], body, body_hash, previous,
@@ -253,16 +265,57 @@ async def test_a_body_that_is_no_json_is_found_and_named(trail: Trail) -> None:
         assert await trail.faults() == [(trail.session, 3, HASH)], body
 
 
-@pytest.mark.proves("D.15")
-async def test_bodies_can_be_erased_and_the_chain_still_verifies(trail: Trail) -> None:
+@pytest.mark.proves("D.15", "D.601")
+async def test_bodies_are_erased_under_an_entry_that_names_them(trail: Trail) -> None:
+    await erase(trail.world, trail.session, {1: "account_created", 3: "message_received"})
     await trail.tamper("update audit_entry set body = null where session_id = :session and seq in (1, 3)")
-    assert await trail.faults() == []
+    found = await verify_org(trail.world.db, trail.world.org_id)
+    assert (found.chains, found.faults, found.blanked) == (3, [], 2)
+    assert found.blanked_entries == [Blanked(chain_id=trail.session, seq=seq) for seq in (1, 3)]
     await trail.tamper("update audit_entry set body = null where org_id = :org")
     found = await verify_org(trail.world.db, trail.world.org_id)
-    assert (found.chains, found.faults) == (3, [])
-    assert found.entries == await trail.admin.fetchval(
+    assert {(fault.chain_id, fault.seq) for fault in found.faults} == {
+        (chain, 1) for chain in (trail.world.org_id, trail.session, trail.second)
+    }
+    total = await trail.admin.fetchval(
         "select count(*) from audit_entry where org_id = $1", trail.world.org_id
     )
+    assert (found.blanked, len(found.blanked_entries), found.entries) == (total, min(total, NAMED), total)
+
+
+@pytest.mark.proves("D.600")
+async def test_entries_of_an_earlier_release_verify_and_new_ones_follow_them(trail: Trail) -> None:
+    """A chain of format 1, as a database that was upgraded holds it, goes on with format 2."""
+    previous = GENESIS
+    rows = await trail.admin.fetch(
+        "select * from audit_entry where session_id = $1 order by seq", trail.session
+    )
+    for row in rows:
+        previous = chain_hash_1(previous, row["seq"], row["created_at"], row["body_hash"])
+        await trail.tamper(
+            "update audit_entry set format = 1, job_id = null, hash = $3 where session_id = $1 and seq = $2",
+            trail.session, row["seq"], previous,
+        )  # fmt: skip
+    await trail.tamper(
+        "update session_head set audit_hash = $2 where session_id = $1", trail.session, previous
+    )
+    assert await trail.faults() == []
+    await trail.world.say("three")
+    assert await trail.faults() == []
+    formats = "select array_agg(format order by seq) from audit_entry where session_id = $1"
+    assert await trail.admin.fetchval(formats, trail.session) == [1, 1, 1, 1, 1, 2]
+
+
+@pytest.mark.proves("D.600")
+async def test_each_entry_of_a_message_names_its_job(trail: Trail) -> None:
+    rows = await trail.admin.fetch(
+        "select action, job_id from audit_entry where session_id = $1 order by seq", trail.session
+    )
+    job = await trail.admin.fetchval("select id from job where session_id = $1", trail.session)
+    assert [(row["action"], row["job_id"]) for row in rows] == [
+        ("account_created", None), ("session_created", None), ("message_received", job), ("job_created", job),
+        ("message_received", job),
+    ]  # fmt: skip
 
 
 # Life --------------------------------------------------------------------------------------------------------

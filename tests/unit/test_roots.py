@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from cortex_plane.domain.audit import Fault, RootFault
+from cortex_plane.domain.audit import Fault, RootFault, chain_hash, moment
 from cortex_plane.domain.canonical import canonical
 from tests.exports import lines, sealed, verdict
 from tests.proofs import (
@@ -35,7 +35,7 @@ def test_a_rooted_export_is_whole_for_both() -> None:
     assert (found.chains, found.entries, found.roots) == (4, 16, 3)
     assert (found.faults, found.root_faults, found.fingerprints) == ([], [], [ADA.fingerprint])
     alone = verdict(EXPORT, "--key", ADA.fingerprint)
-    told = [f"signed with {ADA.fingerprint}", "4 chains, 16 entries, 3 roots: whole"]
+    told = [f"signed with {ADA.fingerprint}", "4 chains, 16 entries, 3 roots, 4 erased bodies: whole"]
     assert (alone.code, alone.said.splitlines(), alone.complained) == (0, told, "")
 
 
@@ -79,8 +79,11 @@ def _rewrite(found: Lines, chain: UUID) -> None:
         if line["type"] == "entry":
             line["body"] = canonical({"action": line["action"], "data": "forged"}).decode()
             line["body_hash"] = hashlib.sha256(line["body"].encode()).hexdigest()
-            at = line["seq"].to_bytes(8, "big") + line["at_us"].to_bytes(8, "big", signed=True)
-            previous = hashlib.sha256(previous + at + bytes.fromhex(line["body_hash"])).digest()
+            job = UUID(line["job"]) if line["job"] else None
+            body_hash = bytes.fromhex(line["body_hash"])
+            previous = chain_hash(
+                previous, line["seq"], moment(line["at_us"]), line["action"], job, body_hash
+            )
         if line["type"] in ("entry", "head"):
             line["hash"] = previous.hex()
 

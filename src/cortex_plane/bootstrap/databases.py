@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from cortex_plane.bootstrap.master_key import master_key
+from cortex_plane.bootstrap.root_places import copying_roots
 from cortex_plane.client.access import write_private
 from cortex_plane.domain.errors import SetupError
 from cortex_plane.domain.extras import extra
@@ -58,7 +59,8 @@ async def opened(settings: Settings, url: str) -> AsyncIterator[Database]:
     try:
         await require_current(db)
         await workers.require_key(db, key)
-        yield db
+        async with copying_roots(settings):
+            yield db
     finally:
         with suppress(TimeoutError):
             await asyncio.wait_for(db.close(), CLOSE_SECONDS)

@@ -1,16 +1,20 @@
 """The audit trail: what an entry says, how entries are chained, and how a chain is verified.
 
-``hash = sha256(previous hash ‖ seq ‖ time ‖ sha256(body))``, the first previous hash being 32 zero bytes; seq and
-time (microseconds since 1970) are 8 bytes, big-endian. The body is canonical JSON, so it can be erased later
-while its hash keeps the chain whole. The database chains (`session_append`, `org_append`); this module says the
-same in Python, so that a chain is verified by other code than the one that wrote it.
+Format 2: ``hash = sha256(previous hash ‖ format ‖ seq ‖ time ‖ sha256(action) ‖ job ‖ sha256(body))``. The first previous hash is
+32 zero bytes, the format one byte, seq and time (microseconds since 1970) 8 bytes each, big-endian, the job 16 bytes, zeros where
+there is none. Format 1, of earlier releases: ``sha256(previous hash ‖ seq ‖ time ‖ sha256(body))``.
+
+A body may be erased under an entry `audit_erased` of the same chain that names it; its hash keeps the chain whole. The database
+chains (`session_append`, `org_append`); this module says the same in Python, so that a chain is verified by other code than the
+one that wrote it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -21,6 +25,13 @@ from cortex_plane.domain.access import Actor
 from cortex_plane.domain.canonical import canonical
 
 GENESIS = bytes(32)
+FORMATS = (1, 2)
+NO_JOB = bytes(16)
+ERASED = "audit_erased"
+"""The action of an entry that says which bodies before it in its chain were erased: ``entries``, each with `seq` and `action`."""
+RENAMED = "its action differs from its body"
+NAMED = 20
+"""So many are named where there may be any number; the others are counted."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -31,6 +42,8 @@ class Fact:
 
     action: str
     body: bytes
+    job: UUID | str | None = None
+    """The job that it concerns."""
 
     @classmethod
     def of(cls, actor: Actor, action: str, **data: Any) -> Fact:
@@ -38,7 +51,11 @@ class Fact:
         # Kept and hashed as bytes, so it need not survive JSONB: sorted keys are enough.
         told = orjson.dumps(data, option=orjson.OPT_SORT_KEYS)
         body = b'{"action":%b,"actor":%b,"data":%b}' % (orjson.dumps(action), _said_of(actor), told)
-        return cls(action=action, body=body)
+        return cls(action=action, body=body, job=data.get("job"))
+
+    def concerning(self, job: UUID) -> Fact:
+        """For a fact whose data do not name its job."""
+        return replace(self, job=job)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -52,7 +69,9 @@ class AuditEntry:
     session_id: UUID | None
     """The session whose chain this is; null for the org's own chain."""
     seq: int
+    format: int
     action: str
+    job_id: UUID | None
     body: bytes | None
     body_hash: bytes
     hash: bytes
@@ -64,7 +83,9 @@ class AuditRecord:
     """An entry as surfaces show it."""
 
     seq: int
+    format: int
     action: str
+    job_id: UUID | None
     body: dict[str, Any] | None
     hash: str
     created_at: datetime
@@ -73,8 +94,9 @@ class AuditRecord:
 def shown(entry: AuditEntry) -> AuditRecord:
     body = orjson.loads(entry.body) if entry.body is not None else None
     return AuditRecord(
-        seq=entry.seq, action=entry.action, body=body, hash=entry.hash.hex(), created_at=entry.created_at
-    )
+        seq=entry.seq, format=entry.format, action=entry.action, job_id=entry.job_id, body=body,
+        hash=entry.hash.hex(), created_at=entry.created_at,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +106,8 @@ class ChainHead:
     chain_id: UUID
     seq: int | None = None
     hash: bytes | None = None
+    is_orphan: bool = False
+    """There is neither a session nor an org that the chain could belong to."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,9 +135,28 @@ def iso(at: datetime) -> str:
     return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
-def chain_hash(previous: bytes, seq: int, created_at: datetime, body_hash: bytes) -> bytes:
-    at = microseconds(created_at).to_bytes(8, "big", signed=True)
-    return hashlib.sha256(previous + seq.to_bytes(8, "big") + at + body_hash).digest()
+def chain_hash(
+    previous: bytes, seq: int, created_at: datetime, action: str, job: UUID | None, body_hash: bytes
+) -> bytes:
+    """Of an entry of format 2."""
+    said = hashlib.sha256(action.encode()).digest() + (job.bytes if job else NO_JOB)
+    return hashlib.sha256(previous + b"\x02" + _numbers(seq, created_at) + said + body_hash).digest()
+
+
+def chain_hash_1(previous: bytes, seq: int, created_at: datetime, body_hash: bytes) -> bytes:
+    """Of an entry of format 1."""
+    return hashlib.sha256(previous + _numbers(seq, created_at) + body_hash).digest()
+
+
+def _numbers(seq: int, created_at: datetime) -> bytes:
+    return seq.to_bytes(8, "big") + microseconds(created_at).to_bytes(8, "big", signed=True)
+
+
+def entry_hash(previous: bytes, entry: AuditEntry) -> bytes:
+    """What its hash must be, by its own format."""
+    if entry.format == 1:
+        return chain_hash_1(previous, entry.seq, entry.created_at, entry.body_hash)
+    return chain_hash(previous, entry.seq, entry.created_at, entry.action, entry.job_id, entry.body_hash)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,26 +168,71 @@ class Fault:
     reason: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Blanked:
+    """An entry whose body is gone."""
+
+    chain_id: UUID
+    seq: int
+
+
 @dataclass(slots=True)
 class ChainVerifier:
-    """Follows one chain entry by entry in constant memory."""
+    """Follows one chain entry by entry. Keeps the numbers of bodies that are gone, and else nothing that grows."""
 
     chain_id: UUID
     seq: int = 0
     hash: bytes = GENESIS
+    format: int = 1
+    blanked: int = 0
+    """How many bodies are gone."""
+    _unexplained: dict[int, str] = field(default_factory=dict)
+    """The number and the action of each body that is gone and that no entry names."""
+    _first_blanked: list[int] = field(default_factory=list)
 
     def follow(self, entry: AuditEntry) -> Fault | None:
         expected = self.seq + 1
         if entry.seq != expected:
             return self._fault(expected, f"entry {expected} is missing; the next one is {entry.seq}")
+        if entry.format not in FORMATS:
+            return self._fault(entry.seq, f"this release does not know its format, {entry.format}")
+        if entry.format < self.format:
+            return self._fault(
+                entry.seq, f"it has format {entry.format}, after one with format {self.format}"
+            )
         if entry.body is not None and hashlib.sha256(entry.body).digest() != entry.body_hash:
             return self._fault(entry.seq, "its body was changed")
-        if chain_hash(self.hash, entry.seq, entry.created_at, entry.body_hash) != entry.hash:
-            return self._fault(entry.seq, "its hash does not follow from the one before")
-        # Only now is the body what was written, and so a JSON object.
-        if entry.body is not None and orjson.loads(entry.body).get("action") != entry.action:
-            return self._fault(entry.seq, "its action differs from its body")
-        self.seq, self.hash = entry.seq, entry.hash
+        if entry_hash(self.hash, entry) != entry.hash:
+            renamed = entry.format > 1 and _action_in(entry.body) not in (None, entry.action)
+            return self._fault(
+                entry.seq, RENAMED if renamed else "its hash does not follow from the one before"
+            )
+        self.seq, self.hash, self.format = entry.seq, entry.hash, entry.format
+        return self._read(entry)
+
+    def _read(self, entry: AuditEntry) -> Fault | None:
+        if entry.body is None:
+            self.blanked += 1
+            self._unexplained[entry.seq] = entry.action
+            if len(self._first_blanked) < NAMED:
+                self._first_blanked.append(entry.seq)
+            return None
+        try:
+            body = orjson.loads(entry.body)
+            if body["action"] != entry.action:
+                return self._fault(entry.seq, RENAMED)
+            return self._explain(entry.seq, body["data"]) if entry.action == ERASED else None
+        except (ValueError, TypeError, KeyError):
+            return self._fault(entry.seq, "its body is not one that the plane writes")
+
+    def _explain(self, seq: int, data: dict[str, Any]) -> Fault | None:
+        """The hash of an entry of format 1 does not cover its action: there, what the erase entry says of it counts."""
+        for erased in data["entries"]:
+            action = self._unexplained.pop(erased["seq"], erased["action"])
+            if action != erased["action"]:
+                return self._fault(
+                    erased["seq"], f"its action differs from what erase entry {seq} says of it"
+                )
         return None
 
     def rooted(self, head: RootedHead) -> Fault | None:
@@ -158,15 +246,34 @@ class ChainVerifier:
     def finish(self, head: ChainHead) -> Fault | None:
         """Compare with the head, which tells how long the chain must be."""
         if head.seq is None:
-            return self._fault(0, "its head is gone")
+            return self._fault(0, "its session is gone" if head.is_orphan else "its head is gone")
         if self.seq != head.seq:
             return self._fault(self.seq + 1, f"the chain ends at {self.seq}, its head says {head.seq}")
         if self.hash != head.hash:
             return self._fault(self.seq, "the head holds another hash")
+        if self._unexplained:
+            seqs = list(self._unexplained)
+            more = f"; so are {_listed(seqs[1:])}" if len(seqs) > 1 else ""
+            return self._fault(seqs[0], f"its body is gone, and no erase entry names it{more}")
         return None
+
+    def first_blanked(self) -> list[Blanked]:
+        """The first bodies that are gone, whether an entry names them or not."""
+        return [Blanked(chain_id=self.chain_id, seq=seq) for seq in self._first_blanked]
 
     def _fault(self, seq: int, reason: str) -> Fault:
         return Fault(chain_id=self.chain_id, seq=seq, reason=reason)
+
+
+def _action_in(body: bytes | None) -> str | None:
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        return str(orjson.loads(body or b"")["action"])
+    return None
+
+
+def _listed(seqs: list[int]) -> str:
+    others = f" and {len(seqs) - NAMED} more" if len(seqs) > NAMED else ""
+    return ", ".join(map(str, seqs[:NAMED])) + others
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,6 +281,14 @@ class RootFault:
     """The first root that does not verify, and why."""
 
     root: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContentFault:
+    """A row that is not what the trail says of it."""
+
+    subject: str
     reason: str
 
 
@@ -190,3 +305,13 @@ class Verification:
     keys_checked: bool = False
     """Whether each of them was seen to be the plane's own. Only the master key can tell; without it anybody who can write
     to the database may have put a key there."""
+    blanked: int = 0
+    """How many bodies are gone. A body that is gone without an erase entry is a fault of its chain."""
+    blanked_entries: list[Blanked] = field(default_factory=list)
+    """The first of them."""
+    content_faults: list[ContentFault] = field(default_factory=list)
+    """Rows that are not what the trail says of them; only looked for in the database."""
+
+    @property
+    def whole(self) -> bool:
+        return not (self.faults or self.root_faults or self.content_faults)

@@ -19,11 +19,12 @@ from cortex_plane.domain.roots import KeptRoot
 from cortex_plane.domain.signing import SigningKey
 
 FORMAT = "cortex-audit-export"
-VERSION = 1
+VERSION = 2
 MEDIA_TYPE = "application/x-ndjson"
 RULE = (
-    "hash = sha256(previous hash, 32 bytes, zeros before the first entry | seq, 8 bytes big-endian"
-    " | at_us, 8 bytes big-endian signed | body_hash); body_hash = sha256(body as UTF-8)"
+    "format 2: hash = sha256(previous hash, 32 bytes, zeros before the first entry | format, 1 byte | seq, 8 bytes big-endian"
+    " | at_us, 8 bytes big-endian signed | sha256(action as UTF-8) | job, 16 bytes, zeros where it is null | body_hash);"
+    " format 1: sha256(previous hash | seq | at_us | body_hash); body_hash = sha256(body as UTF-8)"
 )
 
 
@@ -61,7 +62,9 @@ class ExportWriter:
                 "chain": str(entry.chain_id),
                 "session": _text(entry.session_id),
                 "seq": entry.seq,
+                "format": entry.format,
                 "action": entry.action,
+                "job": _text(entry.job_id),
                 "at_us": microseconds(entry.created_at),
                 "created_at": iso(entry.created_at),
                 # Bytes that are no text were never written by the plane: what stands for them breaks the body's hash.

@@ -114,6 +114,16 @@ def open_sealed(
         ) from error
 
 
+def check_seal(text: str, mac: bytes | None, job_id: UUID, key: bytes | None) -> None:
+    """Raises `CheckpointCorrupt` where this is not what the plane sealed for this job; without ``key`` only the sum is checked."""
+    blob = _object(text)
+    if "crc32" not in blob:
+        raise _corrupt(CorruptionType.MISSING_FIELD, "Missing required field: crc32.")
+    _check_crc(blob)
+    if key is not None:
+        _check_mac(blob, mac, job_id, key)
+
+
 def migrate(
     blob: Blob, migrations: Mapping[int, Migration] = MIGRATIONS, current: int = SCHEMA_VERSION
 ) -> Blob:

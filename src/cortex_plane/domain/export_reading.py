@@ -13,7 +13,9 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.domain.audit import (
+    NAMED,
     AuditEntry,
+    Blanked,
     ChainHead,
     ChainVerifier,
     Fault,
@@ -25,12 +27,13 @@ from cortex_plane.domain.audit import (
 )
 from cortex_plane.domain.audit_exports import FORMAT, VERSION
 from cortex_plane.domain.errors import InvalidInput
+from cortex_plane.domain.root_copies import Held
 from cortex_plane.domain.roots import KeptRoot, RootsVerifier
 from cortex_plane.domain.signing import KEY_BYTES, fingerprint, from_base64
 
 FIELDS = {
     "header": "type format version org session exported_at rule",
-    "entry": "type chain session seq action at_us created_at body body_hash hash",
+    "entry": "type chain session seq format action job at_us created_at body body_hash hash",
     "rooted": "type chain root seq hash",
     "head": "type chain seq hash",
     "key": "type id public_key fingerprint created_at retired_at",
@@ -38,24 +41,29 @@ FIELDS = {
     "trailer": "type chains entries sha256",
 }
 ORDER = {"header": 0, "entry": 1, "rooted": 1, "head": 1, "key": 2, "root": 3, "trailer": 4}
+ENTRY_OF_VERSION_1 = "type chain session seq action at_us created_at body body_hash hash"
 _MALFORMED = (TypeError, ValueError, KeyError, OverflowError, AttributeError)
 
 Line = dict[str, Any]
 
 
-def verify_export(lines: Iterable[bytes]) -> Verification:
-    """Raises ``InvalidInput`` where this is no export, or not all of one."""
-    reader = _Reader()
+def verify_export(lines: Iterable[bytes], held: Held | None = None) -> Verification:
+    """Raises ``InvalidInput`` where this is no export, or not all of one. ``held``: copies of roots to compare with."""
+    reader = _Reader(held or {})
     for line in lines:
         reader.take(line)
     return reader.result()
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, held: Held) -> None:
+        self._held = held
         self._digest = hashlib.sha256()
         self._number = self._chains = self._entries = self._roots = self._named = 0
         self._place = -1
+        self._version = VERSION
+        self._blanked = 0
+        self._blanked_entries: list[Blanked] = []
         self._org: UUID | None = None
         self._session: str | None = None
         self._keys: dict[UUID, bytes] = {}
@@ -93,6 +101,8 @@ class _Reader:
             roots=self._roots,
             root_faults=self._root_faults,
             fingerprints=list(self._verifier.fingerprints),
+            blanked=self._blanked,
+            blanked_entries=self._blanked_entries,
         )
 
     def _read(self, line: bytes) -> Line:
@@ -100,19 +110,31 @@ class _Reader:
         try:
             found: Line = orjson.loads(line)
             again = orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE)
-            if again == line and " ".join(found) == FIELDS[found["type"]]:
+            if again == line and " ".join(found) == self._fields(found["type"]):
                 return found
         except _MALFORMED:
             pass
         raise _no_export(f"line {self._number} is not a line of an export")
 
+    def _fields(self, kind: str) -> str:
+        return ENTRY_OF_VERSION_1 if kind == "entry" and self._version == 1 else FIELDS[kind]
+
     # Lines -----------------------------------------------------------------------------------------------------
 
     def _header(self, line: Line) -> None:
-        if (line["format"], line["version"]) != (FORMAT, VERSION):
-            raise _no_export(f"this release knows version {VERSION} of {FORMAT}")
+        if line["format"] != FORMAT or line["version"] not in (1, VERSION):
+            raise _no_export(f"this release knows versions 1 and {VERSION} of {FORMAT}")
+        self._version = line["version"]
         self._org, self._session = UUID(line["org"]["id"]), line["session"]
-        self._verifier = RootsVerifier(self._org)
+        # An export of one session has no roots.
+        held = self._held.get(self._org) if self._session is None else None
+        if self._held and not held:
+            raise InvalidInput(
+                "The copies of roots say nothing about this export.",
+                code="no_root_held",
+                hint="Give an export of the whole trail, and copies of the roots of its org.",
+            )
+        self._verifier = RootsVerifier(self._org, held)
 
     def _entry(self, line: Line) -> None:
         chain = self._of(line)
@@ -153,6 +175,8 @@ class _Reader:
         )
         if not self._broken:
             self._fault(chain.finish(head))
+        self._blanked += chain.blanked
+        self._blanked_entries += chain.first_blanked()[: NAMED - len(self._blanked_entries)]
         self._chain, self._broken = None, False
 
     def _key(self, line: Line) -> None:
@@ -173,7 +197,7 @@ class _Reader:
         self._root_fault(self._verifier.follow(root, self._keys))
 
     def _trailer(self, line: Line) -> None:
-        self._root_fault(self._verifier.finish())
+        self._root_faults += self._verifier.finish()
         counted = (self._chains, self._entries, self._digest.hexdigest())
         if (line["chains"], line["entries"], line["sha256"]) != counted:
             raise _no_export("its trailer does not fit what stands before it")
@@ -218,7 +242,10 @@ def _entry_of(line: Line) -> AuditEntry:
         chain_id=UUID(line["chain"]),
         session_id=None if session is None else UUID(session),
         seq=_number(line["seq"]),
+        # Version 1 of an export holds entries of format 1 alone, and does not say so.
+        format=_number(line.get("format", 1)),
         action=line["action"],
+        job_id=None if line.get("job") is None else UUID(line["job"]),
         body=None if line["body"] is None else line["body"].encode(),
         body_hash=_hex(line["body_hash"], 32),
         hash=_hex(line["hash"], 32),

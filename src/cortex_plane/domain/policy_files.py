@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -11,6 +12,7 @@ from uuid import UUID
 from pydantic import Field, StrictBool, StringConstraints
 from pydantic.dataclasses import dataclass as draft
 
+from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.fields import DRAFT, JsonObject, Note, Ref
 from cortex_plane.domain.policies import (
     Level,
@@ -154,6 +156,37 @@ class Explained:
 def row_as_json(row: PolicyRow) -> dict[str, Any]:
     made: dict[str, Any] = adapter(PolicyRow).dump_python(row, mode="json")
     return made
+
+
+def placed_as_json(placed: PlacedRow) -> dict[str, Any]:
+    """A row as it is stored: the names in it are looked up."""
+    return {
+        "position": placed.position,
+        "level": placed.level,
+        "team_id": None if placed.team_id is None else str(placed.team_id),
+        "team": placed.team,
+        **row_as_json(placed.row),
+    }
+
+
+class RowsDigest:
+    """SHA-256 over the rows of a version, in their order: one line of canonical JSON each."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, placed: PlacedRow) -> None:
+        self._hash.update(canonical(placed_as_json(placed)) + b"\n")
+
+    def value(self) -> str:
+        return self._hash.hexdigest()
+
+
+def rows_digest(rows: Iterable[PlacedRow]) -> str:
+    digest = RowsDigest()
+    for placed in rows:
+        digest.add(placed)
+    return digest.value()
 
 
 def policy_set(

@@ -115,8 +115,11 @@ class _Covered:
 class RootsVerifier:
     """Compares roots with the heads that the chains were seen to have. Keeps one digest for each root, and no head."""
 
-    def __init__(self, org_id: UUID) -> None:
+    def __init__(self, org_id: UUID, held: Mapping[int, bytes] | None = None) -> None:
+        """``held``: hashes of roots by their numbers, as somebody keeps them elsewhere."""
         self._org = str(org_id)
+        self._held = dict(held or {})
+        self._replaced: int | None = None
         self._covered: dict[int, _Covered] = {}
         self._chain: UUID | None = None
         self._hash = GENESIS
@@ -141,6 +144,8 @@ class RootsVerifier:
 
         ``strangers``: those of ``keys`` that are known not to be the plane's.
         """
+        if self._held.pop(root.seq, root.hash) != root.hash and self._replaced is None:
+            self._replaced = root.seq
         if self._broken:
             return None
         reason = self._wrong(root, keys, strangers)
@@ -150,12 +155,20 @@ class RootsVerifier:
         self.seq, self._hash = root.seq, root.hash
         return None
 
-    def finish(self) -> RootFault | None:
-        """Whether all heads that were seen belong to a root that was there."""
-        if self._broken or not self._covered:
-            return None
-        missing = min(self._covered)
-        return RootFault(root=missing, reason="it is missing, and heads that it covers are here")
+    def finish(self) -> list[RootFault]:
+        """Whether all heads that were seen belong to a root that was there, and whether the roots are those that are held
+        elsewhere."""
+        faults = []
+        if self._covered and not self._broken:
+            missing = min(self._covered)
+            faults.append(RootFault(root=missing, reason="it is missing, and heads that it covers are here"))
+        if self._replaced is not None:
+            reason = "the copy that is held outside has another hash: roots were started anew, or replaced"
+            faults.append(RootFault(root=self._replaced, reason=reason))
+        if self._held:
+            reason = "a copy of it is held outside, and it is missing: roots were taken away, or started anew"
+            faults.append(RootFault(root=min(self._held), reason=reason))
+        return faults
 
     def _wrong(self, root: KeptRoot, keys: Mapping[UUID, bytes], strangers: Collection[UUID]) -> str | None:
         if root.seq != self.seq + 1:

@@ -266,6 +266,7 @@ async def _delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft
                     *(decisions.hop_fact(actor, id, hop) for hop in hops),
                 ],
                 [("approval_delegated", request.job_id, {"approval_id": str(id), "by": actor.name, "to": to.display_name})],
+                job=request.job_id,
             )  # fmt: skip
         approval, _ = found(await approvals.get(tx, id, None), "approval")
     if refused is not None:

@@ -9,18 +9,22 @@ from uuid import UUID
 
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.audit import (
+    NAMED,
     AuditEntry,
     AuditRecord,
+    Blanked,
     ChainHead,
     ChainVerifier,
+    ContentFault,
     Fault,
     RootedHead,
     RootFault,
     Verification,
     shown,
 )
+from cortex_plane.domain.root_copies import Held
 from cortex_plane.domain.roots import KeptRoot, RootsVerifier
-from cortex_plane.operations import signing
+from cortex_plane.operations import audit_contents, signing
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import audit, orgs, roots, sessions
 from cortex_plane.storage.database import Database, Transaction
@@ -50,34 +54,40 @@ async def verify(db: Database, actor: Actor) -> Verification:
         return await verify_org(db, actor.org_id)
 
 
-async def verify_org(db: Database, org_id: UUID) -> Verification:
+async def verify_org(db: Database, org_id: UUID, held: Mapping[int, bytes] | None = None) -> Verification:
     """Follow every chain and every signed root of an org in one snapshot and in flat memory; names the first bad entry of
-    each chain, and the first bad root."""
+    each chain, the first bad root, and rows that are not what the trail says of them. ``held``: hashes of roots, by their
+    numbers, as somebody keeps them outside of the database."""
     async with db.transaction(org_id, snapshot=True) as tx:
-        return await _verified(tx, db.vault_at_hand)
+        return await _verified(tx, db.vault_at_hand, held)
 
 
-async def _verified(tx: Transaction, vault: Vault | None) -> Verification:
+async def _verified(
+    tx: Transaction, vault: Vault | None, held: Mapping[int, bytes] | None = None
+) -> Verification:
     """Whoever can write to the database can put a key there; only one that the plane sealed is believed."""
-    followed = _Followed(tx.org)
+    followed = _Followed(tx.org, held)
     async for item in chain_by_chain(tx):
         followed.take(item)
     keys, strangers = await signing.verifying(tx, vault)
     async for root in roots.everything(tx):
         followed.root(root, keys, strangers)
-    return followed.result(keys_checked=vault is not None)
+    contents = await audit_contents.contradictions(tx, keys, strangers, vault)
+    return followed.result(contents, keys_checked=vault is not None)
 
 
 class _Followed:
     """What was found so far."""
 
-    def __init__(self, org_id: UUID) -> None:
+    def __init__(self, org_id: UUID, held: Mapping[int, bytes] | None) -> None:
         self._chains = self._entries = self._roots = 0
         self._faults: list[Fault] = []
         self._root_faults: list[RootFault] = []
+        self._blanked = 0
+        self._blanked_entries: list[Blanked] = []
         self._chain: ChainVerifier | None = None
         self._broken = False
-        self._verifier = RootsVerifier(org_id)
+        self._verifier = RootsVerifier(org_id, held)
 
     def take(self, item: AuditEntry | RootedHead | ChainHead) -> None:
         chain = self._chain = self._chain or ChainVerifier(item.chain_id)
@@ -95,6 +105,8 @@ class _Followed:
             self._faults.append(fault)
             self._broken = True
         if isinstance(item, ChainHead):
+            self._blanked += chain.blanked
+            self._blanked_entries += chain.first_blanked()[: NAMED - len(self._blanked_entries)]
             self._chain, self._broken = None, False
 
     def root(self, root: KeptRoot, keys: Mapping[UUID, bytes], strangers: Collection[UUID]) -> None:
@@ -102,16 +114,18 @@ class _Followed:
         fault = self._verifier.follow(root, keys, strangers)
         self._root_faults += [fault] if fault else []
 
-    def result(self, *, keys_checked: bool) -> Verification:
-        fault = self._verifier.finish()
+    def result(self, contents: list[ContentFault], *, keys_checked: bool) -> Verification:
         return Verification(
             chains=self._chains,
             entries=self._entries,
             faults=self._faults,
             roots=self._roots,
-            root_faults=[*self._root_faults, *([fault] if fault else [])],
+            root_faults=[*self._root_faults, *self._verifier.finish()],
             fingerprints=list(self._verifier.fingerprints),
             keys_checked=keys_checked,
+            blanked=self._blanked,
+            blanked_entries=self._blanked_entries,
+            content_faults=contents,
         )
 
 
@@ -156,7 +170,8 @@ async def chain_by_chain(
         while (root := rooted.next) is not None and root.chain_id == chain:
             yield await rooted.take()
         head = heads.next
-        yield await heads.take() if head is not None and head.chain_id == chain else ChainHead(chain_id=chain)
+        known = head is not None and head.chain_id == chain
+        yield await heads.take() if known else ChainHead(chain_id=chain, is_orphan=True)
 
 
 async def _nothing() -> AsyncIterator[RootedHead]:
@@ -165,14 +180,20 @@ async def _nothing() -> AsyncIterator[RootedHead]:
         yield head
 
 
-async def verify_all(db: Database) -> dict[str, Verification]:
-    """Every org, by slug: for whoever holds the database."""
+async def verify_all(db: Database, held: Held | None = None) -> dict[str, Verification]:
+    """Every org, by slug: for whoever holds the database. ``held``: copies of roots to compare with."""
     results: dict[str, Verification] = {}
+    copies = dict(held or {})
     position = None
     while True:
         page = await orgs.list_all(db, position, 100)
         for org in page.items:
-            results[org.slug] = await verify_org(db, org.id)
+            results[org.slug] = await verify_org(db, org.id, copies.pop(org.id, None))
         if page.next is None:
-            return results
+            return results | {str(id): _gone(roots) for id, roots in copies.items()}
         position = page.next
+
+
+def _gone(held: Mapping[int, bytes]) -> Verification:
+    fault = RootFault(root=min(held), reason="a copy of it is held outside, and its org is gone")
+    return Verification(chains=0, entries=0, faults=[], root_faults=[fault])

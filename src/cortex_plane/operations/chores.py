@@ -75,6 +75,12 @@ async def _roots(db: Database) -> None:
     await roots.keep(db)
 
 
+async def _root_copies(db: Database) -> None:
+    from cortex_plane.operations import root_copies
+
+    await root_copies.copy_all(db)
+
+
 CHORES = (
     Chore("event partitions", HOUR, _partitions),
     Chore("forgotten chunks", HOUR, _chunks),
@@ -85,4 +91,5 @@ CHORES = (
     Chore("old minutes of atlases", HOUR, _atlas_minutes),
     Chore("untold signals", MINUTE, _untold_signals),
     Chore("signed roots", MINUTE, _roots),
+    Chore("copies of signed roots", HOUR, _root_copies),
 )

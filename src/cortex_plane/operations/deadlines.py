@@ -130,7 +130,7 @@ async def _reminded(tx: Transaction, opened: Opened, actor: Actor) -> None:
     ]
     told = {"approval_id": str(request.id)}
     await audit.append_to_session(
-        tx, request.session_id, facts, [("approval_reminded", request.job_id, told)]
+        tx, request.session_id, facts, [("approval_reminded", request.job_id, told)], job=request.job_id
     )
 
 
@@ -158,7 +158,7 @@ async def _escalate(tx: Transaction, opened: Opened, actor: Actor) -> int:
     ]
     told = {"approval_id": str(request.id), "level": level}
     await audit.append_to_session(
-        tx, request.session_id, facts, [("approval_escalated", request.job_id, told)]
+        tx, request.session_id, facts, [("approval_escalated", request.job_id, told)], job=request.job_id
     )
     return level
 

@@ -93,7 +93,7 @@ async def note(
         action = "approval_refused"
     await approvals.record_event(tx, request.id, kind, channel, actor, told)
     fact = Fact.of(actor, action, approval=str(request.id), channel=channel, version=version, **told)
-    await audit.append_to_session(tx, request.session_id, [fact])
+    await audit.append_to_session(tx, request.session_id, [fact], job=request.job_id)
 
 
 def quorum_of(opened: Opened, edit: edits.Edit | None) -> Quorum:

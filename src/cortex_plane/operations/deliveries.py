@@ -53,7 +53,7 @@ async def resend(db: Database, actor: Actor, id: UUID) -> Delivery:
             reason=before.last_error, trusted_again=trusted,
         )  # fmt: skip
         if again["session_id"] is not None:
-            await audit.append_to_session(tx, again["session_id"], [fact])
+            await audit.append_to_session(tx, again["session_id"], [fact], job=again["job_id"])
         else:
             await audit.append_to_org(tx, fact)
         return found(await notifications.get(tx, id), "delivery")

@@ -132,7 +132,9 @@ async def _settle(
     over = [Missed(action=call.tool, error=error)] if gives_up else []
     told = await gates.ended(tx, actor, call.session_id, over, unread)
     by_gates = [(kind, call.job_id, data) for kind, data in told.events]
-    await audit.append_to_session(tx, call.session_id, [*facts, *told.facts], [*events, *by_gates])
+    await audit.append_to_session(
+        tx, call.session_id, [*facts, *told.facts], [*events, *by_gates], job=call.job_id
+    )
     return found(await calls.get(tx, call.id, None), "call").call
 
 

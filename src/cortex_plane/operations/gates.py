@@ -346,7 +346,7 @@ async def end(
 ) -> None:
     """A session ends, under the lock of its job: what fires then can only be told. ``unread``: why nobody can look."""
     if unread is not None:
-        await audit.append_to_session(tx, session_id, [_unread(actor, unread)])
+        await audit.append_to_session(tx, session_id, [_unread(actor, unread)], job=job_id)
         return
     looked = await under_lock(tx, session_id)
     if looked is not None:
@@ -369,7 +369,7 @@ async def write(
         await gates.record(tx, session_id, written)
     told = [*((kind, job_id, data) for kind, data in looked.events), *events]
     if facts or told or looked.traces:
-        await audit.append_to_session(tx, session_id, [*looked.facts(actor), *facts], told)
+        await audit.append_to_session(tx, session_id, [*looked.facts(actor), *facts], told, job=job_id)
 
 
 def closed(looked: Gates, tool: str, asks: Sequence[Open]) -> GateClosed:

@@ -226,7 +226,7 @@ async def _ask(
         if job["status"] == JobStatus.RUNNING:
             events.append(("status", call.job_id, {"status": JobStatus.WAITING_FOR_APPROVAL}))
         facts = [*found.facts(actor), *notes, _authorized(actor, given, call, found), *made.facts]
-        await audit.append_to_session(tx, call.session_id, facts, events)
+        await audit.append_to_session(tx, call.session_id, facts, events, job=call.job_id)
     asking.count(actor.org_id, [(request, made.joined)])
     return False
 
@@ -262,7 +262,9 @@ async def _end(db: Database, actor: Actor, call: ExternalCall, error: str, fact:
         }  # fmt: skip
         await _remember(tx, call, found)
         events = [(kind, call.job_id, data) for kind, data in (*found.events, ("tool_result", told))]
-        await audit.append_to_session(tx, call.session_id, [*found.facts(actor), fact], events)
+        await audit.append_to_session(
+            tx, call.session_id, [*found.facts(actor), fact], events, job=call.job_id
+        )
     return False
 
 

@@ -334,7 +334,7 @@ async def _bury(
             channel=row["channel_type"],
             **told,
         )
-        await audit.append_to_session(tx, row["session_id"], [fact])
+        await audit.append_to_session(tx, row["session_id"], [fact], job=row["job_id"])
     facts = []
     if row["approval_id"] is None:
         kind = "notice" if row["kind"] == NotificationKind.NOTICE else "invitation"

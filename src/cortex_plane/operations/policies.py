@@ -28,6 +28,7 @@ from cortex_plane.domain.policy_files import (
     PolicyVersion,
     PolicyVersionDetails,
     difference,
+    rows_digest,
 )
 from cortex_plane.domain.sessions import SessionKind
 from cortex_plane.domain.tool_confirmations import Confirmed
@@ -77,7 +78,8 @@ async def _apply(
         await audit.append_to_org(
             tx,
             Fact.of(
-                actor, "policy_applied", version=version, digest=digest, rows=len(rows), added=diff.added,
+                actor, "policy_applied", version=version, digest=digest, rows=len(rows),
+                rows_digest=await asyncio.to_thread(rows_digest, rows), added=diff.added,
                 removed=diff.removed, changed=diff.changed, note=file.note,
             ),
         )  # fmt: skip

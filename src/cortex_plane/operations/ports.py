@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from uuid import UUID
 
 if TYPE_CHECKING:
     from cortex_plane.domain.models import Request, Response, TextChunk, Usage
     from cortex_plane.domain.notifications import Card, Outgoing, Sent
+    from cortex_plane.domain.root_copies import RootCopy, RootMark
 
 PauseSource = Literal["operator", "approval", "policy"]
 """Who stops a session, and who lets it go on, in the words of spec 4."""
@@ -42,6 +43,22 @@ class Channel(Protocol):
 
     async def send(self, outgoing: Outgoing) -> Sent:
         """Deliver it, or bring the earlier message up to date. Raises ``TryAgain`` or ``Undeliverable``."""
+        ...
+
+
+class RootPlace(Protocol):
+    """Somewhere outside of the database that keeps copies of signed roots."""
+
+    name: str
+    begins_with_the_newest: bool
+    """Of an org that it does not know it wants the newest root alone, and not all there are."""
+
+    async def last(self, org_id: UUID) -> RootMark | None:
+        """How far it got with this org."""
+        ...
+
+    async def add(self, copies: Sequence[RootCopy]) -> None:
+        """Roots of one org in their order. What is there already stays as it is."""
         ...
 
 

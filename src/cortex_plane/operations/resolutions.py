@@ -204,7 +204,7 @@ async def _write(
             )
         await resolutions.insert(tx, by_reference(made), actor.identity, goal, asked, pins, given.at)
         if looked is None:
-            await audit.append_to_session(tx, given.session_id, [fact])
+            await audit.append_to_session(tx, given.session_id, [fact], job=given.job_id)
         else:
             looked.trace_id = made.trace_id
             await gates.write(tx, actor, given.session_id, given.job_id, looked, [fact])

@@ -12,7 +12,7 @@ from cortex_plane.domain.audit import GENESIS
 from cortex_plane.domain.errors import CortexError, Unavailable
 from cortex_plane.domain.roots import AuditRoot, KeptRoot, RootMade, root_body, root_hash
 from cortex_plane.domain.signing import fingerprint, to_base64
-from cortex_plane.operations import signing
+from cortex_plane.operations import root_copies, signing
 from cortex_plane.operations.verbs import verb
 from cortex_plane.storage import roots
 from cortex_plane.storage.database import NOBODY, Database, Row, Transaction
@@ -49,15 +49,15 @@ async def keep(db: Database) -> None:
 
 async def make(db: Database, org_id: UUID) -> int:
     """Roots over everything that was appended so far; returns how many this call made."""
-    made = 0
-    while True:
+    made, more = 0, True
+    while more:
         async with db.transaction(org_id) as tx:
-            more = await _make_one(db, tx)
-        if more is None:
-            return made
-        made += 1
-        if not more:
-            return made
+            one_more = await _make_one(db, tx)
+        made += one_more is not None
+        more = bool(one_more)
+    if made:
+        await root_copies.copy(db, org_id)
+    return made
 
 
 async def _make_one(db: Database, tx: Transaction) -> bool | None:

@@ -73,7 +73,7 @@ async def grant(
         actor, "standing_granted", standing=str(id), approval=str(request.id), rule=made.required.rule,
         template=made.required.template, clearance=made.required.clearance, **made.bounds(),
     )  # fmt: skip
-    await audit.append_to_session(tx, request.session_id, [fact])
+    await audit.append_to_session(tx, request.session_id, [fact], job=request.job_id)
     return made
 
 

@@ -244,6 +244,7 @@ async def settled(
                 "tool": call.tool_name,
                 "verdict": answer.verdict,
                 "approval": str(card),
+                "answer": _said(answer),
             }
             shown = [("approval_voted", id, {"approval_id": str(card), "by": actor.name})]
             await _append(tx, locked, id, actor, "approval_vote", voted, shown)
@@ -255,14 +256,16 @@ async def settled(
         Verdict.DID_NOT_HAPPEN: CallStatus.CLEARED,
         Verdict.FAIL: CallStatus.FAILED,
     }[answer.verdict]
-    await steps.answer(tx, call_id, status, answer, actor.name)
+    result = await steps.answer(tx, call_id, status, answer, actor.name)
+    digest = None if result is None else hashlib.sha256(canonical(result)).hexdigest()
     said = {"call": str(call_id), "tool": call.tool_name, "verdict": answer.verdict, "note": answer.note}
     over = await _over(tx, locked, id, call, status, answer)
     by_gates = await gates.ended(tx, actor, locked["session_id"], over, unread)
-    await _append(tx, locked, id, actor, "effect_settled", said, [("effect_settled", id, said)])
+    proof = {**said, "approval": str(card) if card is not None else None, "result_hash": digest}
+    await _append(tx, locked, id, actor, "effect_settled", proof, [("effect_settled", id, said)])
     if by_gates.facts:
         events = [(kind, id, data) for kind, data in by_gates.events]
-        await audit.append_to_session(tx, locked["session_id"], by_gates.facts, events)
+        await audit.append_to_session(tx, locked["session_id"], by_gates.facts, events, job=id)
     if answer.verdict is Verdict.FAIL and locked["kind"] != JobKind.EXTERNAL:
         error = f"`{call.tool_name}` of step {call.step_index} was given up by {actor.name}: {answer.note or 'no reason'}"
         await jobs.fail(tx, id, error)
@@ -317,7 +320,12 @@ async def end_approvals(
         await audit.append_to_session(
             tx,
             session_id,
-            [Fact.of(actor, "approval_cancelled", approval=str(e["id"]), reason=reason) for e in ended],
+            [
+                Fact.of(actor, "approval_cancelled", approval=str(e["id"]), reason=reason).concerning(
+                    e["job_id"]
+                )
+                for e in ended
+            ],
             [("approval_cancelled", e["job_id"], {"approval_id": str(e["id"])}) for e in ended],
         )
 

@@ -195,7 +195,7 @@ class Attempt(Acting):
         cut = {"truncated": True} if response.stop_reason is StopReason.MAX_TOKENS else {}
         conversation = self.given.kind is JobKind.CONVERSATION
         reply = text if conversation else None
-        fact = self.fact("step_completed", step=step.index, calls=[])
+        fact = self.fact("step_completed", step=step.index, calls=[], **telling.replied(reply))
         self._log_step(step.index, "answer", text, 0)
         self.at.status, self.at.phase = CheckpointStatus.COMPLETED, Phase.DONE
         written = await self.write(
@@ -272,9 +272,9 @@ class Attempt(Acting):
         self._log_step(index, names, outcome, len(calls))
         self.at.active_tools = tuple(call.shown(whole=False) for call in calls)
         self.at.phase, self.at.step, self.at.invocation = Phase.MODEL, index + 1, None
-        said = [{"id": str(call.id), "tool": call.name, "status": str(call.status)} for call in calls]
+        said = [telling.outcome(call) for call in calls]
         acts = any(call.kind is CallKind.EFFECT for call in calls)
-        proof = said if acts else [{**summary(call), "status": str(call.status)} for call in calls]
+        proof = said if acts else [{**summary(call), **told} for call, told in zip(calls, said, strict=True)]
         self.turns.append(ToolTurn(tuple(call.told() for call in calls)), step=index)
         self.happened(calls)
         write.done_step = index

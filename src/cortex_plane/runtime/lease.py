@@ -39,6 +39,7 @@ from cortex_plane.runtime.models.backends import Backends
 from cortex_plane.runtime.progress import Progress
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.storage.database import Database
+from cortex_plane.storage.vault import Vault
 
 log = structlog.get_logger()
 
@@ -48,7 +49,7 @@ PREVIEW = 500
 
 def checkpoint_key(master_key: bytes, org_id: UUID) -> bytes:
     """Each org's checkpoints are sealed with a key of its own."""
-    return hashlib.blake2b(org_id.bytes, key=master_key, digest_size=32, person=b"checkpoint").digest()
+    return Vault(master_key).checkpoint_key(org_id)
 
 
 def prompt_of(model_config: Mapping[str, Any], app: App) -> tuple[str | None, str]:

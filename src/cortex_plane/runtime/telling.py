@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+from cortex_plane.domain.effects import CallStatus
 from cortex_plane.domain.events import EventType
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.models import Response, StopReason
@@ -72,3 +74,16 @@ def tried_again(error: str) -> Told:
 def _result(step: int, call: Call) -> dict[str, Any]:
     told = {"step": step, "id": str(call.id), "tool": call.name, "status": str(call.status)}
     return told if call.error is None else told | {"error": call.error[:PREVIEW]}
+
+
+def outcome(call: Call) -> dict[str, Any]:
+    """How a call ended, for the trail: with the digest of its result, so that the row which keeps it can be compared."""
+    told = {"id": str(call.id), "tool": call.name, "status": str(call.status)}
+    if call.status is not CallStatus.COMPLETED or call.result is None:
+        return told
+    return {**told, "result_hash": hashlib.sha256(call.result).hexdigest()}
+
+
+def replied(text: str | None) -> dict[str, Any]:
+    """The digest of a reply, for the trail."""
+    return {} if text is None else {"reply_sha256": hashlib.sha256(text.encode()).hexdigest()}

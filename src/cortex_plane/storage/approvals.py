@@ -264,6 +264,7 @@ async def close_one(
         [sibling.id for sibling in closing.cancelled], list(happened),
         [kind for kind, _, _ in events], [job for _, job, _ in events], [data for _, _, data in events],
         [fact.action for fact in facts], [fact.body for fact in facts],
+        [fact.job or request.job_id for fact in facts],
     )  # fmt: skip
     return None if decided is None else parse(Decided, decided)
 

@@ -20,8 +20,10 @@ async def append_to_session(
     session_id: UUID,
     facts: Sequence[Fact],
     events: Sequence[tuple[str, UUID | None, dict[str, Any]]] = (),
+    *,
+    job: UUID | None = None,
 ) -> None:
-    """The last statement of a verb on a session: its events and its audit entries."""
+    """The last statement of a verb on a session: its events and its audit entries; ``job`` is of those that name none."""
     tx.told = tx.told or bool(events)
     await tx.rows(
         queries.append_to_session,
@@ -32,6 +34,7 @@ async def append_to_session(
         [data for _, _, data in events],
         [fact.action for fact in facts],
         [fact.body for fact in facts],
+        [fact.job or job for fact in facts],
     )
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 from uuid import UUID
 
 from cortex_plane.domain.policies import Level, PolicyRow
-from cortex_plane.domain.policy_files import PlacedRow, PolicyVersion, row_as_json
+from cortex_plane.domain.policy_files import PlacedRow, PolicyVersion, placed_as_json
 from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Row, Transaction
 from cortex_plane.storage.queries import Queries
@@ -59,28 +58,18 @@ async def insert_version(
 
 
 async def insert_rows(tx: Transaction, version: int, rows: Sequence[PlacedRow]) -> None:
-    await tx.rows(queries.insert_rows, tx.org, version, [_flat(placed) for placed in rows])
+    await tx.rows(queries.insert_rows, tx.org, version, [placed_as_json(placed) for placed in rows])
 
 
 async def set_version(tx: Transaction, version: int) -> None:
     await tx.rows(queries.set_version, tx.org, version)
 
 
-def _flat(placed: PlacedRow) -> dict[str, Any]:
-    return {
-        "position": placed.position,
-        "level": placed.level,
-        "team_id": None if placed.team_id is None else str(placed.team_id),
-        "team": placed.team,
-        **row_as_json(placed.row),
-    }
-
-
 async def rows(tx: Transaction, version: int, limit: int | None = None) -> list[PlacedRow]:
-    return [_placed(row) for row in await tx.rows(queries.rows, version, limit)]
+    return [placed(row) for row in await tx.rows(queries.rows, version, limit)]
 
 
-def _placed(row: Row) -> PlacedRow:
+def placed(row: Row) -> PlacedRow:
     return PlacedRow(
         level=Level(row["level"]),
         team_id=row["team_id"],

@@ -8,6 +8,7 @@ from datetime import datetime
 from uuid import UUID
 
 from cortex_plane.domain.audit import RootedHead
+from cortex_plane.domain.root_copies import RootCopy
 from cortex_plane.domain.roots import GrownHead, KeptRoot
 from cortex_plane.storage.database import Database, Row, Transaction
 from cortex_plane.storage.queries import Queries
@@ -64,6 +65,15 @@ async def insert_heads(tx: Transaction, seq: int, heads: Sequence[GrownHead]) ->
 
 async def list_page(tx: Transaction, below: int, limit: int) -> Sequence[Row]:
     return await tx.rows(queries.list_page, below, limit)
+
+
+async def above(tx: Transaction, seq: int, limit: int) -> list[RootCopy]:
+    return [RootCopy(**row) for row in await tx.rows(queries.above, seq, limit)]
+
+
+async def newest(tx: Transaction) -> list[RootCopy]:
+    """The last one; none where there is none."""
+    return [RootCopy(**row) for row in await tx.rows(queries.newest)]
 
 
 async def everything(tx: Transaction) -> AsyncIterator[KeptRoot]:

@@ -84,12 +84,13 @@ async def get_call(tx: Transaction, job_id: UUID, call_id: UUID) -> ToolCall | N
     return one(ToolCall, await tx.row(queries.get_call, job_id, call_id))
 
 
-async def answer(tx: Transaction, call_id: UUID, status: CallStatus, given: Answer, by: str) -> bool:
-    """False: somebody answered before."""
+async def answer(tx: Transaction, call_id: UUID, status: CallStatus, given: Answer, by: str) -> Any:
+    """Returns the result that the call has from now on; None where it has none."""
     error = f"settled by {by}: {given.note or 'given up'}" if status is CallStatus.FAILED else None
     result = given.result if given.result is not None else {"confirmed_by": by, "note": given.note}
     kept = result if status is CallStatus.COMPLETED else None
-    return await tx.value(queries.answer, call_id, status, kept, error, by) is not None
+    await tx.rows(queries.answer, call_id, status, kept, error, by)
+    return kept
 
 
 async def list_steps(tx: Transaction, job_id: UUID, above: int, limit: int) -> list[Step]:

@@ -41,5 +41,9 @@ class Vault:
                 hint="Start every process of the plane with the same CORTEX_MASTER_KEY.",
             ) from None
 
+    def checkpoint_key(self, org_id: UUID) -> bytes:
+        """Each org's checkpoints are sealed with a key of its own."""
+        return hashlib.blake2b(org_id.bytes, key=self._key, digest_size=32, person=b"checkpoint").digest()
+
     def _cipher(self, org_id: UUID) -> AESGCM:
         return AESGCM(hashlib.blake2b(org_id.bytes, key=self._key, digest_size=32, person=b"vault").digest())

@@ -179,23 +179,30 @@ def show_verification(results: Mapping[str, Verification], keys: Sequence[str], 
     else:
         for name, result in results.items():
             _show(name, result, strange[name], pinned=bool(keys))
-    broken = any(result.faults or result.root_faults for result in results.values())
+    broken = any(not result.whole for result in results.values())
     if broken or any(strange.values()):
         raise typer.Exit(1)
 
 
 def _show(name: str, result: Verification, strange: Sequence[str], *, pinned: bool) -> None:
-    bad = len(result.faults) + len(result.root_faults) + len(strange)
-    roots = f", {result.roots} roots" if result.roots else ""
-    tell(
-        f"{name}: {result.chains} chains, {result.entries} entries{roots}, {f'{bad} broken' if bad else 'whole'}"
+    bad = len(result.faults) + len(result.root_faults) + len(result.content_faults) + len(strange)
+    counted = f"{result.chains} chains, {result.entries} entries" + (
+        f", {result.roots} roots" if result.roots else ""
     )
+    counted += f", {result.blanked} erased bodies" if result.blanked else ""
+    tell(f"{name}: {counted}, {f'{bad} broken' if bad else 'whole'}")
     for fault in result.faults:
         tell(f"  chain {fault.chain_id}, entry {fault.seq}: {fault.reason}")
     for wrong in result.root_faults:
         tell(f"  root {wrong.root}: {wrong.reason}")
+    for content in result.content_faults:
+        tell(f"  {content.subject}: {content.reason}")
     for line in strange:
         tell(f"  {line}")
+    for entry in result.blanked_entries:
+        tell(f"  chain {entry.chain_id}, entry {entry.seq}: its body was erased")
+    if result.blanked > len(result.blanked_entries):
+        tell(f"  and {result.blanked - len(result.blanked_entries)} more bodies were erased")
     for used in result.fingerprints:
         tell(f"  signed with {used}")
     if result.fingerprints and not result.keys_checked and not pinned:

@@ -12,10 +12,12 @@ from cortex_plane.adapters.cli import proofs
 from cortex_plane.adapters.cli.audit import app
 from cortex_plane.adapters.cli.output import AsJson
 from cortex_plane.adapters.cli.plane import run
+from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.extras import extra
 
 if TYPE_CHECKING:
     from cortex_plane.domain.audit import Verification
+    from cortex_plane.domain.root_copies import Held
 
 
 @app.command()
@@ -30,22 +32,41 @@ def verify(
         list[str] | None,
         typer.Option("--key", help="The fingerprint of a key that you trust; after a rotation give each."),
     ] = None,
+    roots: Annotated[
+        Path | None,
+        typer.Option(help="Copies of roots that were kept outside of the database, such as roots.jsonl."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Follow every audit chain and signed root, in the database or in a file; names the first bad entry of each."""
+    """Follow every audit chain and signed root, in the database or in a file; names the first bad entry of each, and in the
+    database every row that is not what the trail says of it."""
     trusted = [proofs.checked_fingerprint(key) for key in keys or ()]
+    held = _held(roots, remote=remote)
     if export is not None:
         from cortex_plane.domain.export_reading import verify_export
 
-        results = {str(export): verify_export(proofs.export_lines(export))}
+        results = {str(export): verify_export(proofs.export_lines(export), held)}
     elif remote:
         results = {"this org": run(lambda plane: plane.audit.verify())}
     else:
-        results = asyncio.run(_verify_database())
+        results = asyncio.run(_verify_database(held))
     proofs.show_verification(results, trusted, as_json)
 
 
-async def _verify_database() -> dict[str, Verification]:
+def _held(roots: Path | None, *, remote: bool) -> Held | None:
+    if roots is None:
+        return None
+    if remote:
+        raise InvalidInput(
+            "--roots is for the database and for an export.",
+            hint="Export the trail with `cortex audit export`, and verify that.",
+        )
+    from cortex_plane.domain.root_copies import read_copies
+
+    return read_copies(proofs.export_lines(roots))
+
+
+async def _verify_database(held: Held | None) -> dict[str, Verification]:
     """With the master key where it is at hand: only that can tell whose keys stand in the database."""
     with extra("server"):
         from cortex_plane.bootstrap.commands.database import app_url
@@ -61,6 +82,6 @@ async def _verify_database() -> dict[str, Verification]:
     try:
         if key is not None:
             await workers.require_known_key(database, key)
-        return await verify_all(database)
+        return await verify_all(database, held)
     finally:
         await database.close()

@@ -24,6 +24,7 @@ from cortex_plane.domain.journal import StepFailed
 from cortex_plane.domain.models import ModelError
 from cortex_plane.domain.retry import ErrorClass
 from cortex_plane.operations import attempts, journal
+from cortex_plane.runtime import telling
 from cortex_plane.runtime.asking import park
 from cortex_plane.runtime.calls import Call, outcome_of, storable, together
 from cortex_plane.runtime.code.context import Context
@@ -268,7 +269,7 @@ class CodeAttempt(Recording):
                 status=JobStatus.COMPLETED,
                 result=result,
                 events=[("completion", {"step": self.at.step}), ("status", {"status": JobStatus.COMPLETED})],
-                facts=[self.fact("job_completed")],
+                facts=[self.fact("job_completed", **telling.replied(reply))],
             )
         )
         self.at.status, self.at.phase = CheckpointStatus.IN_PROGRESS, Phase.MODEL

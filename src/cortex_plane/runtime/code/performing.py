@@ -210,12 +210,17 @@ class Performer(Player):
             write.stored = ((id, result),)
         return write
 
-    def done(self, key: str, position: int, wish: Wish, began: float, write: Write, said: str) -> Write:
+    def done(
+        self, key: str, position: int, wish: Wish, began: float, write: Write, said: str, **more: Any
+    ) -> Write:
         """An operation that is over: the entry with what readers and the trail are told of it."""
         attempt = self.attempt
         attempt.log_operation(position, wish.kind, key, said, began)
         write.done_step = position
-        write.facts = [*write.facts, attempt.fact("step_completed", step=position, key=key, kind=wish.kind)]
+        write.facts = [
+            *write.facts,
+            attempt.fact("step_completed", step=position, key=key, kind=wish.kind, **more),
+        ]
         return write
 
     def _value(self, key: str, wish: Wish, value: Any) -> Any:

@@ -79,7 +79,7 @@ async def call(performer: Performer, key: str, entry: Entry | None, wish: ToolWi
     write.stored = (*write.stored, *attempt.take_stored())
     write.events = [*write.events, *telling.settled(position, [made])]
     said = f"{made.name}: {made.status}"
-    attempt.record(performer.done(key, position, wish, began, write, said))
+    attempt.record(performer.done(key, position, wish, began, write, said, calls=[telling.outcome(made)]))
     if attempt.cancel_requested and made.status is CallStatus.FAILED:
         attempt.ends.cancelled = True
         raise Unwind

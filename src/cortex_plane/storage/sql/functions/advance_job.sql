@@ -291,7 +291,8 @@ begin
 
   if new_messages > 0 or cardinality(p_event_types) > 0 or cardinality(p_actions) > 0 then
     message_seq := session_append(p_org, the_job.session_id, new_messages, p_event_types,
-      array_fill(p_job, array[cardinality(p_event_types)]), p_event_data, p_actions, p_bodies);
+      array_fill(p_job, array[cardinality(p_event_types)]), p_event_data, p_actions, p_bodies,
+      array_fill(p_job, array[cardinality(p_actions)]));
   else
     select h.message_seq into message_seq
     from session_head h where h.org_id = p_org and h.session_id = the_job.session_id;

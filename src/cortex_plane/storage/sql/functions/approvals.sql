@@ -293,7 +293,8 @@ begin
     created_at)
   select p_org, p_approval, e.type, p_channel, p_member, p_name, case when e.keyed then p_key end, coalesce(e.payload, '{}'), at
   from jsonb_to_recordset(p_events) e (type text, keyed boolean, payload jsonb);
-  perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies);
+  perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
+    array_fill(the_approval.job_id, array[cardinality(p_actions)]));
 end
 $$;
 
@@ -303,7 +304,8 @@ create or replace function close_approval(
   p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_status text, p_arguments text, p_input_hash bytea,
   p_member uuid, p_name text, p_reason text, p_channel text, p_vote text, p_key text,
   p_calls jsonb, p_grant_seconds double precision, p_jobs jsonb, p_cancelled uuid[], p_events jsonb,
-  p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[])
+  p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[],
+  p_fact_jobs uuid[] default '{}')
   returns jsonb
   language plpgsql set search_path = public, pg_temp as $$
 declare
@@ -375,7 +377,8 @@ begin
   select p_org, e.approval, e.type, case when e.approval = p_approval then p_channel end, p_member, p_name,
     case when e.approval = p_approval and e.keyed then p_key end, coalesce(e.payload, '{}'), at
   from jsonb_to_recordset(p_events) e (approval uuid, type text, keyed boolean, payload jsonb);
-  perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies);
+  perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
+    p_fact_jobs);
   return case when p_vote is not null then
     approval_decided(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end;
 end

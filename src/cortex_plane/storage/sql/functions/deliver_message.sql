@@ -43,6 +43,9 @@ begin
   event_jobs := array[job_id, job_id];
   event_data := array[
     jsonb_build_object('seq', message_seq, 'role', 'user'), jsonb_build_object('status', 'PENDING')];
-  perform session_append(p_org, p_session.id, 1, event_types, event_jobs, event_data, actions, bodies);
+  perform session_append(p_org, p_session.id, 1, event_types, event_jobs, event_data, actions, bodies,
+    -- The message, and the job that was made for it, are the last ones.
+    array_fill(null::uuid, array[cardinality(actions) - 1 - created_job::integer])
+      || array_fill(job_id, array[1 + created_job::integer]));
 end
 $$;

@@ -208,7 +208,8 @@ begin
     select case when d ? 'step' then d || jsonb_build_object('step', number) else d end
     from unnest(p_event_data) with ordinality e (d, n) order by e.n);
   perform session_append(p_org, the_job.session_id, 0, p_event_types,
-    array_fill(p_job, array[coalesce(cardinality(p_event_types), 0)]), event_data, p_actions, p_bodies);
+    array_fill(p_job, array[coalesce(cardinality(p_event_types), 0)]), event_data, p_actions, p_bodies,
+    array_fill(p_job, array[cardinality(p_actions)]));
   id := p_call;
   fresh := true;
   return next;
@@ -277,7 +278,8 @@ begin
   end if;
   perform record_more(p_org, was.job_id, declared.session_id, p_more, at);
   perform session_append(p_org, declared.session_id, 0, p_event_types,
-    array_fill(was.job_id, array[coalesce(cardinality(p_event_types), 0)]), p_event_data, p_actions, p_bodies);
+    array_fill(was.job_id, array[coalesce(cardinality(p_event_types), 0)]), p_event_data, p_actions, p_bodies,
+    array_fill(was.job_id, array[cardinality(p_actions)]));
 end
 $$;
 
@@ -379,7 +381,7 @@ begin
   types := types || p_event_types;
   data := data || p_event_data;
   perform session_append(p_org, declared.session_id, 0, types, array_fill(was.job_id, array[cardinality(types)]), data,
-    p_actions, p_bodies);
+    p_actions, p_bodies, array_fill(was.job_id, array[cardinality(p_actions)]));
   return query select declared.session_id, was.tool_name, null::jsonb, plane_now();
 end
 $$;

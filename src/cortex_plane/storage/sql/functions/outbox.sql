@@ -241,7 +241,7 @@ create or replace function record_delivery(
 declare
   kept notification%rowtype;
   at timestamptz;
-  of_session uuid;
+  the_request record;
 begin
   perform set_config('app.org_id', p_org::text, true);
   select * into kept from notification n where n.org_id = p_org and n.id = p_id and n.taken_by = p_claim;
@@ -272,8 +272,10 @@ begin
   if p_first and kept.approval_id is not null then
     insert into approval_event (org_id, approval_id, event_type, channel, payload, created_at)
     values (p_org, kept.approval_id, 'dispatched', kept.channel_type, p_payload, at);
-    select r.session_id into of_session from approval_request r where r.org_id = p_org and r.id = kept.approval_id;
-    perform session_append(p_org, of_session, 0, '{}', '{}', '{}', p_actions, p_bodies);
+    select r.session_id, r.job_id into the_request
+    from approval_request r where r.org_id = p_org and r.id = kept.approval_id;
+    perform session_append(p_org, the_request.session_id, 0, '{}', '{}', '{}', p_actions, p_bodies,
+      array_fill(the_request.job_id, array[cardinality(p_actions)]));
   end if;
   return true;
 end

@@ -153,7 +153,7 @@ begin
     group by g.session_id order by g.session_id
   loop
     perform session_append(p_org, told.session_id, 0, array_fill('signal_received'::text, array[told.many]), told.jobs,
-      told.data, array_fill('signal_received'::text, array[told.many]), told.bodies);
+      told.data, array_fill('signal_received'::text, array[told.many]), told.bodies, told.jobs);
   end loop;
 end
 $$;

@@ -92,7 +92,7 @@ begin
       told[2] || jsonb_build_object('error', left(p_error, 500))];
   end if;
   perform session_append(p_org, the_job.session_id, 0, kinds, array_fill(p_job, array[cardinality(kinds)]), told,
-    array[p_action], array[p_body]);
+    array[p_action], array[p_body], array[p_job]);
   return true;
 end
 $$;
@@ -130,7 +130,7 @@ begin
     events := array[jsonb_build_object('status', 'PAUSED')];
   end if;
   perform session_append(p_org, the_job.session_id, 0, array_fill('status'::text, array[cardinality(events)]),
-    array_fill(p_job, array[cardinality(events)]), events, array[p_action], array[p_body]);
+    array_fill(p_job, array[cardinality(events)]), events, array[p_action], array[p_body], array[p_job]);
   return true;
 end
 $$;
