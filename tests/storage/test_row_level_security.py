@@ -39,6 +39,7 @@ DEFINERS = {
     "resolve_org": "cortex_resolver",
     "resolve_orgs": "cortex_resolver",
     "prepare_event_partitions": "the owner of event",
+    "convert_credentials": "the owner of event",
     "find_next_job": "cortex_claimer",
     "find_orphans": "cortex_claimer",
     "find_leased": "cortex_claimer",
@@ -65,6 +66,7 @@ RIGHTS_WITHOUT_AN_ORG = {
     "tool_server": {"select", "insert", "delete"}
     | {f"update {c}" for c in ("state", "since", "reason", "tools")},
     "plane_key": {"select", "insert"},
+    "credential_key": {"select", "insert", "update sealed", "update converted_at"},
     "platform_policy": {"select"},
     "platform_policy_version": {"select"},
 }
