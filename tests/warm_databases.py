@@ -20,7 +20,14 @@ import asyncpg
 from cortex_plane.operations import atlas_book, policy_book
 from cortex_plane.storage.database import Database
 from tests.people import EVERYTHING_GOES, World
-from tests.servers import CREDENTIAL_KEY, SEALED_CREDENTIAL_KEY, VAULT, TestServer, create_database, drop_database
+from tests.servers import (
+    CREDENTIAL_KEY,
+    SEALED_CREDENTIAL_KEY,
+    VAULT,
+    TestServer,
+    create_database,
+    drop_database,
+)
 
 MOST_TESTS = 100
 """How many tests one database serves."""

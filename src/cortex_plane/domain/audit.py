@@ -178,6 +178,15 @@ class RootFault:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RowFault:
+    """A row that gives somebody power and that the plane did not write as it stands, or that was over and is back."""
+
+    kind: str
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Verification:
     chains: int
     entries: int
@@ -190,3 +199,6 @@ class Verification:
     keys_checked: bool = False
     """Whether each of them was seen to be the plane's own. Only the master key can tell; without it anybody who can write
     to the database may have put a key there."""
+    row_faults: list[RowFault] = field(default_factory=list)
+    """Credentials, channels, policies and atlases with a false MAC, or in force again after they ended on the trail: the first
+    hundred. Only the master key can tell."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
+from dataclasses import replace
 from typing import Generic, TypeVar
 from uuid import UUID
 
@@ -21,6 +22,7 @@ from cortex_plane.domain.audit import (
 )
 from cortex_plane.domain.roots import KeptRoot, RootsVerifier
 from cortex_plane.operations import signing
+from cortex_plane.operations.row_checks import Trail, row_faults
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import audit, orgs, roots, sessions
 from cortex_plane.storage.database import Database, Transaction
@@ -54,18 +56,22 @@ async def verify_org(db: Database, org_id: UUID) -> Verification:
     """Follow every chain and every signed root of an org in one snapshot and in flat memory; names the first bad entry of
     each chain, and the first bad root."""
     async with db.transaction(org_id, snapshot=True) as tx:
-        return await _verified(tx, db.vault_at_hand)
+        rows_checked = db.credential_key_at_hand is not None
+        return await _verified(tx, db.vault_at_hand, rows_checked=rows_checked)
 
 
-async def _verified(tx: Transaction, vault: Vault | None) -> Verification:
+async def _verified(tx: Transaction, vault: Vault | None, *, rows_checked: bool = False) -> Verification:
     """Whoever can write to the database can put a key there; only one that the plane sealed is believed."""
-    followed = _Followed(tx.org)
+    followed, trail = _Followed(tx.org), Trail()
     async for item in chain_by_chain(tx):
         followed.take(item)
+        if isinstance(item, AuditEntry) and item.session_id is None:
+            trail.take(item)
     keys, strangers = await signing.verifying(tx, vault)
     async for root in roots.everything(tx):
         followed.root(root, keys, strangers)
-    return followed.result(keys_checked=vault is not None)
+    result = followed.result(keys_checked=vault is not None)
+    return replace(result, row_faults=await row_faults(tx, trail)) if rows_checked else result
 
 
 class _Followed:

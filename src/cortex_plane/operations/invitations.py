@@ -300,9 +300,7 @@ async def _prove(tx: Transaction, asked: Verification) -> str | None:
     guest = displaced(await identities.claims(tx, asked.connection_id, asked.address), asked.user_account_id)
     if guest is not None:
         await identities.remove(tx, guest.id)
-    await identities.verify(
-        tx, asked.mapping_id, asked.connection_id, asked.user_account_id, asked.address
-    )
+    await identities.verify(tx, asked.mapping_id, asked.connection_id, asked.user_account_id, asked.address)
     await identities.use_codes(tx, asked.mapping_id)
     await notifications.tell_there(tx, asked.mapping_id)
     told = {"mapping": str(asked.mapping_id), "address": asked.address, "link": str(asked.id)}

@@ -92,6 +92,7 @@ class PolicyBook:
 
     def _keep(self, key: Key, made: CompiledPolicies) -> None:
         if key in self._known:
+            self._known.move_to_end(key)
             return
         self._known[key] = made
         self._bytes += made.weight

@@ -61,9 +61,7 @@ async def insert_link(
     expires_at = await ends_after(tx, life)
     lookup = tx.credential_key.lookup(secret_hash)
     mac = _mac(tx, Kind.LOGIN_LINK, id, member_id, key_id, expires_at, lookup)
-    await tx.rows(
-        queries.insert_link, tx.org, id, member_id, lookup, expires_at, issued_by, key_id, mac
-    )
+    await tx.rows(queries.insert_link, tx.org, id, member_id, lookup, expires_at, issued_by, key_id, mac)
     return expires_at
 
 

@@ -28,7 +28,9 @@ async def open_token(db: Database, token_hash: bytes) -> tuple[Token, Actor | No
     if not rows:
         return None
     (row,) = rows
-    key.require(Kind.APPROVAL_TOKEN, {**row, "user_account_id": row["member_id"], "token_hash": lookup}, row["mac"])
+    key.require(
+        Kind.APPROVAL_TOKEN, {**row, "user_account_id": row["member_id"], "token_hash": lookup}, row["mac"]
+    )
     return parse(Token, row), _person(row, row["id"])
 
 

@@ -50,7 +50,15 @@ async def insert_mapping(
     verified = purpose is Purpose.SENDER
     mac = mapping_mac(tx.credential_key, tx.org, id, connection_id, member_id, sender, verified=verified)
     await tx.rows(
-        queries.insert_mapping, tx.org, id, connection_id, member_id, sender, {"purpose": purpose}, verified, mac
+        queries.insert_mapping,
+        tx.org,
+        id,
+        connection_id,
+        member_id,
+        sender,
+        {"purpose": purpose},
+        verified,
+        mac,
     )
 
 

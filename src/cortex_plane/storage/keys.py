@@ -12,8 +12,8 @@ from cortex_plane.domain.keys import Key, KeyKind, digest
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.values import parse
-from cortex_plane.storage.database import Database, Transaction
 from cortex_plane.storage.credential_keys import ends_after
+from cortex_plane.storage.database import Database, Transaction
 from cortex_plane.storage.queries import Queries
 from cortex_plane.storage.rows import after, one, page
 

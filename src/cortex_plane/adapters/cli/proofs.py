@@ -179,13 +179,13 @@ def show_verification(results: Mapping[str, Verification], keys: Sequence[str], 
     else:
         for name, result in results.items():
             _show(name, result, strange[name], pinned=bool(keys))
-    broken = any(result.faults or result.root_faults for result in results.values())
+    broken = any(result.faults or result.root_faults or result.row_faults for result in results.values())
     if broken or any(strange.values()):
         raise typer.Exit(1)
 
 
 def _show(name: str, result: Verification, strange: Sequence[str], *, pinned: bool) -> None:
-    bad = len(result.faults) + len(result.root_faults) + len(strange)
+    bad = len(result.faults) + len(result.root_faults) + len(result.row_faults) + len(strange)
     roots = f", {result.roots} roots" if result.roots else ""
     tell(
         f"{name}: {result.chains} chains, {result.entries} entries{roots}, {f'{bad} broken' if bad else 'whole'}"
@@ -194,6 +194,8 @@ def _show(name: str, result: Verification, strange: Sequence[str], *, pinned: bo
         tell(f"  chain {fault.chain_id}, entry {fault.seq}: {fault.reason}")
     for wrong in result.root_faults:
         tell(f"  root {wrong.root}: {wrong.reason}")
+    for row in result.row_faults:
+        tell(f"  {row.kind} {row.id}: {row.reason}")
     for line in strange:
         tell(f"  {line}")
     for used in result.fingerprints:
