@@ -17,7 +17,7 @@ from typing import Any
 
 import asyncpg
 
-from cortex_plane.operations import atlas_book, policy_book
+from cortex_plane.operations import atlas_book, forgeries, policy_book
 from cortex_plane.storage.database import Database
 from tests.people import EVERYTHING_GOES, World
 from tests.servers import (
@@ -249,6 +249,7 @@ def _forget() -> None:
     """What this process remembers of orgs by their ids, because the next test has orgs with the same ids."""
     vars(policy_book.book).update(vars(policy_book.PolicyBook()))
     vars(atlas_book.book).update(vars(atlas_book.AtlasBook()))
+    forgeries._reported.clear()
 
 
 class WarmDatabases:
