@@ -197,6 +197,8 @@ class Opening(Governed):
                 self.at.status = CheckpointStatus.IN_PROGRESS
         past = await self._recall()
         await self.govern(past.said)
+        # Before a model is asked for anything: what it answers is lost where the job is held.
+        await self.policies_at(self.policies_version)
         if self.gates is not None:
             self.toolbox = with_gate_tools(self.toolbox)
         await self._check_prompt()
