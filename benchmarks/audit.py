@@ -18,10 +18,11 @@ from uuid import UUID
 import asyncpg
 
 from benchmarks.peers.databases import fresh_database
-from benchmarks.plane import plane
+from benchmarks.plane import KEY, plane
 from benchmarks.trails import fill
 from cortex_plane.operations import audit, audit_exports, keys
 from cortex_plane.storage.database import Database
+from cortex_plane.storage.vault import Vault
 
 SIZES = (10_000, 1_000_000)
 AIM_MIB = 16.0
@@ -98,7 +99,7 @@ async def _verify(url: str, org: str) -> None:
 
 
 async def _export(url: str, secret: str, file: str) -> None:
-    db = await Database.open(url, max_size=2)
+    db = await Database.open(url, max_size=2, vault=Vault(KEY))
     with Path(file).open("wb") as output:  # noqa: ASYNC230 -- nothing else runs in this process
         async for chunk in await audit_exports.export(db, await keys.authenticate(db, secret), None):
             output.write(chunk)

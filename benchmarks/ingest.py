@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from benchmarks.measuring import Work, compare
-from benchmarks.plane import Plane, plane
+from benchmarks.plane import KEY, Plane, plane
 from benchmarks.wire import Wire
 from cortex_plane.domain.access import Actor
 from cortex_plane.domain.agents import AgentDraft, ModelConfig
@@ -23,6 +23,7 @@ from cortex_plane.domain.members import Role
 from cortex_plane.domain.messages import InboundMessage
 from cortex_plane.operations import agents, connections, keys, messages
 from cortex_plane.storage.database import Database
+from cortex_plane.storage.vault import Vault
 
 HERE = Path(__file__).parent
 TEXT = "Please plan the release of version 2.4 and tell me before you touch production. " * 3
@@ -119,7 +120,7 @@ async def run(admin_url: str, *, rounds: int = 7, count: int = 200) -> bool:
 
 
 async def _measure(made: Plane, admin_url: str, rounds: int, count: int) -> bool:
-    db = await Database.open(made.app_url, min_size=16, max_size=16)
+    db = await Database.open(made.app_url, min_size=16, max_size=16, vault=Vault(KEY))
     floor = await asyncpg.create_pool(admin_url, min_size=16, max_size=16)
     server, port = await serve(made.app_url)
     met = True

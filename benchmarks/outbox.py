@@ -29,6 +29,8 @@ from cortex_plane.operations.ports import Channel
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.notifier import Notifier, notifying
 from cortex_plane.runtime.worker import Worker, WorkerSettings
+from cortex_plane.storage.credential_keys import convert_mappings
+from cortex_plane.storage.database import Database
 
 MAILS, ROUNDS, LINES = 400, 3, 4
 BURST = 10_000
@@ -137,10 +139,13 @@ def _email(port: int) -> Any:
     return EmailChannel(SmtpServer.parse(f"smtp://{HOST}:{port}"), "plane@example.com")
 
 
-async def _people(connection: asyncpg.Connection, org_id: UUID, n: int) -> list[UUID]:
+async def _people(db: Database, connection: asyncpg.Connection, org_id: UUID, n: int) -> list[UUID]:
     ids = [new_id() for _ in range(n)]
     for number, id in enumerate(ids):
         await connection.execute(_APPROVER, org_id, f"p{number}", id)
+    async with db.transaction(org_id) as tx:
+        while await convert_mappings(tx):
+            pass
     return ids
 
 
@@ -157,7 +162,7 @@ async def throughput(url: str, port: int, rounds: int, mails: int) -> tuple[floa
     theirs: list[float] = []
     async with waiting(url) as (made, asked, connection):
         channel = _email(port)
-        people = await _people(connection, made.actor.org_id, LINES)
+        people = await _people(made.db, connection, made.actor.org_id, LINES)
         for number in range(rounds + 1):
             await _ask(connection, made.actor.org_id, asked, people, 1 + number * mails, mails)
             timed = Timed(channel)
@@ -176,10 +181,10 @@ async def burst(url: str, port: int, backlog: int) -> tuple[float, bool]:
     async with waiting(url) as (made, asked, connection):
         channel = _email(port)
         timed = Timed(channel)
-        (person,) = await _people(connection, made.actor.org_id, 1)
+        (person,) = await _people(made.db, connection, made.actor.org_id, 1)
         await _ask(connection, made.actor.org_id, asked, [person], 1, backlog)
         other, first = await _waiting_elsewhere(made)
-        await _people(connection, other, 1)
+        await _people(made.db, connection, other, 1)
         timed.target = 200
         async with notifying(Notifier(made.db, [timed], PUBLIC_URL)):
             await timed.reached.wait()

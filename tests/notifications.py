@@ -8,6 +8,7 @@ import asyncpg
 
 from cortex_plane.domain.approvals import Approval
 from cortex_plane.operations.verbs import new_id
+from tests.macs import sign_mappings
 from tests.people import World
 
 _LETTER = """
@@ -31,6 +32,7 @@ async def dead_letter(world: World, approval_id: UUID) -> UUID:
             _LETTER, world.org_id, new_id(), f"mail {id}", new_id(), world.admin.actor.user_account_id, address,
             id, approval_id,
         )  # fmt: skip
+    await sign_mappings(world.db, world.org_id)
     return id
 
 

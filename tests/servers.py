@@ -20,13 +20,19 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
+from cortex_plane.domain.credential_keys import CredentialKey
 from cortex_plane.embedded import EmbeddedPostgres
+from cortex_plane.storage import database
+from cortex_plane.storage.database import NOBODY
 from cortex_plane.storage.migrate import migrate
 from cortex_plane.storage.vault import Vault
 
 MASTER_KEY = bytes(range(32)).hex()
 """Of every test."""
 VAULT = Vault(bytes.fromhex(MASTER_KEY))
+CREDENTIAL_KEY = CredentialKey(bytes(range(32, 64)))
+SEALED_CREDENTIAL_KEY = VAULT.seal(NOBODY, database.CREDENTIAL_KEY, bytes(range(32, 64)))
+"""Of the warm databases. What a test opens itself makes one of its own."""
 
 VARIABLE = "CORTEX_TEST_SERVERS"
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")

@@ -17,10 +17,17 @@ from typing import Any
 
 import asyncpg
 
-from cortex_plane.operations import atlas_book, policy_book
+from cortex_plane.operations import atlas_book, forgeries, policy_book
 from cortex_plane.storage.database import Database
 from tests.people import EVERYTHING_GOES, World
-from tests.servers import VAULT, TestServer, create_database, drop_database
+from tests.servers import (
+    CREDENTIAL_KEY,
+    SEALED_CREDENTIAL_KEY,
+    VAULT,
+    TestServer,
+    create_database,
+    drop_database,
+)
 
 MOST_TESTS = 100
 """How many tests one database serves."""
@@ -102,6 +109,8 @@ select sum(hashtextextended(kind || oid || xmin, 0)) from (
 ) as objects (kind, oid, xmin)
 """
 
+_CREDENTIAL_KEY = "insert into credential_key (sealed, converted_at) values ($1, plane_now())"
+
 _CLOCK = "select pg_get_functiondef('plane_now'::regproc)"
 
 _OTHERS = """
@@ -137,6 +146,7 @@ class WarmDatabase:
         name = await create_database(server)
         warm = cls(server, name)
         warm._sweeper = await asyncpg.connect(server.admin(name))
+        await warm._sweeper.execute(_CREDENTIAL_KEY, SEALED_CREDENTIAL_KEY)
         warm._reusable = await warm._sweeper.fetchval(
             "select rolsuper from pg_roles where rolname = current_user"
         )
@@ -153,7 +163,7 @@ class WarmDatabase:
             opened = await Database.open(self.server.app(self.name), max_size=10, vault=VAULT)
             self._pool = opened._pool
             return opened
-        return Database(self._pool, VAULT)
+        return Database(self._pool, VAULT, CREDENTIAL_KEY)
 
     async def admin(self) -> asyncpg.Connection:
         if self._admin is None:
@@ -239,6 +249,7 @@ def _forget() -> None:
     """What this process remembers of orgs by their ids, because the next test has orgs with the same ids."""
     vars(policy_book.book).update(vars(policy_book.PolicyBook()))
     vars(atlas_book.book).update(vars(atlas_book.AtlasBook()))
+    forgeries._reported.clear()
 
 
 class WarmDatabases:

@@ -663,6 +663,15 @@ REQUIREMENTS = [
     _R("D.597", "A platform key is written to a file for its owner alone, and printed nowhere."),
     _R("D.598", "Trying a webhook out does not tell what internal names resolve to, nor whether they exist."),
     _R("D.599", "A receipt names the key that signed it, under its signature; receipts from before stay valid."),
+    # Against whoever can write to the database
+    _R("D.610", "Credentials are found by an HMAC and carry a MAC: a row that was inserted or changed by hand is answered like an unknown"
+       " secret, logged, counted and put on the trail."),
+    _R("D.611", "A channel of a member counts only with a true MAC: for a decision, for a message, and for what is sent there."),
+    _R("D.612", "Policies that the plane did not put in force allow nothing: calls are refused, jobs are held, and applying repairs it."),
+    _R("D.613", "An atlas that the plane did not publish or retire governs nothing, and no older version takes its place."),
+    _R("D.614", "Rows from before the credential key are converted once, at the first start, and none after that."),
+    _R("D.615", "A new master key seals the credential key anew, and logs nobody out."),
+    _R("D.616", "Verifying the trail names rows with a false MAC, and rows that ended on the trail and are back."),
     # Spec 5, as far as gates are evaluated
     _R("S5.1", "session_start and interactive checkpoints fire when the session begins."),
     _R("S5.2", "Patterns of actions: exact, prefix, suffix and middle wildcards."),

@@ -257,7 +257,7 @@ def test_what_somebody_changed_behind_the_plane_is_printed_line_by_line(live: Li
     for words in (("audit", "verify"), ("audit", "verify", "--remote")):
         assert f"  {wrong}\n" in shell.run(*words, expect=1, **here).stdout
     (report,) = json.loads(shell.run("audit", "verify", "--json", expect=1, **here).stdout)
-    assert [f"{fault['subject']}: {fault['reason']}" for fault in report["content_faults"]] == [wrong]
+    assert [f"{fault['subject']}: {fault['reason']}" for fault in report["row_faults"]] == [wrong]
 
     tamper(
         "update message set text = 'one'",

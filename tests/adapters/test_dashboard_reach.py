@@ -25,6 +25,7 @@ from tests.adapters.visitors import asked as asked_by
 from tests.approvals import Shipping, decide, waiting
 from tests.clock import Clock
 from tests.hostile import HOSTILE
+from tests.macs import sign_mappings
 from tests.operations.rows import digests
 from tests.operations.test_deadlines import tick
 from tests.people import Person, World, apply_policies
@@ -274,6 +275,7 @@ async def mailed(world: World, admin: asyncpg.Connection, person: Person, addres
         " values ($1, $2, $3, $4, 'email', $5, now())",
         world.org_id, new_id(), connection.id, id_of(person), address,
     )  # fmt: skip
+    await sign_mappings(world.db, world.org_id)
 
 
 async def given_up(admin: asyncpg.Connection, why: str) -> UUID:

@@ -29,6 +29,7 @@ from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.notifier import SEND_SECONDS, Notifier
 from tests.approvals import Shipping, decide, shown, waiting
 from tests.clock import Clock
+from tests.macs import sign_mappings
 from tests.people import Person, World, apply_policies
 from tests.runtime.planes import call
 
@@ -121,6 +122,7 @@ async def link(
         id, connection_id, person.actor.user_account_id, address,
     )  # fmt: skip
     assert world.org_id == person.actor.org_id
+    await sign_mappings(world.db, world.org_id)
     return id
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 
 OF_NO_ORG = frozenset(
-    {"schema_migration", "worker", "tool_server", "tool_version", "plane_key"}
+    {"schema_migration", "worker", "tool_server", "tool_version", "plane_key", "credential_key"}
     | {"platform_policy", "platform_policy_version"}
 )
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -20,6 +20,7 @@ from cortex_plane.domain.sessions import SessionDraft, SessionKind, Termination
 from cortex_plane.operations import agents, atlases, jobs, messages, sessions, steering
 from cortex_plane.operations.verbs import new_id
 from tests.atlases import ATLAS, govern, manifest, publish, service, steward
+from tests.macs import sign_mappings
 from tests.people import World
 
 OTHER = "com.acme.billing"
@@ -357,6 +358,7 @@ async def _known_as(world: World, admin: asyncpg.Connection, name: str) -> UUID:
         " order by u.created_at desc limit 1 returning user_account_id",
         world.org_id, new_id(), world.connection.id, name,
     )  # fmt: skip
+    await sign_mappings(world.db, world.org_id)
     return member
 
 

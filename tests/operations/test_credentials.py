@@ -38,6 +38,7 @@ from tests.clock import Clock
 from tests.credentials import link_for, token_for
 from tests.operations.rows import digests
 from tests.people import Person, World, apply_policies
+from tests.servers import CREDENTIAL_KEY
 
 TWO_OF_THREE = """
 policies:
@@ -131,7 +132,7 @@ async def test_a_token_decides_once_as_its_person_and_then_says_what_was_recorde
     assert (after.resolution_reason, after.resolved_via) == ("from the train", "api")
     kept = await admin.fetchrow("select token_hash, used_at from approval_token")
     assert kept is not None
-    assert kept["token_hash"] == hashlib.sha256(token.encode()).digest()
+    assert kept["token_hash"] == CREDENTIAL_KEY.lookup(hashlib.sha256(token.encode()).digest())
     assert kept["used_at"] is not None
     assert counted.calls == {("api", "ok"): 1, ("api", "duplicate"): 1, ("api", "conflict"): 1}
 

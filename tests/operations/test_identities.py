@@ -11,6 +11,7 @@ from cortex_plane.domain.messages import InboundMessage
 from cortex_plane.operations import connections, jobs, messages
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage.database import Database
+from tests.macs import sign_mappings
 from tests.people import World
 
 
@@ -30,6 +31,7 @@ async def test_both_identities_of_a_person_reach_the_same_session(
         telegram.id,
         over_the_web.user_account_id,
     )
+    await sign_mappings(db, world.org_id)
     inbound = InboundMessage(external_user_id="4711", agent="deployer", text="Go on there")
     over_telegram = await messages.ingest(db, world.service.actor, telegram.id, inbound)
     assert over_telegram.session_id == over_the_web.session_id

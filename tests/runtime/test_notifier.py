@@ -24,6 +24,7 @@ from tests.clock import Clock
 from tests.conformance.channels import ASK, PUBLIC_URL, Failure, delivery_of, drain, link
 from tests.conformance.postbox import Postbox, connect
 from tests.conftest import Urls
+from tests.macs import sign_mappings
 from tests.notifications import copies
 from tests.people import Person, World, apply_policies
 from tests.runtime.planes import whole
@@ -229,6 +230,7 @@ async def test_two_orgs_whose_receivers_hang_hold_up_neither_a_third_nor_another
             from channel_mapping where org_id = $2 and channel_type = 'email'""",
             hook, world.org_id,
         )  # fmt: skip
+        await sign_mappings(world.db, world.org_id)
         await asked_of(world)
     await approvers(third, admin, "Zoe")
     held = asyncio.Event()

@@ -566,7 +566,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.authenticate(p_secret_hash bytea, p_org_slug text) RETURNS TABLE(org_id uuid, key_id uuid, kind text, name text, roles text[], user_account_id uuid, clearance integer, platform boolean, acts_elsewhere boolean, permissions text[])
+CREATE FUNCTION public.authenticate(p_secret_hash bytea, p_org_slug text) RETURNS TABLE(org_id uuid, key_id uuid, kind text, name text, roles text[], user_account_id uuid, clearance integer, platform boolean, acts_elsewhere boolean, permissions text[], home_id uuid, holder_id uuid, own_roles text[], own_platform boolean, expires_at timestamp with time zone, mac bytea)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -576,6 +576,7 @@ declare
   target uuid;
   found_id uuid;
   found_key api_key%rowtype;
+  platform_admin boolean;
   person user_account%rowtype;
 begin
   select r.org_id, r.id into home, found_id from resolve_api_key(p_secret_hash) r;
@@ -605,10 +606,10 @@ begin
       and (k.last_used_at is null or k.last_used_at < plane_now() - interval '1 minute');
   end if;
   -- Platform power is an admin's: whoever is no longer admin at home has none elsewhere.
-  found_key.platform := found_key.platform and 'admin' = any (coalesce(person.roles, found_key.roles));
+  platform_admin := found_key.platform and 'admin' = any (coalesce(person.roles, found_key.roles));
   target := home;
   if p_org_slug is not null then
-    if found_key.platform then
+    if platform_admin then
       select r.org_id into target from resolve_org(p_org_slug) r;
     else
       select o.id into target from org o where o.id = home and o.slug = p_org_slug;
@@ -623,11 +624,12 @@ begin
       else found_key.roles end,
     case when target = home then person.id end,
     case when target = home then coalesce(person.clearance, 0) else 0 end,
-    found_key.platform, target <> home, found_key.permissions;
+    platform_admin, target <> home, found_key.permissions, home, found_key.user_account_id, found_key.roles,
+    found_key.platform, found_key.expires_at, found_key.mac;
 end
 $$;
 
-CREATE FUNCTION public.authenticate_browser(p_secret_hash bytea, p_idle interval, p_touch boolean) RETURNS TABLE(org_id uuid, session_id uuid, user_account_id uuid, name text, roles text[], clearance integer)
+CREATE FUNCTION public.authenticate_browser(p_secret_hash bytea, p_idle interval, p_touch boolean) RETURNS TABLE(org_id uuid, id uuid, user_account_id uuid, name text, roles text[], clearance integer, key_id uuid, expires_at timestamp with time zone, secret_hash bytea, mac bytea)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -660,7 +662,8 @@ begin
     update browser_session s set last_seen_at = plane_now()
     where s.org_id = home and s.id = found_id and s.last_seen_at < plane_now() - interval '1 minute';
   end if;
-  return query select home, found_id, person.id, person.display_name, person.roles, person.clearance;
+  return query select home, found_id, person.id, person.display_name, person.roles, person.clearance, kept.key_id,
+    kept.expires_at, kept.secret_hash, kept.mac;
 end
 $$;
 
@@ -1195,6 +1198,31 @@ begin
   return null;
 end
 $$;
+
+CREATE FUNCTION public.convert_credentials(p_org uuid, p_table text, p_ids uuid[], p_lookups bytea[], p_macs bytea[]) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $_$
+declare
+  lookup text := case
+    when p_table in ('api_key', 'browser_session', 'login_link') then 'secret_hash'
+    when p_table in ('enrolment_code', 'identity_code') then 'code_hash'
+    when p_table = 'approval_token' then 'token_hash' end;
+  converted integer;
+begin
+  if lookup is null or not exists (select from credential_key k where k.converted_at is null) then
+    raise exception using errcode = 'CX409', detail = 'credentials_converted',
+      message = 'Credentials were converted already.', hint = 'A row without a MAC is worth nothing; make a new credential.';
+  end if;
+  perform set_config('app.org_id', p_org::text, true);
+  execute format(
+    'update %I t set %I = g.lookup, mac = g.mac from unnest($2, $3, $4) as g (id, lookup, mac)'
+    ' where t.org_id = $1 and t.id = g.id and t.mac is null', p_table, lookup)
+  using p_org, p_ids, p_lookups, p_macs;
+  get diagnostics converted = row_count;
+  return converted;
+end
+$_$;
 
 CREATE FUNCTION public.count_atlas_minute(p_org uuid, p_atlases jsonb, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
@@ -1810,6 +1838,7 @@ CREATE TABLE public.channel_mapping (
     suppressed_reason text,
     removed_at timestamp with time zone,
     proven_at timestamp with time zone,
+    mac bytea,
     CONSTRAINT chk_channel_mapping_removed CHECK (((removed_at IS NULL) OR (verified_at IS NULL))),
     CONSTRAINT chk_channel_mapping_suppressed CHECK (((suppressed_at IS NULL) = (suppressed_reason IS NULL))),
     CONSTRAINT chk_channel_user_id_not_empty CHECK ((length(TRIM(BOTH FROM channel_user_id)) > 0))
@@ -1851,7 +1880,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.ingest_message(p_org uuid, p_connection uuid, p_agent_id uuid, p_agent_slug text, p_external_user text, p_display_name text, p_metadata jsonb, p_text text, p_title text, p_account uuid, p_mapping uuid, p_session uuid, p_job uuid, p_account_body bytea, p_session_body bytea, p_message_body bytea, p_job_body bytea, p_active_body bytea, p_caller uuid, p_key text, p_fingerprint bytea) RETURNS TABLE(session_id uuid, message_seq bigint, job_id uuid, user_account_id uuid, created text[], replayed boolean)
+CREATE FUNCTION public.ingest_message(p_org uuid, p_connection uuid, p_agent_id uuid, p_agent_slug text, p_external_user text, p_display_name text, p_metadata jsonb, p_text text, p_title text, p_account uuid, p_mapping uuid, p_session uuid, p_job uuid, p_account_body bytea, p_session_body bytea, p_message_body bytea, p_job_body bytea, p_active_body bytea, p_mac bytea, p_checked uuid, p_checked_account uuid, p_caller uuid, p_key text, p_fingerprint bytea) RETURNS TABLE(session_id uuid, message_seq bigint, job_id uuid, user_account_id uuid, created text[], replayed boolean)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -1915,6 +1944,7 @@ begin
   from channel_mapping m join user_account u on u.org_id = m.org_id and u.id = m.user_account_id
   where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user
     and m.verified_at is not null;  -- what somebody only claims is not theirs
+  perform require_checked(known_mapping, known_account, p_checked, p_checked_account);
   if coalesce(is_guest, true) and not connection.guests_may_chat then
     raise exception using errcode = 'CX403', detail = 'guests_not_allowed',
       message = 'This org does not let unknown people talk with its agents.',
@@ -1926,13 +1956,14 @@ begin
     select m.id, m.user_account_id into known_mapping, known_account from channel_mapping m
     where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user
       and m.verified_at is not null;
-    if not found then
+    perform require_checked(known_mapping, known_account, p_checked, p_checked_account);
+    if known_mapping is null then
       insert into user_account (org_id, id, display_name, roles)
       values (p_org, p_account, p_display_name, '{guest}');
       insert into channel_mapping (
-        org_id, id, connection_id, user_account_id, channel_type, channel_user_id, metadata, verified_at)
+        org_id, id, connection_id, user_account_id, channel_type, channel_user_id, metadata, verified_at, mac)
       values (p_org, p_mapping, p_connection, p_account, connection.channel_type, p_external_user, p_metadata,
-        plane_now());
+        plane_now(), p_mac);
       known_account := p_account;
       known_mapping := p_mapping;
       created := created || 'account'::text;
@@ -2236,6 +2267,19 @@ begin
   insert into job_history (org_id, job_id, previous_status, new_status, metadata)
   values (new.org_id, new.id, case when tg_op = 'UPDATE' then old.status end, new.status, facts);
   return null;
+end
+$$;
+
+CREATE FUNCTION public.keep_credentials_converted() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  if old.converted_at is not null and new.converted_at is distinct from old.converted_at then
+    raise exception using errcode = 'CX409', detail = 'credentials_converted',
+      message = 'Credentials were converted already.', hint = 'A row without a MAC is worth nothing; make a new credential.';
+  end if;
+  return new;
 end
 $$;
 
@@ -2666,7 +2710,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.open_approval_token(p_token_hash bytea) RETURNS TABLE(org_id uuid, id uuid, approval_id uuid, version integer, input_hash text, template text, expires_at timestamp with time zone, used_at timestamp with time zone, said text, now timestamp with time zone, member_id uuid, name text, roles text[], clearance integer, active boolean)
+CREATE FUNCTION public.open_approval_token(p_token_hash bytea) RETURNS TABLE(org_id uuid, id uuid, approval_id uuid, version integer, input_hash text, template text, expires_at timestamp with time zone, used_at timestamp with time zone, said text, now timestamp with time zone, member_id uuid, name text, roles text[], clearance integer, active boolean, mac bytea)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -2682,7 +2726,7 @@ begin
   perform set_config('app.org_id', home::text, true);
   return query
     select t.org_id, t.id, t.approval_id, t.version, encode(t.input_hash, 'hex'), r.template, t.expires_at, t.used_at,
-      v.decision, plane_now(), u.id, u.display_name, u.roles, u.clearance, u.deactivated_at is null
+      v.decision, plane_now(), u.id, u.display_name, u.roles, u.clearance, u.deactivated_at is null, t.mac
     from approval_token t
     join approval_request r on r.org_id = t.org_id and r.id = t.approval_id
     join user_account u on u.org_id = t.org_id and u.id = t.user_account_id
@@ -3390,6 +3434,18 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.require_checked(p_mapping uuid, p_account uuid, p_checked uuid, p_checked_account uuid) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  if p_mapping is not null and (p_mapping, p_account) is distinct from (p_checked, p_checked_account) then
+    raise exception using errcode = 'CX409', detail = 'mapping_unchecked',
+      message = 'Whose this sender is was not checked yet.', hint = 'Send it again.';
+  end if;
+end
+$$;
+
 CREATE FUNCTION public.require_its_agent(p_org uuid, p_call uuid, p_by uuid) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -3771,6 +3827,21 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.verified_mapping(p_org uuid, p_connection uuid, p_sender text) RETURNS TABLE(org_id uuid, id uuid, connection_id uuid, channel_user_id text, user_account_id uuid, verified boolean, mac bytea)
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  return query
+    select m.org_id, m.id, m.connection_id, m.channel_user_id, m.user_account_id, true, m.mac
+    from channel_mapping m
+    where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_sender
+      and m.verified_at is not null;
+end
+$$;
+
 CREATE FUNCTION public.void_chunks(p_org uuid, p_job uuid, p_epoch bigint, p_step integer) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -3909,6 +3980,7 @@ CREATE TABLE public.api_key (
     permissions text[] DEFAULT '{}'::text[] NOT NULL,
     made_with uuid,
     owner_id uuid,
+    mac bytea,
     CONSTRAINT chk_api_key_hash CHECK ((length(secret_hash) = 32)),
     CONSTRAINT chk_api_key_kind CHECK ((((kind = 'person'::text) AND (user_account_id IS NOT NULL) AND (roles = '{}'::text[])) OR ((kind = 'service'::text) AND (user_account_id IS NULL) AND (cardinality(roles) > 0)))),
     CONSTRAINT chk_api_key_permissions CHECK ((((kind = 'service'::text) OR (permissions = '{}'::text[])) AND (permissions <@ ARRAY['connection.write'::text, 'policy.write'::text, 'atlas.write'::text, 'tool.confirm'::text, 'agent.write'::text, 'team.write'::text, 'org.write'::text, 'member.write'::text]))),
@@ -4097,6 +4169,7 @@ CREATE TABLE public.approval_token (
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     expires_at timestamp with time zone NOT NULL,
     used_at timestamp with time zone,
+    mac bytea,
     CONSTRAINT chk_approval_token_hashes CHECK (((length(token_hash) = 32) AND (length(input_hash) = 32)))
 );
 
@@ -4130,6 +4203,7 @@ CREATE TABLE public.atlas_version (
     published_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     retired_at timestamp with time zone,
     retired_by text,
+    mac bytea,
     CONSTRAINT chk_atlas_version_access CHECK ((access = ANY (ARRAY['public'::text, 'authenticated'::text]))),
     CONSTRAINT chk_atlas_version_atlas_id CHECK ((atlas_id ~ '^[a-z0-9]([a-z0-9._-]{0,198}[a-z0-9])?$'::text)),
     CONSTRAINT chk_atlas_version_digest CHECK ((digest ~ '^[a-f0-9]{64}$'::text)),
@@ -4194,6 +4268,7 @@ CREATE TABLE public.browser_session (
     last_seen_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     expires_at timestamp with time zone NOT NULL,
     key_id uuid,
+    mac bytea,
     CONSTRAINT chk_browser_session_hash CHECK ((length(secret_hash) = 32))
 );
 
@@ -4219,6 +4294,14 @@ CREATE TABLE public.channel_connection (
 
 ALTER TABLE ONLY public.channel_connection FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE public.credential_key (
+    singleton boolean DEFAULT true NOT NULL,
+    sealed bytea NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    converted_at timestamp with time zone,
+    CONSTRAINT chk_credential_key_singleton CHECK (singleton)
+);
+
 CREATE TABLE public.enrolment_code (
     org_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -4230,6 +4313,7 @@ CREATE TABLE public.enrolment_code (
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     expires_at timestamp with time zone NOT NULL,
     used_at timestamp with time zone,
+    mac bytea,
     CONSTRAINT chk_enrolment_code_hash CHECK ((length(code_hash) = 32))
 );
 
@@ -4294,6 +4378,7 @@ CREATE TABLE public.identity_code (
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     expires_at timestamp with time zone NOT NULL,
     used_at timestamp with time zone,
+    mac bytea,
     CONSTRAINT chk_identity_code_hash CHECK ((length(code_hash) = 32)),
     CONSTRAINT chk_identity_code_mapping CHECK (((purpose = 'sender'::text) = (mapping_id IS NULL))),
     CONSTRAINT chk_identity_code_purpose CHECK ((purpose = ANY (ARRAY['invitation'::text, 'address'::text, 'sender'::text])))
@@ -4464,6 +4549,7 @@ CREATE TABLE public.login_link (
     expires_at timestamp with time zone NOT NULL,
     used_at timestamp with time zone,
     key_id uuid,
+    mac bytea,
     CONSTRAINT chk_login_link_hash CHECK ((length(secret_hash) = 32))
 );
 
@@ -4608,6 +4694,7 @@ CREATE TABLE public.org (
     updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     policy_version bigint DEFAULT 0 NOT NULL,
     confirmation_version bigint DEFAULT 0 NOT NULL,
+    policy_mac bytea,
     CONSTRAINT chk_org_name_not_empty CHECK ((length(TRIM(BOTH FROM name)) > 0)),
     CONSTRAINT chk_org_slug_format CHECK ((slug ~ '^[a-z0-9][a-z0-9-]*[a-z0-9]$'::text))
 );
@@ -4708,6 +4795,7 @@ CREATE TABLE public.policy_version (
     applied_by text NOT NULL,
     applied_by_id uuid,
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    mac bytea,
     CONSTRAINT chk_policy_version_counts CHECK (((version > 0) AND (rows >= 0))),
     CONSTRAINT chk_policy_version_digest CHECK ((digest ~ '^[a-f0-9]{64}$'::text))
 );
@@ -5117,6 +5205,9 @@ ALTER TABLE ONLY public.channel_connection
 
 ALTER TABLE ONLY public.channel_mapping
     ADD CONSTRAINT channel_mapping_pkey PRIMARY KEY (org_id, id);
+
+ALTER TABLE ONLY public.credential_key
+    ADD CONSTRAINT credential_key_pkey PRIMARY KEY (singleton);
 
 ALTER TABLE ONLY public.enrolment_code
     ADD CONSTRAINT enrolment_code_pkey PRIMARY KEY (org_id, id);
@@ -5601,6 +5692,8 @@ CREATE TRIGGER job_external BEFORE INSERT OR UPDATE OF runnable_at ON public.job
 CREATE TRIGGER job_guard BEFORE UPDATE OF status ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_guard();
 
 CREATE TRIGGER job_record AFTER INSERT OR UPDATE OF status ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_record();
+
+CREATE TRIGGER keep_credentials_converted BEFORE UPDATE ON public.credential_key FOR EACH ROW EXECUTE FUNCTION public.keep_credentials_converted();
 
 CREATE TRIGGER platform_policy_changed AFTER INSERT OR DELETE OR UPDATE OR TRUNCATE ON public.platform_policy FOR EACH STATEMENT EXECUTE FUNCTION public.platform_policy_changed();
 
@@ -6282,6 +6375,9 @@ GRANT UPDATE(caused) ON TABLE public.approval_request TO cortex_app;
 REVOKE ALL ON FUNCTION public.claim_notifications(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.claim_notifications(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) TO cortex_app;
 
+REVOKE ALL ON FUNCTION public.convert_credentials(p_org uuid, p_table text, p_ids uuid[], p_lookups bytea[], p_macs bytea[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.convert_credentials(p_org uuid, p_table text, p_ids uuid[], p_lookups bytea[], p_macs bytea[]) TO cortex_app;
+
 GRANT SELECT,INSERT,UPDATE ON TABLE public.session TO cortex_app;
 
 GRANT SELECT(org_id) ON TABLE public.session TO cortex_scheduler;
@@ -6351,6 +6447,8 @@ GRANT UPDATE(suppressed_reason) ON TABLE public.channel_mapping TO cortex_app;
 GRANT UPDATE(removed_at) ON TABLE public.channel_mapping TO cortex_app;
 
 GRANT UPDATE(proven_at) ON TABLE public.channel_mapping TO cortex_app;
+
+GRANT UPDATE(mac) ON TABLE public.channel_mapping TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.job TO cortex_app;
 
@@ -6597,6 +6695,8 @@ GRANT UPDATE(retired_at) ON TABLE public.atlas_version TO cortex_app;
 
 GRANT UPDATE(retired_by) ON TABLE public.atlas_version TO cortex_app;
 
+GRANT UPDATE(mac) ON TABLE public.atlas_version TO cortex_app;
+
 GRANT SELECT,INSERT ON TABLE public.audit_entry TO cortex_app;
 
 GRANT SELECT(org_id) ON TABLE public.audit_entry TO cortex_scheduler;
@@ -6638,6 +6738,12 @@ GRANT SELECT(channel_type) ON TABLE public.channel_connection TO cortex_schedule
 GRANT SELECT(disabled_at) ON TABLE public.channel_connection TO cortex_scheduler;
 
 GRANT SELECT(failing_since) ON TABLE public.channel_connection TO cortex_scheduler;
+
+GRANT SELECT,INSERT ON TABLE public.credential_key TO cortex_app;
+
+GRANT UPDATE(sealed) ON TABLE public.credential_key TO cortex_app;
+
+GRANT UPDATE(converted_at) ON TABLE public.credential_key TO cortex_app;
 
 GRANT SELECT,INSERT,DELETE ON TABLE public.enrolment_code TO cortex_app;
 
@@ -6812,6 +6918,8 @@ GRANT SELECT ON TABLE public.platform_policy_version TO cortex_app;
 GRANT SELECT,INSERT ON TABLE public.policy TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.policy_version TO cortex_app;
+
+GRANT UPDATE(mac) ON TABLE public.policy_version TO cortex_app;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.request_budget TO cortex_app;
 

@@ -59,6 +59,7 @@ NOT_A_TENANTS = {
     "tool_version": "the code that workers loaded",
     "tool_server": "programs of the platform beside its workers",
     "plane_key": "the fingerprint of the key that the whole plane signs with",
+    "credential_key": "what recognises the credentials of every org, sealed",
     "platform_policy": "rows that limit every org, written by whoever migrates",
     "platform_policy_version": "how often those rows have changed",
 }

@@ -13,6 +13,7 @@ from cortex_plane.operations.verbs import new_id
 from tests.approvals import Shipping, waiting
 from tests.credentials import link_for, token_for
 from tests.people import World
+from tests.servers import CREDENTIAL_KEY
 from tests.storage.tenants import inside
 
 ROWS = 3000
@@ -68,7 +69,7 @@ async def test_a_token_resolves_to_its_org_and_id_and_says_nothing_else(
     token = await token_for(strict, approval.id, strict.admin.actor)
     id = await admin.fetchval("select id from approval_token")
     resolve = "select * from resolve_approval_token($1)"
-    assert [dict(row) for row in await app.fetch(resolve, digest(token))] == [
+    assert [dict(row) for row in await app.fetch(resolve, CREDENTIAL_KEY.lookup(digest(token)))] == [
         {"org_id": strict.org_id, "id": id}
     ]
     for unknown in (digest(new_approval_token()), b"", bytes(32), None):

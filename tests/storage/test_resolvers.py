@@ -21,6 +21,7 @@ from cortex_plane.operations.secrets import new_key_secret
 from cortex_plane.storage.database import Database
 from tests.clock import Clock
 from tests.people import World
+from tests.servers import CREDENTIAL_KEY
 
 CALLS = {
     "resolve_api_key": "select * from resolve_api_key('\\x00')",
@@ -65,7 +66,7 @@ async def resolve(app: asyncpg.Connection, call: str, *args: Any) -> list[dict[s
 async def test_a_key_resolves_to_its_org_and_id(app: asyncpg.Connection, world: World, other: World) -> None:
     for held in (world, other):
         for person in (held.admin, held.service):
-            found = await resolve(app, "resolve_api_key($1)", digest(person.secret))
+            found = await resolve(app, "resolve_api_key($1)", CREDENTIAL_KEY.lookup(digest(person.secret)))
             assert found == [{"org_id": held.org_id, "id": person.actor.key_id}]
     for unknown in (digest(new_key_secret()), b"", bytes(32)):
         assert await resolve(app, "resolve_api_key($1)", unknown) == []

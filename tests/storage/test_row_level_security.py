@@ -19,6 +19,7 @@ from cortex_plane.storage.database import Database
 from cortex_plane.storage.queries import every_query
 from tests.conftest import Urls
 from tests.people import World
+from tests.servers import VAULT
 from tests.storage.tenants import NOT_A_TENANTS, digest, digests, inside, org_column, populate, tables
 
 POLICY = "({column} = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)"
@@ -39,6 +40,7 @@ DEFINERS = {
     "resolve_org": "cortex_resolver",
     "resolve_orgs": "cortex_resolver",
     "prepare_event_partitions": "the owner of event",
+    "convert_credentials": "the owner of event",
     "find_next_job": "cortex_claimer",
     "find_orphans": "cortex_claimer",
     "find_leased": "cortex_claimer",
@@ -65,6 +67,7 @@ RIGHTS_WITHOUT_AN_ORG = {
     "tool_server": {"select", "insert", "delete"}
     | {f"update {c}" for c in ("state", "since", "reason", "tools")},
     "plane_key": {"select", "insert"},
+    "credential_key": {"select", "insert", "update sealed", "update converted_at"},
     "platform_policy": {"select"},
     "platform_policy_version": {"select"},
 }
@@ -330,7 +333,7 @@ async def test_the_pool_forgets_the_org(
 ) -> None:
     await populate(world)
     names = await tables(admin)
-    db = await Database.open(urls.app, max_size=1)
+    db = await Database.open(urls.app, max_size=1, vault=VAULT)
     try:
         async with db.transaction(world.org_id) as tx:
             assert await tx.value("select count(*) from org") == 1

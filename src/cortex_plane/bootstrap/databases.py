@@ -23,7 +23,7 @@ from cortex_plane.bootstrap.root_places import copying_roots
 from cortex_plane.client.access import write_private
 from cortex_plane.domain.errors import SetupError
 from cortex_plane.domain.extras import extra
-from cortex_plane.operations import workers
+from cortex_plane.operations import credential_keys, workers
 from cortex_plane.settings import Settings
 from cortex_plane.storage import provision
 from cortex_plane.storage.database import Database
@@ -59,6 +59,7 @@ async def opened(settings: Settings, url: str) -> AsyncIterator[Database]:
     try:
         await require_current(db)
         await workers.require_key(db, key)
+        await credential_keys.convert(db)
         async with copying_roots(settings):
             yield db
     finally:

@@ -9,14 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cortex_plane.bootstrap import databases
+from cortex_plane.bootstrap.master_key import master_key_at_hand
 from cortex_plane.client import Client
 from cortex_plane.client.access import ACCESS_FILE
 from cortex_plane.domain.errors import CortexError
 from cortex_plane.embedded.account import choose_account
 from cortex_plane.embedded.binaries import find_binaries
+from cortex_plane.operations import health
 from cortex_plane.settings import Settings
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.migrate import pending
+from cortex_plane.storage.vault import Vault
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ def examine(settings: Settings) -> list[Finding]:
         ("directory", _directory),
         ("postgres", _postgres),
         ("database", _database),
+        ("policies", _policies),
         ("api", _api),
     ]
     return [_finding(name, check, settings) for name, check in checks]
@@ -83,6 +87,28 @@ async def _examine_database(url: str) -> str:
     finally:
         await db.close()
     return "reachable, the login is safe, the schema is current, every query fits"
+
+
+def _policies(settings: Settings) -> str:
+    url = settings.database_url or databases.running_app_url(settings.home)
+    key = master_key_at_hand(settings)
+    if url is None or key is None:
+        return "not looked at: that needs a database that runs, and the master key"
+    return asyncio.run(_examine_policies(url, key))
+
+
+async def _examine_policies(url: str, key: bytes) -> str:
+    db = await Database.open(url, max_size=2, vault=Vault(key), reads_only=True)
+    try:
+        forged = await health.forged_policies(db) if db.credential_key_at_hand else []
+    finally:
+        await db.close()
+    if forged:
+        raise CortexError(
+            f"The policies of {', '.join(forged[:10])} were not put in force by the plane, so nothing is allowed there.",
+            hint="Look at `cortex audit verify`, then apply them again: `cortex policy apply`.",
+        )
+    return "those in force were put there by the plane"
 
 
 def _api(settings: Settings) -> str:

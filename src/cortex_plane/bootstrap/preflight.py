@@ -76,7 +76,7 @@ async def _look(
             hint="Set CORTEX_MASTER_KEY as for the workers, or run this where the plane's directory is (CORTEX_HOME).",
         )
     db = await Database.open(
-        url, max_size=4, prepared_statements=settings.prepared_statements, vault=Vault(key)
+        url, max_size=4, prepared_statements=settings.prepared_statements, vault=Vault(key), reads_only=True
     )
     try:
         missing = await pending(db)

@@ -285,8 +285,8 @@ class RootFault:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ContentFault:
-    """A row that is not what the trail says of it."""
+class RowFault:
+    """A row that is not what the trail says of it, or that the plane did not write as it stands."""
 
     subject: str
     reason: str
@@ -309,9 +309,10 @@ class Verification:
     """How many bodies are gone. A body that is gone without an erase entry is a fault of its chain."""
     blanked_entries: list[Blanked] = field(default_factory=list)
     """The first of them."""
-    content_faults: list[ContentFault] = field(default_factory=list)
-    """Rows that are not what the trail says of them; only looked for in the database."""
+    row_faults: list[RowFault] = field(default_factory=list)
+    """Rows that are not what the trail says of them, or whose MAC is false: the first of them, and only in the database. Without the
+    master key no MAC is checked."""
 
     @property
     def whole(self) -> bool:
-        return not (self.faults or self.root_faults or self.content_faults)
+        return not (self.faults or self.root_faults or self.row_faults)

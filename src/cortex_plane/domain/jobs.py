@@ -123,6 +123,8 @@ class Hold(StrEnum):
     """The agent's prompt differs from the one that the job began with."""
     GATES_UNREADABLE = "gates_unreadable"
     """The gates of its session cannot be read: nothing goes around them, and nothing that people decided is lost."""
+    POLICIES_UNREADABLE = "policies_unreadable"
+    """The policies of its org were not put in force by the plane: nothing is allowed until they are applied anew."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

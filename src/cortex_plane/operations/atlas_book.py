@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from cortex_plane.domain.atlases import Atlas
+from cortex_plane.domain.credential_keys import Forged
 from cortex_plane.domain.errors import Conflict
 from cortex_plane.domain.gate_index import CompiledAtlases
 from cortex_plane.operations.atlas_weights import weight_of, weight_of_index
+from cortex_plane.operations.forgeries import report
 from cortex_plane.operations.manifest_threads import loading
 from cortex_plane.operations.verbs import found
 from cortex_plane.storage import atlases
@@ -98,13 +100,13 @@ class AtlasBook:
 
     async def _load(self, db: Database, org_id: UUID, pins: Pins) -> Loaded:
         parts: list[Kept | Stored] = []
-        async with db.transaction(org_id) as tx:
-            for pin in pins:
-                here = self._atlases.get((org_id, pin["digest"]))
-                atlas_id, version = pin["atlas_id"], pin["version"]
-                parts.append(
-                    here or Stored(await manifest_of(tx, atlas_id, version), pin["digest"], f"{atlas_id} {version}")
-                )  # fmt: skip
+        try:
+            async with db.transaction(org_id) as tx:
+                for pin in pins:
+                    parts.append(self._atlases.get((org_id, pin["digest"])) or await _stored(tx, pin))
+        except Forged as forged:
+            await report(db, forged)
+            raise _not_published(forged) from None
         return await loading.run(_merged, parts)
 
     def _loaded(self, key: Key, done: asyncio.Task[Loaded]) -> None:
@@ -145,6 +147,21 @@ def _ordered(pins: Pins) -> list[Mapping[str, Any]]:
 
 def _key(org_id: UUID, pins: Pins) -> Key:
     return org_id, tuple(pin["digest"] for pin in _ordered(pins))
+
+
+async def _stored(tx: Transaction, pin: Mapping[str, Any]) -> Stored:
+    atlas_id, version = pin["atlas_id"], pin["version"]
+    await atlases.require_true(tx, atlas_id, version)
+    return Stored(await manifest_of(tx, atlas_id, version), pin["digest"], f"{atlas_id} {version}")
+
+
+def _not_published(forged: Forged) -> Conflict:
+    return Conflict(
+        f"The atlas {forged.id} was not published, or not retired, by the plane: its MAC is false.",
+        code=ATLAS_CORRUPT,
+        hint="Look at `cortex audit verify`. Restore the rows of this atlas in `atlas_version` from a backup, or publish a new"
+        " version: new sessions are bound to that.",
+    )
 
 
 async def manifest_of(tx: Transaction, atlas_id: str, version: str) -> bytes:

@@ -56,7 +56,9 @@ async def _insert(tx: Transaction, actor: Actor, file: AtlasFile, found_in: Read
     await atlases.insert(
         tx, atlas, file.manifest, found_in.manifest.decode(), warnings, actor.name, actor.identity
     )
-    return found(await atlases.get_version(tx, atlas.atlas_id, atlas.version), "atlas_version")
+    version = found(await atlases.get_version(tx, atlas.atlas_id, atlas.version), "atlas_version")
+    await atlases.sign(tx, version)
+    return version
 
 
 def _same(earlier: NumberedVersion, atlas: Atlas) -> NumberedVersion:
@@ -95,6 +97,7 @@ async def retire(db: Database, actor: Actor, atlas_id: str, version: str) -> Ret
         holds = found(await atlases.get(tx, atlas_id), "atlas").holds
         left = [] if holds is not None else await atlases.agents_naming(tx, atlas_id, SHOWN_AGENTS)
         if changed:
+            await atlases.sign(tx, after)
             await audit.append_to_org(
                 tx,
                 Fact.of(

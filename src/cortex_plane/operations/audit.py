@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
+from dataclasses import replace
 from typing import Generic, TypeVar
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from cortex_plane.domain.audit import (
     Blanked,
     ChainHead,
     ChainVerifier,
-    ContentFault,
+    RowFault,
     Fault,
     RootedHead,
     RootFault,
@@ -25,6 +26,7 @@ from cortex_plane.domain.audit import (
 from cortex_plane.domain.root_copies import Held
 from cortex_plane.domain.roots import KeptRoot, RootsVerifier
 from cortex_plane.operations import audit_contents, signing
+from cortex_plane.operations.row_checks import Trail, row_faults
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import audit, orgs, roots, sessions
 from cortex_plane.storage.database import Database, Transaction
@@ -59,21 +61,30 @@ async def verify_org(db: Database, org_id: UUID, held: Mapping[int, bytes] | Non
     each chain, the first bad root, and rows that are not what the trail says of them. ``held``: hashes of roots, by their
     numbers, as somebody keeps them outside of the database."""
     async with db.transaction(org_id, snapshot=True) as tx:
-        return await _verified(tx, db.vault_at_hand, held)
+        rows_checked = db.credential_key_at_hand is not None
+        return await _verified(tx, db.vault_at_hand, held, rows_checked=rows_checked)
 
 
 async def _verified(
-    tx: Transaction, vault: Vault | None, held: Mapping[int, bytes] | None = None
+    tx: Transaction,
+    vault: Vault | None,
+    held: Mapping[int, bytes] | None = None,
+    *,
+    rows_checked: bool = False,
 ) -> Verification:
     """Whoever can write to the database can put a key there; only one that the plane sealed is believed."""
-    followed = _Followed(tx.org, held)
+    followed, trail = _Followed(tx.org, held), Trail()
     async for item in chain_by_chain(tx):
         followed.take(item)
+        if isinstance(item, AuditEntry) and item.session_id is None:
+            trail.take(item)
     keys, strangers = await signing.verifying(tx, vault)
     async for root in roots.everything(tx):
         followed.root(root, keys, strangers)
-    contents = await audit_contents.contradictions(tx, keys, strangers, vault)
-    return followed.result(contents, keys_checked=vault is not None)
+    rows = await audit_contents.contradictions(tx, keys, strangers, vault)
+    if rows_checked:
+        rows += await row_faults(tx, trail)
+    return followed.result(rows, keys_checked=vault is not None)
 
 
 class _Followed:
@@ -114,7 +125,7 @@ class _Followed:
         fault = self._verifier.follow(root, keys, strangers)
         self._root_faults += [fault] if fault else []
 
-    def result(self, contents: list[ContentFault], *, keys_checked: bool) -> Verification:
+    def result(self, contents: list[RowFault], *, keys_checked: bool) -> Verification:
         return Verification(
             chains=self._chains,
             entries=self._entries,
@@ -125,7 +136,7 @@ class _Followed:
             keys_checked=keys_checked,
             blanked=self._blanked,
             blanked_entries=self._blanked_entries,
-            content_faults=contents,
+            row_faults=contents,
         )
 
 

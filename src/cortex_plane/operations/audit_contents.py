@@ -9,7 +9,7 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.domain.audit import ContentFault
+from cortex_plane.domain.audit import RowFault
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.checkpoint_recovery import CheckpointCorrupt, check_seal
 from cortex_plane.domain.policy_files import RowsDigest
@@ -24,7 +24,7 @@ AT_MOST = 100
 
 async def contradictions(
     tx: Transaction, keys: Mapping[UUID, bytes], strangers: Collection[UUID], vault: Vault | None
-) -> list[ContentFault]:
+) -> list[RowFault]:
     """Every row that is not what the trail says of it, in the snapshot of ``tx``; ``keys`` are the org's public ones."""
     found = await audit_contents.contradictions(tx, AT_MOST)
     for kind in (_policies(tx), _receipts(tx, keys, strangers), _results(tx), _checkpoints(tx, vault)):
@@ -32,8 +32,8 @@ async def contradictions(
     return found
 
 
-async def _first(faults: AsyncIterator[ContentFault]) -> list[ContentFault]:
-    found: list[ContentFault] = []
+async def _first(faults: AsyncIterator[RowFault]) -> list[RowFault]:
+    found: list[RowFault] = []
     async for fault in faults:
         found.append(fault)
         if len(found) == AT_MOST:
@@ -41,7 +41,7 @@ async def _first(faults: AsyncIterator[ContentFault]) -> list[ContentFault]:
     return found
 
 
-async def _policies(tx: Transaction) -> AsyncIterator[ContentFault]:
+async def _policies(tx: Transaction) -> AsyncIterator[RowFault]:
     """The rows of each version, with the teams and people that the names in the file stood for when it was applied."""
     expected = await audit_contents.policy_digests(tx)
     digests = {version: RowsDigest() for version in expected}
@@ -50,18 +50,18 @@ async def _policies(tx: Transaction) -> AsyncIterator[ContentFault]:
             digests[str(number)].add(row)
     for version, digest in digests.items():
         if digest.value() != expected[version]:
-            yield ContentFault(
+            yield RowFault(
                 subject=f"policy version {version}", reason="its rows are not those that the trail applied"
             )
 
 
 async def _receipts(
     tx: Transaction, keys: Mapping[UUID, bytes], strangers: Collection[UUID]
-) -> AsyncIterator[ContentFault]:
+) -> AsyncIterator[RowFault]:
     async for row in audit_contents.receipts(tx):
         reason = _why_not(tx.org, row, keys, strangers)
         if reason is not None:
-            yield ContentFault(subject=f"receipt of approval {row['approval_id']}", reason=reason)
+            yield RowFault(subject=f"receipt of approval {row['approval_id']}", reason=reason)
 
 
 def _why_not(org_id: UUID, row: Row, keys: Mapping[UUID, bytes], strangers: Collection[UUID]) -> str | None:
@@ -78,7 +78,7 @@ def _why_not(org_id: UUID, row: Row, keys: Mapping[UUID, bytes], strangers: Coll
     return None
 
 
-async def _results(tx: Transaction) -> AsyncIterator[ContentFault]:
+async def _results(tx: Transaction) -> AsyncIterator[RowFault]:
     async for row in audit_contents.results(tx):
         if row["result"] is None:
             reason = f"its result is gone; entry {row['seq']} of chain {row['chain_id']} holds its digest"
@@ -86,13 +86,13 @@ async def _results(tx: Transaction) -> AsyncIterator[ContentFault]:
             reason = f"its result is not the one of entry {row['seq']} of chain {row['chain_id']}"
         else:
             continue
-        yield ContentFault(subject=f"call {row['call']}", reason=reason)
+        yield RowFault(subject=f"call {row['call']}", reason=reason)
 
 
-async def _checkpoints(tx: Transaction, vault: Vault | None) -> AsyncIterator[ContentFault]:
+async def _checkpoints(tx: Transaction, vault: Vault | None) -> AsyncIterator[RowFault]:
     key = None if vault is None else vault.checkpoint_key(tx.org)
     async for row in audit_contents.checkpoints(tx):
         try:
             check_seal(row["checkpoint"], row["mac"], row["id"], key)
         except CheckpointCorrupt as error:
-            yield ContentFault(subject=f"checkpoint of job {row['id']}", reason=error.message)
+            yield RowFault(subject=f"checkpoint of job {row['id']}", reason=error.message)

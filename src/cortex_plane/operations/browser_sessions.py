@@ -19,8 +19,10 @@ from cortex_plane.domain.browser_sessions import (
     is_session_secret,
     path_of,
 )
+from cortex_plane.domain.credential_keys import Forged
 from cortex_plane.domain.errors import Forbidden, Unauthenticated
 from cortex_plane.domain.pages import Page, Position
+from cortex_plane.operations.forgeries import refused_as, report
 from cortex_plane.operations.keys import hold_origin
 from cortex_plane.operations.secrets import new_link_token, new_session_secret
 from cortex_plane.operations.verbs import found, new_id, verb
@@ -55,8 +57,12 @@ async def link_holder(db: Database, token: str) -> str | None:
     if resolved is None:
         return None
     org_id, id = resolved
-    async with db.transaction(org_id) as tx:
-        return await browser_sessions.link_holder(tx, id)
+    try:
+        async with db.transaction(org_id) as tx:
+            return await browser_sessions.link_holder(tx, id)
+    except Forged as forged:
+        await report(db, forged)
+        return None
 
 
 async def log_in(db: Database, token: str) -> str:
@@ -66,7 +72,7 @@ async def log_in(db: Database, token: str) -> str:
         raise _link_refused()
     org_id, link_id = resolved
     secret, id = new_session_secret(), new_id()
-    async with db.transaction(org_id) as tx:
+    async with refused_as(db, _link_refused), db.transaction(org_id) as tx:
         member_id = await browser_sessions.link_member(tx, link_id)
         if member_id is None:
             raise _link_refused()
@@ -92,11 +98,12 @@ def _link_refused() -> Unauthenticated:
 
 async def authenticate(db: Database, secret: str, *, touch: bool = True) -> Actor:
     """The person behind a cookie, with the roles and the clearance of this moment. ``touch``: it is a visit."""
-    actor = (
-        await browser_sessions.authenticate(db, digest(secret), IDLE_LIFE, touch)
-        if is_session_secret(secret)
-        else None
-    )
+    actor: Actor | None = None
+    if is_session_secret(secret):
+        try:
+            actor = await browser_sessions.authenticate(db, digest(secret), IDLE_LIFE, touch)
+        except Forged as forged:
+            await report(db, forged)
     if actor is None:
         raise Unauthenticated(
             "You are not logged in, or your session has ended.",

@@ -179,7 +179,7 @@ async def _vouch(
     if guest is not None:
         await identities.remove(tx, guest.id)
     if known:
-        await identities.verify(tx, mapping_id)
+        await identities.verify(tx, mapping_id, connection.id, draft.member_id, draft.external_user)
     else:
         await identities.insert_mapping(
             tx, mapping_id, connection.id, draft.member_id, draft.external_user, Purpose.SENDER

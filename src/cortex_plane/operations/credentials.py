@@ -1,4 +1,4 @@
-"""Deciding from outside the dashboard: tokens that are sent once and kept as a digest, and links that an org signs.
+"""Deciding from outside the dashboard: tokens that are sent once and kept as a lookup, and links that an org signs.
 
 Neither is authority: both lead to a person, and ``approvals.decide`` asks what that person may do at this moment. What
 cannot be tied to a person is a log line and a figure, never an entry of an audit chain.
@@ -32,6 +32,7 @@ from cortex_plane.domain.errors import Conflict, CortexError, Unauthenticated
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.policies import Template
 from cortex_plane.operations import approvals
+from cortex_plane.operations.forgeries import refused_as
 from cortex_plane.operations.meters import meters
 from cortex_plane.operations.secrets import new_approval_token
 from cortex_plane.operations.verbs import new_id, verb
@@ -119,7 +120,8 @@ def _opened(db: Database, org_id: UUID, id: UUID, sealed: bytes) -> Secret:
 async def decide_by_token(db: Database, given: TokenDecision) -> DecisionReceipt:
     """As the person to whom the token was sent, about the version that their message showed."""
     try:
-        opened = await credentials.open_token(db, rules.digest(given.token))
+        async with refused_as(db, rules.unknown_token):
+            opened = await credentials.open_token(db, rules.digest(given.token))
         if opened is None:
             raise rules.unknown_token()
     except Unauthenticated as error:

@@ -8,6 +8,7 @@ from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.browser_sessions import WHOLE_LIFE
 from cortex_plane.domain.browser_sessions import digest as session_digest
+from cortex_plane.domain.credential_keys import Forged
 from cortex_plane.domain.enrolments import (
     CODE_LIFE,
     Enrolment,
@@ -20,6 +21,7 @@ from cortex_plane.domain.enrolments import (
 from cortex_plane.domain.errors import Conflict, Forbidden, Unauthenticated
 from cortex_plane.domain.keys import KeyKind, NewKey
 from cortex_plane.operations import people
+from cortex_plane.operations.forgeries import refused_as, report
 from cortex_plane.operations.secrets import new_enrolment_code, new_key_secret, new_session_secret
 from cortex_plane.operations.verbs import found, new_id, verb
 from cortex_plane.storage import audit, browser_sessions, enrolments, keys, members
@@ -72,15 +74,19 @@ async def shown(db: Database, code: str) -> Enrolment | None:
     if resolved is None:
         return None
     org_id, id = resolved
-    async with db.transaction(org_id) as tx:
-        return await enrolments.show(tx, id)
+    try:
+        async with db.transaction(org_id) as tx:
+            return await enrolments.show(tx, id)
+    except Forged as forged:
+        await report(db, forged)
+        return None
 
 
 async def redeem_for_session(db: Database, code: str) -> str:
     """Returns the secret of a new browser session. Unknown, used and old codes are answered alike."""
     secret, session_id = new_session_secret(), new_id()
     org_id, code_id = await _resolved(db, code)
-    async with db.transaction(org_id) as tx:
+    async with refused_as(db, _refused), db.transaction(org_id) as tx:
         person = await _redeem(tx, code_id, session_id)
         await browser_sessions.insert(tx, session_id, _id(person), session_digest(secret), WHOLE_LIFE)
         fact = Fact.of(person, "logged_in", enrolment=str(code_id), session=str(session_id))
@@ -92,7 +98,7 @@ async def redeem_for_key(db: Database, redemption: Redemption) -> NewKey:
     """The same for the command line: a key instead of a session."""
     secret, key_id = new_key_secret(), new_id()
     org_id, code_id = await _resolved(db, redemption.code)
-    async with db.transaction(org_id) as tx:
+    async with refused_as(db, _refused), db.transaction(org_id) as tx:
         person = await _redeem(tx, code_id, key_id)
         key = await keys.insert(
             tx, key_id, redemption.key_name, KeyKind.PERSON, _id(person), [], secret, None

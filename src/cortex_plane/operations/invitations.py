@@ -11,6 +11,7 @@ from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.browser_sessions import IDLE_LIFE, WHOLE_LIFE
 from cortex_plane.domain.browser_sessions import digest as session_digest
 from cortex_plane.domain.connections import Mapping
+from cortex_plane.domain.credential_keys import Forged
 from cortex_plane.domain.errors import Conflict, Forbidden, InvalidInput, TooMany, Unauthenticated
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.identities import (
@@ -31,6 +32,7 @@ from cortex_plane.domain.identities import (
 )
 from cortex_plane.domain.members import Role
 from cortex_plane.operations import outbox, people
+from cortex_plane.operations.forgeries import refused_as, report
 from cortex_plane.operations.secrets import new_session_secret
 from cortex_plane.operations.teams import resolve_teams
 from cortex_plane.operations.verbs import found, new_id, once_only, verb
@@ -250,8 +252,12 @@ async def shown(db: Database, code: str) -> Verification | None:
     if resolved is None:
         return None
     org_id, id = resolved
-    async with db.transaction(org_id) as tx:
-        return await identities.show_code(tx, id)
+    try:
+        async with db.transaction(org_id) as tx:
+            return await identities.show_code(tx, id)
+    except Forged as forged:
+        await report(db, forged)
+        return None
 
 
 async def verify(db: Database, code: str, visitor: Actor | None) -> str | None:
@@ -263,7 +269,7 @@ async def verify(db: Database, code: str, visitor: Actor | None) -> str | None:
     if resolved is None:
         raise _refused()
     org_id, id = resolved
-    async with db.transaction(org_id) as tx:
+    async with refused_as(db, _refused), db.transaction(org_id) as tx:
         before = await identities.show_code(tx, id)
         if before is None:
             raise _refused()
@@ -294,7 +300,7 @@ async def _prove(tx: Transaction, asked: Verification) -> str | None:
     guest = displaced(await identities.claims(tx, asked.connection_id, asked.address), asked.user_account_id)
     if guest is not None:
         await identities.remove(tx, guest.id)
-    await identities.verify(tx, asked.mapping_id)
+    await identities.verify(tx, asked.mapping_id, asked.connection_id, asked.user_account_id, asked.address)
     await identities.use_codes(tx, asked.mapping_id)
     await notifications.tell_there(tx, asked.mapping_id)
     told = {"mapping": str(asked.mapping_id), "address": asked.address, "link": str(asked.id)}

@@ -6,10 +6,12 @@ from uuid import UUID
 
 from cortex_plane.domain.access import Actor, ActorKind, Permission, database_owner
 from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.credential_keys import Forged
 from cortex_plane.domain.errors import Forbidden, InvalidInput, Unauthenticated
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.keys import Key, KeyDraft, KeyKind, NewKey, OwnKeyDraft, digest, is_well_formed
 from cortex_plane.domain.pages import Page, Position
+from cortex_plane.operations.forgeries import report
 from cortex_plane.operations.orgs import first as first_org
 from cortex_plane.operations.secrets import new_key_secret
 from cortex_plane.operations.verbs import found, new_id, once_only, verb
@@ -19,7 +21,11 @@ from cortex_plane.storage.database import Database, Transaction
 
 async def authenticate(db: Database, secret: str, org_slug: str | None = None) -> Actor:
     """The actor behind a key. What is not even shaped like a key is not looked up."""
-    actor = await keys.authenticate(db, digest(secret), org_slug) if is_well_formed(secret) else None
+    try:
+        actor = await keys.authenticate(db, digest(secret), org_slug) if is_well_formed(secret) else None
+    except Forged as forged:
+        await report(db, forged)
+        actor = None
     if actor is None:
         raise Unauthenticated("This key is not known.", code="key_unknown")
     return actor

@@ -23,6 +23,7 @@ from cortex_plane.domain.identities import (
     shown_code,
 )
 from cortex_plane.domain.pages import Page, Position
+from cortex_plane.operations.forgeries import refused_as
 from cortex_plane.operations.invitations import person_of, require_room
 from cortex_plane.operations.secrets import new_sender_code
 from cortex_plane.operations.verbs import found, new_id, verb
@@ -88,7 +89,7 @@ async def _give_up(tx: Transaction, actor: Actor, mapping: Mapping | None, membe
 @verb(Permission.MESSAGE_INGEST)
 async def redeem(db: Database, actor: Actor, connection_id: UUID, draft: LinkDraft) -> Mapping:
     """What a channel's program calls when somebody types a code: that sender is the code's member from now on."""
-    async with db.transaction(actor.org_id) as tx:
+    async with refused_as(db, _invalid_code), db.transaction(actor.org_id) as tx:
         connection = found(await connections.get(tx, connection_id), "connection")
         if connection.disabled_at is not None:
             raise Conflict(
@@ -109,12 +110,16 @@ async def redeem(db: Database, actor: Actor, connection_id: UUID, draft: LinkDra
             # Kept, although the answer is an error: it is what is counted.
             await identities.guessed_wrong(tx, connection_id, sender, WRONG_LIFE)
     if linked is None:
-        raise InvalidInput(
-            "This code does not work: it was used already, is older than ten minutes, or was never one.",
-            code="link_code_invalid",
-            hint="Get a new one with `cortex user link`, and type it on this channel.",
-        )
+        raise _invalid_code()
     return linked
+
+
+def _invalid_code() -> InvalidInput:
+    return InvalidInput(
+        "This code does not work: it was used already, is older than ten minutes, or was never one.",
+        code="link_code_invalid",
+        hint="Get a new one with `cortex user link`, and type it on this channel.",
+    )
 
 
 def _sender(channel_type: str, given: str) -> str:
@@ -142,7 +147,7 @@ async def _link(
         await require_room(tx, member_id)
         await identities.insert_mapping(tx, mapping_id, connection_id, member_id, sender, Purpose.SENDER)
     else:
-        await identities.verify(tx, mapping_id)
+        await identities.verify(tx, mapping_id, connection_id, member_id, sender)
         await identities.use_codes(tx, mapping_id)
     await notifications.tell_there(tx, mapping_id)
     await audit.append_to_org(

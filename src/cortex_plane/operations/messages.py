@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.errors import Conflict, Forbidden
 from cortex_plane.domain.fields import split_ref
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.messages import Delivery, InboundMessage, Message, MessageDraft
 from cortex_plane.domain.sessions import title_from
+from cortex_plane.operations.forgeries import refused_as
 from cortex_plane.operations.verbs import found, new_id, verb
 from cortex_plane.storage import messages, sessions
 from cortex_plane.storage.database import Database
+
+TRIES = 3
+REMEMBERED = 50_000
+Sender = tuple[UUID, UUID, str]
+"""An org, a connection and a name there."""
+
+_checked: OrderedDict[Sender, messages.Checked] = OrderedDict()
+"""Mappings whose MAC this process has found true."""
 
 
 @verb(Permission.MESSAGE_INGEST)
@@ -30,23 +41,59 @@ async def ingest(
         Fact.of(actor, "job_created", job=str(job)),
         Fact.of(actor, "session_activated", **where),
     )
-    delivery = await messages.ingest_message(
-        db,
-        actor.org_id,
-        connection_id=connection_id,
-        agent=split_ref(inbound.agent),
-        external_user=inbound.external_user_id,
-        display_name=inbound.display_name or inbound.external_user_id,
-        metadata=inbound.metadata,
-        text=inbound.text,
-        title=title_from(inbound.text),
-        ids=(account, mapping, session, job),
-        bodies=tuple(fact.body for fact in facts),
-        caller=actor.key_id,
-        once=once,
-    )
+    sender = (actor.org_id, connection_id, inbound.external_user_id)
+    for _ in range(TRIES):
+        try:
+            delivery = await messages.ingest_message(
+                db,
+                actor.org_id,
+                connection_id=connection_id,
+                agent=split_ref(inbound.agent),
+                external_user=inbound.external_user_id,
+                display_name=inbound.display_name or inbound.external_user_id,
+                metadata=inbound.metadata,
+                text=inbound.text,
+                title=title_from(inbound.text),
+                ids=(account, mapping, session, job),
+                bodies=tuple(fact.body for fact in facts),
+                checked=_checked.get(sender),
+                caller=actor.key_id,
+                once=once,
+            )
+            break
+        except Conflict as error:
+            if error.code != "mapping_unchecked":
+                raise
+            await _check(db, sender)
+    else:
+        raise Conflict("Whose this sender is changes all the time.", code="retry", hint="Send it again.")
+    if "account" in delivery.created:
+        _remember(sender, (mapping, account))
     db.hints.work()
     return delivery
+
+
+async def _check(db: Database, sender: Sender) -> None:
+    """Once in a process for each sender: afterwards the message itself says whether the mapping is still this one."""
+    async with refused_as(db, _sender_unknown):
+        checked = await messages.check_mapping(db, *sender)
+    if checked is not None:
+        _remember(sender, checked)
+
+
+def _remember(sender: Sender, checked: messages.Checked) -> None:
+    _checked[sender] = checked
+    _checked.move_to_end(sender)
+    if len(_checked) > REMEMBERED:
+        _checked.popitem(last=False)
+
+
+def _sender_unknown() -> Forbidden:
+    return Forbidden(
+        "It is not known whose this sender is: what is kept about them was not written by the plane.",
+        code="sender_unknown",
+        hint="An admin takes the channel from the member (`cortex member unlink`), and they link it anew.",
+    )
 
 
 @verb(Permission.SESSION_WRITE)

@@ -19,6 +19,7 @@ from cortex_plane.domain.access import Actor
 from cortex_plane.domain.approvals import Approval, ApprovalStatus, Delegation, Vote
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.calls import advised
+from cortex_plane.domain.credential_keys import Kind
 from cortex_plane.domain.deliveries import NotificationKind
 from cortex_plane.domain.delivering import SCHEDULE, Said
 from cortex_plane.domain.errors import NotFound
@@ -36,6 +37,7 @@ from cortex_plane.domain.notifications import (
 from cortex_plane.domain.redactions import redact
 from cortex_plane.domain.values import parse
 from cortex_plane.operations import cards, identity_codes
+from cortex_plane.operations.forgeries import refused_as
 from cortex_plane.operations.ports import Channel
 from cortex_plane.operations.verbs import found, new_id
 from cortex_plane.storage import approvals, audit, calls, connections, notifications
@@ -109,7 +111,7 @@ async def prepare(
     db: Database, channels: Mapping[str, Channel], public_url: str, lane: Lane, id: UUID
 ) -> Prepared | None:
     """None where it is not for now, nor what is behind it: somebody else has taken it over, or its connection is disabled. Raises ``Undeliverable`` where it cannot reach its person any more."""
-    async with db.transaction(lane.org_id) as tx:
+    async with refused_as(db, _not_theirs), db.transaction(lane.org_id) as tx:
         row = await notifications.open_one(tx, id, lane.claim)
         if row is None:
             return None
@@ -119,6 +121,7 @@ async def prepare(
             # Whoever was never asked is not told how it ended.
             return _prepared(id, row, None, row["said"])
         _require_reachable(row, channels[row["channel_type"]])
+        _require_true(tx, row)
         if row["disabled"]:
             await notifications.postpone(tx, lane, row["connection_id"], _turned_off(row))
             return None
@@ -191,9 +194,24 @@ def _require_reachable(row: Row, channel: Channel) -> None:
     elif row["suppressed_reason"] is not None:
         problem = f"Nothing is sent to this address any more: {row['suppressed_reason']}"
     elif row["kind"] == NotificationKind.APPROVAL and not row["verified"]:
-        problem = "The address does not belong to this person any more."
+        raise _not_theirs()
     if problem is not None:
         raise Undeliverable(problem)
+
+
+def _not_theirs() -> Undeliverable:
+    return Undeliverable("The address does not belong to this person any more.")
+
+
+def _require_true(tx: Transaction, row: Row) -> None:
+    """A message carries what decides in somebody's name: it goes only where the plane itself wrote that they are there."""
+    if row["mapping_id"] is None or row["removed"]:
+        return
+    written = {
+        "org_id": tx.org, "id": row["mapping_id"], "connection_id": row["connection_id"],
+        "channel_user_id": row["address"], "user_account_id": row["member_id"], "verified": row["verified"],
+    }  # fmt: skip
+    tx.credential_key.require(Kind.MAPPING, written, row["mapping_mac"])
 
 
 def _turned_off(row: Row) -> str:

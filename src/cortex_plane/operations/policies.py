@@ -39,6 +39,7 @@ from cortex_plane.operations.policy_book import book
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import agents, audit, idempotency, policies, teams, tools
 from cortex_plane.storage.database import Database, Row, Transaction
+from cortex_plane.storage.policies import InForce
 
 
 @verb(Permission.POLICY_WRITE)
@@ -53,11 +54,11 @@ async def apply(db: Database, actor: Actor, file: PolicyFile, once: Once | None 
             if earlier is not None:
                 return parse(Applied, earlier)
         now = found(await policies.lock_version(tx), "org")
-        if file.expected_version is not None and file.expected_version != now:
+        if file.expected_version is not None and file.expected_version != now.version:
             raise Stale(
-                f"Version {now} holds by now; you expected {file.expected_version}.",
+                f"Version {now.version} holds by now; you expected {file.expected_version}.",
                 hint="Look at what changed with `cortex policy show`, then apply your file again.",
-                current_version=now,
+                current_version=now.version,
             )
         applied = await _apply(tx, actor, file, draft, digest, now)
         if once is not None and not file.dry_run:
@@ -66,13 +67,14 @@ async def apply(db: Database, actor: Actor, file: PolicyFile, once: Once | None 
 
 
 async def _apply(
-    tx: Transaction, actor: Actor, file: PolicyFile, draft: Draft, digest: str, now: int
+    tx: Transaction, actor: Actor, file: PolicyFile, draft: Draft, digest: str, now: InForce
 ) -> Applied:
-    before = await policies.rows(tx, now) if now else []
+    before = await policies.rows(tx, now.version) if now.version else []
     rows, warnings = await examined(tx, draft)
     diff = await asyncio.to_thread(difference, before, rows)
-    changed = bool(diff.added or diff.removed or diff.changed)
-    version = now + 1 if changed else now
+    # What somebody put in force by hand counts for nothing: applying a file is how it is repaired.
+    changed = bool(diff.added or diff.removed or diff.changed) or not now.true
+    version = now.newest + 1 if changed else now.version
     if changed and not file.dry_run:
         await policies.insert(tx, version, rows, file.text, digest, file.note, actor.name, actor.identity)
         await audit.append_to_org(

@@ -8,13 +8,17 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.domain.errors import InvalidInput, NotFound
+from cortex_plane.domain.credential_keys import Forged, Kind
+from cortex_plane.domain.errors import Conflict, InvalidInput, NotFound
 from cortex_plane.domain.policies import PolicyRow, PolicySet
 from cortex_plane.domain.policy_engine import CompiledPolicies
 from cortex_plane.domain.policy_files import policy_set
 from cortex_plane.domain.values import parse
+from cortex_plane.operations.forgeries import report
 from cortex_plane.storage import policies, tool_confirmations
 from cortex_plane.storage.database import Database, Transaction
+
+POLICY_CORRUPT = "policy_corrupt"
 
 Key = tuple[UUID, str]
 
@@ -27,17 +31,23 @@ class PolicyBook:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._known: OrderedDict[Key, CompiledPolicies] = OrderedDict()
+        self._in_force: dict[UUID, str] = {}
+        """The version of each org that was found in force last. Any other is looked at again before it counts."""
         self._loading: dict[Key, asyncio.Task[CompiledPolicies]] = {}
 
     def known(self, org_id: UUID, version: str) -> CompiledPolicies | None:
-        """What is here already."""
+        """What is here already, and in force."""
+        if self._in_force.get(org_id) != version:
+            return None
         found = self._known.get((org_id, version))
         if found is not None:
             self._known.move_to_end((org_id, version))
         return found
 
     async def at(self, db: Database, org_id: UUID, version: str) -> CompiledPolicies:
-        """The rows of one version, as `policies_version` names it. Several who ask at once load them once."""
+        """The rows of one version, as `policies_version` names it. Several who ask at once load them once.
+
+        Raises ``Conflict`` (`policy_corrupt`) where they are not those that were applied, or others are in force."""
         found = self.known(org_id, version)
         if found is not None:
             return found
@@ -55,9 +65,21 @@ class PolicyBook:
         return version, await self.at(db, org_id, version)
 
     async def _load(self, db: Database, key: Key) -> CompiledPolicies:
-        async with db.transaction(key[0], snapshot=True) as tx:
-            found = await load(tx, key[1])
-        return await compiled(found)
+        org_id, version = key
+        try:
+            async with db.transaction(org_id, snapshot=True) as tx:
+                in_force = await require_in_force(tx, version)
+                kept = self._known.get(key)
+                found = await load(tx, version) if kept is None else None
+        except Forged as forged:
+            await report(db, forged)
+            raise policy_corrupt(forged) from None
+        made = kept if found is None else await compiled(found)
+        if made is None:
+            raise AssertionError("it is kept, or was loaded")
+        if in_force:
+            self._in_force[org_id] = made.version
+        return made
 
     def _loaded(self, key: Key, done: asyncio.Task[CompiledPolicies]) -> None:
         if self._loading.get(key) is done:
@@ -70,21 +92,44 @@ class PolicyBook:
 
     def _keep(self, key: Key, made: CompiledPolicies) -> None:
         if key in self._known:
+            self._known.move_to_end(key)
             return
         self._known[key] = made
         self._bytes += made.weight
         while len(self._known) > 1 and (
             len(self._known) > self._max_entries or self._bytes > self._max_bytes
         ):
-            _, dropped = self._known.popitem(last=False)
+            old, dropped = self._known.popitem(last=False)
             self._bytes -= dropped.weight
+            if self._in_force.get(old[0]) == old[1]:
+                del self._in_force[old[0]]
+
+
+async def require_in_force(tx: Transaction, version: str) -> bool:
+    """Whether this version is in force now, and not only a moment ago. Raises ``Forged`` where the plane put neither in force."""
+    org_version = int(version.partition(".")[0])
+    now = await policies.in_force(tx)
+    if now is None:
+        raise NotFound("There is no such org.", code="org_not_found")
+    if org_version > now:
+        raise Forged(Kind.POLICY_IN_FORCE, tx.org, str(org_version))
+    return org_version == now
+
+
+def policy_corrupt(forged: Forged) -> Conflict:
+    return Conflict(
+        f"The policies of the org were not put in force by the plane: the MAC of version {forged.id} is false.",
+        code=POLICY_CORRUPT,
+        hint="Nothing is allowed meanwhile. Look at `cortex audit verify`, then apply your policies again: `cortex policy apply`.",
+    )
 
 
 async def load(tx: Transaction, version: str) -> PolicySet:
-    """The org's rows of this version, with the platform's and the stewards' confirmations of now."""
+    """The org's rows of this version, with the platform's and the stewards' confirmations of now. Raises ``Forged`` where they
+    are not those that were applied."""
     org_version = int(version.partition(".")[0])
     platform_version = (await _version(tx)).partition(".")[2]
-    rows = await policies.rows(tx, org_version) if org_version else []
+    rows = await policies.true_rows(tx, org_version) if org_version else []
     confirmed = await tool_confirmations.holding(tx)
     return policy_set(f"{org_version}.{platform_version}", rows, await policies.platform_rows(tx), confirmed)
 

@@ -116,6 +116,10 @@ class Meters(Protocol):
         """A decision came from outside: `ok`, `hmac_invalid`, `duplicate`, `conflict` or `expired_link`."""
         ...
 
+    def forged(self, kind: str) -> None:
+        """A row with a false MAC was refused."""
+        ...
+
     def delivered(self, channel: str, result: str) -> None:
         """A message was sent (`ok`), will be tried again (`retry`), or was given up (`dead`)."""
         ...

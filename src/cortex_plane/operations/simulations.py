@@ -7,13 +7,14 @@ from contextlib import aclosing
 from datetime import datetime, timedelta
 
 from cortex_plane.domain.access import Actor, Permission
+from cortex_plane.domain.credential_keys import Forged
 from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.policy_engine import CompiledPolicies
 from cortex_plane.domain.policy_files import PlacedRow, policy_set
 from cortex_plane.domain.simulations import DEFAULT_SECONDS, Replay, Simulation, SimulationRequest
 from cortex_plane.manifests.policies import read
 from cortex_plane.operations.policies import examined
-from cortex_plane.operations.policy_book import book, compiled, load
+from cortex_plane.operations.policy_book import book, compiled, load, policy_corrupt, require_in_force
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import policies, simulations
 from cortex_plane.storage.database import Database, Transaction
@@ -59,7 +60,14 @@ async def _span(tx: Transaction, asked: SimulationRequest) -> tuple[datetime, da
 
 async def _current(tx: Transaction) -> CompiledPolicies:
     version = found(await policies.version(tx), "org")
-    return book.known(tx.org, version) or await compiled(await load(tx, version))
+    known = book.known(tx.org, version)
+    if known is not None:
+        return known
+    try:
+        await require_in_force(tx, version)
+        return await compiled(await load(tx, version))
+    except Forged as forged:
+        raise policy_corrupt(forged) from None
 
 
 async def _proposed(tx: Transaction, version: str, rows: list[PlacedRow]) -> CompiledPolicies:

@@ -48,7 +48,14 @@ from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import approvals, audit, jobs, journal, sessions, steps
 from cortex_plane.storage.database import Database, Row, Transaction
 
-LIFTED = (Hold.OPERATOR, Hold.OWNER, Hold.CODE_CHANGED, Hold.PROMPT_CHANGED, Hold.GATES_UNREADABLE)
+LIFTED = (
+    Hold.OPERATOR,
+    Hold.OWNER,
+    Hold.CODE_CHANGED,
+    Hold.PROMPT_CHANGED,
+    Hold.GATES_UNREADABLE,
+    Hold.POLICIES_UNREADABLE,
+)
 """What a resume lifts. A session's hold ends with the session's, an uncertain effect with its answer."""
 
 

@@ -53,6 +53,7 @@ from cortex_plane.domain.webhooks import (
 from cortex_plane.operations import approvals as deciding
 from cortex_plane.operations import people
 from cortex_plane.operations.connections import require_webhook
+from cortex_plane.operations.forgeries import refused_as
 from cortex_plane.operations.meters import meters
 from cortex_plane.operations.verbs import new_id, verb
 from cortex_plane.storage import approvals, audit, connections, webhooks
@@ -191,7 +192,7 @@ async def _done(db: Database, received: _Received) -> tuple[EventAnswer, Actor |
     if event.type is EventType.PING:
         return EventAnswer(type=EventType.PING, result=RecordResult.OK), None
     wanted = _checked(DecisionEvent, event.data)
-    async with db.transaction(received.org_id) as tx:
+    async with refused_as(db, _sender_unknown), db.transaction(received.org_id) as tx:
         person = await _person(tx, received.connection.id, wanted.external_user)
         if wanted.decision is Choice.APPROVED:
             await _require_no_login(tx, person, wanted.approval_id)
@@ -214,12 +215,16 @@ async def _person(tx: Transaction, connection_id: UUID, name: str) -> Actor:
     mapping = await connections.verified_mapping(tx, connection_id, name)
     person = await people.acting(tx, mapping.user_account_id, mapping.id) if mapping else None
     if person is None:
-        raise Forbidden(
-            "On this connection this name belongs to no active member.",
-            code="sender_unknown",
-            hint="An admin can say whose it is: `cortex connection map`. Then send a new event.",
-        )
+        raise _sender_unknown()
     return person
+
+
+def _sender_unknown() -> Forbidden:
+    return Forbidden(
+        "On this connection this name belongs to no active member.",
+        code="sender_unknown",
+        hint="An admin can say whose it is: `cortex connection map`. Then send a new event.",
+    )
 
 
 async def _require_no_login(tx: Transaction, person: Actor, approval_id: UUID) -> None:

@@ -18,15 +18,17 @@ from cortex_plane.domain.checkpoint_recovery import CheckpointCorrupt, open_seal
 from cortex_plane.domain.checkpoints import CheckpointStatus
 from cortex_plane.domain.conversations import as_sent, opening, rebuilt, requests_of
 from cortex_plane.domain.effects import REPEATS_OF_A_GRANT, CallStatus, ToolCall
+from cortex_plane.domain.errors import Conflict
 from cortex_plane.domain.gates import PLANE_TOOLS
 from cortex_plane.domain.jobs import Hold, JobKind, JobStatus
 from cortex_plane.domain.models import Turn, UserTurn
 from cortex_plane.domain.policies import CallFacts
+from cortex_plane.domain.policy_engine import CompiledPolicies
 from cortex_plane.domain.receipts import Stamp
 from cortex_plane.domain.windows import Thread
 from cortex_plane.operations import attempts, standing_approvals
 from cortex_plane.operations.authorize import Authorization, Leaning, authorize, leaning_on
-from cortex_plane.operations.policy_book import book, request_rows
+from cortex_plane.operations.policy_book import POLICY_CORRUPT, book, request_rows
 from cortex_plane.runtime import receipts, telling
 from cortex_plane.runtime.calls import Call, CallKind, Toolbox, authorized, leans, planned, restored
 from cortex_plane.runtime.gate_tools import with_gate_tools
@@ -91,13 +93,27 @@ class Opening(Governed):
         """What gates and policies say; people's standing approvals are not asked. ``new``: gates ask what they have to ask."""
         # By call: several branches of a job may judge theirs by different policies, and hear of newer ones meanwhile.
         call.policies = self.policies_version = self.policies_heard
-        policies = await book.at(self.host.db, self.given.org_id, call.policies)
+        policies = await self.policies_at(call.policies)
         as_confirmed(call, policies, self.given.app, self.toolbox)
         call.ruling = self.ruled(call, new=new)
         return authorize(
             policies, self._facts(call), self._request_rows, turned_down=self.was_turned_down(call),
             ruling=call.ruling,
         )  # fmt: skip
+
+    async def policies_at(self, version: str) -> CompiledPolicies:
+        """Where somebody changed them by hand nothing is allowed: the job is held, and says why."""
+        try:
+            return await book.at(self.host.db, self.given.org_id, version)
+        except Conflict as error:
+            if error.code != POLICY_CORRUPT:
+                raise
+            await self._unreadable_policies(error)
+
+    async def _unreadable_policies(self, error: Conflict) -> NoReturn:
+        why = f"{error.message} {error.hint} Then `cortex job resume` it."
+        log.error("policies unreadable", job_id=str(self.given.job_id), reason=why)
+        await self.hold(Hold.POLICIES_UNREADABLE, {"why": why}, Write(error=why))
 
     def was_turned_down(self, call: Call) -> bool:
         return (call.name, call.input_hash) in self.turned_down
@@ -181,6 +197,8 @@ class Opening(Governed):
                 self.at.status = CheckpointStatus.IN_PROGRESS
         past = await self._recall()
         await self.govern(past.said)
+        # Before a model is asked for anything: what it answers is lost where the job is held.
+        await self.policies_at(self.policies_version)
         if self.gates is not None:
             self.toolbox = with_gate_tools(self.toolbox)
         await self._check_prompt()

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from cortex_plane.domain.atlas_versions import AtlasSummary, NumberedVersion
 from cortex_plane.domain.atlases import Atlas
+from cortex_plane.domain.credential_keys import Forged, Kind
 from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Database, Transaction
 from cortex_plane.storage.queries import Queries
@@ -36,6 +37,24 @@ async def insert(
         len(atlas.gates), source, manifest, list(warnings), atlas.steward.access, list(atlas.steward.api_keys),
         published_by, published_by_id,
     )  # fmt: skip
+
+
+async def sign(tx: Transaction, version: NumberedVersion) -> None:
+    """Its MAC, as it stands: published, or retired."""
+    written = {
+        "org_id": tx.org, "atlas_id": version.atlas_id, "version": version.version, "number": version.number,
+        "digest": version.digest, "access": version.access, "api_keys": version.api_keys,
+        "retired": version.retired_at is not None,
+    }  # fmt: skip
+    mac = tx.credential_key.mac(Kind.ATLAS_VERSION, written)
+    await tx.rows(queries.sign, version.atlas_id, version.version, mac)
+
+
+async def require_true(tx: Transaction, atlas_id: str, version: str) -> None:
+    """Raises ``Forged`` where this version was not published by the plane, or a newer one not retired by it."""
+    for row in await tx.rows(queries.held_to, atlas_id, version):
+        if not tx.credential_key.is_true(Kind.ATLAS_VERSION, row, row["mac"]):
+            raise Forged(Kind.ATLAS_VERSION, tx.org, f"{atlas_id} {row['version']}")
 
 
 async def get(tx: Transaction, atlas_id: str) -> AtlasSummary | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from cortex_plane.domain.audit import ContentFault
+from cortex_plane.domain.audit import RowFault
 from cortex_plane.domain.policy_files import PlacedRow
 from cortex_plane.storage.database import Row, Transaction
 from cortex_plane.storage.policies import placed
@@ -13,12 +13,12 @@ from cortex_plane.storage.queries import Queries
 queries = Queries("audit_contents")
 
 
-async def contradictions(tx: Transaction, limit: int) -> list[ContentFault]:
+async def contradictions(tx: Transaction, limit: int) -> list[RowFault]:
     """What contradicts the trail and can be seen in SQL: at most ``limit`` of each kind."""
     compared = (
         queries.policies, queries.atlases, queries.decisions, queries.votes, queries.messages, queries.replies,
     )  # fmt: skip
-    return [ContentFault(**row) for query in compared for row in await tx.rows(query, limit)]
+    return [RowFault(**row) for query in compared for row in await tx.rows(query, limit)]
 
 
 async def policy_digests(tx: Transaction) -> dict[str, str]:

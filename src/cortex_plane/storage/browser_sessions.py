@@ -1,4 +1,4 @@
-"""Login links and browser sessions in SQL. Of a secret only its digest is written."""
+"""Login links and browser sessions in SQL. Of a secret only its lookup is written."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from uuid import UUID
 
 from cortex_plane.domain.access import Actor, ActorKind
 from cortex_plane.domain.browser_sessions import BrowserSession
+from cortex_plane.domain.credential_keys import Kind
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.pages import Page, Position
+from cortex_plane.storage.credential_keys import ends_after
 from cortex_plane.storage.database import Database, Row, Transaction
 from cortex_plane.storage.queries import Queries
 from cortex_plane.storage.rows import after, page
@@ -20,16 +22,19 @@ queries = Queries("browser_sessions")
 
 async def resolve_link(db: Database, secret_hash: bytes) -> tuple[UUID, UUID] | None:
     """The org and the id of a link."""
-    rows = await db.call("resolve_login_link", None, secret_hash)
+    rows = await db.call("resolve_login_link", None, db.credential_key.lookup(secret_hash))
     return (rows[0]["org_id"], rows[0]["id"]) if rows else None
 
 
 async def authenticate(db: Database, secret_hash: bytes, idle: timedelta, touch: bool) -> Actor | None:
-    rows = await db.call("authenticate_browser", None, secret_hash, idle, touch)
+    """Raises ``Forged`` where the row of the session is not the plane's."""
+    key = db.credential_key
+    rows = await db.call("authenticate_browser", None, key.lookup(secret_hash), idle, touch)
     if not rows:
         return None
     (row,) = rows
-    return person(row["org_id"], row["session_id"], row["user_account_id"], row["name"], row)
+    key.require(Kind.BROWSER_SESSION, row, row["mac"])
+    return person(row["org_id"], row["id"], row["user_account_id"], row["name"], row)
 
 
 def person(org_id: UUID, session_id: UUID, account: UUID, name: str, row: Row) -> Actor:
@@ -53,19 +58,40 @@ async def insert_link(
     issued_by: str,
     key_id: UUID | None,
 ) -> datetime:
-    expires_at: datetime = await tx.value(
-        queries.insert_link, tx.org, id, member_id, secret_hash, life, issued_by, key_id
-    )
+    expires_at = await ends_after(tx, life)
+    lookup = tx.credential_key.lookup(secret_hash)
+    mac = _mac(tx, Kind.LOGIN_LINK, id, member_id, key_id, expires_at, lookup)
+    await tx.rows(queries.insert_link, tx.org, id, member_id, lookup, expires_at, issued_by, key_id, mac)
     return expires_at
 
 
+def _mac(
+    tx: Transaction, kind: Kind, id: UUID, member_id: UUID, key_id: UUID | None, expires_at: datetime, lookup: bytes
+) -> bytes:  # fmt: skip
+    written = {
+        "org_id": tx.org, "id": id, "user_account_id": member_id, "key_id": key_id, "expires_at": expires_at,
+        "secret_hash": lookup,
+    }  # fmt: skip
+    return tx.credential_key.mac(kind, written)
+
+
 async def link_member(tx: Transaction, id: UUID) -> UUID | None:
-    member_id: UUID | None = await tx.value(queries.link_member, id)
+    """Raises ``Forged`` where the row of the link is not the plane's."""
+    row = await tx.row(queries.link_member, id)
+    if row is None:
+        return None
+    tx.credential_key.require(Kind.LOGIN_LINK, row, row["mac"])
+    member_id: UUID = row["user_account_id"]
     return member_id
 
 
 async def link_holder(tx: Transaction, id: UUID) -> str | None:
-    name: str | None = await tx.value(queries.link_holder, id)
+    """As ``link_member``, by name, while the link works."""
+    row = await tx.row(queries.link_holder, id)
+    if row is None:
+        return None
+    tx.credential_key.require(Kind.LOGIN_LINK, row, row["mac"])
+    name: str = row["display_name"]
     return name
 
 
@@ -96,7 +122,10 @@ async def insert(
     key_id: UUID | None = None,
 ) -> None:
     """``key_id``: the key that it came from, and with which it ends."""
-    await tx.rows(queries.insert, tx.org, id, member_id, secret_hash, life, key_id)
+    expires_at = await ends_after(tx, life)
+    lookup = tx.credential_key.lookup(secret_hash)
+    mac = _mac(tx, Kind.BROWSER_SESSION, id, member_id, key_id, expires_at, lookup)
+    await tx.rows(queries.insert, tx.org, id, member_id, lookup, expires_at, key_id, mac)
 
 
 async def list_page(

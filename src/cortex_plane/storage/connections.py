@@ -11,6 +11,7 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.domain.connections import Connection, Mapping
+from cortex_plane.domain.credential_keys import Kind
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Database, Row, Transaction
@@ -108,8 +109,11 @@ async def mappings(
 
 
 async def verified_mapping(tx: Transaction, connection_id: UUID, channel_user_id: str) -> Mapping | None:
-    """Whose this name is on this connection."""
-    return one(Mapping, await tx.row(queries.verified_mapping, connection_id, channel_user_id))
+    """Whose this name is on this connection. Raises ``Forged`` where the row that says so is not the plane's."""
+    row = await tx.row(queries.verified_mapping, connection_id, channel_user_id)
+    if row is not None:
+        tx.credential_key.require(Kind.MAPPING, row, row["mac"])
+    return one(Mapping, row)
 
 
 async def find_failing(

@@ -1,4 +1,4 @@
-"""Tokens and signing secrets in SQL. Of a token only its digest is written; a secret is sealed before it comes here."""
+"""Tokens and signing secrets in SQL. Of a token only its lookup is written; a secret is sealed before it comes here."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor
+from cortex_plane.domain.credential_keys import Kind
 from cortex_plane.domain.credentials import Token
 from cortex_plane.domain.values import parse
 from cortex_plane.storage import browser_sessions
@@ -19,11 +20,17 @@ CALLBACK = "callback"
 
 
 async def open_token(db: Database, token_hash: bytes) -> tuple[Token, Actor | None] | None:
-    """What a token decides, and who it was sent to; None where there is no such person any more."""
-    rows = await db.call("open_approval_token", None, token_hash)
+    """What a token decides, and who it was sent to; None where there is no such person any more. Raises ``Forged`` where its
+    row is not the plane's."""
+    key = db.credential_key
+    lookup = key.lookup(token_hash)
+    rows = await db.call("open_approval_token", None, lookup)
     if not rows:
         return None
     (row,) = rows
+    key.require(
+        Kind.APPROVAL_TOKEN, {**row, "user_account_id": row["member_id"], "token_hash": lookup}, row["mac"]
+    )
     return parse(Token, row), _person(row, row["id"])
 
 
@@ -48,18 +55,15 @@ async def insert_token(
     tx: Transaction, id: UUID, *, approval_id: UUID, member_id: UUID, notification_id: UUID | None,
     token_hash: bytes, version: int, input_hash: str, expires_at: datetime,
 ) -> None:  # fmt: skip
+    lookup = tx.credential_key.lookup(token_hash)
+    written = {
+        "org_id": tx.org, "id": id, "user_account_id": member_id, "approval_id": approval_id, "version": version,
+        "input_hash": input_hash, "expires_at": expires_at, "token_hash": lookup,
+    }  # fmt: skip
     await tx.rows(
-        queries.insert_token,
-        tx.org,
-        id,
-        approval_id,
-        member_id,
-        notification_id,
-        token_hash,
-        version,
-        input_hash,
-        expires_at,
-    )
+        queries.insert_token, tx.org, id, approval_id, member_id, notification_id, lookup, version, input_hash,
+        expires_at, tx.credential_key.mac(Kind.APPROVAL_TOKEN, written),
+    )  # fmt: skip
 
 
 async def forget_tokens(tx: Transaction, keep: timedelta) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
@@ -10,6 +11,7 @@ from uuid import UUID
 import asyncpg
 import orjson
 
+from cortex_plane.domain.credential_keys import KEY_BYTES, CredentialKey
 from cortex_plane.domain.errors import SetupError
 from cortex_plane.storage import crash_points
 from cortex_plane.storage.faults import border
@@ -21,6 +23,9 @@ Row = Mapping[str, Any]
 
 NOBODY: Final = UUID(int=0)
 """The org of verbs that run before an org is known: no row belongs to it."""
+
+CREDENTIAL_KEY = "credential-key"
+"""What the key that recognises credentials is sealed for."""
 
 ACQUIRE_SECONDS = 5
 """How long a request waits for a free connection before the plane says that it is busy."""
@@ -47,11 +52,16 @@ def verb(name: str, arity: int) -> str:
 class Transaction:
     """An open transaction of one org. Row-level security sees to it that it reaches nothing else."""
 
-    def __init__(self, connection: Any, org: UUID) -> None:
+    def __init__(self, connection: Any, org: UUID, credential_key: CredentialKey | None = None) -> None:
         self._connection = connection
         self.org = org
+        self._credential_key = credential_key
         self.told = False
         """Events were appended: readers get a hint after the commit."""
+
+    @property
+    def credential_key(self) -> CredentialKey:
+        return _at_hand(self._credential_key)
 
     async def rows(self, query: str, *args: Any) -> Sequence[Row]:
         rows: Sequence[Row] = await self._run(self._connection.fetch, query, args)
@@ -104,10 +114,13 @@ class Transaction:
 class Database:
     """A pool of connections. It is the only thing that other layers need to hold."""
 
-    def __init__(self, pool: Any, vault: Vault | None = None) -> None:
+    def __init__(
+        self, pool: Any, vault: Vault | None = None, credential_key: CredentialKey | None = None
+    ) -> None:
         self._pool = pool
         self._in_use = 0
         self._vault = vault
+        self._credential_key = credential_key
         self.hints = Hints(pool)
 
     @property
@@ -121,6 +134,15 @@ class Database:
             raise SetupError("This program was started without the master key.", code="no_master_key")
         return self._vault
 
+    @property
+    def credential_key(self) -> CredentialKey:
+        """What recognises credentials, and proves that a row was written by the plane."""
+        return _at_hand(self._credential_key)
+
+    @property
+    def credential_key_at_hand(self) -> CredentialKey | None:
+        return self._credential_key
+
     @classmethod
     async def open(
         cls,
@@ -130,8 +152,11 @@ class Database:
         max_size: int = 20,
         prepared_statements: bool = True,
         vault: Vault | None = None,
+        reads_only: bool = False,
     ) -> Database:
-        """Connect and refuse a login that could see past row-level security."""
+        """Connect and refuse a login that could see past row-level security.
+
+        With a vault it opens the credential key too, and makes it where there is none, unless the program ``reads_only``."""
         with border():
             pool = await asyncpg.create_pool(
                 url,
@@ -145,6 +170,8 @@ class Database:
         database = cls(pool, vault)
         try:
             await database._refuse_powerful_login()
+            if vault is not None:
+                await database._open_credential_key(vault, make=not reads_only)
         except BaseException:
             await pool.close()
             raise
@@ -164,7 +191,7 @@ class Database:
                 # One round trip: an org is a UUID, so its text needs no quoting.
                 mode = "isolation level repeatable read, read only" if snapshot else ""
                 await connection.execute(f"begin {mode}; set local app.org_id = '{UUID(str(org))}'")
-            opened = Transaction(connection, org)
+            opened = Transaction(connection, org, self._credential_key)
             yield opened
             if crash_points.armed:
                 crash_points.reached("commit:before")
@@ -227,6 +254,22 @@ class Database:
                         hint="Run `cortex db migrate` with the same release as this program.",
                     ) from error
 
+    async def _open_credential_key(self, vault: Vault, *, make: bool) -> None:
+        """Nothing is opened where the schema is older, or the key was sealed with another master key: whoever needs it is told."""
+        read, insert = (
+            (SQL / f"{name}.sql").read_text() for name in ("credential_key", "make_credential_key")
+        )
+        with contextlib.suppress(asyncpg.UndefinedTableError, SetupError), border():
+            async with self._pool.acquire() as connection:
+                sealed = await connection.fetchval(read)
+                if sealed is None and make:
+                    made = vault.seal(NOBODY, CREDENTIAL_KEY, secrets.token_bytes(KEY_BYTES))
+                    # Of two that make one at the same moment the first one's counts.
+                    await connection.execute(insert, made)
+                    sealed = await connection.fetchval(read)
+            if sealed is not None:
+                self._credential_key = CredentialKey(vault.open(NOBODY, CREDENTIAL_KEY, sealed))
+
     async def _refuse_powerful_login(self) -> None:
         async with self.transaction(NOBODY) as tx:
             (login,) = await tx.rows((SQL / "login.sql").read_text())
@@ -250,6 +293,16 @@ class Database:
                 code="powerful_login",
                 hint="Create a plain login with `cortex db provision` and put its URL into DATABASE_URL.",
             )
+
+
+def _at_hand(key: CredentialKey | None) -> CredentialKey:
+    if key is None:
+        raise SetupError(
+            "This program cannot open the key that recognises credentials.",
+            code="no_credential_key",
+            hint="Start every process of the plane with the same CORTEX_MASTER_KEY.",
+        )
+    return key
 
 
 async def _speak_json(connection: Any) -> None:

@@ -1,4 +1,4 @@
-"""Enrolment codes in SQL. Of a code only its digest is written."""
+"""Enrolment codes in SQL. Of a code only its lookup is written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor
+from cortex_plane.domain.credential_keys import Kind
 from cortex_plane.domain.enrolments import Enrolment
+from cortex_plane.storage.credential_keys import ends_after
 from cortex_plane.storage.database import Database, Transaction
 from cortex_plane.storage.queries import Queries
 from cortex_plane.storage.rows import one
@@ -17,16 +19,22 @@ queries = Queries("enrolments")
 
 async def resolve(db: Database, code_hash: bytes) -> tuple[UUID, UUID] | None:
     """The org and the id of a code."""
-    rows = await db.call("resolve_enrolment_code", None, code_hash)
+    rows = await db.call("resolve_enrolment_code", None, db.credential_key.lookup(code_hash))
     return (rows[0]["org_id"], rows[0]["id"]) if rows else None
 
 
 async def insert(
     tx: Transaction, id: UUID, member_id: UUID, code_hash: bytes, issuer: Actor, life: timedelta
 ) -> datetime:
-    expires_at: datetime = await tx.value(
-        queries.insert, tx.org, id, member_id, code_hash, issuer.identity, issuer.name, issuer.key_id, life
-    )
+    expires_at = await ends_after(tx, life)
+    written = {
+        "org_id": tx.org, "id": id, "user_account_id": member_id, "issuer_id": issuer.identity,
+        "key_id": issuer.key_id, "expires_at": expires_at, "code_hash": tx.credential_key.lookup(code_hash),
+    }  # fmt: skip
+    await tx.rows(
+        queries.insert, tx.org, id, member_id, written["code_hash"], issuer.identity, issuer.name,
+        issuer.key_id, expires_at, tx.credential_key.mac(Kind.ENROLMENT_CODE, written),
+    )  # fmt: skip
     return expires_at
 
 
@@ -41,7 +49,11 @@ async def end_of_keys(tx: Transaction, key_ids: Sequence[UUID]) -> None:
 
 
 async def show(tx: Transaction, id: UUID) -> Enrolment | None:
-    return one(Enrolment, await tx.row(queries.show, id))
+    """Raises ``Forged`` where the row of the code is not the plane's."""
+    row = await tx.row(queries.show, id)
+    if row is not None:
+        tx.credential_key.require(Kind.ENROLMENT_CODE, row, row["mac"])
+    return one(Enrolment, row)
 
 
 async def use(tx: Transaction, id: UUID) -> UUID | None:

@@ -1,4 +1,4 @@
-"""Identities in SQL: who claims an address or a sender, and the codes that prove it. Of a code only its digest is written."""
+"""Identities in SQL: who claims an address or a sender, and the codes that prove it. Of a code only its lookup is written."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.domain.connections import Mapping
+from cortex_plane.domain.credential_keys import CredentialKey, Kind
 from cortex_plane.domain.identities import Claim, Purpose, Verification
 from cortex_plane.domain.values import parse
+from cortex_plane.storage.credential_keys import ends_after
 from cortex_plane.storage.database import Database, Row, Transaction
 from cortex_plane.storage.queries import Queries
 from cortex_plane.storage.rows import one
@@ -19,7 +21,7 @@ queries = Queries("identities")
 
 async def resolve_code(db: Database, code_hash: bytes) -> tuple[UUID, UUID] | None:
     """The org and the id of a link."""
-    rows = await db.call("resolve_identity_code", None, code_hash)
+    rows = await db.call("resolve_identity_code", None, db.credential_key.lookup(code_hash))
     return (rows[0]["org_id"], rows[0]["id"]) if rows else None
 
 
@@ -46,17 +48,38 @@ async def insert_mapping(
 ) -> None:
     """A sender who typed a code has proven it with that; an address is only claimed."""
     verified = purpose is Purpose.SENDER
+    mac = mapping_mac(tx.credential_key, tx.org, id, connection_id, member_id, sender, verified=verified)
     await tx.rows(
-        queries.insert_mapping, tx.org, id, connection_id, member_id, sender, {"purpose": purpose}, verified
+        queries.insert_mapping,
+        tx.org,
+        id,
+        connection_id,
+        member_id,
+        sender,
+        {"purpose": purpose},
+        verified,
+        mac,
     )
+
+
+def mapping_mac(
+    key: CredentialKey, org_id: UUID, id: UUID, connection_id: UUID, member_id: UUID, sender: str, *, verified: bool = True
+) -> bytes:  # fmt: skip
+    written = {
+        "org_id": org_id, "id": id, "connection_id": connection_id, "channel_user_id": sender,
+        "user_account_id": member_id, "verified": verified,
+    }  # fmt: skip
+    return key.mac(Kind.MAPPING, written)
 
 
 async def get_mapping(tx: Transaction, id: UUID) -> Mapping | None:
     return one(Mapping, await tx.row(queries.get_mapping, id))
 
 
-async def verify(tx: Transaction, mapping_id: UUID) -> None:
-    await tx.rows(queries.verify, mapping_id)
+async def verify(tx: Transaction, id: UUID, connection_id: UUID, member_id: UUID, sender: str) -> None:
+    """The claim of this member is proven."""
+    mac = mapping_mac(tx.credential_key, tx.org, id, connection_id, member_id, sender)
+    await tx.rows(queries.verify, id, connection_id, member_id, sender, mac)
 
 
 async def allow_mail(tx: Transaction, mapping_id: UUID) -> None:
@@ -99,8 +122,15 @@ async def insert_code(
     issued_by: str,
     life: timedelta,
 ) -> datetime:
-    expires_at: datetime = await tx.value(
-        queries.insert_code, tx.org, id, member_id, mapping_id, code_hash, purpose, issued_by, life
+    expires_at = await ends_after(tx, life)
+    lookup = tx.credential_key.lookup(code_hash)
+    written = {
+        "org_id": tx.org, "id": id, "user_account_id": member_id, "mapping_id": mapping_id, "purpose": purpose,
+        "expires_at": expires_at, "code_hash": lookup,
+    }  # fmt: skip
+    mac = tx.credential_key.mac(Kind.IDENTITY_CODE, written)
+    await tx.rows(
+        queries.insert_code, tx.org, id, member_id, mapping_id, lookup, purpose, issued_by, expires_at, mac
     )
     return expires_at
 
@@ -110,7 +140,11 @@ async def forget_codes(tx: Transaction, member_id: UUID) -> None:
 
 
 async def show_code(tx: Transaction, id: UUID) -> Verification | None:
-    return one(Verification, await tx.row(queries.show_code, id))
+    """Raises ``Forged`` where the row of the code is not the plane's."""
+    row = await tx.row(queries.show_code, id)
+    if row is not None:
+        tx.credential_key.require(Kind.IDENTITY_CODE, row, row["mac"])
+    return one(Verification, row)
 
 
 async def use_codes(tx: Transaction, mapping_id: UUID) -> None:
@@ -127,8 +161,11 @@ async def void_codes(tx: Transaction, member_id: UUID) -> None:
 
 
 async def use_sender_code(tx: Transaction, code_hash: bytes) -> Row | None:
-    """The code's id, and whose it is."""
-    return await tx.row(queries.use_sender_code, tx.org, code_hash)
+    """The code's id, and whose it is. Raises ``Forged`` where its row is not the plane's."""
+    row = await tx.row(queries.use_sender_code, tx.org, tx.credential_key.lookup(code_hash))
+    if row is not None:
+        tx.credential_key.require(Kind.IDENTITY_CODE, row, row["mac"])
+    return row
 
 
 async def wrong_guesses(tx: Transaction, connection_id: UUID, sender: str) -> int:

@@ -1,15 +1,18 @@
-"""API keys in SQL. Of a secret only its digest and its last characters are written."""
+"""API keys in SQL. Of a secret only its lookup and its last characters are written."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor, Permission, actor_kind
+from cortex_plane.domain.credential_keys import Kind
 from cortex_plane.domain.keys import Key, KeyKind, digest
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.values import parse
+from cortex_plane.storage.credential_keys import ends_after
 from cortex_plane.storage.database import Database, Transaction
 from cortex_plane.storage.queries import Queries
 from cortex_plane.storage.rows import after, one, page
@@ -18,11 +21,25 @@ queries = Queries("keys")
 
 
 async def authenticate(db: Database, secret_hash: bytes, org_slug: str | None) -> Actor | None:
-    """Who holds this key. Revoked and expired keys raise with the reason."""
-    rows = await db.call("authenticate", None, secret_hash, org_slug)
+    """Who holds this key. Revoked and expired keys raise with the reason; raises ``Forged`` where its row is not the plane's."""
+    key = db.credential_key
+    lookup = key.lookup(secret_hash)
+    rows = await db.call("authenticate", None, lookup, org_slug)
     if not rows:
         return None
     (row,) = rows
+    written = {
+        "org_id": row["home_id"],
+        "id": row["key_id"],
+        "user_account_id": row["holder_id"],
+        "kind": row["kind"],
+        "roles": row["own_roles"],
+        "permissions": row["permissions"],
+        "platform": row["own_platform"],
+        "expires_at": row["expires_at"],
+        "secret_hash": lookup,
+    }
+    key.require(Kind.KEY, written, row["mac"])
     return Actor(
         org_id=row["org_id"],
         key_id=row["key_id"],
@@ -52,9 +69,15 @@ async def insert(
     permissions: Sequence[str] = (),
 ) -> Key:
     """``made_by``: the identity that makes it. Whoever is behind it owns the key."""
+    expires_at = None if expires_in_days is None else await ends_after(tx, timedelta(days=expires_in_days))
+    lookup = tx.credential_key.lookup(digest(secret))
+    written = {
+        "org_id": tx.org, "id": id, "user_account_id": member_id, "kind": kind, "roles": list(roles),
+        "permissions": list(permissions), "platform": platform, "expires_at": expires_at, "secret_hash": lookup,
+    }  # fmt: skip
     (row,) = await tx.rows(
-        queries.insert, tx.org, id, name, kind, member_id, roles, platform, digest(secret), secret[-4:],
-        expires_in_days, made_with, list(permissions), made_by,
+        queries.insert, tx.org, id, name, kind, member_id, roles, platform, lookup, secret[-4:],
+        expires_at, made_with, list(permissions), made_by, tx.credential_key.mac(Kind.KEY, written),
     )  # fmt: skip
     return parse(Key, row)
 

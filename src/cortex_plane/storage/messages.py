@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from cortex_plane.domain.credential_keys import Kind
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.messages import Delivery, Message
 from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Database, Transaction
+from cortex_plane.storage.identities import mapping_mac
 from cortex_plane.storage.queries import Queries
 
 queries = Queries("messages")
+
+Checked = tuple[UUID, UUID]
+"""The id and the member of a mapping whose MAC is true."""
 
 
 async def ingest_message(
@@ -27,16 +32,29 @@ async def ingest_message(
     title: str,
     ids: tuple[UUID, UUID, UUID, UUID],
     bodies: tuple[bytes, ...],
+    checked: Checked | None,
     caller: UUID,
     once: Once | None,
 ) -> Delivery:
-    """Ids are for account, mapping, session and job, audit bodies for account, session, message, job and activation."""
+    """Ids are for account, mapping, session and job, audit bodies for account, session, message, job and activation. Raises
+    ``Conflict`` (`mapping_unchecked`) where the sender has another mapping than the one that was ``checked``."""
     account, mapping, session, job = ids
+    mac = mapping_mac(db.credential_key, org, mapping, connection_id, account, external_user)
     (row,) = await db.call(
         "ingest_message", org, connection_id, *agent, external_user, display_name, metadata, text, title,
-        account, mapping, session, job, *bodies, caller, *_parts(once),
+        account, mapping, session, job, *bodies, mac, *(checked or (None, None)), caller, *_parts(once),
     )  # fmt: skip
     return parse(Delivery, row)
+
+
+async def check_mapping(db: Database, org: UUID, connection_id: UUID, sender: str) -> Checked | None:
+    """Whose this sender is. Raises ``Forged`` where the row that says so is not the plane's."""
+    rows = await db.call("verified_mapping", org, connection_id, sender)
+    if not rows:
+        return None
+    (row,) = rows
+    db.credential_key.require(Kind.MAPPING, row, row["mac"])
+    return row["id"], row["user_account_id"]
 
 
 async def post_message(

@@ -9,6 +9,7 @@ from cortex_plane.domain.orgs import Org
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Database, Transaction
+from cortex_plane.storage.policies import in_force_mac
 from cortex_plane.storage.queries import Queries
 from cortex_plane.storage.rows import after, one, page
 
@@ -16,7 +17,7 @@ queries = Queries("orgs")
 
 
 async def insert(tx: Transaction, id: UUID, slug: str, name: str, settings: dict[str, Any]) -> Org:
-    (row,) = await tx.rows(queries.insert, id, slug, name, settings)
+    (row,) = await tx.rows(queries.insert, id, slug, name, settings, in_force_mac(tx, 0))
     return parse(Org, row)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
+from cortex_plane.domain.credential_keys import Forged, Kind, rows_digest
 from cortex_plane.domain.policies import Level, PolicyRow
 from cortex_plane.domain.policy_files import PlacedRow, PolicyVersion, placed_as_json
 from cortex_plane.domain.values import parse
@@ -20,10 +22,27 @@ async def version(tx: Transaction) -> str | None:
     return found
 
 
-async def lock_version(tx: Transaction) -> int | None:
+@dataclass(frozen=True, slots=True)
+class InForce:
+    version: int
+    newest: int
+    """The highest version that there is. Another one is in force only where somebody put it there by hand."""
+    true: bool
+    """The plane itself put it in force, with the rows that it has."""
+
+
+async def lock_version(tx: Transaction) -> InForce | None:
     """The org's version; nobody changes it before this transaction ends."""
-    found: int | None = await tx.value(queries.lock_version, tx.org)
-    return found
+    row = await tx.row(queries.lock_version, tx.org)
+    if row is None:
+        return None
+    try:
+        if await in_force(tx):
+            await true_rows(tx, row["policy_version"])
+        true = True
+    except Forged:
+        true = False
+    return InForce(row["policy_version"], max(row["newest"], row["policy_version"]), true)
 
 
 async def insert(
@@ -39,6 +58,7 @@ async def insert(
     """A new version with its rows, which hold from now on."""
     await insert_version(tx, version, source, digest, len(rows), note, applied_by, applied_by_id)
     await insert_rows(tx, version, rows)
+    await sign_version(tx, version)
     await set_version(tx, version)
 
 
@@ -61,8 +81,42 @@ async def insert_rows(tx: Transaction, version: int, rows: Sequence[PlacedRow]) 
     await tx.rows(queries.insert_rows, tx.org, version, [placed_as_json(placed) for placed in rows])
 
 
+async def sign_version(tx: Transaction, version: int) -> None:
+    """Its MAC, over its rows as they are read back."""
+    written = _version_fields(tx, version, await tx.rows(queries.rows, version, None))
+    await tx.rows(queries.sign_version, version, tx.credential_key.mac(Kind.POLICY_VERSION, written))
+
+
+def _version_fields(tx: Transaction, version: int, rows: Sequence[Row]) -> Row:
+    return {"org_id": tx.org, "version": version, "rows_digest": rows_digest(rows)}
+
+
 async def set_version(tx: Transaction, version: int) -> None:
-    await tx.rows(queries.set_version, tx.org, version)
+    await tx.rows(queries.set_version, tx.org, version, in_force_mac(tx, version))
+
+
+def in_force_mac(tx: Transaction, version: int) -> bytes:
+    return tx.credential_key.mac(Kind.POLICY_IN_FORCE, {"org_id": tx.org, "policy_version": version})
+
+
+async def in_force(tx: Transaction) -> int | None:
+    """The org's version. Raises ``Forged`` where somebody else than the plane put it in force."""
+    row = await tx.row(queries.in_force, tx.org)
+    if row is None:
+        return None
+    if not tx.credential_key.is_true(Kind.POLICY_IN_FORCE, row, row["policy_mac"]):
+        raise Forged(Kind.POLICY_IN_FORCE, tx.org, str(row["policy_version"]))
+    version: int = row["policy_version"]
+    return version
+
+
+async def true_rows(tx: Transaction, version: int) -> list[PlacedRow]:
+    """As ``rows``. Raises ``Forged`` where they are not those that were applied."""
+    kept = await tx.rows(queries.rows, version, None)
+    mac = await tx.value(queries.version_mac, version)
+    if not tx.credential_key.is_true(Kind.POLICY_VERSION, _version_fields(tx, version, kept), mac):
+        raise Forged(Kind.POLICY_VERSION, tx.org, str(version))
+    return [placed(row) for row in kept]
 
 
 async def rows(tx: Transaction, version: int, limit: int | None = None) -> list[PlacedRow]:

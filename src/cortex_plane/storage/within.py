@@ -18,6 +18,7 @@ class Within(Database):
 
     def __init__(self, db: Database, tx: Transaction) -> None:
         self._vault = db.vault_at_hand
+        self._credential_key = db.credential_key_at_hand
         self._tx = tx
         self.hints = db.hints
 

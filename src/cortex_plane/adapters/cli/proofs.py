@@ -185,7 +185,7 @@ def show_verification(results: Mapping[str, Verification], keys: Sequence[str], 
 
 
 def _show(name: str, result: Verification, strange: Sequence[str], *, pinned: bool) -> None:
-    bad = len(result.faults) + len(result.root_faults) + len(result.content_faults) + len(strange)
+    bad = len(result.faults) + len(result.root_faults) + len(result.row_faults) + len(strange)
     counted = f"{result.chains} chains, {result.entries} entries" + (
         f", {result.roots} roots" if result.roots else ""
     )
@@ -195,7 +195,7 @@ def _show(name: str, result: Verification, strange: Sequence[str], *, pinned: bo
         tell(f"  chain {fault.chain_id}, entry {fault.seq}: {fault.reason}")
     for wrong in result.root_faults:
         tell(f"  root {wrong.root}: {wrong.reason}")
-    for content in result.content_faults:
+    for content in result.row_faults:
         tell(f"  {content.subject}: {content.reason}")
     for line in strange:
         tell(f"  {line}")

@@ -65,6 +65,7 @@ class SpecMeters:
         self._deliveries = count(
             "approval_deliveries", description="Messages to people, by what became of them."
         )
+        self._forged = count("forged_rows", description="Rows with a false MAC that were refused, by kind.")
         self._suspended: dict[str, int] = {}
         meter.create_observable_gauge(
             "runtime_suspended_sessions_current",
@@ -110,6 +111,9 @@ class SpecMeters:
 
     def called_back(self, channel: str, result: str) -> None:
         self._callbacks.add(1, {"channel": str(channel), "result": result})
+
+    def forged(self, kind: str) -> None:
+        self._forged.add(1, {"kind": str(kind)})
 
     def delivered(self, channel: str, result: str) -> None:
         self._deliveries.add(1, {"channel": str(channel), "result": result})

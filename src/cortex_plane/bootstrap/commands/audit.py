@@ -78,7 +78,7 @@ async def _verify_database(held: Held | None) -> dict[str, Verification]:
         from cortex_plane.storage.vault import Vault
 
     key = master_key_at_hand(load())
-    database = await Database.open(app_url(), max_size=2, vault=Vault(key) if key else None)
+    database = await Database.open(app_url(), max_size=2, vault=Vault(key) if key else None, reads_only=True)
     try:
         if key is not None:
             await workers.require_known_key(database, key)

@@ -23,7 +23,6 @@ from cortex_plane.domain.policies import OnDeny
 from cortex_plane.domain.policy_terms import both_terms
 from cortex_plane.operations.authorize import Authorization, authorize
 from cortex_plane.operations.meters import meters
-from cortex_plane.operations.policy_book import book
 from cortex_plane.runtime.acting import Acting
 from cortex_plane.runtime.calls import Call, storable, together
 from cortex_plane.runtime.clock import ticks
@@ -199,7 +198,7 @@ class Recording(Acting, ABC):
         demand = self.demands.get(call.id)
         if call.name != ASK or demand is None:
             return answer
-        policies = await book.at(self.host.db, self.given.org_id, call.policies or self.policies_version)
+        policies = await self.policies_at(call.policies or self.policies_version)
         asked = authorize(policies, self._facts(call), [demand])
         terms = asked.decision.terms
         if terms is None or answer.verdict is PolicyVerdict.DENY:

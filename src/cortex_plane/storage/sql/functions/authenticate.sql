@@ -1,9 +1,10 @@
--- From the digest of a key to who is asking, in one round trip. A platform key may name another org to act in.
+-- From the lookup of a key to who is asking, in one round trip, with the columns that its MAC covers. A platform key may name another org to act in.
 -- Writes at most once a minute per key, so that a read costs no commit.
 create or replace function authenticate(p_secret_hash bytea, p_org_slug text)
   returns table (
     org_id uuid, key_id uuid, kind text, name text, roles text[], user_account_id uuid, clearance integer,
-    platform boolean, acts_elsewhere boolean, permissions text[])
+    platform boolean, acts_elsewhere boolean, permissions text[], home_id uuid, holder_id uuid, own_roles text[],
+    own_platform boolean, expires_at timestamptz, mac bytea)
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -11,6 +12,7 @@ declare
   target uuid;
   found_id uuid;
   found_key api_key%rowtype;
+  platform_admin boolean;
   person user_account%rowtype;
 begin
   select r.org_id, r.id into home, found_id from resolve_api_key(p_secret_hash) r;
@@ -40,10 +42,10 @@ begin
       and (k.last_used_at is null or k.last_used_at < plane_now() - interval '1 minute');
   end if;
   -- Platform power is an admin's: whoever is no longer admin at home has none elsewhere.
-  found_key.platform := found_key.platform and 'admin' = any (coalesce(person.roles, found_key.roles));
+  platform_admin := found_key.platform and 'admin' = any (coalesce(person.roles, found_key.roles));
   target := home;
   if p_org_slug is not null then
-    if found_key.platform then
+    if platform_admin then
       select r.org_id into target from resolve_org(p_org_slug) r;
     else
       select o.id into target from org o where o.id = home and o.slug = p_org_slug;
@@ -58,6 +60,7 @@ begin
       else found_key.roles end,
     case when target = home then person.id end,
     case when target = home then coalesce(person.clearance, 0) else 0 end,
-    found_key.platform, target <> home, found_key.permissions;
+    platform_admin, target <> home, found_key.permissions, home, found_key.user_account_id, found_key.roles,
+    found_key.platform, found_key.expires_at, found_key.mac;
 end
 $$;

@@ -28,13 +28,14 @@ $$;
 
 drop function if exists authenticate_browser(bytea, interval);
 
--- From the digest of a cookie to who is asking, in one round trip: roles and clearance as they are now. Nothing where
+-- From the lookup of a cookie to who is asking, in one round trip: roles and clearance as they are now, and what the MAC covers. Nothing where
 -- the session is unknown, was idle for too long or is too old, its person is deactivated, or the key that it came from was
 -- revoked or has expired. A visit
 -- (p_touch) keeps the session alive, written at most once a minute; what a page asks for by itself does not.
 create or replace function authenticate_browser(p_secret_hash bytea, p_idle interval, p_touch boolean)
   returns table (
-    org_id uuid, session_id uuid, user_account_id uuid, name text, roles text[], clearance integer)
+    org_id uuid, id uuid, user_account_id uuid, name text, roles text[], clearance integer, key_id uuid,
+    expires_at timestamptz, secret_hash bytea, mac bytea)
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -65,6 +66,7 @@ begin
     update browser_session s set last_seen_at = plane_now()
     where s.org_id = home and s.id = found_id and s.last_seen_at < plane_now() - interval '1 minute';
   end if;
-  return query select home, found_id, person.id, person.display_name, person.roles, person.clearance;
+  return query select home, found_id, person.id, person.display_name, person.roles, person.clearance, kept.key_id,
+    kept.expires_at, kept.secret_hash, kept.mac;
 end
 $$;

@@ -65,13 +65,13 @@ begin
 end
 $$;
 
--- From the digest of a token to what it decides and who decides with it, in one round trip: roles and clearance as they
+-- From the lookup of a token to what it decides and who decides with it, in one round trip: roles and clearance as they
 -- are now. `said` is how its person voted on the version that it was made for.
 create or replace function open_approval_token(p_token_hash bytea)
   returns table (
     org_id uuid, id uuid, approval_id uuid, version integer, input_hash text, template text, expires_at timestamptz,
     used_at timestamptz, said text, now timestamptz, member_id uuid, name text, roles text[], clearance integer,
-    active boolean)
+    active boolean, mac bytea)
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -85,7 +85,7 @@ begin
   perform set_config('app.org_id', home::text, true);
   return query
     select t.org_id, t.id, t.approval_id, t.version, encode(t.input_hash, 'hex'), r.template, t.expires_at, t.used_at,
-      v.decision, plane_now(), u.id, u.display_name, u.roles, u.clearance, u.deactivated_at is null
+      v.decision, plane_now(), u.id, u.display_name, u.roles, u.clearance, u.deactivated_at is null, t.mac
     from approval_token t
     join approval_request r on r.org_id = t.org_id and r.id = t.approval_id
     join user_account u on u.org_id = t.org_id and u.id = t.user_account_id

@@ -1,12 +1,13 @@
 -- A message from a channel: finds or makes the account, the mapping and the session, appends the message and
 -- creates the job where none is open. One round trip, one commit. Ids and audit bodies of whatever may have to be
--- made come from the caller; those that are not needed are dropped.
+-- made come from the caller; those that are not needed are dropped. p_mac is that of the mapping that may have to be made. A sender
+-- who has one is theirs only where the caller has checked its MAC: p_checked and p_checked_account say which one that was.
 create or replace function ingest_message(
   p_org uuid, p_connection uuid, p_agent_id uuid, p_agent_slug text, p_external_user text, p_display_name text,
   p_metadata jsonb, p_text text, p_title text,
   p_account uuid, p_mapping uuid, p_session uuid, p_job uuid,
   p_account_body bytea, p_session_body bytea, p_message_body bytea, p_job_body bytea, p_active_body bytea,
-  p_caller uuid, p_key text, p_fingerprint bytea)
+  p_mac bytea, p_checked uuid, p_checked_account uuid, p_caller uuid, p_key text, p_fingerprint bytea)
   returns table (
     session_id uuid, message_seq bigint, job_id uuid, user_account_id uuid, created text[], replayed boolean)
   language plpgsql set search_path = public, pg_temp as $$
@@ -70,6 +71,7 @@ begin
   from channel_mapping m join user_account u on u.org_id = m.org_id and u.id = m.user_account_id
   where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user
     and m.verified_at is not null;  -- what somebody only claims is not theirs
+  perform require_checked(known_mapping, known_account, p_checked, p_checked_account);
   if coalesce(is_guest, true) and not connection.guests_may_chat then
     raise exception using errcode = 'CX403', detail = 'guests_not_allowed',
       message = 'This org does not let unknown people talk with its agents.',
@@ -81,13 +83,14 @@ begin
     select m.id, m.user_account_id into known_mapping, known_account from channel_mapping m
     where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user
       and m.verified_at is not null;
-    if not found then
+    perform require_checked(known_mapping, known_account, p_checked, p_checked_account);
+    if known_mapping is null then
       insert into user_account (org_id, id, display_name, roles)
       values (p_org, p_account, p_display_name, '{guest}');
       insert into channel_mapping (
-        org_id, id, connection_id, user_account_id, channel_type, channel_user_id, metadata, verified_at)
+        org_id, id, connection_id, user_account_id, channel_type, channel_user_id, metadata, verified_at, mac)
       values (p_org, p_mapping, p_connection, p_account, connection.channel_type, p_external_user, p_metadata,
-        plane_now());
+        plane_now(), p_mac);
       known_account := p_account;
       known_mapping := p_mapping;
       created := created || 'account'::text;
@@ -151,5 +154,31 @@ begin
       'session_id', session_id, 'message_seq', message_seq, 'job_id', job_id, 'user_account_id', user_account_id));
   end if;
   return next;
+end
+$$;
+
+-- Undoes the message, so that the caller checks the MAC of its sender's mapping and sends it again.
+create or replace function require_checked(p_mapping uuid, p_account uuid, p_checked uuid, p_checked_account uuid)
+  returns void language plpgsql immutable set search_path = public, pg_temp as $$
+begin
+  if p_mapping is not null and (p_mapping, p_account) is distinct from (p_checked, p_checked_account) then
+    raise exception using errcode = 'CX409', detail = 'mapping_unchecked',
+      message = 'Whose this sender is was not checked yet.', hint = 'Send it again.';
+  end if;
+end
+$$;
+
+create or replace function verified_mapping(p_org uuid, p_connection uuid, p_sender text)
+  returns table (
+    org_id uuid, id uuid, connection_id uuid, channel_user_id text, user_account_id uuid, verified boolean, mac bytea)
+  language plpgsql set search_path = public, pg_temp as $$
+#variable_conflict use_column
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  return query
+    select m.org_id, m.id, m.connection_id, m.channel_user_id, m.user_account_id, true, m.mac
+    from channel_mapping m
+    where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_sender
+      and m.verified_at is not null;
 end
 $$;

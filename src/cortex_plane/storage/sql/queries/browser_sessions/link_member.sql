@@ -1,1 +1,1 @@
-select user_account_id from login_link where id = $1
+select org_id, id, user_account_id, key_id, expires_at, secret_hash, mac from login_link where id = $1

@@ -1,3 +1,2 @@
-insert into identity_code (org_id, id, user_account_id, mapping_id, code_hash, purpose, issued_by, expires_at)
-values ($1, $2, $3, $4, $5, $6, $7, plane_now() + $8::interval)
-returning expires_at
+insert into identity_code (org_id, id, user_account_id, mapping_id, code_hash, purpose, issued_by, expires_at, mac)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9)

@@ -1,7 +1,7 @@
 select n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, n.user_account_id as member_id, n.address, n.data,
   n.mapping_id, n.desired_version, n.message_ref, n.shown, n.said, n.tried_at, n.sent_at, n.attempts, n.created_at,
   c.name as connection, c.config, c.sealed as connection_sealed, c.disabled_at is not null as disabled,
-  m.verified_at is not null as verified, m.suppressed_reason, coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward') as member,
+  m.verified_at is not null as verified, m.removed_at is not null as removed, m.mac as mapping_mac, m.suppressed_reason, coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward') as member,
   u.deactivated_at is not null as deactivated, o.name as org, o.settings -> 'redact' as redact,
   to_jsonb(a) || jsonb_build_object('programs', program_changes(a.org_id, a.id)) as approval, coalesce(d.names, '{}') as deciders, coalesce(d.decides, false) as decides,
   (select coalesce(jsonb_agg(to_jsonb(v) || jsonb_build_object('member_id', v.user_account_id) order by v.created_at), '[]')

@@ -1,2 +1,3 @@
 -- The org stands still while its rows are replaced.
-select policy_version from org where id = $1 for no key update
+select o.policy_version, (select coalesce(max(v.version), 0) from policy_version v where v.org_id = o.id) as newest
+from org o where o.id = $1 for no key update of o

@@ -1,1 +1,1 @@
-update org set policy_version = $2 where id = $1
+update org set policy_version = $2, policy_mac = $3 where id = $1

@@ -1,0 +1,102 @@
+"""Rows that give somebody power, compared with their MACs and with what the trail says of them.
+
+A MAC proves that the plane wrote a row. It does not prove that the row is still meant to be there: one that was over and was put back
+whole has a true MAC. What ended stands on the trail, so it is looked for there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import orjson
+
+from cortex_plane.domain.audit import AuditEntry, RowFault
+from cortex_plane.domain.credential_keys import Forged, Kind
+from cortex_plane.storage import credential_keys, policies
+from cortex_plane.storage.database import Row, Transaction
+
+MOST_FAULTS = 100
+
+_ENDS: Final[dict[str, tuple[str, ...]]] = {
+    "key_revoked": ("key_id", "also"),
+    "enrolled": ("code", "keys_ended"),
+    "logged_in": ("link", "enrolment"),
+    "logged_out": ("session",),
+    "browser_session_ended": ("session",),
+    "identity_verified": ("link", "instead_of"),
+    "identity_linked": ("code", "instead_of"),
+    "identity_unlinked": ("mapping",),
+    "mapping_vouched": ("instead_of",),
+}
+"""Where an entry names what it ends or uses up."""
+
+
+class Trail:
+    """What the org's own chain says of rows that give power."""
+
+    def __init__(self) -> None:
+        self.ended: set[str] = set()
+        self.policy_version: int | None = 0
+        """The one that was applied last; None where nobody can tell any more."""
+        self.retired: set[str] = set()
+
+    def take(self, entry: AuditEntry) -> None:
+        action = entry.action
+        if action not in _ENDS and action not in ("policy_applied", "atlas_retired"):
+            return
+        data: dict[str, Any] = orjson.loads(entry.body)["data"] if entry.body is not None else {}
+        if action == "policy_applied":
+            self.policy_version = data.get("version")
+        elif action == "atlas_retired" and data:
+            self.retired.add(f"{data['atlas_id']} {data['version']}")
+        for name in _ENDS.get(action, ()):
+            ids = data.get(name) or ()
+            self.ended.update((ids,) if isinstance(ids, str) else ids)
+
+
+async def row_faults(tx: Transaction, trail: Trail) -> list[RowFault]:
+    """The first of them."""
+    faults: list[RowFault] = []
+    async for fault in _faults(tx, trail):
+        faults.append(fault)
+        if len(faults) >= MOST_FAULTS:
+            break
+    return faults
+
+
+async def _faults(tx: Transaction, trail: Trail) -> AsyncIterator[RowFault]:
+    for kind in credential_keys.LIVE:
+        async for row in credential_keys.live(tx, kind):
+            id = str(row["id"])
+            reason = _reason(tx, kind, row, over=id in trail.ended)
+            if reason is not None:
+                yield RowFault(subject=f"{kind} {id}", reason=reason)
+    async for row in credential_keys.atlases(tx):
+        id = f"{row['atlas_id']} {row['version']}"
+        reason = _reason(tx, Kind.ATLAS_VERSION, row, over=id in trail.retired and not row["retired"])
+        if reason is not None:
+            yield RowFault(subject=f"{Kind.ATLAS_VERSION} {id}", reason=reason)
+    policy = await _policy_fault(tx, trail)
+    if policy is not None:
+        yield policy
+
+
+def _reason(tx: Transaction, kind: Kind, row: Row, *, over: bool) -> str | None:
+    if not tx.credential_key.is_true(kind, row, row["mac"]):
+        return "its MAC is false: the plane did not write it as it stands"
+    return "it ended on the trail, and is there again" if over else None
+
+
+async def _policy_fault(tx: Transaction, trail: Trail) -> RowFault | None:
+    try:
+        version = await policies.in_force(tx)
+        if version:
+            await policies.true_rows(tx, version)
+    except Forged as forged:
+        reason = "its MAC is false: the plane did not put it in force as it stands"
+        return RowFault(subject=f"{forged.kind} {forged.id}", reason=reason)
+    if version is None or trail.policy_version in (None, version):
+        return None
+    reason = f"it is in force, and version {trail.policy_version} was applied last"
+    return RowFault(subject=f"{Kind.POLICY_IN_FORCE} {version}", reason=reason)

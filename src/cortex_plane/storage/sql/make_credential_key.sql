@@ -1,0 +1,1 @@
+insert into credential_key (sealed) values ($1) on conflict do nothing

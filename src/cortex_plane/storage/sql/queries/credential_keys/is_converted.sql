@@ -1,0 +1,1 @@
+select converted_at is not null from credential_key

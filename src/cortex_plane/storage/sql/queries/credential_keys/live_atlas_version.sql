@@ -1,0 +1,2 @@
+select org_id, atlas_id, version, number, digest, access, api_keys, retired_at is not null as retired, mac
+from atlas_version

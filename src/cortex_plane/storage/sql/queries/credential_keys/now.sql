@@ -1,0 +1,1 @@
+select plane_now()

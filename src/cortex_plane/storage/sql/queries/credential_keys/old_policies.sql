@@ -1,0 +1,1 @@
+select version from policy_version where mac is null order by version limit 20

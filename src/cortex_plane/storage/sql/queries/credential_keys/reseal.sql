@@ -1,0 +1,1 @@
+update credential_key set sealed = $1

@@ -1,0 +1,1 @@
+select sealed from credential_key

@@ -1,0 +1,1 @@
+select mac from policy_version where version = $1
