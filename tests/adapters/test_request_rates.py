@@ -140,3 +140,17 @@ async def test_limit_of_zero_is_none(world: World) -> None:
     rates = RequestRates(0)
     for _ in range(1000):
         await rates.take(world.db, world.service.actor)
+
+
+@pytest.mark.proves("D.625")
+async def test_rows_of_budgets_that_are_full_again_are_deleted(
+    world: World, other: World, clock: Clock, admin: asyncpg.Connection
+) -> None:
+    rates = RequestRates(PER_SECOND, Watch())
+    await rates.take(world.db, world.service.actor)
+    await clock.advance(request_rates.KEPT)
+    await rates.take(world.db, other.service.actor)
+    (chore,) = [chore for chore in CHORES if chore.name == "full request budgets"]
+    await clock.advance(timedelta(seconds=1))
+    await chore.do(world.db)
+    assert await admin.fetch("select org_id from request_budget") == [(other.org_id,)]
