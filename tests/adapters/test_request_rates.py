@@ -16,7 +16,8 @@ from cortex_plane.adapters.http.app import create_app, framed
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.domain.errors import TooMany
 from cortex_plane.domain.keys import KeyDraft
-from cortex_plane.operations import browser_sessions, keys
+from cortex_plane.operations import browser_sessions, keys, request_rates
+from cortex_plane.operations.chores import CHORES
 from cortex_plane.operations.request_rates import BATCHES, BURST_SECONDS, RequestRates
 from cortex_plane.storage import request_budgets
 from cortex_plane.storage.database import Database

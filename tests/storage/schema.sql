@@ -6604,8 +6604,6 @@ GRANT SELECT,INSERT ON TABLE public.approval_delegation TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.approval_event TO cortex_app;
 
-GRANT UPDATE(created_at) ON TABLE public.approval_event TO cortex_app;
-
 GRANT UPDATE(times) ON TABLE public.approval_event TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.approval_grant TO cortex_app;

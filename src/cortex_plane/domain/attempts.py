@@ -66,6 +66,10 @@ class SlotShares:
     """How many jobs of one org may run in the whole plane."""
 
 
+UNSHARED = SlotShares()
+"""Whoever asks gets what there is."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewStep:
     index: int
@@ -201,6 +205,9 @@ class HandBack:
     delay_seconds: float
     error: str | None = None
     """Why it fails instead."""
+
+
+UNCOUNTED = HandBack(count=0, delay_seconds=0.0)
 
 
 def hand_back(earlier: int, reason: str) -> HandBack:

@@ -11,6 +11,7 @@ from cortex_plane.domain.access import Actor, worker_actor
 from cortex_plane.domain.approvals import ApprovalKind, NewRequest
 from cortex_plane.domain.attempts import (
     HAND_BACK_REMEDY,
+    UNSHARED,
     Assignment,
     HandBack,
     Leased,
@@ -40,7 +41,7 @@ async def claim(
     wanted: int,
     after: UUID,
     held: Sequence[UUID] = (),
-    shares: SlotShares = SlotShares(),
+    shares: SlotShares = UNSHARED,
 ) -> tuple[list[Assignment], bool]:
     """``held`` names the org of each job that the worker runs now: its free slots are shared accordingly."""
     return await attempts.claim_jobs(db, worker_id, apps, wanted, after, held, shares)
@@ -164,5 +165,8 @@ async def release(
     fact = Fact.of(actor, "job_handed_back", job=str(job.id), reason=reason)
     if handed.error is not None:
         error = f"Job {job.id}: {handed.error} {HAND_BACK_REMEDY}"
-        handed, fact = replace(handed, error=error), Fact.of(actor, "job_failed", job=str(job.id), error=error)
+        handed, fact = (
+            replace(handed, error=error),
+            Fact.of(actor, "job_failed", job=str(job.id), error=error),
+        )
     return await attempts.release_job(db, job.org_id, job.id, worker_id, job.epoch, fact, handed)

@@ -43,7 +43,7 @@ async def list_page(
     return [shown(entry) for entry in entries]
 
 
-@verb(Permission.AUDIT_READ)
+@verb(Permission.AUDIT_READ, heavy=True)
 async def verify(db: Database, actor: Actor) -> Verification:
     """One at a time in a process: it may take long, and must leave the connections to others."""
     async with _one_at_a_time:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from cortex_plane.domain.attempts import (
+    UNCOUNTED,
+    UNSHARED,
     Adoption,
     Assignment,
     HandBack,
@@ -28,7 +30,7 @@ async def claim_jobs(
     wanted: int,
     after: UUID,
     held: Sequence[UUID] = (),
-    shares: SlotShares = SlotShares(),
+    shares: SlotShares = UNSHARED,
 ) -> tuple[list[Assignment], bool]:
     """Leased jobs, and whether others were claiming at the same moment, so that there may be more."""
     rows = await db.call(
@@ -100,7 +102,7 @@ async def release_job(
     worker_id: UUID,
     epoch: int,
     fact: Fact,
-    handed: HandBack = HandBack(count=0, delay_seconds=0.0),
+    handed: HandBack = UNCOUNTED,
 ) -> bool:
     rows = await db.call(
         "release_job", org_id, job_id, worker_id, epoch, handed.count, handed.delay_seconds, handed.error, fact.action,

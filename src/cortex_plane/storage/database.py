@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import copy
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
 import orjson
 
-from cortex_plane.domain.errors import SetupError
+from cortex_plane.domain.errors import SetupError, TooMany
+from cortex_plane.domain.shares import Shares
 from cortex_plane.storage import crash_points
 from cortex_plane.storage.faults import border
 from cortex_plane.storage.hints import Hints
+from cortex_plane.storage.pool import BESIDES, Purpose, SharedPool
 from cortex_plane.storage.queries import SQL, every_query
 from cortex_plane.storage.vault import Vault
 
@@ -22,8 +25,9 @@ Row = Mapping[str, Any]
 NOBODY: Final = UUID(int=0)
 """The org of verbs that run before an org is known: no row belongs to it."""
 
-ACQUIRE_SECONDS = 5
-"""How long a request waits for a free connection before the plane says that it is busy."""
+HEAVY_READS = 4
+"""How many reads of long spans run at a time in a process."""
+HEAVY_RETRY_SECONDS = 5
 
 TELLING: Final = frozenset(
     {
@@ -104,11 +108,49 @@ class Transaction:
 class Database:
     """A pool of connections. It is the only thing that other layers need to hold."""
 
-    def __init__(self, pool: Any, vault: Vault | None = None) -> None:
+    def __init__(
+        self,
+        pool: Any,
+        vault: Vault | None = None,
+        *,
+        heavy_reads: int = HEAVY_READS,
+        org_connections: int | None = None,
+    ) -> None:
         self._pool = pool
-        self._in_use = 0
+        self._shared = SharedPool(pool, org_connections)
+        self._purpose: Purpose | None = None
+        self._views: dict[Purpose, Database] = {}
         self._vault = vault
+        self._heavy = Shares(heavy_reads, share=max(1, heavy_reads // 2))
         self.hints = Hints(pool)
+
+    def own(self, purpose: Purpose) -> Database:
+        """The same database for whoever may use the connections of this purpose."""
+        if purpose not in self._views:
+            view = copy.copy(self)
+            view._purpose = purpose
+            self._views[purpose] = view
+        return self._views[purpose]
+
+    def require_heavy_read(self, org: UUID) -> None:
+        """Raises ``TooMany`` where no further long read may begin now."""
+        if not self._heavy.has_room(org):
+            raise TooMany(
+                "As many long reads of this org, or of this process, are under way as it runs at a time.",
+                code="too_many_reads",
+                hint="Wait as long as the header Retry-After says, and send one after the other.",
+                retry_after=HEAVY_RETRY_SECONDS,
+            )
+
+    @contextlib.contextmanager
+    def heavy_read(self, org: UUID) -> Iterator[None]:
+        """A place among the few reads that take long."""
+        self.require_heavy_read(org)
+        self._heavy.take(org)
+        try:
+            yield
+        finally:
+            self._heavy.give_back(org)
 
     @property
     def vault_at_hand(self) -> Vault | None:
@@ -130,19 +172,21 @@ class Database:
         max_size: int = 20,
         prepared_statements: bool = True,
         vault: Vault | None = None,
+        heavy_reads: int = HEAVY_READS,
+        org_connections: int | None = None,
     ) -> Database:
-        """Connect and refuse a login that could see past row-level security."""
+        """Connect and refuse a login that could see past row-level security. ``max_size`` counts ordinary connections."""
         with border():
             pool = await asyncpg.create_pool(
                 url,
                 min_size=min_size,
-                max_size=max_size,
+                max_size=max_size + BESIDES,
                 init=_speak_json,
                 reset=_keep,
                 command_timeout=60,
                 statement_cache_size=1024 if prepared_statements else 0,
             )
-        database = cls(pool, vault)
+        database = cls(pool, vault, heavy_reads=heavy_reads, org_connections=org_connections)
         try:
             await database._refuse_powerful_login()
         except BaseException:
@@ -157,8 +201,9 @@ class Database:
     @contextlib.asynccontextmanager
     async def transaction(self, org: UUID, *, snapshot: bool = False) -> AsyncIterator[Transaction]:
         """``snapshot`` shows one state of the database to all statements, and lets none write."""
+        shared = self._shared
         with border():
-            connection = await self._acquire()
+            connection, place = await shared.acquire(org, self._purpose)
         try:
             with border():
                 # One round trip: an org is a UUID, so its text needs no quoting.
@@ -179,15 +224,16 @@ class Database:
             await _roll_back(connection)
             raise
         finally:
-            await self._release(connection)
+            await shared.release(connection, place)
         if opened.told:
             self.hints.events()
 
     async def call(self, name: str, org: UUID | None, *args: Any) -> Sequence[Row]:
         """Run a hot verb: one function, one round trip, one commit. It sets the org itself."""
         given = args if org is None else (org, *args)
+        shared = self._shared
         with border():
-            connection = await self._acquire()
+            connection, place = await shared.acquire(NOBODY if org is None else org, self._purpose)
             try:
                 if crash_points.armed:
                     crash_points.reached(f"{name}:before")
@@ -195,24 +241,10 @@ class Database:
                 if crash_points.armed:
                     crash_points.reached(f"{name}:after")
             finally:
-                await self._release(connection)
+                await shared.release(connection, place)
         if rows and name in TELLING:
             self.hints.events()
         return rows
-
-    async def _acquire(self) -> Any:
-        """A free connection at once; only where there may be none is there something to time."""
-        seconds = None if self._in_use < self._pool.get_max_size() else ACQUIRE_SECONDS
-        self._in_use += 1
-        try:
-            return await self._pool.acquire(timeout=seconds)
-        except BaseException:
-            self._in_use -= 1
-            raise
-
-    async def _release(self, connection: Any) -> None:
-        self._in_use -= 1
-        await self._pool.release(connection)
 
     async def check(self) -> None:
         """Prepare every query, so that a file that does not fit this schema is known at the start."""

@@ -9,7 +9,7 @@ grant select (hand_backs) on job to cortex_claimer;
 -- How often the same happened: after the tenth refused decision of a person on a card, one row counts on.
 alter table approval_event add column times integer not null default 1;
 alter table approval_event add constraint chk_approval_event_times check (times >= 1);
-grant update (times, created_at) on approval_event to cortex_app;
+grant update (times) on approval_event to cortex_app;
 
 -- The scheduler deletes budgets of requests, of any org, that have long been full again.
 grant select (org_id, subject_id, refilled_at), delete on request_budget to cortex_scheduler;
