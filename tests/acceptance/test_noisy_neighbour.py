@@ -119,7 +119,7 @@ async def _plane(urls: Urls, folder: Path) -> AsyncIterator[str]:
         _process("cortex_plane", "api", env=env, log=api),
         _process("cortex_plane", "worker", "--app=tests.acceptance.neighbours:app", env=env, log=worker),
     ):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while "serving on" not in api.read_text() or "runs" not in worker.read_text():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         yield api.read_text().partition("serving on ")[2].split()[0]

@@ -22,21 +22,31 @@ class Shares:
 
     def __init__(self, size: int, share: int | None = None, reserve: int | None = None) -> None:
         self.free = size
-        self.share = size if share is None else share
-        self.reserve = reserve_of(size) if reserve is None else reserve
-        self.held: dict[UUID, int] = {}
+        self._share = size if share is None else share
+        self._reserve = reserve_of(size) if reserve is None else reserve
+        # By the number of an org's id: the hash of a UUID is a function of Python's, and this is counted for every request.
+        self._held: dict[int, int] = {}
+
+    def held_by(self, org: UUID) -> int:
+        return self._held.get(org.int, 0)
 
     def has_room(self, org: UUID) -> bool:
-        held = self.held.get(org, 0)
-        return held < self.share and self.free > (self.reserve if held else 0)
+        held = self._held.get(org.int, 0)
+        return held < self._share and self.free > (self._reserve if held else 0)
 
-    def take(self, org: UUID) -> None:
+    def take(self, org: UUID) -> bool:
+        """False where there is no room for this org."""
+        held = self._held.get(org.int, 0)
+        if held >= self._share or self.free <= (self._reserve if held else 0):
+            return False
         self.free -= 1
-        self.held[org] = self.held.get(org, 0) + 1
+        self._held[org.int] = held + 1
+        return True
 
     def give_back(self, org: UUID) -> None:
         self.free += 1
-        if self.held[org] == 1:
-            del self.held[org]
+        held = self._held[org.int]
+        if held == 1:
+            del self._held[org.int]
         else:
-            self.held[org] -= 1
+            self._held[org.int] = held - 1

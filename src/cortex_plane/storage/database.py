@@ -126,27 +126,23 @@ class Database:
 
     def own(self, purpose: Purpose) -> Database:
         """The same database for whoever may use the connections of this purpose."""
-        if purpose not in self._views:
-            view = copy.copy(self)
+        try:
+            return self._views[purpose]
+        except KeyError:
+            view = self._views[purpose] = copy.copy(self)
             view._purpose = purpose
-            self._views[purpose] = view
-        return self._views[purpose]
+            return view
 
     def require_heavy_read(self, org: UUID) -> None:
         """Raises ``TooMany`` where no further long read may begin now."""
         if not self._heavy.has_room(org):
-            raise TooMany(
-                "As many long reads of this org, or of this process, are under way as it runs at a time.",
-                code="too_many_reads",
-                hint="Wait as long as the header Retry-After says, and send one after the other.",
-                retry_after=HEAVY_RETRY_SECONDS,
-            )
+            raise _too_many_reads()
 
     @contextlib.contextmanager
     def heavy_read(self, org: UUID) -> Iterator[None]:
         """A place among the few reads that take long."""
-        self.require_heavy_read(org)
-        self._heavy.take(org)
+        if not self._heavy.take(org):
+            raise _too_many_reads()
         try:
             yield
         finally:
@@ -282,6 +278,15 @@ class Database:
                 code="powerful_login",
                 hint="Create a plain login with `cortex db provision` and put its URL into DATABASE_URL.",
             )
+
+
+def _too_many_reads() -> TooMany:
+    return TooMany(
+        "As many long reads of this org, or of this process, are under way as it runs at a time.",
+        code="too_many_reads",
+        hint="Wait as long as the header Retry-After says, and send one after the other.",
+        retry_after=HEAVY_RETRY_SECONDS,
+    )
 
 
 async def _speak_json(connection: Any) -> None:

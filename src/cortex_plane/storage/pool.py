@@ -50,10 +50,9 @@ class SharedPool:
 
     async def acquire(self, org: UUID, purpose: Purpose | None) -> tuple[Any, Place]:
         """A connection, and the place to give back with it. Raises ``TimeoutError`` where none becomes free."""
-        shares = self._shares
         place: Place = org
-        if org not in self._waiting and shares.has_room(org):
-            shares.take(org)
+        if (not self._waiting or org not in self._waiting) and self._shares.take(org):
+            pass
         elif purpose is not None and self._own[purpose]:
             self._own[purpose] -= 1
             place = purpose
@@ -69,7 +68,10 @@ class SharedPool:
         try:
             await self._pool.release(connection)
         finally:
-            self._give_back(place)
+            if self._waiting or place.__class__ is Purpose:
+                self._give_back(place)
+            else:
+                self._shares.give_back(place)  # type: ignore[arg-type] -- an org's
 
     async def _wait(self, org: UUID, purpose: Purpose | None) -> Place:
         future: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
@@ -118,10 +120,9 @@ class SharedPool:
 
     def _serve_org(self, org: UUID) -> bool:
         queue, served = self._waiting.pop(org), False
-        while queue and not served and self._shares.has_room(org):
+        while queue and not served:
             future = queue.popleft()
-            if not future.done():
-                self._shares.take(org)
+            if not future.done() and self._shares.take(org):
                 future.set_result(org)
                 served = True
         if queue:

@@ -71,7 +71,7 @@ async def authenticated(request: Request, org: str | None) -> Actor:
     actor = await holder(request, org)
     request.scope["state"]["actor"] = actor
     await request.app.state.rates.take(request.app.state.db, actor)
-    request.app.state.in_flight.enter(request.scope, actor.org_id)
+    await request.app.state.in_flight.enter(request.scope, actor.org_id)
     return actor
 
 
