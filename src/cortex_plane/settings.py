@@ -75,7 +75,12 @@ class Settings(BaseModel):
     trusted_proxies: Annotated[str, AfterValidator(_addresses)] = ""
     requests_per_second: Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)] = 100.0
     webhook_allow: Annotated[str, AfterValidator(_listed)] = ""
+    requests_in_flight: Annotated[int, Field(ge=4, le=100_000)] = 256
+    org_requests_in_flight: Annotated[int, Field(ge=1, le=100_000)] = 64
+    org_streams: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    heavy_reads: Annotated[int, Field(ge=1, le=100)] = 4
     pool_size: Annotated[int, Field(ge=2, le=500)] = 20
+    org_connections: Annotated[int, Field(ge=2, le=500)] | None = None
     prepared_statements: bool = True
     postgres_binaries: Path | None = None
     master_key: str | None = None
@@ -87,6 +92,9 @@ class Settings(BaseModel):
     listen_url: str | None = None
     notifications: bool = True
     concurrency: Annotated[int, Field(ge=1, le=1000)] = 16
+    reserved_slots: Annotated[int, Field(ge=0, le=999)] | None = None
+    org_slots: Annotated[int, Field(ge=1, le=1000)] | None = None
+    org_jobs: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     poll_seconds: Annotated[float, Field(ge=0.01, le=60)] = 1.0
     adoption_seconds: Annotated[float, Field(ge=0.5, le=3600)] = 10.0
     dispatch_seconds: Annotated[float, Field(ge=0.1, le=60)] = 2.0

@@ -672,6 +672,19 @@ REQUIREMENTS = [
     _R("D.614", "Rows from before the credential key are converted once, at the first start, and none after that."),
     _R("D.615", "A new master key seals the credential key anew, and logs nobody out."),
     _R("D.616", "Verifying the trail names rows with a false MAC, and rows that ended on the trail and are back."),
+    # Shares of orgs
+    _R("D.620", "A worker's slots are shared: an org has at most its share, the last are for orgs that run nothing there, and an org's jobs in"
+       " the plane can be limited exactly."),
+    _R("D.621", "Requests in flight and streams are bounded for each org and process, with a reserve for orgs that have none; others are"
+       " served meanwhile."),
+    _R("D.622", "Orgs that wait for a database connection take turns; decisions, scheduler, notifier and key lookups have connections of their"
+       " own."),
+    _R("D.623", "A job that is handed back again and again without progress waits longer each time and then fails with the reason; a worker"
+       " that stops is no such hand-back."),
+    _R("D.624", "Refused decisions of one person on one card are counted in one row after the tenth."),
+    _R("D.625", "Rows of request budgets that have long been full again are deleted."),
+    _R("D.626", "While one org floods every door, another one decides and starts jobs."),
+    _R("D.627", "Long reads run few at a time for each org and process; the others get 429 and Retry-After before their body is read."),
     # Spec 5, as far as gates are evaluated
     _R("S5.1", "session_start and interactive checkpoints fire when the session begins."),
     _R("S5.2", "Patterns of actions: exact, prefix, suffix and middle wildcards."),

@@ -16,7 +16,8 @@ from cortex_plane.adapters.http.app import create_app, framed
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.domain.errors import TooMany
 from cortex_plane.domain.keys import KeyDraft
-from cortex_plane.operations import browser_sessions, keys
+from cortex_plane.operations import browser_sessions, keys, request_rates
+from cortex_plane.operations.chores import CHORES
 from cortex_plane.operations.request_rates import BATCHES, BURST_SECONDS, RequestRates
 from cortex_plane.storage import request_budgets
 from cortex_plane.storage.database import Database
@@ -140,3 +141,17 @@ async def test_limit_of_zero_is_none(world: World) -> None:
     rates = RequestRates(0)
     for _ in range(1000):
         await rates.take(world.db, world.service.actor)
+
+
+@pytest.mark.proves("D.625")
+async def test_rows_of_budgets_that_are_full_again_are_deleted(
+    world: World, other: World, clock: Clock, admin: asyncpg.Connection
+) -> None:
+    rates = RequestRates(PER_SECOND, Watch())
+    await rates.take(world.db, world.service.actor)
+    await clock.advance(request_rates.KEPT)
+    await rates.take(world.db, other.service.actor)
+    (chore,) = [chore for chore in CHORES if chore.name == "full request budgets"]
+    await clock.advance(timedelta(seconds=1))
+    await chore.do(world.db)
+    assert await admin.fetch("select org_id from request_budget") == [(other.org_id,)]

@@ -269,9 +269,11 @@ async def _trail_agrees(
     admin: asyncpg.Connection, asked: Approval, answers: Counter[str], status: str
 ) -> None:
     """The read model and the audit trail tell of every attempt, and tell the same."""
-    events = Counter(
-        row[0] for row in await admin.fetch("select event_type from approval_event where approval_id = $1", asked.id)
-    )  # fmt: skip
+    found = await admin.fetch("select event_type, times from approval_event where approval_id = $1", asked.id)
+    events, rows_of = (
+        Counter(row[0] for row in found for _ in range(row[1])),
+        Counter(row[0] for row in found),
+    )
     assert events["channel_duplicate"] == answers["DUPLICATE"]
     assert events["channel_conflict"] == answers["approval_conflict"]
     assert events["refused"] == answers["approval_expired"]
@@ -281,8 +283,8 @@ async def _trail_agrees(
         asked.session_id, str(asked.id),
     )  # fmt: skip
     said: Counter[str] = Counter(dict(rows))
-    assert said["approval_duplicate"] == events["channel_duplicate"]
-    assert said["approval_refused"] == events["channel_conflict"] + events["refused"]
+    assert said["approval_duplicate"] == rows_of["channel_duplicate"]
+    assert said["approval_refused"] == rows_of["channel_conflict"] + rows_of["refused"]
     ends = {action: said[f"approval_{action}"] for action in ("decision", "expired", "cancelled")}
     decided = "decision" if status in ("approved", "denied") else status
     assert ends == {action: int(action == decided) for action in ends}

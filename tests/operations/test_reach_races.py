@@ -185,7 +185,7 @@ def _acts(
 
 
 VOTES = "select user_account_id, decision, version from approval_vote where approval_id = $1"
-EVENTS = "select event_type, count(*) from approval_event where approval_id = $1 group by 1"
+EVENTS = "select event_type, sum(times)::integer from approval_event where approval_id = $1 group by 1"
 
 
 async def _judge(

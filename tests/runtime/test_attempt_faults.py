@@ -341,7 +341,7 @@ async def test_a_job_whose_write_nobody_knows_of_is_abandoned(
         with pytest.raises(Abandoned, match="nobody knows"):
             await running
     given = began.attempt.given
-    held = Leased(org_id=given.org_id, id=given.job_id, epoch=given.epoch)
+    held = Leased(org_id=given.org_id, id=given.job_id, epoch=given.epoch, hand_backs=0)
     assert await attempts.release(world.db, held, began.worker.id, began.worker.name)
     async with working(world.db, *began.worker.apps.values()):
         assert (await ended(world, given.job_id)).result == {"text": "two"}

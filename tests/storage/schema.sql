@@ -80,7 +80,8 @@ begin
     update job j
     set checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), checkpoint_mac = coalesce(p_mac, j.checkpoint_mac),
       write_seq = p_write, step_index = coalesce(p_done_step, j.step_index),
-      deaths = case when p_done_step is null then j.deaths else 0 end, updated_at = plane_now()
+      deaths = case when p_done_step is null then j.deaths else 0 end,
+      hand_backs = case when p_done_step is null then j.hand_backs else 0 end, updated_at = plane_now()
     where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
       and j.write_seq = p_write - 1
     returning j.session_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled, j.updated_at as at
@@ -164,7 +165,9 @@ begin
       set checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), checkpoint_mac = coalesce(p_mac, j.checkpoint_mac),
         write_seq = p_write, step_index = coalesce(p_done_step, j.step_index),
         deaths = case when p_done_step is null then j.deaths else 0 end,
-        worker_id = null, leased_at = null, runnable_at = now, updated_at = now,
+        hand_backs = coalesce((p_more ->> 'hand_backs')::integer, case when p_done_step is null then j.hand_backs else 0 end),
+        worker_id = null, leased_at = null, runnable_at = case when p_status = 'RUNNING' then ends else now end,
+        updated_at = now,
         running_seconds = j.running_seconds + extract(epoch from now - the_job.leased_at)
       where j.org_id = p_org and j.id = p_job;
     else
@@ -173,6 +176,7 @@ begin
         checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), checkpoint_mac = coalesce(p_mac, j.checkpoint_mac),
         write_seq = p_write, step_index = coalesce(p_done_step, j.step_index),
         deaths = case when p_done_step is null then j.deaths else 0 end,
+        hand_backs = coalesce((p_more ->> 'hand_backs')::integer, case when p_done_step is null then j.hand_backs else 0 end),
         worker_id = null, leased_at = null,
         runnable_at = case when ends_as in ('RETRY', 'SLEEPING') and new_holds = '{}' then ends end,
         next_retry_at = case when ends_as = 'RETRY' then ends end,
@@ -924,7 +928,7 @@ CREATE FUNCTION public.chain_hash(previous bytea, seq bigint, at timestamp with 
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN sha256((((previous || int8send(seq)) || int8send(((EXTRACT(epoch FROM at) * (1000000)::numeric))::bigint)) || body_hash));
 
-CREATE FUNCTION public.claim_jobs(p_worker uuid, p_apps text[], p_wanted integer, p_after uuid) RETURNS TABLE(org_id uuid, job_id uuid, session_id uuid, agent_id uuid, agent_version integer, kind text, app text, payload jsonb, checkpoint text, checkpoint_mac bytea, epoch bigint, write_seq bigint, retry_count integer, max_retries integer, running_seconds double precision, model_config jsonb, skill_config jsonb, resource_limits jsonb, message_seq bigint, now timestamp with time zone, agent text, teams uuid[], session_kind text, policies text, request_policies jsonb, waited_seconds double precision, bound jsonb)
+CREATE FUNCTION public.claim_jobs(p_worker uuid, p_apps text[], p_wanted integer, p_after uuid, p_held uuid[], p_share integer, p_reserve integer, p_org_jobs integer) RETURNS TABLE(org_id uuid, job_id uuid, session_id uuid, agent_id uuid, agent_version integer, kind text, app text, payload jsonb, checkpoint text, checkpoint_mac bytea, epoch bigint, write_seq bigint, retry_count integer, max_retries integer, running_seconds double precision, model_config jsonb, skill_config jsonb, resource_limits jsonb, message_seq bigint, now timestamp with time zone, agent text, teams uuid[], session_kind text, policies text, request_policies jsonb, waited_seconds double precision, bound jsonb, hand_backs integer)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -933,6 +937,7 @@ declare
   found_job record;
   claimed record;
   at_org uuid := p_after;
+  held uuid[] := p_held;
   moved record;
   moves jsonb[] := '{}';
 begin
@@ -943,16 +948,18 @@ begin
       message = 'The lease of this worker has run out.', hint = 'It claims again after its next heartbeat.';
   end if;
   for turn in 1 .. p_wanted loop
-    select * into found_job from find_next_job(p_apps, at_org);
+    select * into found_job
+    from find_next_job(p_apps, at_org, full_orgs(held, p_wanted - turn + 1, p_share, p_reserve), p_org_jobs);
     exit when not found;
     if found_job.id is null then
       return query select null::uuid, null::uuid, null::uuid, null::uuid, null::integer, null::text, null::text,
         null::jsonb, null::text, null::bytea, null::bigint, null::bigint, null::integer, null::integer,
         null::double precision, null::jsonb, null::jsonb, null::jsonb, null::bigint, plane_now(),
-        null::text, null::uuid[], null::text, null::text, null::jsonb, null::double precision, null::jsonb;
+        null::text, null::uuid[], null::text, null::text, null::jsonb, null::double precision, null::jsonb, null::integer;
       exit;
     end if;
     at_org := found_job.org_id;
+    held := held || at_org;
     perform set_config('app.org_id', at_org::text, true);
     now := plane_now();
     select j.session_id, j.status,
@@ -975,7 +982,7 @@ begin
         v.model_config, v.skill_config, v.resource_limits, h.message_seq, now,
         a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, policies_version(j.org_id), j.policies, moved.waited,
         case when exists (select from session_atlas b where b.org_id = j.org_id and b.session_id = j.session_id)
-          then session_bound(j.org_id, j.session_id) end
+          then session_bound(j.org_id, j.session_id) end, j.hand_backs
       from job j
       join agent a on a.org_id = j.org_id and a.id = j.agent_id
       join team t on t.org_id = a.org_id and t.id = a.team_id
@@ -1560,14 +1567,14 @@ CREATE FUNCTION public.find_idle_sessions(p_limit integer) RETURNS TABLE(org_id 
   order by s.idle_check_at limit p_limit
 $$;
 
-CREATE FUNCTION public.find_leased(p_worker uuid) RETURNS TABLE(org_id uuid, id uuid, epoch bigint)
+CREATE FUNCTION public.find_leased(p_worker uuid) RETURNS TABLE(org_id uuid, id uuid, epoch bigint, hand_backs integer)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     AS $$
-  select j.org_id, j.id, j.epoch from job j where j.worker_id = p_worker
+  select j.org_id, j.id, j.epoch, j.hand_backs from job j where j.worker_id = p_worker
 $$;
 
-CREATE FUNCTION public.find_next_job(p_apps text[], p_after uuid) RETURNS TABLE(org_id uuid, id uuid, busy boolean)
+CREATE FUNCTION public.find_next_job(p_apps text[], p_after uuid, p_full uuid[], p_org_jobs integer) RETURNS TABLE(org_id uuid, id uuid, busy boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -1597,6 +1604,18 @@ begin
       continue;
     end if;
     at_org := next_org;
+    continue when next_org = any (p_full);
+    if p_org_jobs is not null then
+      select count(*) into running from job j where j.org_id = next_org and j.worker_id is not null;
+      continue when running >= p_org_jobs;
+      -- As for an agent below: only an org that may have room is worth a lock, and then it is counted again.
+      if not pg_try_advisory_xact_lock(hashtextextended(next_org::text, 2)) then
+        busy := true;
+        continue;
+      end if;
+      select count(*) into running from job j where j.org_id = next_org and j.worker_id is not null;
+      continue when running >= p_org_jobs;
+    end if;
     for waiting in
       with recursive queues (app, agent_id) as (
         select a.app, (
@@ -1761,6 +1780,23 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.forget_request_budgets(p_older interval, p_limit integer) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  forgotten integer;
+begin
+  delete from request_budget b
+  where (b.org_id, b.subject_id) in (
+      select o.org_id, o.subject_id from request_budget o
+      where o.refilled_at < (select plane_now()) - p_older limit p_limit)
+    and b.refilled_at < (select plane_now()) - p_older;
+  get diagnostics forgotten = row_count;
+  return forgotten;
+end
+$$;
+
 CREATE FUNCTION public.forget_resolutions(p_unused interval, p_used interval, p_limit integer) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
@@ -1818,6 +1854,15 @@ CREATE FUNCTION public.forget_workers() RETURNS void
     AS $$
   delete from worker w where w.expires_at < (select plane_now()) - interval '1 day'
     and not exists (select from find_orphans(null) o where o.worker_id = w.id)
+$$;
+
+CREATE FUNCTION public.full_orgs(p_held uuid[], p_free integer, p_share integer, p_reserve integer) RETURNS uuid[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select coalesce(array_agg(h.org), '{}') from (
+    select org, count(*) as slots from unnest(p_held) org group by org) h
+  where h.slots >= p_share or p_free <= p_reserve
 $$;
 
 CREATE FUNCTION public.glob_matches(p_glob text, p_text text) RETURNS boolean
@@ -2368,9 +2413,11 @@ END) STORED NOT NULL,
     policies jsonb,
     caused_by uuid,
     submitted_by uuid,
+    hand_backs integer DEFAULT 0 NOT NULL,
     CONSTRAINT chk_job_checkpoint_is_signed CHECK (((checkpoint IS NULL) = (checkpoint_mac IS NULL))),
     CONSTRAINT chk_job_external CHECK (((kind <> 'external'::text) OR ((worker_id IS NULL) AND (runnable_at IS NULL)))),
     CONSTRAINT chk_job_failed_has_error CHECK (((status <> 'FAILED'::text) OR (error_message IS NOT NULL))),
+    CONSTRAINT chk_job_hand_backs CHECK ((hand_backs >= 0)),
     CONSTRAINT chk_job_held_since CHECK (((holds = '{}'::text[]) = (held_at IS NULL))),
     CONSTRAINT chk_job_kind CHECK ((kind = ANY (ARRAY['conversation'::text, 'task'::text, 'external'::text]))),
     CONSTRAINT chk_job_lease CHECK ((((worker_id IS NULL) = (leased_at IS NULL)) AND ((worker_id IS NULL) OR ((status = 'RUNNING'::text) AND (runnable_at IS NULL))))),
@@ -3342,13 +3389,15 @@ CREATE FUNCTION public.register_worker(p_id uuid, p_name text, p_host text, p_pi
   returning expires_at
 $$;
 
-CREATE FUNCTION public.release_job(p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_action text, p_body bytea) RETURNS boolean
+CREATE FUNCTION public.release_job(p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_hand_backs integer, p_delay_seconds double precision, p_error text, p_action text, p_body bytea) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
 declare
   the_job record;
   at timestamptz;
+  ends_as text;
+  kinds text[] := '{}';
   events jsonb[] := '{}';
 begin
   perform set_config('app.org_id', p_org::text, true);
@@ -3360,21 +3409,32 @@ begin
     return false;
   end if;
   at := plane_now();
-  update job set worker_id = null, leased_at = null, runnable_at = case when holds = '{}' then at end,
+  update job set worker_id = null, leased_at = null, hand_backs = p_hand_backs,
+    runnable_at = case when holds = '{}' then at + make_interval(secs => p_delay_seconds) end,
     running_seconds = running_seconds + extract(epoch from at - the_job.leased_at)
   where org_id = p_org and id = p_job;
-  if the_job.cancelled then
-    update job set status = 'CANCELLED', holds = '{}', held_at = null, runnable_at = null,
-      error_message = coalesce(the_job.cancel_reason, 'cancelled')
+  ends_as := case when the_job.cancelled then 'CANCELLED' when p_error is not null then 'FAILED'
+    when the_job.holds <> '{}' then 'PAUSED' end;
+  if ends_as in ('CANCELLED', 'FAILED') then
+    update job set status = ends_as, holds = '{}', held_at = null, runnable_at = null,
+      error_message = case when ends_as = 'FAILED' then p_error else coalesce(the_job.cancel_reason, 'cancelled') end
     where org_id = p_org and id = p_job;
     update tool_call set status = 'uncertain' where org_id = p_org and job_id = p_job and status = 'intended';
-    events := array[jsonb_strip_nulls(jsonb_build_object('status', 'CANCELLED', 'reason', the_job.cancel_reason))];
-  elsif the_job.holds <> '{}' then
+  elsif ends_as = 'PAUSED' then
     update job set status = 'PAUSED' where org_id = p_org and id = p_job;
-    events := array[jsonb_build_object('status', 'PAUSED')];
   end if;
-  perform session_append(p_org, the_job.session_id, 0, array_fill('status'::text, array[cardinality(events)]),
-    array_fill(p_job, array[cardinality(events)]), events, array[p_action], array[p_body]);
+  if ends_as = 'FAILED' then
+    kinds := array['error'];
+    events := array[jsonb_build_object('message', left(p_error, 500))];
+  end if;
+  if ends_as is not null then
+    kinds := kinds || 'status'::text;
+    events := events || jsonb_strip_nulls(jsonb_build_object('status', ends_as,
+      'reason', case when ends_as = 'CANCELLED' then the_job.cancel_reason end,
+      'error', case when ends_as = 'FAILED' then left(p_error, 500) end));
+  end if;
+  perform session_append(p_org, the_job.session_id, 0, kinds, array_fill(p_job, array[cardinality(events)]), events,
+    array[p_action], array[p_body]);
   return true;
 end
 $$;
@@ -4026,6 +4086,8 @@ CREATE TABLE public.approval_event (
     idempotency_key text,
     payload jsonb DEFAULT '{}'::jsonb NOT NULL,
     created_at timestamp with time zone NOT NULL,
+    times integer DEFAULT 1 NOT NULL,
+    CONSTRAINT chk_approval_event_times CHECK ((times >= 1)),
     CONSTRAINT chk_approval_event_type CHECK ((event_type = ANY (ARRAY['requested'::text, 'joined'::text, 'dispatched'::text, 'delegated'::text, 'voted'::text, 'edited'::text, 'approved'::text, 'denied'::text, 'expired'::text, 'cancelled'::text, 'reminded'::text, 'escalated'::text, 'answered'::text, 'refused'::text, 'undeliverable'::text, 'channel_duplicate'::text, 'channel_conflict'::text])))
 );
 
@@ -6126,6 +6188,8 @@ CREATE POLICY scheduler ON public.notification FOR SELECT TO cortex_scheduler US
 
 CREATE POLICY scheduler ON public.org FOR SELECT TO cortex_scheduler USING (true);
 
+CREATE POLICY scheduler ON public.request_budget FOR SELECT TO cortex_scheduler USING (true);
+
 CREATE POLICY scheduler ON public.resolution FOR SELECT TO cortex_scheduler USING (true);
 
 CREATE POLICY scheduler ON public.session FOR SELECT TO cortex_scheduler USING (true);
@@ -6141,6 +6205,8 @@ CREATE POLICY scheduler_deletes ON public.atlas_minute FOR DELETE TO cortex_sche
 CREATE POLICY scheduler_deletes ON public.inbound_event FOR DELETE TO cortex_scheduler USING (true);
 
 CREATE POLICY scheduler_deletes ON public.job_wait FOR DELETE TO cortex_scheduler USING (true);
+
+CREATE POLICY scheduler_deletes ON public.request_budget FOR DELETE TO cortex_scheduler USING (true);
 
 CREATE POLICY scheduler_deletes ON public.resolution FOR DELETE TO cortex_scheduler USING (true);
 
@@ -6406,8 +6472,8 @@ GRANT ALL ON FUNCTION public.find_idle_sessions(p_limit integer) TO cortex_app;
 REVOKE ALL ON FUNCTION public.find_leased(p_worker uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_leased(p_worker uuid) TO cortex_app;
 
-REVOKE ALL ON FUNCTION public.find_next_job(p_apps text[], p_after uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.find_next_job(p_apps text[], p_after uuid) TO cortex_app;
+REVOKE ALL ON FUNCTION public.find_next_job(p_apps text[], p_after uuid, p_full uuid[], p_org_jobs integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.find_next_job(p_apps text[], p_after uuid, p_full uuid[], p_org_jobs integer) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.find_old_credentials(p_rotate_after interval, p_keep_tokens interval, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_old_credentials(p_rotate_after interval, p_keep_tokens interval, p_limit integer) TO cortex_app;
@@ -6429,6 +6495,9 @@ GRANT ALL ON FUNCTION public.forget_chunks(p_limit integer) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.forget_inbound_events(p_older interval, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.forget_inbound_events(p_older interval, p_limit integer) TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.forget_request_budgets(p_older interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.forget_request_budgets(p_older interval, p_limit integer) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.forget_resolutions(p_unused interval, p_used interval, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.forget_resolutions(p_unused interval, p_used interval, p_limit integer) TO cortex_app;
@@ -6516,6 +6585,9 @@ GRANT UPDATE(running_seconds) ON TABLE public.job TO cortex_app;
 GRANT UPDATE(step_index) ON TABLE public.job TO cortex_app;
 
 GRANT UPDATE(result) ON TABLE public.job TO cortex_app;
+
+GRANT UPDATE(hand_backs) ON TABLE public.job TO cortex_app;
+GRANT SELECT(hand_backs) ON TABLE public.job TO cortex_claimer;
 
 REVOKE ALL ON FUNCTION public.next_deadline() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.next_deadline() TO cortex_app;
@@ -6643,6 +6715,8 @@ GRANT UPDATE(last_used_at) ON TABLE public.api_key TO cortex_app;
 GRANT SELECT,INSERT ON TABLE public.approval_delegation TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.approval_event TO cortex_app;
+
+GRANT UPDATE(times) ON TABLE public.approval_event TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.approval_grant TO cortex_app;
 
@@ -6922,6 +6996,13 @@ GRANT SELECT,INSERT ON TABLE public.policy_version TO cortex_app;
 GRANT UPDATE(mac) ON TABLE public.policy_version TO cortex_app;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.request_budget TO cortex_app;
+GRANT DELETE ON TABLE public.request_budget TO cortex_scheduler;
+
+GRANT SELECT(org_id) ON TABLE public.request_budget TO cortex_scheduler;
+
+GRANT SELECT(subject_id) ON TABLE public.request_budget TO cortex_scheduler;
+
+GRANT SELECT(refilled_at) ON TABLE public.request_budget TO cortex_scheduler;
 
 GRANT SELECT,INSERT ON TABLE public.resolution TO cortex_app;
 GRANT DELETE ON TABLE public.resolution TO cortex_scheduler;

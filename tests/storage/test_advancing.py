@@ -232,7 +232,7 @@ async def test_times_and_counts_of_each_end(
     for status, runnable, wake, retry, count in (
         (JobStatus.RETRY, 15, None, 15, 1),
         (JobStatus.SLEEPING, 15, 15, None, 0),
-        (JobStatus.RUNNING, 5, None, None, 0),
+        (JobStatus.RUNNING, 15, None, None, 0),
         (JobStatus.FAILED, None, None, None, 0),
     ):
         await clock.set(start)

@@ -35,7 +35,7 @@ CLAIMERS = 8
 CLAIMER_READS = {
     "job": {
         "org_id", "id", "app", "agent_id", "queue", "runnable_at", "worker_id", "epoch", "deaths",
-        "cancel_requested_at", "holds",
+        "cancel_requested_at", "holds", "hand_backs",
     },
     "agent": {"org_id", "id", "config_version"},
     "agent_version": {"org_id", "agent_id", "version", "resource_limits"},
@@ -508,7 +508,7 @@ async def blocks(url: str, after: UUID, times: int = 8) -> int:
     try:
         for _ in range(times):
             (found,) = await connection.fetchrow(
-                f"explain (analyze, buffers, format json) select * from find_next_job('{{plane}}', '{after}')"
+                f"explain (analyze, buffers, format json) select * from find_next_job('{{plane}}', '{after}', '{{}}', null)"
             )
         plan = json.loads(found)[0]["Plan"]
         count: int = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
@@ -639,6 +639,6 @@ async def test_finders_tell_the_app_no_more_than_ids(
     (job,) = await queue(admin, world)
     await app.execute("create temporary table job (like public.job)")
     await app.execute("set search_path = pg_temp, public")
-    (row,) = await app.fetch("select * from public.find_next_job($1, $2)", [APP], NOBODY)
+    (row,) = await app.fetch("select * from public.find_next_job($1, $2, $3, null)", [APP], NOBODY, [])
     assert dict(row) == {"org_id": world.org_id, "id": job, "busy": False}
     assert await app.fetchval("select count(*) from public.job") == 0

@@ -38,7 +38,7 @@ CALLS = {
     "resolve_org": "select * from resolve_org('acme')",
     "resolve_orgs": "select * from resolve_orgs(null, null, 10)",
     "prepare_event_partitions": "select prepare_event_partitions(1)",
-    "find_next_job": "select * from find_next_job('{plane}', null)",
+    "find_next_job": "select * from find_next_job('{plane}', null, '{}', null)",
     "find_orphans": "select * from find_orphans(10)",
     "find_leased": "select * from find_leased(null)",
     "find_cancelled": "select * from find_cancelled(null)",

@@ -55,6 +55,7 @@ DEFINERS = {
     "find_untold_signals": "cortex_scheduler",
     "forget_signals": "cortex_scheduler",
     "forget_atlas_minutes": "cortex_scheduler",
+    "forget_request_budgets": "cortex_scheduler",
     "forget_resolutions": "cortex_scheduler",
 }
 ROLES = ("cortex_app", "cortex_resolver", "cortex_claimer", "cortex_scheduler")
@@ -135,6 +136,8 @@ async def test_nothing_opens_another_way_to_the_rows(admin: asyncpg.Connection) 
         ("text_chunk", "scheduler_deletes", "DELETE", "['cortex_scheduler']"),
         ("signal", "scheduler", "SELECT", "['cortex_scheduler']"),
         ("signal", "scheduler_deletes", "DELETE", "['cortex_scheduler']"),
+        ("request_budget", "scheduler", "SELECT", "['cortex_scheduler']"),
+        ("request_budget", "scheduler_deletes", "DELETE", "['cortex_scheduler']"),
         ("atlas_minute", "scheduler", "SELECT", "['cortex_scheduler']"),
         ("atlas_minute", "scheduler_deletes", "DELETE", "['cortex_scheduler']"),
         ("resolution", "scheduler", "SELECT", "['cortex_scheduler']"),

@@ -55,6 +55,8 @@ async def opened(settings: Settings, url: str) -> AsyncIterator[Database]:
         max_size=settings.pool_size,
         prepared_statements=settings.prepared_statements,
         vault=Vault(key),
+        heavy_reads=settings.heavy_reads,
+        org_connections=settings.org_connections,
     )
     try:
         await require_current(db)

@@ -13,6 +13,7 @@ from types import FrameType
 import uvicorn
 
 from cortex_plane.adapters.http.app import create_app, framed
+from cortex_plane.adapters.http.in_flight import DEFAULT_LIMITS, RequestLimits
 from cortex_plane.adapters.http.read_deadlines import DeadlineProtocol
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.bootstrap.reaching import Reach
@@ -25,6 +26,7 @@ from cortex_plane.runtime.scheduler import Scheduler, scheduling
 from cortex_plane.settings import Settings
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.hints import EVENTS, listening
+from cortex_plane.storage.pool import Purpose
 
 GRACE_SECONDS = 5
 KEEP_ALIVE_SECONDS = 75
@@ -65,6 +67,14 @@ def hints_url(settings: Settings, url: str) -> str | None:
     return (settings.listen_url or url) if settings.notifications else None
 
 
+def request_limits(settings: Settings) -> RequestLimits:
+    return RequestLimits(
+        in_flight=settings.requests_in_flight,
+        in_flight_of_org=settings.org_requests_in_flight,
+        streams_of_org=settings.org_streams,
+    )
+
+
 async def serve(
     db: Database,
     listener: socket.socket,
@@ -73,11 +83,12 @@ async def serve(
     hear_at: str | None = None,
     trusted_proxies: str = "",
     requests_per_second: float = 0.0,
+    limits: RequestLimits = DEFAULT_LIMITS,
 ) -> None:
     """Until SIGINT or SIGTERM; requests under way get a moment to finish. ``hear_at`` is where hints are heard."""
     metrics = Metrics()
     feed = EventFeed(db)
-    app = create_app(db, metrics, feed, reach.webhooks, RequestRates(requests_per_second))
+    app = create_app(db, metrics, feed, reach.webhooks, RequestRates(requests_per_second), limits)
     app.state.mailing = reach.email is not None
     app.state.mail_folder = reach.mail_folder
     config = uvicorn.Config(
@@ -96,9 +107,11 @@ async def serve(
         stack.enter_context(metered(metrics.meters))
         if hear_at is not None:
             await stack.enter_async_context(listening(hear_at, feed.heard, EVENTS))
-        await stack.enter_async_context(scheduling(Scheduler(db)))
+        await stack.enter_async_context(scheduling(Scheduler(db.own(Purpose.SCHEDULER))))
         stack.push_async_callback(reach.close)
-        await stack.enter_async_context(notifying(Notifier(db, reach.channels, reach.public_url)))
+        await stack.enter_async_context(
+            notifying(Notifier(db.own(Purpose.NOTIFIER), reach.channels, reach.public_url))
+        )
         await _Server(config, on_ready, feed.close).serve(sockets=[listener])
 
 

@@ -73,6 +73,7 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
                         serving.hints_url(settings, app_url),
                         settings.trusted_proxies,
                         settings.requests_per_second,
+                        serving.request_limits(settings),
                     )
                     console.print("stopping …", style="dim")
 

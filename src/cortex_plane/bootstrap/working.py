@@ -18,6 +18,7 @@ from cortex_plane.runtime.tools.loading import load_app
 from cortex_plane.runtime.worker import Worker, WorkerSettings
 from cortex_plane.settings import Settings
 from cortex_plane.storage.hints import listening
+from cortex_plane.storage.pool import Purpose
 
 log = structlog.get_logger()
 
@@ -27,6 +28,9 @@ PARENT_LOOK_SECONDS = 0.5
 def worker_settings(settings: Settings) -> WorkerSettings:
     return WorkerSettings(
         concurrency=settings.concurrency,
+        reserved_slots=settings.reserved_slots,
+        org_slots=settings.org_slots,
+        org_jobs=settings.org_jobs,
         poll_seconds=settings.poll_seconds,
         adoption_seconds=settings.adoption_seconds,
         grace_seconds=settings.grace_seconds,
@@ -75,7 +79,7 @@ async def _run(
         if settings.notifications:
             await stack.enter_async_context(listening(settings.listen_url or url, worker.work))
         # Any number of schedulers may look: each deadline is kept once, and none depends on one process.
-        await stack.enter_async_context(scheduling(Scheduler(db, name=worker.name)))
+        await stack.enter_async_context(scheduling(Scheduler(db.own(Purpose.SCHEDULER), name=worker.name)))
         if parent is not None:
             watch = asyncio.create_task(_stop_without(parent, worker))
             stack.callback(watch.cancel)

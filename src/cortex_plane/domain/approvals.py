@@ -197,6 +197,8 @@ class ApprovalEvent:
     actor: str | None
     payload: dict[str, Any]
     created_at: datetime
+    times: int = 1
+    """How often it happened: refused decisions of one person are counted in one row after the tenth."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -50,6 +50,24 @@ class Assignment:
     """How long it was ready to go on; None where it is new."""
     bound: dict[str, Any] | None
     """The atlases that its session is bound to, and what their gates remember; None where it is bound to none."""
+    hand_backs: int
+    """How often in a row it was handed back without progress."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlotShares:
+    """How orgs share the slots of a worker."""
+
+    share: int | None = None
+    """How many one org may have; None: all but the reserve."""
+    reserve: int = 0
+    """How many are for orgs that run nothing on this worker."""
+    org_jobs: int | None = None
+    """How many jobs of one org may run in the whole plane."""
+
+
+UNSHARED = SlotShares()
+"""Whoever asks gets what there is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,6 +146,7 @@ class Leased:
     org_id: UUID
     id: UUID
     epoch: int
+    hand_backs: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,3 +188,33 @@ def adoption(orphan: Orphan, poison_deaths: int) -> Adoption:
     if orphan.held:
         return Adoption(status=JobStatus.PAUSED, action="job_paused")
     return Adoption(status=JobStatus.RUNNING, action="job_adopted")
+
+
+MOST_HAND_BACKS = 10
+"""How often in a row a job is handed back without progress before it fails."""
+HAND_BACK_REMEDY = "Find out what changes whenever it runs, then `cortex job resubmit` it."
+_FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS = 1.0, 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HandBack:
+    """What becomes of a job that its worker gives up although both could go on."""
+
+    count: int
+    """How often in a row that happened."""
+    delay_seconds: float
+    error: str | None = None
+    """Why it fails instead."""
+
+
+UNCOUNTED = HandBack(count=0, delay_seconds=0.0)
+
+
+def hand_back(earlier: int, reason: str) -> HandBack:
+    """The first time at once: something was decided meanwhile. Then later and later, and at last never again."""
+    count = earlier + 1
+    error = None
+    if count >= MOST_HAND_BACKS:
+        error = f"It was handed back {count} times in a row without finishing a step, the last time because: {reason}"
+    delay = 0.0 if count == 1 else min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2.0 ** (count - 2))
+    return HandBack(count=count, delay_seconds=delay, error=error)

@@ -38,6 +38,7 @@ from cortex_plane.operations.meters import meters
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import approvals, audit, members
 from cortex_plane.storage.database import Database
+from cortex_plane.storage.pool import Purpose
 
 SHOWN_DECIDERS = 20
 
@@ -119,6 +120,7 @@ async def decide(
     db: Database, actor: Actor, id: UUID, decision: Decision, channel: Channel, once: Once | None = None
 ) -> DecisionReceipt:
     """Raises ``Conflict`` with the code ``approval_conflict`` where somebody decided otherwise before."""
+    db = db.own(Purpose.DECISIONS)
     key = own_key(actor, once.key) if once else None
     receipt, closing = await decisions.again_where_others_were_first(
         lambda: _decide(db, actor, id, decision, channel, key)
@@ -188,6 +190,7 @@ async def answer(
     db: Database, actor: Actor, id: UUID, answer: EffectAnswer, channel: Channel
 ) -> DecisionReceipt:
     """The answer to an uncertain effect; with the last one that is needed its job goes on."""
+    db = db.own(Purpose.DECISIONS)
     given = Answer(verdict=answer.verdict, result=answer.result, note=answer.note)
 
     async def once(unread: CortexError | None) -> tuple[Approval, CortexError | None]:
@@ -229,6 +232,7 @@ def _no_question(opened: Opened) -> CortexError | None:
 @verb(Permission.APPROVAL_DECIDE)
 async def delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft) -> Approval:
     """Whoever could approve it hands their part to somebody else with the clearance, and decides no more."""
+    db = db.own(Purpose.DECISIONS)
     approval = await decisions.again_where_others_were_first(lambda: _delegate(db, actor, id, draft))
     meters().delegated(actor.org_id)
     return approval

@@ -9,7 +9,19 @@ from uuid import UUID
 
 from cortex_plane.domain.access import Actor, worker_actor
 from cortex_plane.domain.approvals import ApprovalKind, NewRequest
-from cortex_plane.domain.attempts import Assignment, Leased, Orphan, Write, Written, adoption
+from cortex_plane.domain.attempts import (
+    HAND_BACK_REMEDY,
+    UNSHARED,
+    Assignment,
+    HandBack,
+    Leased,
+    Orphan,
+    SlotShares,
+    Write,
+    Written,
+    adoption,
+    hand_back,
+)
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.conversations import Said
 from cortex_plane.domain.errors import AlreadyExists, Conflict
@@ -23,9 +35,16 @@ ORPHANS_AT_ONCE = 100
 
 
 async def claim(
-    db: Database, worker_id: UUID, apps: Sequence[str], wanted: int, after: UUID
+    db: Database,
+    worker_id: UUID,
+    apps: Sequence[str],
+    wanted: int,
+    after: UUID,
+    held: Sequence[UUID] = (),
+    shares: SlotShares = UNSHARED,
 ) -> tuple[list[Assignment], bool]:
-    return await attempts.claim_jobs(db, worker_id, apps, wanted, after)
+    """``held`` names the org of each job that the worker runs now: its free slots are shared accordingly."""
+    return await attempts.claim_jobs(db, worker_id, apps, wanted, after, held, shares)
 
 
 async def advance(
@@ -131,8 +150,23 @@ async def leased(db: Database, worker_id: UUID) -> list[Leased]:
     return await attempts.find_leased(db, worker_id)
 
 
-async def release(db: Database, job: Leased, worker_id: UUID, worker_name: str) -> bool:
-    """Hand back a job that its worker does not run; False where it is somebody else's by now."""
+async def release(
+    db: Database, job: Leased, worker_id: UUID, worker_name: str, *, counted: bool = True
+) -> bool:
+    """Hand back a job that its worker does not run; False where it is somebody else's by now.
+
+    ``counted``: it counts as a hand-back without progress. That of a worker that stops does not.
+    """
+    reason = "Its attempt ended without a write."
+    handed = HandBack(count=job.hand_backs, delay_seconds=0.0)
+    if counted:
+        handed = hand_back(job.hand_backs, reason)
     actor = worker_actor(job.org_id, worker_id, worker_name)
-    fact = Fact.of(actor, "job_handed_back", job=str(job.id), reason="its attempt ended without a write")
-    return await attempts.release_job(db, job.org_id, job.id, worker_id, job.epoch, fact)
+    fact = Fact.of(actor, "job_handed_back", job=str(job.id), reason=reason)
+    if handed.error is not None:
+        error = f"Job {job.id}: {handed.error} {HAND_BACK_REMEDY}"
+        handed, fact = (
+            replace(handed, error=error),
+            Fact.of(actor, "job_failed", job=str(job.id), error=error),
+        )
+    return await attempts.release_job(db, job.org_id, job.id, worker_id, job.epoch, fact, handed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
-from dataclasses import replace
 from typing import Generic, TypeVar
 from uuid import UUID
 
@@ -16,10 +15,10 @@ from cortex_plane.domain.audit import (
     Blanked,
     ChainHead,
     ChainVerifier,
-    RowFault,
     Fault,
     RootedHead,
     RootFault,
+    RowFault,
     Verification,
     shown,
 )
@@ -49,7 +48,7 @@ async def list_page(
     return [shown(entry) for entry in entries]
 
 
-@verb(Permission.AUDIT_READ)
+@verb(Permission.AUDIT_READ, heavy=True)
 async def verify(db: Database, actor: Actor) -> Verification:
     """One at a time in a process: it may take long, and must leave the connections to others."""
     async with _one_at_a_time:

@@ -28,6 +28,7 @@ from cortex_plane.operations.secrets import new_link_token, new_session_secret
 from cortex_plane.operations.verbs import found, new_id, verb
 from cortex_plane.storage import audit, browser_sessions, members
 from cortex_plane.storage.database import Database
+from cortex_plane.storage.pool import Purpose
 
 HOW_TO_GET_A_LINK = (
     "Get a new link with `cortex member login-link`; without a key, ask an admin for an enrolment code."
@@ -101,7 +102,9 @@ async def authenticate(db: Database, secret: str, *, touch: bool = True) -> Acto
     actor: Actor | None = None
     if is_session_secret(secret):
         try:
-            actor = await browser_sessions.authenticate(db, digest(secret), IDLE_LIFE, touch)
+            actor = await browser_sessions.authenticate(
+                db.own(Purpose.AUTHENTICATION), digest(secret), IDLE_LIFE, touch
+            )
         except Forged as forged:
             await report(db, forged)
     if actor is None:

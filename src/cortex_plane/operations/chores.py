@@ -69,6 +69,12 @@ async def _atlas_minutes(db: Database) -> None:
     await atlas_minutes.forget(db)
 
 
+async def _request_budgets(db: Database) -> None:
+    from cortex_plane.operations import request_rates
+
+    await request_rates.forget(db)
+
+
 async def _roots(db: Database) -> None:
     from cortex_plane.operations import roots
 
@@ -89,6 +95,7 @@ CHORES = (
     Chore("old signals", HOUR, _old_signals),
     Chore("old resolutions", HOUR, _resolutions),
     Chore("old minutes of atlases", HOUR, _atlas_minutes),
+    Chore("full request budgets", HOUR, _request_budgets),
     Chore("untold signals", MINUTE, _untold_signals),
     Chore("signed roots", MINUTE, _roots),
     Chore("copies of signed roots", HOUR, _root_copies),

@@ -28,6 +28,8 @@ from cortex_plane.storage.database import Database, Row, Transaction
 T = TypeVar("T")
 
 TRIES = 5
+MOST_VAIN = 10
+"""How many decisions in vain of one person on one card have a row and an entry each."""
 
 
 async def again_where_others_were_first(act: Callable[[], Awaitable[T]]) -> T:
@@ -83,7 +85,8 @@ async def note(
     tx: Transaction, opened: Opened, actor: Actor, channel: Channel, said: str, version: int,
     error: CortexError | None,
 ) -> None:  # fmt: skip
-    """A decision or an answer that decided nothing is on the trail all the same."""
+    """A decision or an answer that decided nothing is on the trail all the same. After the tenth of a person it is counted on
+    the card alone."""
     request = opened.approval
     told = {"decision": said, "code": error.code if error else None}
     if error is None:
@@ -91,8 +94,12 @@ async def note(
     else:
         kind = "channel_conflict" if error.code == "approval_conflict" else "refused"
         action = "approval_refused"
-    await approvals.record_event(tx, request.id, kind, channel, actor, told)
-    fact = Fact.of(actor, action, approval=str(request.id), channel=channel, version=version, **told)
+    earlier = await approvals.record_vain(tx, request.id, kind, channel, actor, told, MOST_VAIN)
+    if earlier > MOST_VAIN:
+        return
+    further = {"further": "counted on the card"} if earlier == MOST_VAIN else {}
+    said_of = {"approval": str(request.id), "channel": channel, "version": version, **told, **further}
+    fact = Fact.of(actor, action, **said_of)
     await audit.append_to_session(tx, request.session_id, [fact], job=request.job_id)
 
 

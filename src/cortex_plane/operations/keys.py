@@ -17,12 +17,17 @@ from cortex_plane.operations.secrets import new_key_secret
 from cortex_plane.operations.verbs import found, new_id, once_only, verb
 from cortex_plane.storage import audit, browser_sessions, enrolments, keys, members
 from cortex_plane.storage.database import Database, Transaction
+from cortex_plane.storage.pool import Purpose
 
 
 async def authenticate(db: Database, secret: str, org_slug: str | None = None) -> Actor:
     """The actor behind a key. What is not even shaped like a key is not looked up."""
     try:
-        actor = await keys.authenticate(db, digest(secret), org_slug) if is_well_formed(secret) else None
+        actor = (
+            await keys.authenticate(db.own(Purpose.AUTHENTICATION), digest(secret), org_slug)
+            if is_well_formed(secret)
+            else None
+        )
     except Forged as forged:
         await report(db, forged)
         actor = None

@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor
@@ -24,6 +25,9 @@ BURST_SECONDS = 10
 BATCHES = 10
 """Into so many parts a full budget is taken."""
 HELD_SECONDS = 5.0
+KEPT = timedelta(days=1)
+"""How long a budget that nobody uses keeps its row: it was full again after seconds."""
+FORGOTTEN_AT_ONCE = 10_000
 KNOWN = 10_000
 """Callers whose batch is remembered: those who came longest ago are forgotten first."""
 
@@ -97,3 +101,9 @@ class RequestRates:
             hint="Wait as long as the header Retry-After says, and send fewer requests at a time.",
             retry_after=math.ceil(seconds),
         )
+
+
+async def forget(db: Database) -> None:
+    """Delete the rows of budgets that have long been full again: a budget without a row is full."""
+    while await request_budgets.forget(db, KEPT, FORGOTTEN_AT_ONCE) >= FORGOTTEN_AT_ONCE:
+        pass

@@ -22,7 +22,7 @@ from cortex_plane.storage.database import Database, Transaction
 BATCH = 100
 
 
-@verb(Permission.POLICY_WRITE)
+@verb(Permission.POLICY_WRITE, heavy=True)
 async def simulate(db: Database, actor: Actor, asked: SimulationRequest) -> Simulation:
     """Nothing is written: calls, people and policies are those of one moment."""
     draft = await asyncio.to_thread(read, asked.text)

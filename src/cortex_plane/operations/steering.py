@@ -47,6 +47,7 @@ from cortex_plane.operations.meters import meters
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import approvals, audit, jobs, journal, sessions, steps
 from cortex_plane.storage.database import Database, Row, Transaction
+from cortex_plane.storage.pool import Purpose
 
 LIFTED = (
     Hold.OPERATOR,
@@ -206,6 +207,7 @@ async def questions(db: Database, actor: Actor, id: UUID) -> list[Question]:
 @verb(Permission.JOB_SETTLE)
 async def settle(db: Database, actor: Actor, id: UUID, call_id: UUID, answer: Answer) -> Receipt:
     """A person's answer about an uncertain call. With the last one that is needed the job goes on, unless something else holds it."""
+    db = db.own(Purpose.DECISIONS)
 
     async def once(unread: CortexError | None) -> tuple[Receipt, CortexError | None]:
         async with db.transaction(actor.org_id) as tx:

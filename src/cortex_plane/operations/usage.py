@@ -21,7 +21,7 @@ _SUMS = {
 }
 
 
-@verb(Permission.JOB_READ)
+@verb(Permission.JOB_READ, heavy=True)
 async def list_totals(
     db: Database,
     actor: Actor,

@@ -24,16 +24,20 @@ class Verb(Protocol[P, T_co]):
     """An operation that knows which permission it asks for, so that surfaces can say so without repeating it."""
 
     permission: Permission
+    heavy: bool
+    """It reads long spans: few of them run at a time."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T_co]: ...
 
 
 def verb(
     permission: Permission,
+    *,
+    heavy: bool = False,
 ) -> Callable[
     [Callable[Concatenate[Database, Actor, P], Awaitable[T]]], Verb[Concatenate[Database, Actor, P], T]
 ]:
-    """Refuse the actor before anything is read."""
+    """Refuse the actor before anything is read. A ``heavy`` one waits for nobody: where too many run it is refused too."""
 
     def decorate(
         operation: Callable[Concatenate[Database, Actor, P], Awaitable[T]],
@@ -43,8 +47,15 @@ def verb(
             actor.require(permission)
             return await operation(db, actor, *args, **kwargs)
 
-        guarded.permission = permission  # type: ignore[attr-defined]
-        return guarded  # type: ignore[return-value]
+        @functools.wraps(operation)
+        async def bounded(db: Database, actor: Actor, *args: P.args, **kwargs: P.kwargs) -> T:
+            actor.require(permission)
+            with db.heavy_read(actor.org_id):
+                return await operation(db, actor, *args, **kwargs)
+
+        made = bounded if heavy else guarded
+        made.permission, made.heavy = permission, heavy  # type: ignore[attr-defined]
+        return made  # type: ignore[return-value]
 
     return decorate
 

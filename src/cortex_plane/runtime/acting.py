@@ -126,7 +126,7 @@ class Acting(Voice):
             # Counted over all sessions, by the minute of the database: with the next one it is judged again.
             now = self.time.now()
             await self.sleep(60 - now.second - now.microsecond / 1e6 + 0.01, why)
-        await self.hand_back(why)
+        await self.hand_back_counted(why)
         raise Ended
 
     def summary_of(self, call: Call) -> str:

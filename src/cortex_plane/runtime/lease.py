@@ -16,7 +16,7 @@ from uuid import UUID
 import structlog
 
 from cortex_plane.domain.access import worker_actor
-from cortex_plane.domain.attempts import Assignment, Write, Written
+from cortex_plane.domain.attempts import HAND_BACK_REMEDY, Assignment, Write, Written, hand_back
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.budgets import Question
 from cortex_plane.domain.canonical import canonical
@@ -139,6 +139,8 @@ class Lease:
         self.at = Progress(given.agent_id, self.prompt_hash)
         self.asking: list[Question] = []
         """Those to the model that are under way."""
+        self.progressed = False
+        """This attempt recorded or finished a step."""
         self._stored: list[tuple[UUID, bytes]] = []
 
     def fact(self, action: str, **data: Any) -> Fact:
@@ -233,8 +235,26 @@ class Lease:
         raise Ended
 
     async def hand_back(self, reason: str) -> None:
+        """Because the worker stops: whoever is free goes on at once."""
         await self.quietly(
             self.write(Write(status=JobStatus.RUNNING, facts=[self.fact("job_handed_back", reason=reason)]))
+        )
+
+    async def hand_back_counted(self, reason: str) -> None:
+        """Because what it was about to do does not hold any more. Without progress in between that is done only so often."""
+        handed = hand_back(0 if self.progressed else self.given.hand_backs, reason)
+        if handed.error is not None:
+            await self.quietly(self.fail(handed.error, HAND_BACK_REMEDY))
+            return
+        await self.quietly(
+            self.write(
+                Write(
+                    status=JobStatus.RUNNING,
+                    delay_seconds=handed.delay_seconds,
+                    more={"hand_backs": handed.count},
+                    facts=[self.fact("job_handed_back", reason=reason)],
+                )
+            )
         )
 
     async def quietly(self, write: Any) -> None:
@@ -351,6 +371,7 @@ class Lease:
             # Somebody said something more: nothing was written either.
             self.notes = [*notes, *self.notes]
             self.number -= 1
+        self.progressed = self.progressed or write.step is not None or write.done_step is not None
         self.unread_to = max(self.unread_to, written.message_seq)
         self.policies_heard = written.policies
         return written

@@ -16,7 +16,7 @@ from uuid import UUID
 import structlog
 
 from cortex_plane.domain.agents import DEFAULT_APP
-from cortex_plane.domain.attempts import Assignment
+from cortex_plane.domain.attempts import Assignment, SlotShares
 from cortex_plane.domain.errors import CortexError
 from cortex_plane.operations import attempts, workers
 from cortex_plane.operations.meters import meters
@@ -36,11 +36,17 @@ log = structlog.get_logger()
 
 FORGET_SECONDS = 3600
 STEADY_BEATS = 2
+FEW_SLOTS = 4
+"""A worker with fewer keeps none free for others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerSettings:
     concurrency: int = 16
+    reserved_slots: int | None = None
+    """None: one where there are at least four."""
+    org_slots: int | None = None
+    org_jobs: int | None = None
     poll_seconds: float = 1.0
     adoption_seconds: float = 10.0
     """A dead worker's jobs are taken over within this time."""
@@ -50,6 +56,12 @@ class WorkerSettings:
     """How long after its intent a call may still be sent."""
     inline_result_bytes: int = 16 * 1024
     max_result_bytes: int = 8 * 1024 * 1024
+
+    @property
+    def shares(self) -> SlotShares:
+        few = 0 if self.concurrency < FEW_SLOTS else 1
+        reserve = min(few if self.reserved_slots is None else self.reserved_slots, self.concurrency - 1)
+        return SlotShares(share=self.org_slots, reserve=reserve, org_jobs=self.org_jobs)
 
     # Together they stay below adoption_seconds: silent for a lease, noticed by the next look.
     @property
@@ -165,7 +177,10 @@ class Worker:
         """How many jobs were begun, and whether others were claiming at the same moment."""
         async with self._claiming:
             try:
-                claimed, busy = await attempts.claim(self.db, self.id, list(self.apps), free, self._last_org)
+                held = [attempt.given.org_id for attempt in self._running.values()]
+                claimed, busy = await attempts.claim(
+                    self.db, self.id, list(self.apps), free, self._last_org, held, self.settings.shares
+                )
             except CortexError as error:
                 log.warning("cannot claim", error=str(error))
                 return 0, False
@@ -271,7 +286,7 @@ class Worker:
             run = {(attempt.given.job_id, attempt.given.epoch) for attempt in self._running.values()}
             for job in await attempts.leased(self.db, self.id):
                 if (job.id, job.epoch) not in run and await attempts.release(
-                    self.db, job, self.id, self.name
+                    self.db, job, self.id, self.name, counted=not self.stopping.is_set()
                 ):
                     log.warning("handed back a job that nobody ran", job_id=str(job.id))
                     self.work.set()

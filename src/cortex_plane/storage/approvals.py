@@ -349,6 +349,23 @@ async def record_event(
     )
 
 
+async def record_vain(
+    tx: Transaction,
+    id: UUID,
+    event_type: str,
+    channel: Channel,
+    actor: Actor,
+    payload: dict[str, Any],
+    most: int,
+) -> int:
+    """A decision that decided nothing: ``most`` rows of a kind for each person, and one that counts the rest. Returns how
+    many there were before."""
+    rows: int = await tx.value(
+        queries.record_vain, tx.org, id, event_type, channel, actor.user_account_id, actor.name, payload, most
+    )
+    return rows
+
+
 async def cancel(tx: Transaction, job_ids: Sequence[UUID], reason: str) -> Sequence[Row]:
     """Ends the open approvals of these jobs; those that others wait for stay open."""
     return await tx.rows(queries.cancel, tx.org, list(job_ids), reason)

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from cortex_plane.domain.attempts import Adoption, Assignment, Leased, Orphan, Write, Written
+from cortex_plane.domain.attempts import (
+    UNCOUNTED,
+    UNSHARED,
+    Adoption,
+    Assignment,
+    HandBack,
+    Leased,
+    Orphan,
+    SlotShares,
+    Write,
+    Written,
+)
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.jobs import JobKind, JobStatus
 from cortex_plane.domain.values import parse
@@ -13,10 +24,19 @@ from cortex_plane.storage.database import Database, Transaction
 
 
 async def claim_jobs(
-    db: Database, worker_id: UUID, apps: Sequence[str], wanted: int, after: UUID
+    db: Database,
+    worker_id: UUID,
+    apps: Sequence[str],
+    wanted: int,
+    after: UUID,
+    held: Sequence[UUID] = (),
+    shares: SlotShares = UNSHARED,
 ) -> tuple[list[Assignment], bool]:
     """Leased jobs, and whether others were claiming at the same moment, so that there may be more."""
-    rows = await db.call("claim_jobs", None, worker_id, list(apps), wanted, after)
+    rows = await db.call(
+        "claim_jobs", None, worker_id, list(apps), wanted, after, list(held), shares.share, shares.reserve,
+        shares.org_jobs,
+    )  # fmt: skip
     claimed = [
         Assignment(**{**row, "kind": JobKind(row["kind"])}) for row in rows if row["job_id"] is not None
     ]
@@ -76,7 +96,16 @@ async def find_leased(db: Database, worker_id: UUID) -> list[Leased]:
 
 
 async def release_job(
-    db: Database, org_id: UUID, job_id: UUID, worker_id: UUID, epoch: int, fact: Fact
+    db: Database,
+    org_id: UUID,
+    job_id: UUID,
+    worker_id: UUID,
+    epoch: int,
+    fact: Fact,
+    handed: HandBack = UNCOUNTED,
 ) -> bool:
-    rows = await db.call("release_job", org_id, job_id, worker_id, epoch, fact.action, fact.body)
+    rows = await db.call(
+        "release_job", org_id, job_id, worker_id, epoch, handed.count, handed.delay_seconds, handed.error, fact.action,
+        fact.body,
+    )  # fmt: skip
     return bool(rows[0]["release_job"])

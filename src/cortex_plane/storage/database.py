@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -12,10 +13,12 @@ import asyncpg
 import orjson
 
 from cortex_plane.domain.credential_keys import KEY_BYTES, CredentialKey
-from cortex_plane.domain.errors import SetupError
+from cortex_plane.domain.errors import SetupError, TooMany
+from cortex_plane.domain.shares import Shares
 from cortex_plane.storage import crash_points
 from cortex_plane.storage.faults import border
 from cortex_plane.storage.hints import Hints
+from cortex_plane.storage.pool import BESIDES, Purpose, SharedPool
 from cortex_plane.storage.queries import SQL, every_query
 from cortex_plane.storage.vault import Vault
 
@@ -27,8 +30,9 @@ NOBODY: Final = UUID(int=0)
 CREDENTIAL_KEY = "credential-key"
 """What the key that recognises credentials is sealed for."""
 
-ACQUIRE_SECONDS = 5
-"""How long a request waits for a free connection before the plane says that it is busy."""
+HEAVY_READS = 4
+"""How many reads of long spans run at a time in a process."""
+HEAVY_RETRY_SECONDS = 5
 
 TELLING: Final = frozenset(
     {
@@ -115,13 +119,46 @@ class Database:
     """A pool of connections. It is the only thing that other layers need to hold."""
 
     def __init__(
-        self, pool: Any, vault: Vault | None = None, credential_key: CredentialKey | None = None
+        self,
+        pool: Any,
+        vault: Vault | None = None,
+        credential_key: CredentialKey | None = None,
+        *,
+        heavy_reads: int = HEAVY_READS,
+        org_connections: int | None = None,
     ) -> None:
         self._pool = pool
-        self._in_use = 0
+        self._shared = SharedPool(pool, org_connections)
+        self._purpose: Purpose | None = None
+        self._views: dict[Purpose, Database] = {}
         self._vault = vault
         self._credential_key = credential_key
+        self._heavy = Shares(heavy_reads, share=max(1, heavy_reads // 2))
         self.hints = Hints(pool)
+
+    def own(self, purpose: Purpose) -> Database:
+        """The same database for whoever may use the connections of this purpose."""
+        try:
+            return self._views[purpose]
+        except KeyError:
+            view = self._views[purpose] = copy.copy(self)
+            view._purpose = purpose
+            return view
+
+    def require_heavy_read(self, org: UUID) -> None:
+        """Raises ``TooMany`` where no further long read may begin now."""
+        if not self._heavy.has_room(org):
+            raise _too_many_reads()
+
+    @contextlib.contextmanager
+    def heavy_read(self, org: UUID) -> Iterator[None]:
+        """A place among the few reads that take long."""
+        if not self._heavy.take(org):
+            raise _too_many_reads()
+        try:
+            yield
+        finally:
+            self._heavy.give_back(org)
 
     @property
     def vault_at_hand(self) -> Vault | None:
@@ -153,21 +190,23 @@ class Database:
         prepared_statements: bool = True,
         vault: Vault | None = None,
         reads_only: bool = False,
+        heavy_reads: int = HEAVY_READS,
+        org_connections: int | None = None,
     ) -> Database:
-        """Connect and refuse a login that could see past row-level security.
+        """Connect and refuse a login that could see past row-level security. ``max_size`` counts ordinary connections.
 
         With a vault it opens the credential key too, and makes it where there is none, unless the program ``reads_only``."""
         with border():
             pool = await asyncpg.create_pool(
                 url,
                 min_size=min_size,
-                max_size=max_size,
+                max_size=max_size + BESIDES,
                 init=_speak_json,
                 reset=_keep,
                 command_timeout=60,
                 statement_cache_size=1024 if prepared_statements else 0,
             )
-        database = cls(pool, vault)
+        database = cls(pool, vault, heavy_reads=heavy_reads, org_connections=org_connections)
         try:
             await database._refuse_powerful_login()
             if vault is not None:
@@ -184,8 +223,9 @@ class Database:
     @contextlib.asynccontextmanager
     async def transaction(self, org: UUID, *, snapshot: bool = False) -> AsyncIterator[Transaction]:
         """``snapshot`` shows one state of the database to all statements, and lets none write."""
+        shared = self._shared
         with border():
-            connection = await self._acquire()
+            connection, place = await shared.acquire(org, self._purpose)
         try:
             with border():
                 # One round trip: an org is a UUID, so its text needs no quoting.
@@ -206,15 +246,16 @@ class Database:
             await _roll_back(connection)
             raise
         finally:
-            await self._release(connection)
+            await shared.release(connection, place)
         if opened.told:
             self.hints.events()
 
     async def call(self, name: str, org: UUID | None, *args: Any) -> Sequence[Row]:
         """Run a hot verb: one function, one round trip, one commit. It sets the org itself."""
         given = args if org is None else (org, *args)
+        shared = self._shared
         with border():
-            connection = await self._acquire()
+            connection, place = await shared.acquire(NOBODY if org is None else org, self._purpose)
             try:
                 if crash_points.armed:
                     crash_points.reached(f"{name}:before")
@@ -222,24 +263,10 @@ class Database:
                 if crash_points.armed:
                     crash_points.reached(f"{name}:after")
             finally:
-                await self._release(connection)
+                await shared.release(connection, place)
         if rows and name in TELLING:
             self.hints.events()
         return rows
-
-    async def _acquire(self) -> Any:
-        """A free connection at once; only where there may be none is there something to time."""
-        seconds = None if self._in_use < self._pool.get_max_size() else ACQUIRE_SECONDS
-        self._in_use += 1
-        try:
-            return await self._pool.acquire(timeout=seconds)
-        except BaseException:
-            self._in_use -= 1
-            raise
-
-    async def _release(self, connection: Any) -> None:
-        self._in_use -= 1
-        await self._pool.release(connection)
 
     async def check(self) -> None:
         """Prepare every query, so that a file that does not fit this schema is known at the start."""
@@ -303,6 +330,15 @@ def _at_hand(key: CredentialKey | None) -> CredentialKey:
             hint="Start every process of the plane with the same CORTEX_MASTER_KEY.",
         )
     return key
+
+
+def _too_many_reads() -> TooMany:
+    return TooMany(
+        "As many long reads of this org, or of this process, are under way as it runs at a time.",
+        code="too_many_reads",
+        hint="Wait as long as the header Retry-After says, and send one after the other.",
+        retry_after=HEAVY_RETRY_SECONDS,
+    )
 
 
 async def _speak_json(connection: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from uuid import UUID
 
 from cortex_plane.storage.database import Database
@@ -14,3 +15,10 @@ async def take(
     """How many were taken, at most ``want``; and where there are none, after how many seconds there is one."""
     (row,) = await db.call("take_requests", org_id, list(subjects), want, per_second, burst)
     return row["granted"], row["wait_seconds"]
+
+
+async def forget(db: Database, older: timedelta, limit: int) -> int:
+    """Delete budgets that nobody took from for so long; returns how many, at most ``limit``."""
+    (row,) = await db.call("forget_request_budgets", None, older, limit)
+    forgotten: int = row["forget_request_budgets"]
+    return forgotten

@@ -255,6 +255,7 @@ def card(details: ApprovalDetails) -> list[str | Text]:
         lines.append(_fact("you", approval.why_not))
     for event in details.events:
         by = f" · {event.actor}" if event.actor else ""
+        by += f" · {event.times} times" if event.times > 1 else ""
         via = f" · {event.channel}" if event.channel else ""
         lines.append(_fact(event.created_at.strftime("%H:%M:%S"), f"{event.event_type}{by}{via}"))
     return lines

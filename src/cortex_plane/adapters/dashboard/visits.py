@@ -78,6 +78,7 @@ def signed_in(handler: Handler, *, by_itself: bool = False) -> Callable[[Request
         try:
             actor = await browser_sessions.authenticate(db, secret, touch=not by_itself)
             await request.app.state.rates.take(db, actor, by_key=False)
+            await request.app.state.in_flight.enter(request.scope, actor.org_id)
         except Unauthenticated as error:
             return _ended(request, error, was_in=bool(secret))
         except CortexError as error:

@@ -13,6 +13,7 @@ from cortex_plane.adapters import dashboard
 from cortex_plane.adapters.channels.webhooks import WebhookChannel
 from cortex_plane.adapters.http import problems
 from cortex_plane.adapters.http.frame import Frame
+from cortex_plane.adapters.http.in_flight import DEFAULT_LIMITS, InFlight, RequestLimits
 from cortex_plane.adapters.http.mounts import mount
 from cortex_plane.adapters.http.routes import (
     absences,
@@ -96,6 +97,7 @@ def create_app(
     feed: EventFeed | None = None,
     webhook_channel: WebhookChannel | None = None,
     rates: RequestRates | None = None,
+    limits: RequestLimits = DEFAULT_LIMITS,
 ) -> FastAPI:
     """``webhook_channel`` tries webhooks out, and knows which addresses the operator lists. Without ``rates`` there is no limit."""
     app = FastAPI(
@@ -108,7 +110,8 @@ def create_app(
     app.state.db = db
     app.state.metrics = metrics
     app.state.feed = feed or EventFeed(db)
-    app.state.streams = OpenStreams()
+    app.state.streams = OpenStreams(limits.streams_of_org)
+    app.state.in_flight = InFlight(limits)
     app.state.throttle = Throttle()
     app.state.rates = rates or RequestRates(0)
     app.state.webhooks = webhook_channel or WebhookChannel()

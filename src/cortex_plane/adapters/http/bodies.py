@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from cortex_plane.adapters.http.exchange import BODY_LIMIT, authenticated
+from cortex_plane.adapters.http.exchange import BODY_LIMIT, HEAVY, authenticated
 from cortex_plane.adapters.http.frame import SMALL_BODY_BYTES
 from cortex_plane.adapters.http.problems import MANY_FAULTS, SHOWN_FAULTS
 from cortex_plane.domain.access import Permission
@@ -41,13 +41,17 @@ def guarded(route: APIRoute) -> Handler:
     extra = route.openapi_extra or {}
     limit: int = extra.get(BODY_LIMIT, SMALL_BODY_BYTES)
     permission = Permission(extra["x-permission"]) if "x-permission" in extra else None
-    caller_first = limit > SMALL_BODY_BYTES and permission is not None
+    heavy = bool(extra.get(HEAVY))
+    caller_first = permission is not None and (limit > SMALL_BODY_BYTES or heavy)
     for field in route.dependant.body_params:
         _bound_faults(field)
 
     async def handle(request: Request) -> Response:
         if caller_first and not await _may_send(request, permission):
             return await ordinary(request)
+        if heavy:
+            # Before its body is read. Its operation takes the place.
+            request.app.state.db.require_heavy_read(request.scope["state"]["actor"].org_id)
         request.scope["state"]["max_body_bytes"] = limit
         if route.body_field is not None:
             body = await _read_json(request)

@@ -31,6 +31,8 @@ _KEY_PATTERN = r"^[\x21-\x7e]+$"
 MAX_PAGE_BYTES = 2 * 1024 * 1024
 BODY_LIMIT = "x-max-body-bytes"
 """In the OpenAPI entry of a route: how large its body may be."""
+HEAVY = "x-heavy"
+"""In the OpenAPI entry of a route: it reads long spans, and few of them run at a time."""
 
 
 # Dependencies are async, also where they await nothing: the framework runs others in a thread, which costs more than
@@ -69,6 +71,7 @@ async def authenticated(request: Request, org: str | None) -> Actor:
     actor = await holder(request, org)
     request.scope["state"]["actor"] = actor
     await request.app.state.rates.take(request.app.state.db, actor)
+    await request.app.state.in_flight.enter(request.scope, actor.org_id)
     return actor
 
 
@@ -210,7 +213,13 @@ def nothing() -> Response:
 def route(operation: Verb[..., Any], *also: int, body: int | None = None) -> dict[str, Any]:
     """What a route's OpenAPI entry says of the operation behind it: its permission, its errors, and the size of its body."""
     limit = {} if body is None else {BODY_LIMIT: body}
+    heavy = {HEAVY: True} if operation.heavy else {}
     return {
-        "openapi_extra": {"x-permission": operation.permission.value, "security": [{"key": []}], **limit},
+        "openapi_extra": {
+            "x-permission": operation.permission.value,
+            "security": [{"key": []}],
+            **limit,
+            **heavy,
+        },
         "responses": documented(400, 401, 403, 404, 409, 412, 413, 422, 429, 503, *also),
     }

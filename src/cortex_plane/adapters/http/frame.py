@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cortex_plane.adapters.http.in_flight import leave
 from cortex_plane.adapters.http.problems import problem
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.domain.errors import TooLarge
@@ -91,6 +92,7 @@ class Frame:
                 refusal = problem(request, 413, TooLarge.code, error.detail, TooLarge.default_hint)
                 await refusal(scope, receive, framed)
         finally:
+            leave(scope)
             seconds = time.perf_counter() - started
             if streams:
                 log.info("stream ended", route=_route(scope), seconds=round(seconds, 1))

@@ -26,10 +26,12 @@ import structlog
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from cortex_plane.adapters.http.in_flight import STREAMS_OF_ORG, leave
 from cortex_plane.domain.access import Actor
 from cortex_plane.domain.errors import CortexError, TooMany, Unavailable
 from cortex_plane.domain.events import Event, EventType, Replay
 from cortex_plane.domain.jobs import TERMINAL
+from cortex_plane.domain.shares import reserve_of
 from cortex_plane.domain.values import to_json
 from cortex_plane.operations.feeds import EventFeed
 
@@ -55,8 +57,10 @@ Allowed = Callable[[], Awaitable[object]]
 class OpenStreams:
     """Who has how many streams open in this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_of_org: int = STREAMS_OF_ORG) -> None:
         self.of: Counter[UUID] = Counter()
+        self._of_org: Counter[UUID] = Counter()
+        self._most_of_org = most_of_org
 
     def opened(self, actor: Actor) -> Callable[[], None]:
         """Counts one more; what is returned says that it ended. Too many are refused, and count for nothing."""
@@ -67,18 +71,27 @@ class OpenStreams:
                 code="too_many_streams",
                 hint="Close those that nobody reads, or follow a whole session instead of each of its jobs.",
             )
-        if self.of.total() >= MOST_OF_ALL:
+        held = self._of_org[actor.org_id]
+        if held >= self._most_of_org:
+            raise TooMany(
+                f"Your org has {held} streams open in this process already.",
+                code="too_many_streams",
+                hint="Close those that nobody reads, or follow a whole session instead of each of its jobs.",
+            )
+        if self.of.total() >= MOST_OF_ALL - (reserve_of(MOST_OF_ALL) if held else 0):
             raise Unavailable(
-                f"This process has {MOST_OF_ALL} streams open, which is as many as it serves.",
+                f"This process serves {MOST_OF_ALL} streams, and keeps the last for orgs that have none.",
                 code="streams_busy",
                 hint="Try again in a moment, or start another `cortex api` beside it.",
             )
         self.of[who] += 1
+        self._of_org[actor.org_id] += 1
 
         def ended() -> None:
-            self.of[who] -= 1
-            if not self.of[who]:
-                del self.of[who]
+            for counter, key in ((self.of, who), (self._of_org, actor.org_id)):
+                counter[key] -= 1
+                if not counter[key]:
+                    del counter[key]
 
         return ended
 
@@ -95,6 +108,7 @@ class EventStream(StreamingResponse):
         self._ended = ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        leave(scope)
         try:
             await super().__call__(scope, receive, send)
         finally:

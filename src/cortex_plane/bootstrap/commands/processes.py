@@ -70,6 +70,7 @@ def api() -> None:
                 serving.hints_url(settings, url),
                 settings.trusted_proxies,
                 settings.requests_per_second,
+                serving.request_limits(settings),
             )
 
     with listener:

@@ -140,7 +140,8 @@ class CodeAttempt(Recording):
         if ends.cancelled or (self.cancel_requested and isinstance(error, Unwind)):
             await self.end_cancelled()
         if ends.handed_back is not None:
-            await self.hand_back(ends.handed_back)
+            hand_back = self.hand_back_counted if ends.hand_back_counts else self.hand_back
+            await hand_back(ends.handed_back)
             raise Ended
         if (ends.waiting or ends.held_back) and error is None:
             await self._code_changed(

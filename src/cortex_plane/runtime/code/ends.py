@@ -35,6 +35,8 @@ class Ends:
     failures: list[Failure] = field(default_factory=list)
     holds: list[Held] = field(default_factory=list)
     handed_back: str | None = None
+    hand_back_counts: bool = False
+    """The worker does not stop: something changed meanwhile."""
     cancelled: bool = False
     awaiting: list[Call] = field(default_factory=list)
     terms: dict[UUID, Possible] = field(default_factory=dict)

@@ -88,6 +88,12 @@ class Recording(Acting, ABC):
             raise Unwind
         await super().hand_back(reason)
 
+    async def hand_back_counted(self, reason: str) -> None:
+        if self._playing:
+            self.ends.handed_back, self.ends.hand_back_counts = reason, True
+            raise Unwind
+        await super().hand_back_counted(reason)
+
     async def end_cancelled(self) -> NoReturn:
         if self._playing:
             self.ends.cancelled = True

@@ -18,6 +18,7 @@ from cortex_plane.adapters.http.exchange import (
     route,
 )
 from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
+from cortex_plane.adapters.http.in_flight import leave
 from cortex_plane.adapters.http.streaming import OpenStreams
 from cortex_plane.adapters.http.waiting import decided
 from cortex_plane.domain.calls import (
@@ -87,6 +88,7 @@ async def get_call(
 
     streams: OpenStreams = request.app.state.streams
     ended = streams.opened(actor)
+    leave(request.scope)
     try:
         found = await decided(request.app.state.feed, actor.org_id, read, query.wait, request.is_disconnected)
     finally:

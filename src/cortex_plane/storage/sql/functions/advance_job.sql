@@ -14,7 +14,8 @@
 -- at most one such call, so that two of them cannot wait for each other.
 -- p_policies names the policies by which calls were allowed: where they changed since, no intent is written.
 -- p_more holds what not every write has, each under its own key: see record_more. A job that sleeps with p_delay_seconds
--- null wakes by a signal alone.
+-- null wakes by a signal alone. A job that is handed back is claimed again after p_delay_seconds; `hand_backs` in p_more says
+-- how often in a row that happened without progress.
 -- A conversation is completed only if its job has read every message; otherwise nothing is written, and the answer
 -- says RUNNING.
 create or replace function advance_job(
@@ -52,7 +53,8 @@ begin
     update job j
     set checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), checkpoint_mac = coalesce(p_mac, j.checkpoint_mac),
       write_seq = p_write, step_index = coalesce(p_done_step, j.step_index),
-      deaths = case when p_done_step is null then j.deaths else 0 end, updated_at = plane_now()
+      deaths = case when p_done_step is null then j.deaths else 0 end,
+      hand_backs = case when p_done_step is null then j.hand_backs else 0 end, updated_at = plane_now()
     where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
       and j.write_seq = p_write - 1
     returning j.session_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled, j.updated_at as at
@@ -136,7 +138,9 @@ begin
       set checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), checkpoint_mac = coalesce(p_mac, j.checkpoint_mac),
         write_seq = p_write, step_index = coalesce(p_done_step, j.step_index),
         deaths = case when p_done_step is null then j.deaths else 0 end,
-        worker_id = null, leased_at = null, runnable_at = now, updated_at = now,
+        hand_backs = coalesce((p_more ->> 'hand_backs')::integer, case when p_done_step is null then j.hand_backs else 0 end),
+        worker_id = null, leased_at = null, runnable_at = case when p_status = 'RUNNING' then ends else now end,
+        updated_at = now,
         running_seconds = j.running_seconds + extract(epoch from now - the_job.leased_at)
       where j.org_id = p_org and j.id = p_job;
     else
@@ -145,6 +149,7 @@ begin
         checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), checkpoint_mac = coalesce(p_mac, j.checkpoint_mac),
         write_seq = p_write, step_index = coalesce(p_done_step, j.step_index),
         deaths = case when p_done_step is null then j.deaths else 0 end,
+        hand_backs = coalesce((p_more ->> 'hand_backs')::integer, case when p_done_step is null then j.hand_backs else 0 end),
         worker_id = null, leased_at = null,
         runnable_at = case when ends_as in ('RETRY', 'SLEEPING') and new_holds = '{}' then ends end,
         next_retry_at = case when ends_as = 'RETRY' then ends end,

@@ -1,11 +1,16 @@
 -- Claims: which job next, across orgs. Orgs take turns (the caller names the one that was served last); within an
 -- org what was begun goes before what is new, and an agent at its limit is passed over. Each agent's limit is exact:
--- whoever claims for an agent holds its lock until commit, so nobody counts what another is about to add.
+-- whoever claims for an agent holds its lock until commit, so nobody counts what another is about to add. So is the limit of
+-- an org in the whole plane, where there is one.
+--
+-- A worker's slots are shared: an org has at most p_share of them, and the last p_reserve are for orgs that run nothing on this
+-- worker. p_held names the org of each job that the worker runs now.
 --
 -- A search ends when it has been around once: whoever stopped earlier would look at the same ones next time, and what
 -- lies behind them would never run. Planning a hop takes ten times as long as making it, so the plans are kept.
 
-create or replace function find_next_job(p_apps text[], p_after uuid)
+-- p_full: orgs that are passed over. p_org_jobs: how many jobs of one org may run in the plane; null is no limit.
+create or replace function find_next_job(p_apps text[], p_after uuid, p_full uuid[], p_org_jobs integer)
   returns table (org_id uuid, id uuid, busy boolean)
   language plpgsql security definer set search_path = public, pg_temp set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
@@ -33,6 +38,18 @@ begin
       continue;
     end if;
     at_org := next_org;
+    continue when next_org = any (p_full);
+    if p_org_jobs is not null then
+      select count(*) into running from job j where j.org_id = next_org and j.worker_id is not null;
+      continue when running >= p_org_jobs;
+      -- As for an agent below: only an org that may have room is worth a lock, and then it is counted again.
+      if not pg_try_advisory_xact_lock(hashtextextended(next_org::text, 2)) then
+        busy := true;
+        continue;
+      end if;
+      select count(*) into running from job j where j.org_id = next_org and j.worker_id is not null;
+      continue when running >= p_org_jobs;
+    end if;
     for waiting in
       with recursive queues (app, agent_id) as (
         select a.app, (
@@ -109,9 +126,10 @@ create or replace function find_orphans(p_limit integer)
 $$;
 
 -- What the database thinks that a worker runs.
-create or replace function find_leased(p_worker uuid) returns table (org_id uuid, id uuid, epoch bigint)
+create or replace function find_leased(p_worker uuid)
+  returns table (org_id uuid, id uuid, epoch bigint, hand_backs integer)
   language sql volatile security definer set search_path = public, pg_temp as $$
-  select j.org_id, j.id, j.epoch from job j where j.worker_id = p_worker
+  select j.org_id, j.id, j.epoch, j.hand_backs from job j where j.worker_id = p_worker
 $$;
 
 -- Which of a worker's jobs somebody wants to stop.
@@ -127,7 +145,7 @@ begin
   -- Whoever is not a superuser can only hand a function to a role that may create one there: for this moment it may.
   grant create on schema public to cortex_claimer;
   foreach finder in array array[
-    'find_next_job(text[], uuid)', 'find_orphans(integer)', 'find_leased(uuid)',
+    'find_next_job(text[], uuid, uuid[], integer)', 'find_orphans(integer)', 'find_leased(uuid)',
     'find_cancelled(uuid)']::regprocedure[]
   loop
     execute format('alter function %s owner to cortex_claimer', finder);
@@ -138,20 +156,33 @@ begin
 end
 $$;
 
--- Lease up to p_wanted jobs to a worker. A last row without a job says that others were claiming at the same moment.
-create or replace function claim_jobs(p_worker uuid, p_apps text[], p_wanted integer, p_after uuid)
+-- Which orgs get no slot now: those with their share, and those with any where only the reserve is left.
+create or replace function full_orgs(p_held uuid[], p_free integer, p_share integer, p_reserve integer) returns uuid[]
+  language sql immutable parallel safe set search_path = public, pg_temp as $$
+  select coalesce(array_agg(h.org), '{}') from (
+    select org, count(*) as slots from unnest(p_held) org group by org) h
+  where h.slots >= p_share or p_free <= p_reserve
+$$;
+
+-- Lease up to p_wanted jobs to a worker with so many free slots. A last row without a job says that others were claiming at
+-- the same moment.
+create or replace function claim_jobs(
+  p_worker uuid, p_apps text[], p_wanted integer, p_after uuid, p_held uuid[], p_share integer, p_reserve integer,
+  p_org_jobs integer)
   returns table (
     org_id uuid, job_id uuid, session_id uuid, agent_id uuid, agent_version integer, kind text, app text,
     payload jsonb, checkpoint text, checkpoint_mac bytea, epoch bigint, write_seq bigint, retry_count integer,
     max_retries integer, running_seconds double precision, model_config jsonb, skill_config jsonb,
     resource_limits jsonb, message_seq bigint, now timestamptz, agent text, teams uuid[], session_kind text,
-    policies text, request_policies jsonb, waited_seconds double precision, bound jsonb)
+    policies text, request_policies jsonb, waited_seconds double precision, bound jsonb,
+    hand_backs integer)
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
 declare
   found_job record;
   claimed record;
   at_org uuid := p_after;
+  held uuid[] := p_held;
   moved record;
   moves jsonb[] := '{}';
 begin
@@ -162,16 +193,18 @@ begin
       message = 'The lease of this worker has run out.', hint = 'It claims again after its next heartbeat.';
   end if;
   for turn in 1 .. p_wanted loop
-    select * into found_job from find_next_job(p_apps, at_org);
+    select * into found_job
+    from find_next_job(p_apps, at_org, full_orgs(held, p_wanted - turn + 1, p_share, p_reserve), p_org_jobs);
     exit when not found;
     if found_job.id is null then
       return query select null::uuid, null::uuid, null::uuid, null::uuid, null::integer, null::text, null::text,
         null::jsonb, null::text, null::bytea, null::bigint, null::bigint, null::integer, null::integer,
         null::double precision, null::jsonb, null::jsonb, null::jsonb, null::bigint, plane_now(),
-        null::text, null::uuid[], null::text, null::text, null::jsonb, null::double precision, null::jsonb;
+        null::text, null::uuid[], null::text, null::text, null::jsonb, null::double precision, null::jsonb, null::integer;
       exit;
     end if;
     at_org := found_job.org_id;
+    held := held || at_org;
     perform set_config('app.org_id', at_org::text, true);
     now := plane_now();
     select j.session_id, j.status,
@@ -194,7 +227,7 @@ begin
         v.model_config, v.skill_config, v.resource_limits, h.message_seq, now,
         a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, policies_version(j.org_id), j.policies, moved.waited,
         case when exists (select from session_atlas b where b.org_id = j.org_id and b.session_id = j.session_id)
-          then session_bound(j.org_id, j.session_id) end
+          then session_bound(j.org_id, j.session_id) end, j.hand_backs
       from job j
       join agent a on a.org_id = j.org_id and a.id = j.agent_id
       join team t on t.org_id = a.org_id and t.id = a.team_id

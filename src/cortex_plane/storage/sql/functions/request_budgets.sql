@@ -26,3 +26,32 @@ begin
   return next;
 end
 $$;
+
+-- Forgets budgets that nobody took from for longer than p_older, at most p_limit of them; returns how many. A budget without a
+-- row is full, and so would these be.
+create or replace function forget_request_budgets(p_older interval, p_limit integer) returns integer
+  language plpgsql security definer set search_path = public, pg_temp as $$
+declare
+  forgotten integer;
+begin
+  delete from request_budget b
+  where (b.org_id, b.subject_id) in (
+      select o.org_id, o.subject_id from request_budget o
+      where o.refilled_at < (select plane_now()) - p_older limit p_limit)
+    and b.refilled_at < (select plane_now()) - p_older;
+  get diagnostics forgotten = row_count;
+  return forgotten;
+end
+$$;
+
+do $$
+declare
+  finder regprocedure := 'forget_request_budgets(interval, integer)';
+begin
+  grant create on schema public to cortex_scheduler;
+  execute format('alter function %s owner to cortex_scheduler', finder);
+  execute format('revoke all on function %s from public', finder);
+  execute format('grant execute on function %s to cortex_app', finder);
+  revoke create on schema public from cortex_scheduler;
+end
+$$;

@@ -97,14 +97,18 @@ begin
 end
 $$;
 
--- A living worker gives up a job whose last write it could not make. It ends here where somebody cancelled it, stops
--- where somebody holds it, and is claimed again otherwise.
+-- A living worker gives up a job whose last write it could not make. It ends here where somebody cancelled it or where it
+-- was handed back too often (p_error), stops where somebody holds it, and is claimed again otherwise: after p_delay_seconds.
+-- p_hand_backs: how often in a row that happened.
 create or replace function release_job(
-  p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_action text, p_body bytea) returns boolean
+  p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_hand_backs integer, p_delay_seconds double precision,
+  p_error text, p_action text, p_body bytea) returns boolean
   language plpgsql set search_path = public, pg_temp as $$
 declare
   the_job record;
   at timestamptz;
+  ends_as text;
+  kinds text[] := '{}';
   events jsonb[] := '{}';
 begin
   perform set_config('app.org_id', p_org::text, true);
@@ -116,21 +120,32 @@ begin
     return false;
   end if;
   at := plane_now();
-  update job set worker_id = null, leased_at = null, runnable_at = case when holds = '{}' then at end,
+  update job set worker_id = null, leased_at = null, hand_backs = p_hand_backs,
+    runnable_at = case when holds = '{}' then at + make_interval(secs => p_delay_seconds) end,
     running_seconds = running_seconds + extract(epoch from at - the_job.leased_at)
   where org_id = p_org and id = p_job;
-  if the_job.cancelled then
-    update job set status = 'CANCELLED', holds = '{}', held_at = null, runnable_at = null,
-      error_message = coalesce(the_job.cancel_reason, 'cancelled')
+  ends_as := case when the_job.cancelled then 'CANCELLED' when p_error is not null then 'FAILED'
+    when the_job.holds <> '{}' then 'PAUSED' end;
+  if ends_as in ('CANCELLED', 'FAILED') then
+    update job set status = ends_as, holds = '{}', held_at = null, runnable_at = null,
+      error_message = case when ends_as = 'FAILED' then p_error else coalesce(the_job.cancel_reason, 'cancelled') end
     where org_id = p_org and id = p_job;
     update tool_call set status = 'uncertain' where org_id = p_org and job_id = p_job and status = 'intended';
-    events := array[jsonb_strip_nulls(jsonb_build_object('status', 'CANCELLED', 'reason', the_job.cancel_reason))];
-  elsif the_job.holds <> '{}' then
+  elsif ends_as = 'PAUSED' then
     update job set status = 'PAUSED' where org_id = p_org and id = p_job;
-    events := array[jsonb_build_object('status', 'PAUSED')];
   end if;
-  perform session_append(p_org, the_job.session_id, 0, array_fill('status'::text, array[cardinality(events)]),
-    array_fill(p_job, array[cardinality(events)]), events, array[p_action], array[p_body], array[p_job]);
+  if ends_as = 'FAILED' then
+    kinds := array['error'];
+    events := array[jsonb_build_object('message', left(p_error, 500))];
+  end if;
+  if ends_as is not null then
+    kinds := kinds || 'status'::text;
+    events := events || jsonb_strip_nulls(jsonb_build_object('status', ends_as,
+      'reason', case when ends_as = 'CANCELLED' then the_job.cancel_reason end,
+      'error', case when ends_as = 'FAILED' then left(p_error, 500) end));
+  end if;
+  perform session_append(p_org, the_job.session_id, 0, kinds, array_fill(p_job, array[cardinality(events)]), events,
+    array[p_action], array[p_body], array[p_job]);
   return true;
 end
 $$;

@@ -1,0 +1,255 @@
+"""What one org may take of a process: requests in flight, connections, long reads, streams, rows about refused decisions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from cortex_plane.adapters.http.app import create_app, framed
+from cortex_plane.adapters.http.in_flight import BESIDE_OTHERS, BESIDE_SECONDS, InFlight, RequestLimits
+from cortex_plane.adapters.http.streaming import OpenStreams
+from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.domain.errors import TooMany, Unavailable
+from cortex_plane.domain.members import Role
+from cortex_plane.operations import deadlines
+from cortex_plane.operations.decisions import MOST_VAIN
+from cortex_plane.operations.verbs import new_id
+from cortex_plane.storage import pool
+from cortex_plane.storage.database import Database
+from cortex_plane.storage.pool import Purpose
+from tests.adapters.test_http_approvals import Door
+from tests.adapters.test_http_bad_input import problem
+from tests.approvals import Shipping, ship, waiting
+from tests.conftest import Urls
+from tests.people import World
+from tests.servers import VAULT
+
+POLICIES = "policies: [{name: ok, target: '*', effect: allow}]"
+
+
+@asynccontextmanager
+async def process(
+    db: Database, limits: RequestLimits | None = None
+) -> AsyncIterator[tuple[httpx.AsyncClient, FastAPI]]:
+    """One API process, as a server would run it."""
+    metrics = Metrics()
+    app = create_app(db, metrics, limits=limits or RequestLimits())
+    transport = httpx.ASGITransport(framed(app))
+    async with httpx.AsyncClient(transport=transport, base_url="http://plane") as client:
+        yield client, app
+    app.state.feed.close()
+    metrics.close()
+
+
+async def _until(condition: Any) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 -- a counter tells nobody that it changed
+            await asyncio.sleep(0.005)
+
+
+# Requests in flight ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("D.621")
+async def test_requests_in_flight_of_one_org_are_bounded_and_others_are_served(
+    world: World, other: World, admin: asyncpg.Connection
+) -> None:
+    limits = RequestLimits(in_flight=8, in_flight_of_org=3)
+    async with process(world.db, limits) as (http, app):
+        path, change = f"/v1/agents/{world.agent.slug}", {"name": "renamed"}
+        async with admin.transaction():
+            await admin.execute("select from agent where id = $1 for update", world.agent.id)
+            held = [
+                asyncio.create_task(http.patch(path, json=change, headers=world.admin.headers))
+                for _ in range(3)
+            ]
+            shares = app.state.in_flight._shares
+            await _until(lambda: shares.held_by(world.org_id) == 3)
+            refused = await http.get("/v1/me", headers=world.admin.headers)
+            assert problem(refused, 429, "too_many_in_flight")
+            assert refused.headers["retry-after"] == "1"
+            served = await http.get("/v1/me", headers=other.admin.headers)
+            assert served.status_code == 200, served.text
+        assert {answer.status_code for answer in await asyncio.gather(*held)} == {200}
+        assert (await http.get("/v1/me", headers=world.admin.headers)).status_code == 200
+        assert shares.free == 8, "every request has left"
+
+
+@pytest.mark.proves("D.621")
+async def test_beside_others_few_requests_of_one_org_are_worked_on_and_the_rest_wait(
+    world: World, other: World, admin: asyncpg.Connection
+) -> None:
+    async with process(world.db) as (http, app):
+        now = [0.0]
+        flight = app.state.in_flight = InFlight(clock=lambda: now[0])
+        path, change = f"/v1/agents/{world.agent.slug}", {"name": "renamed"}
+        assert (await http.get("/v1/me", headers=other.admin.headers)).status_code == 200
+        async with admin.transaction():
+            await admin.execute("select from agent where id = $1 for update", world.agent.id)
+            held = [
+                asyncio.create_task(http.patch(path, json=change, headers=world.admin.headers))
+                for _ in range(BESIDE_OTHERS + 3)
+            ]
+            await _until(lambda: len(flight._waiting.get(world.org_id.int, ())) == 3)
+            assert flight._active == {world.org_id.int: BESIDE_OTHERS}
+            held.pop().cancel()
+            assert (await http.get("/v1/me", headers=other.admin.headers)).status_code == 200
+        assert {answer.status_code for answer in await asyncio.gather(*held)} == {200}
+        assert (flight._active, flight._waiting) == ({}, {})
+        # Whoever is alone waits for nobody.
+        now[0] += BESIDE_SECONDS
+        async with admin.transaction():
+            await admin.execute("select from agent where id = $1 for update", world.agent.id)
+            held = [
+                asyncio.create_task(http.patch(path, json=change, headers=world.admin.headers))
+                for _ in range(BESIDE_OTHERS + 1)
+            ]
+            await _until(lambda: flight._active.get(world.org_id.int) == BESIDE_OTHERS + 1)
+        assert {answer.status_code for answer in await asyncio.gather(*held)} == {200}
+
+
+@pytest.mark.proves("D.621")
+async def test_streams_of_one_org_are_bounded_whoever_opens_them(world: World, other: World) -> None:
+    streams = OpenStreams(most_of_org=2)
+    ends = [streams.opened(world.admin.actor), streams.opened(world.service.actor)]
+    with pytest.raises(TooMany) as refused:
+        streams.opened(world.service.actor)
+    assert refused.value.code == "too_many_streams"
+    streams.opened(other.admin.actor)()
+    ends.pop()()
+    streams.opened(world.admin.actor)()
+
+
+# Connections -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def small(urls: Urls) -> AsyncIterator[Database]:
+    """Four ordinary connections, of which one is kept for orgs that have none."""
+    db = await Database.open(urls.app, max_size=4, vault=VAULT)
+    yield db
+    await db.close()
+
+
+@pytest.mark.proves("D.622")
+async def test_an_org_that_holds_all_connections_it_may_leaves_some_to_others_and_to_decisions(
+    strict: World, other: World, small: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "ACQUIRE_SECONDS", 0.05)
+    _, (approval,) = await waiting(strict, Shipping(), ship())
+    async with process(small) as (http, _), AsyncExitStack() as stack:
+        for _ in range(3):
+            await stack.enter_async_context(small.transaction(other.org_id))
+        with pytest.raises(Unavailable):
+            await stack.enter_async_context(small.transaction(other.org_id))
+        read = await http.get("/v1/approvals", headers=strict.admin.headers)
+        assert read.status_code == 200, read.text
+        # Even where others hold what was kept for those who have none.
+        await stack.enter_async_context(small.transaction(new_id()))
+        starved = await http.get("/v1/approvals", headers=strict.admin.headers)
+        assert problem(starved, 503, "busy")
+        seen = {"version": approval.version, "input_hash": approval.input_hash}
+        decided = await http.post(
+            f"/v1/approvals/{approval.id}/decide",
+            headers=strict.admin.headers,
+            json={"decision": "approved", **seen},
+        )
+        assert decided.status_code == 200, decided.text
+        scheduler = small.own(Purpose.SCHEDULER)
+        await deadlines.tick(scheduler, new_id(), "test")
+        assert await deadlines.seconds_to_next(small.own(Purpose.NOTIFIER)) is None
+
+
+@pytest.mark.proves("D.622")
+async def test_orgs_that_wait_for_a_connection_take_turns(
+    world: World, other: World, small: Database
+) -> None:
+    order: list[str] = []
+
+    async def use(name: str, org: Any) -> None:
+        async with small.transaction(org):
+            order.append(name)
+
+    async with AsyncExitStack() as stack:
+        for _ in range(3):
+            await stack.enter_async_context(small.transaction(world.org_id))
+        await stack.enter_async_context(small.transaction(new_id()))
+        flood = [asyncio.create_task(use("flood", world.org_id)) for _ in range(10)]
+        await _until(lambda: len(small._shared._waiting.get(world.org_id, ())) == 10)
+        late = asyncio.create_task(use("late", other.org_id))
+        await _until(lambda: other.org_id in small._shared._waiting)
+    await asyncio.gather(*flood, late)
+    assert order.index("late") <= 1, "not behind the ten that asked before"
+    assert small._shared._waiting == {}
+    assert small._shared._shares.free == 4
+
+
+# Long reads --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("D.627")
+async def test_long_reads_run_few_at_a_time_and_the_others_are_told_when_to_come_back(
+    world: World, other: World, urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "ACQUIRE_SECONDS", 60)
+    db = await Database.open(urls.app, max_size=4, vault=VAULT)
+    body = {"text": POLICIES}
+    async with process(db) as (http, _):
+        with db.heavy_read(world.org_id), db.heavy_read(world.org_id):
+            for method, path in (("POST", "/v1/policies/simulate"), ("GET", "/v1/audit/verification"),
+                                 ("GET", "/v1/audit/export"), ("GET", "/v1/usage?by=day")):  # fmt: skip
+                answer = await http.request(
+                    method, path, headers=world.admin.headers, json=body if method == "POST" else None
+                )
+                assert problem(answer, 429, "too_many_reads"), path
+                assert answer.headers["retry-after"] == "5"
+            mine = await http.post("/v1/policies/simulate", headers=other.admin.headers, json=body)
+            assert mine.status_code == 200, mine.text
+        flood = await asyncio.gather(
+            *(http.post("/v1/policies/simulate", headers=world.admin.headers, json=body) for _ in range(40))
+        )
+        counted = Counter(answer.status_code for answer in flood)
+        assert set(counted) <= {200, 429}
+        assert counted[200] >= 1
+        assert (await http.get("/v1/audit/export", headers=world.admin.headers)).status_code == 200
+        assert db._heavy.free == 4
+    await db.close()
+
+
+# Refused decisions -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("D.624")
+async def test_refused_decisions_of_a_person_are_counted_in_one_row_after_the_tenth(
+    strict: World, http: httpx.AsyncClient, admin: asyncpg.Connection
+) -> None:
+    _, (approval,) = await waiting(strict, Shipping(), ship())
+    # Not the owner, so every decision of theirs is refused.
+    pest, door = await strict.person(Role.APPROVER, name="Pest"), Door(http, strict.admin)
+    card = await door.get(f"approvals/{approval.id}")
+    for _ in range(60):
+        answer = await Door(http, pest).decide(card)
+        assert answer.status_code == 403, answer.text
+    refused = [
+        e for e in (await door.get(f"approvals/{approval.id}"))["events"] if e["event_type"] == "refused"
+    ]
+    assert [event["times"] for event in refused] == [1] * MOST_VAIN + [50]
+    trail = await door.get("audit", session_id=str(approval.session_id), limit=200)
+    entries = [entry for entry in trail["items"] if entry["action"] == "approval_refused"]
+    assert len(entries) == MOST_VAIN + 1
+    assert "counted on the card" in str(entries[-1]), "the last one says where the rest is"
+    # Somebody else's first refusal has a row of its own.
+    await Door(http, await strict.person(Role.APPROVER, name="Other")).decide(card)
+    refused = [
+        e for e in (await door.get(f"approvals/{approval.id}"))["events"] if e["event_type"] == "refused"
+    ]
+    assert (refused[-1]["actor"], refused[-1]["times"]) == ("Other", 1)
+    assert (await door.decide(card)).status_code == 200, "whoever may decide does"
