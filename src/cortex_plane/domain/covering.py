@@ -36,7 +36,9 @@ class CallAsked:
     facts: CallFacts
     owner_id: UUID | None
     causes: Sequence[UUID]
-    """Everybody whose words the job has read."""
+    """Everybody who shaped it."""
+    sponsors: Sequence[UUID] = ()
+    """Everybody who could be the same human as one of those."""
 
 
 # Giving it --------------------------------------------------------------------------------------------------------
@@ -91,15 +93,17 @@ def covers(
     *,
     taken: int = 0,
     counted: bool = False,
+    behind: Sequence[UUID] = (),
 ) -> str | None:
     """Why it does not cover this call; None where it does.
 
-    ``taken``: calls of the same response that lean on it already. ``counted``: this very call was, when it was sent.
+    ``behind``: everybody who could be the human who gave it. ``taken``: calls of the same response that lean on it already. ``counted``: this very call was, when it was sent.
     """
     return (
         _spent(standing, now, taken=taken, counted=counted)
         or _elsewhere(standing, call)
         or _not_by_itself(call, terms, granter)
+        or _by_one_human(call, terms, behind)
         or _not_under(standing, call)
     )
 
@@ -146,6 +150,12 @@ def _not_by_itself(call: CallAsked, terms: Terms, granter: Actor | None) -> str 
         choice=Choice.APPROVED,
     )
     return None if refused is None else f"{granter.name} could not approve it now ({refused.code})"
+
+
+def _by_one_human(call: CallAsked, terms: Terms, behind: Sequence[UUID]) -> str | None:
+    if terms.self_approval or {*call.causes, *call.sponsors}.isdisjoint(behind):
+        return None
+    return "whoever gave it and somebody who shaped the call count as one human"
 
 
 def _not_under(standing: StandingApproval, call: CallAsked) -> str | None:

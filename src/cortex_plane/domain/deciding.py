@@ -252,11 +252,11 @@ def may_approve(approval: Approval, actor: Actor) -> CortexError | None:
     )
 
 
-def may_settle(request: Request, actor: Actor, choice: Choice) -> CortexError | None:
+def may_settle(opened: Opened, actor: Actor, choice: Choice) -> CortexError | None:
     """Who answers about an uncertain call: whoever could approve it, or, where it needed no approval, whoever settles jobs. To give
     it up is a no, and one is enough."""
-    if request.settles is not None:
-        return may_decide(request, actor, choice)
+    if opened.approval.settles is not None:
+        return may_decide(opened.approval, actor, choice) or one_human(opened, choice)
     if actor.may(Permission.JOB_SETTLE):
         return None
     return Forbidden(

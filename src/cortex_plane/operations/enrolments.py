@@ -24,7 +24,7 @@ from cortex_plane.operations import people
 from cortex_plane.operations.forgeries import refused_as, report
 from cortex_plane.operations.secrets import new_enrolment_code, new_key_secret, new_session_secret
 from cortex_plane.operations.verbs import found, new_id, verb
-from cortex_plane.storage import audit, browser_sessions, enrolments, keys, members
+from cortex_plane.storage import audit, browser_sessions, enrolments, identities, keys, members
 from cortex_plane.storage.database import Database, Transaction
 
 
@@ -124,6 +124,10 @@ async def _redeem(tx: Transaction, code_id: UUID, credential_id: UUID) -> Actor:
     if before is None:
         raise _refused()
     await members.hold_access(tx, before.member_id)
+    # First of all: whoever proves a channel at this moment has done so before, or not at all.
+    await identities.void_codes(tx, before.member_id)
+    if await members.has_proven_channel(tx, before.member_id):
+        raise _refused()
     issuer_id = await enrolments.use(tx, code_id)
     person = await people.acting(tx, before.member_id, credential_id)
     if issuer_id is None or person is None:

@@ -31,7 +31,7 @@ from cortex_plane.domain.standing_approvals import (
 from cortex_plane.operations import people, signing
 from cortex_plane.operations.authorize import Asking, Leaning
 from cortex_plane.operations.verbs import found, new_id, verb
-from cortex_plane.storage import approvals, audit, standing_approvals
+from cortex_plane.storage import audit, standing_approvals
 from cortex_plane.storage.database import Database, Row, Transaction
 from cortex_plane.storage.vault import Vault
 
@@ -112,17 +112,18 @@ async def cover(
         )
         if not candidates:
             return found_so_far
-        origin = found(await approvals.origin(tx, given.job_id, read_to, askers), "job")
+        origin = found(await standing_approvals.origin(tx, given.job_id, read_to, askers), "job")
         asked = CallAsked(
             session_id=given.session_id, tool_name=call.tool_name, tool_digest=call.tool_digest,
             input_hash=call.input_hash, facts=call.facts, owner_id=origin["owner_id"], causes=origin["causes"],
+            sponsors=origin["sponsors"],
         )  # fmt: skip
         granters: dict[UUID, Actor | None] = {}
         for standing, row in candidates:
             granter = await _granter(tx, standing, granters)
             refused = covering.covers(
                 standing, asked, call.terms, granter, row["now"], taken=taken.get(standing.id, 0),
-                counted=row["counted"],
+                counted=row["counted"], behind=row["behind"],
             )  # fmt: skip
             if refused is not None:
                 continue

@@ -239,7 +239,7 @@ async def settled(
     _require_open(locked)
     card = await approvals.of_uncertain(tx, id, call_id)
     if card is not None:
-        opened = found(await approvals.open_one(tx, card), "approval")
+        opened = found(await approvals.open_one(tx, card, actor, channel), "approval")
         refused = await _refusal(tx, opened, actor, call_id, answer)
         if refused is not None:
             await decisions.note(tx, opened, actor, channel, answer.verdict, opened.approval.version, refused)
@@ -293,7 +293,7 @@ async def _refusal(
     tx: Transaction, opened: Opened, actor: Actor, call_id: UUID, answer: Answer
 ) -> CortexError | None:
     choice = Choice.DENIED if answer.verdict is Verdict.FAIL else Choice.APPROVED
-    refused = deciding.may_settle(opened.approval, actor, choice)
+    refused = deciding.may_settle(opened, actor, choice)
     if refused is not None or answer.verdict is not Verdict.DID_NOT_HAPPEN:
         return refused
     return repeats_used_up() if await approvals.repeats(tx, call_id) >= MAX_REPEATS else None

@@ -153,7 +153,7 @@ async def origin(tx: Transaction, job_id: UUID, read_to: int, askers: Sequence[U
 
 
 async def rule_changes(tx: Transaction, call_id: UUID) -> Row | None:
-    """By which terms a call was asked for last, and who changed since what may change them."""
+    """By which terms a call was asked for first, and who changed since what may change them."""
     return await tx.row(queries.rule_changes, call_id)
 
 

@@ -64,6 +64,11 @@ async def candidates(
     return [(parse(StandingApproval, row), row) for row in rows]
 
 
+async def origin(tx: Transaction, job_id: UUID, read_to: int, askers: Sequence[UUID]) -> Row | None:
+    """Whose session a job belongs to, who shaped what it asks for, and who could be the same human as those."""
+    return await tx.row(queries.origin, job_id, read_to, list(askers))
+
+
 async def revoke(tx: Transaction, id: UUID, by: str, reason: str | None) -> bool:
     """False: somebody did before."""
     return await tx.value(queries.revoke, id, by, reason) is not None

@@ -22,7 +22,7 @@ create or replace function sponsors_of(p_org uuid, p_members uuid[]) returns set
 $$;
 
 -- Everybody who could be the human behind a vote, the member first: also whoever set up the webhook through which it came, now or
--- before the name there was given up.
+-- before the name there was given up, and whoever could be the same human as those.
 create or replace function voters_of(p_org uuid, p_member uuid, p_channel text) returns uuid[]
   language sql stable set search_path = public, pg_temp as $$
   select p_member || coalesce(array_agg(distinct o.id) filter (where o.id <> p_member), '{}') from (
@@ -31,7 +31,7 @@ create or replace function voters_of(p_org uuid, p_member uuid, p_channel text) 
     select a.id
     from channel_mapping m
     join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id and c.channel_type = 'webhook'
-    cross join unnest(c.set_up_by) a (id)
+    cross join lateral (select unnest(c.set_up_by) union all select sponsors_of(p_org, c.set_up_by)) a (id)
     where p_channel = 'webhook' and m.org_id = p_org and m.user_account_id = p_member) o
 $$;
 

@@ -1,9 +1,16 @@
--- What asks whether a call happened asks those who let it be sent.
+-- What asks whether a call happened asks those who let it be sent: by the request of that call, or by the one with which a standing
+-- approval was given; whoever shaped the call of that one did not shape this one.
 with settled as (
-  select r.id, r.required_clearance, r.approvers, r.self_approval, r.quorum, r.causes, r.caused
-  from approval_invocation i join approval_request r on r.org_id = i.org_id and r.id = i.approval_id
-  where $3::text = 'uncertain_effect' and i.call_id = $34 and r.kind = 'call' and r.status = 'approved'
-  order by r.resolved_at desc limit 1)
+  select r.id, r.required_clearance, r.approvers, r.self_approval, r.quorum,
+    case when a.own then r.causes else '{}' end as causes, case when a.own then r.caused else '[]' end as caused
+  from (
+    select i.approval_id, true from approval_invocation i where i.call_id = $34
+    union all
+    select s.approval_id, false from standing_use u join standing_approval s on s.org_id = u.org_id and s.id = u.standing_id
+    where u.call_id = $34) a (id, own)
+  join approval_request r on r.org_id = $1 and r.id = a.id
+  where $3::text = 'uncertain_effect' and r.kind = 'call' and r.status = 'approved'
+  order by a.own desc, r.resolved_at desc limit 1)
 , asked as (
   insert into approval_request (org_id, id, kind, session_id, job_id, agent_id, step_index, action_type, tool_name,
     tool_digest, target, arguments, input_hash, risk, action_summary, agent_says, asked_for, question, rule,

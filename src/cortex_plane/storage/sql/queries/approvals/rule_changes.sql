@@ -1,4 +1,4 @@
--- By which terms a call was asked for last, and who changed since what may change them: the org's policies, confirmations of its tool,
+-- By which terms a call was asked for first, and who changed since what may change them: the org's policies, confirmations of its tool,
 -- and atlases that the session was bound to. No row where it was not asked for.
 select r.approvers, r.quorum, r.required_clearance, r.self_approval, coalesce((
     select jsonb_agg(jsonb_build_object('member_id', u.id, 'name', coalesce(u.display_name, c.name), 'why', c.why))
@@ -19,4 +19,4 @@ select r.approvers, r.quorum, r.required_clearance, r.self_approval, coalesce((
     left join user_account u on u.org_id = r.org_id and u.id = person_behind(r.org_id, c.identity)), '[]') as authors
 from approval_invocation i join approval_request r on r.org_id = i.org_id and r.id = i.approval_id
 where i.call_id = $1 and r.kind = 'call'
-order by r.requested_at desc limit 1
+order by r.requested_at, r.id limit 1
