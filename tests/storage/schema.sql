@@ -52,7 +52,7 @@ begin
       told[2] || jsonb_build_object('error', left(p_error, 500))];
   end if;
   perform session_append(p_org, the_job.session_id, 0, kinds, array_fill(p_job, array[cardinality(kinds)]), told,
-    array[p_action], array[p_body]);
+    array[p_action], array[p_body], array[p_job]);
   return true;
 end
 $$;
@@ -319,7 +319,8 @@ begin
 
   if new_messages > 0 or cardinality(p_event_types) > 0 or cardinality(p_actions) > 0 then
     message_seq := session_append(p_org, the_job.session_id, new_messages, p_event_types,
-      array_fill(p_job, array[cardinality(p_event_types)]), p_event_data, p_actions, p_bodies);
+      array_fill(p_job, array[cardinality(p_event_types)]), p_event_data, p_actions, p_bodies,
+      array_fill(p_job, array[cardinality(p_actions)]));
   else
     select h.message_seq into message_seq
     from session_head h where h.org_id = p_org and h.session_id = the_job.session_id;
@@ -733,7 +734,8 @@ begin
     select case when d ? 'step' then d || jsonb_build_object('step', number) else d end
     from unnest(p_event_data) with ordinality e (d, n) order by e.n);
   perform session_append(p_org, the_job.session_id, 0, p_event_types,
-    array_fill(p_job, array[coalesce(cardinality(p_event_types), 0)]), event_data, p_actions, p_bodies);
+    array_fill(p_job, array[coalesce(cardinality(p_event_types), 0)]), event_data, p_actions, p_bodies,
+    array_fill(p_job, array[cardinality(p_actions)]));
   id := p_call;
   fresh := true;
   return next;
@@ -917,9 +919,9 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.chain_hash(previous bytea, seq bigint, at timestamp with time zone, body_hash bytea) RETURNS bytea
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN sha256((((previous || int8send(seq)) || int8send(((EXTRACT(epoch FROM at) * (1000000)::numeric))::bigint)) || body_hash));
+CREATE FUNCTION public.chain_hash(previous bytea, seq bigint, at timestamp with time zone, action text, job uuid, body_hash bytea) RETURNS bytea
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN sha256(((((((previous || '\x02'::bytea) || int8send(seq)) || int8send(((EXTRACT(epoch FROM at) * (1000000)::numeric))::bigint)) || sha256(convert_to(action, 'UTF8'::name))) || COALESCE(uuid_send(job), '\x00000000000000000000000000000000'::bytea)) || body_hash));
 
 CREATE FUNCTION public.claim_jobs(p_worker uuid, p_apps text[], p_wanted integer, p_after uuid) RETURNS TABLE(org_id uuid, job_id uuid, session_id uuid, agent_id uuid, agent_version integer, kind text, app text, payload jsonb, checkpoint text, checkpoint_mac bytea, epoch bigint, write_seq bigint, retry_count integer, max_retries integer, running_seconds double precision, model_config jsonb, skill_config jsonb, resource_limits jsonb, message_seq bigint, now timestamp with time zone, agent text, teams uuid[], session_kind text, policies text, request_policies jsonb, waited_seconds double precision, bound jsonb)
     LANGUAGE plpgsql
@@ -1105,7 +1107,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.close_approval(p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_status text, p_arguments text, p_input_hash bytea, p_member uuid, p_name text, p_reason text, p_channel text, p_vote text, p_key text, p_calls jsonb, p_grant_seconds double precision, p_jobs jsonb, p_cancelled uuid[], p_events jsonb, p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[]) RETURNS jsonb
+CREATE FUNCTION public.close_approval(p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_status text, p_arguments text, p_input_hash bytea, p_member uuid, p_name text, p_reason text, p_channel text, p_vote text, p_key text, p_calls jsonb, p_grant_seconds double precision, p_jobs jsonb, p_cancelled uuid[], p_events jsonb, p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_fact_jobs uuid[] DEFAULT '{}'::uuid[]) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -1178,7 +1180,8 @@ begin
   select p_org, e.approval, e.type, case when e.approval = p_approval then p_channel end, p_member, p_name,
     case when e.approval = p_approval and e.keyed then p_key end, coalesce(e.payload, '{}'), at
   from jsonb_to_recordset(p_events) e (approval uuid, type text, keyed boolean, payload jsonb);
-  perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies);
+  perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
+    p_fact_jobs);
   return case when p_vote is not null then
     approval_decided(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end;
 end
@@ -1363,7 +1366,10 @@ begin
   event_jobs := array[job_id, job_id];
   event_data := array[
     jsonb_build_object('seq', message_seq, 'role', 'user'), jsonb_build_object('status', 'PENDING')];
-  perform session_append(p_org, p_session.id, 1, event_types, event_jobs, event_data, actions, bodies);
+  perform session_append(p_org, p_session.id, 1, event_types, event_jobs, event_data, actions, bodies,
+    -- The message, and the job that was made for it, are the last ones.
+    array_fill(null::uuid, array[cardinality(actions) - 1 - created_job::integer])
+      || array_fill(job_id, array[1 + created_job::integer]));
 end
 $$;
 
@@ -1408,6 +1414,17 @@ begin
     values (p_org, card, 'cancelled', jsonb_build_object('reason', p_reason), plane_now());
   end if;
   return card;
+end
+$$;
+
+CREATE FUNCTION public.entry_body(body bytea) RETURNS jsonb
+    LANGUAGE plpgsql STABLE PARALLEL SAFE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  return convert_from(body, 'UTF8')::jsonb;
+exception when data_exception or untranslatable_character or character_not_in_repertoire then
+  return null;
 end
 $$;
 
@@ -1846,10 +1863,14 @@ begin
     group by g.session_id order by g.session_id
   loop
     perform session_append(p_org, told.session_id, 0, array_fill('signal_received'::text, array[told.many]), told.jobs,
-      told.data, array_fill('signal_received'::text, array[told.many]), told.bodies);
+      told.data, array_fill('signal_received'::text, array[told.many]), told.bodies, told.jobs);
   end loop;
 end
 $$;
+
+CREATE FUNCTION public.id_in(text) RETURNS uuid
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN ($1 ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'::text) THEN ($1)::uuid ELSE NULL::uuid END;
 
 CREATE FUNCTION public.ingest_message(p_org uuid, p_connection uuid, p_agent_id uuid, p_agent_slug text, p_external_user text, p_display_name text, p_metadata jsonb, p_text text, p_title text, p_account uuid, p_mapping uuid, p_session uuid, p_job uuid, p_account_body bytea, p_session_body bytea, p_message_body bytea, p_job_body bytea, p_active_body bytea, p_caller uuid, p_key text, p_fingerprint bytea) RETURNS TABLE(session_id uuid, message_seq bigint, job_id uuid, user_account_id uuid, created text[], replayed boolean)
     LANGUAGE plpgsql
@@ -2057,7 +2078,8 @@ begin
   end if;
   perform record_more(p_org, was.job_id, declared.session_id, p_more, at);
   perform session_append(p_org, declared.session_id, 0, p_event_types,
-    array_fill(was.job_id, array[coalesce(cardinality(p_event_types), 0)]), p_event_data, p_actions, p_bodies);
+    array_fill(was.job_id, array[coalesce(cardinality(p_event_types), 0)]), p_event_data, p_actions, p_bodies,
+    array_fill(was.job_id, array[cardinality(p_actions)]));
 end
 $$;
 
@@ -2706,9 +2728,9 @@ begin
   for i in 1 .. cardinality(actions) loop
     head.audit_seq := head.audit_seq + 1;
     body_hash := sha256(bodies[i]);
-    head.audit_hash := chain_hash(head.audit_hash, head.audit_seq, at, body_hash);
-    insert into audit_entry (org_id, session_id, seq, action, body, body_hash, hash, created_at)
-    values (p_org, null, head.audit_seq, actions[i], bodies[i], body_hash, head.audit_hash, at);
+    head.audit_hash := chain_hash(head.audit_hash, head.audit_seq, at, actions[i], null, body_hash);
+    insert into audit_entry (org_id, session_id, seq, format, action, body, body_hash, hash, created_at)
+    values (p_org, null, head.audit_seq, 2, actions[i], bodies[i], body_hash, head.audit_hash, at);
   end loop;
   update org_head set audit_seq = head.audit_seq, audit_hash = head.audit_hash where org_id = p_org;
 end
@@ -3090,7 +3112,7 @@ CREATE FUNCTION public.record_delivery(p_org uuid, p_id uuid, p_claim uuid, p_ve
 declare
   kept notification%rowtype;
   at timestamptz;
-  of_session uuid;
+  the_request record;
 begin
   perform set_config('app.org_id', p_org::text, true);
   select * into kept from notification n where n.org_id = p_org and n.id = p_id and n.taken_by = p_claim;
@@ -3121,8 +3143,10 @@ begin
   if p_first and kept.approval_id is not null then
     insert into approval_event (org_id, approval_id, event_type, channel, payload, created_at)
     values (p_org, kept.approval_id, 'dispatched', kept.channel_type, p_payload, at);
-    select r.session_id into of_session from approval_request r where r.org_id = p_org and r.id = kept.approval_id;
-    perform session_append(p_org, of_session, 0, '{}', '{}', '{}', p_actions, p_bodies);
+    select r.session_id, r.job_id into the_request
+    from approval_request r where r.org_id = p_org and r.id = kept.approval_id;
+    perform session_append(p_org, the_request.session_id, 0, '{}', '{}', '{}', p_actions, p_bodies,
+      array_fill(the_request.job_id, array[cardinality(p_actions)]));
   end if;
   return true;
 end
@@ -3306,7 +3330,7 @@ begin
     events := array[jsonb_build_object('status', 'PAUSED')];
   end if;
   perform session_append(p_org, the_job.session_id, 0, array_fill('status'::text, array[cardinality(events)]),
-    array_fill(p_job, array[cardinality(events)]), events, array[p_action], array[p_body]);
+    array_fill(p_job, array[cardinality(events)]), events, array[p_action], array[p_body], array[p_job]);
   return true;
 end
 $$;
@@ -3488,7 +3512,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.session_append(p_org uuid, p_session uuid, new_messages integer, event_types text[], event_jobs uuid[], event_data jsonb[], actions text[], bodies bytea[]) RETURNS bigint
+CREATE FUNCTION public.session_append(p_org uuid, p_session uuid, new_messages integer, event_types text[], event_jobs uuid[], event_data jsonb[], actions text[], bodies bytea[], jobs uuid[] DEFAULT '{}'::uuid[]) RETURNS bigint
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -3504,7 +3528,7 @@ begin
   latest := head.audit_hash;
   for i in 1 .. coalesce(cardinality(actions), 0) loop
     body_hashes[i] := sha256(bodies[i]);
-    latest := chain_hash(latest, head.audit_seq + i, at, body_hashes[i]);
+    latest := chain_hash(latest, head.audit_seq + i, at, actions[i], jobs[i], body_hashes[i]);
     hashes[i] := latest;
   end loop;
   with happened as (
@@ -3513,9 +3537,10 @@ begin
     from unnest(event_types, event_jobs, event_data) with ordinality e (type, job, data, number)
     where e.type is not null),
   proven as (
-    insert into audit_entry (org_id, session_id, seq, action, body, body_hash, hash, created_at)
-    select p_org, p_session, head.audit_seq + a.number, a.action, a.body, a.body_hash, a.hash, at
-    from unnest(actions, bodies, body_hashes, hashes) with ordinality a (action, body, body_hash, hash, number))
+    insert into audit_entry (org_id, session_id, seq, format, action, job_id, body, body_hash, hash, created_at)
+    select p_org, p_session, head.audit_seq + a.number, 2, a.action, a.job, a.body, a.body_hash, a.hash, at
+    from unnest(actions, jobs[:cardinality(actions)], bodies, body_hashes, hashes)
+      with ordinality a (action, job, body, body_hash, hash, number))
   update session_head
   set message_seq = head.message_seq + new_messages, event_seq = head.event_seq + coalesce(cardinality(event_types), 0),
       audit_seq = head.audit_seq + coalesce(cardinality(actions), 0), audit_hash = latest, last_activity_at = at
@@ -3629,7 +3654,7 @@ begin
   types := types || p_event_types;
   data := data || p_event_data;
   perform session_append(p_org, declared.session_id, 0, types, array_fill(was.job_id, array[cardinality(types)]), data,
-    p_actions, p_bodies);
+    p_actions, p_bodies, array_fill(was.job_id, array[cardinality(p_actions)]));
   return query select declared.session_id, was.tool_name, null::jsonb, plane_now();
 end
 $$;
@@ -3818,7 +3843,8 @@ begin
     created_at)
   select p_org, p_approval, e.type, p_channel, p_member, p_name, case when e.keyed then p_key end, coalesce(e.payload, '{}'), at
   from jsonb_to_recordset(p_events) e (type text, keyed boolean, payload jsonb);
-  perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies);
+  perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
+    array_fill(the_approval.job_id, array[cardinality(p_actions)]));
 end
 $$;
 
@@ -4045,9 +4071,10 @@ CREATE VIEW public.approval_shown WITH (security_invoker='true') AS
             ELSE NULL::timestamp with time zone
         END AS escalate_at,
         CASE
-            WHEN ((r.status = 'pending'::text) AND (EXISTS ( SELECT
+            WHEN ((r.status = 'pending'::text) AND ( SELECT true
                FROM public.approval_vote v
-              WHERE ((v.org_id = r.org_id) AND (v.approval_id = r.id) AND (v.version = r.version))))) THEN ( SELECT count(*) AS count
+              WHERE ((v.org_id = r.org_id) AND (v.approval_id = r.id) AND (v.version = r.version))
+             LIMIT 1)) THEN ( SELECT count(*) AS count
                FROM public.counted_voters(r.org_id, r.id) counted_voters(counted_voters))
             ELSE ( SELECT count(*) AS count
                FROM public.approval_vote v
@@ -4127,6 +4154,9 @@ CREATE TABLE public.audit_entry (
     hash bytea NOT NULL,
     created_at timestamp with time zone NOT NULL,
     xid xid8 DEFAULT pg_current_xact_id(),
+    format smallint DEFAULT 1 NOT NULL,
+    job_id uuid,
+    CONSTRAINT chk_audit_entry_format CHECK ((format = ANY (ARRAY[1, 2]))),
     CONSTRAINT chk_audit_entry_hashes CHECK (((length(body_hash) = 32) AND (length(hash) = 32)))
 );
 
