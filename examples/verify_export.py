@@ -1,6 +1,6 @@
 """Verifies an export of `cortex audit export` without the plane: Python's standard library and nothing else.
 
-    python verify_export.py audit.ndjson [--find approval_decision] [--key FINGERPRINT]       (- reads standard input)
+    python verify_export.py audit.ndjson [--find approval_decision] [--key FINGERPRINT] [--roots FILE]   (- reads standard input)
 
 Prints the first bad entry of each chain, the first bad root, whose signatures it saw, and what it counted. Name with --key
 the keys that you trust (after a rotation each of them): without it, compare what is printed with what you wrote down. Exit
@@ -12,9 +12,10 @@ import argparse
 import base64
 import hashlib
 import json
+import os
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, BinaryIO
 
@@ -141,6 +142,8 @@ class Roots:
         self.used: dict[str, None] = {}
         self.seq, self.hash, self.total, self.chain = 0, bytes(32), 0, ""
         self.fault: str | None = None
+        self.held: dict[int, str] = {}
+        self.replaced = 0
 
     def saw(self, head: dict[str, Any]) -> None:
         """A head of a root: chain by chain, in the order of their ids."""
@@ -164,7 +167,14 @@ class Roots:
             raise ValueError
         self.keys[key["id"]] = raw
 
+    def hold(self, lines: Iterable[str], org: str) -> None:
+        """Copies of roots that somebody kept elsewhere."""
+        copies = [json.loads(line) for line in lines]
+        self.held = {copy["seq"]: copy["hash"] for copy in copies if copy["org"] == org}
+
     def follow(self, root: dict[str, Any], org: str) -> None:
+        if self.held.pop(root["seq"], root["hash"]) != root["hash"]:
+            self.replaced = self.replaced or root["seq"]
         if self.fault is None:
             reason = self.wrong(root, root["body"].encode(), org)
             self.fault = f"root {self.seq + 1}: {reason}" if reason else None
@@ -197,6 +207,10 @@ class Roots:
         found = [self.fault] if self.fault else []
         if self.covered and not self.fault:
             found.append(f"root {min(self.covered)}: it is missing, and heads that it covers are here")
+        if self.replaced:
+            found.append(f"root {self.replaced}: the copy that you hold has another hash")
+        if self.held:
+            found.append(f"root {min(self.held)}: you hold a copy of it, and it is missing")
         if trusted:
             found += [
                 f"signed with {used}, which you did not name" for used in self.used if used not in trusted
@@ -252,7 +266,7 @@ def is_signed(key: bytes, signature: bytes, body: bytes) -> bool:
     return (y * z % P | (x * z % P & 1) << 255).to_bytes(32, "little") == signature[:32]
 
 
-def verify(file: BinaryIO, find: str | None, trusted: Sequence[str] = ()) -> bool:
+def verify(file: BinaryIO, find: str | None, trusted: Sequence[str] = (), copies: Iterable[str] = ()) -> bool:
     """Whether all of it is whole; says what is not."""
     digest, org, session, last, chain, roots = hashlib.sha256(), "", None, "", None, Roots()
     number = chains = entries = signed = bad = named = place = blanked = 0
@@ -269,6 +283,7 @@ def verify(file: BinaryIO, find: str | None, trusted: Sequence[str] = ()) -> boo
             if found["format"] != "cortex-audit-export" or version not in (1, 2):
                 raise NotAnExport("this script knows versions 1 and 2 of cortex-audit-export")
             org, session = found["org"]["id"], found["session"]
+            roots.hold(copies, org)
         if chain and chain.id != found.get("chain"):
             print(f"chain {chain.name}: {chain.fault or 'its head is not in the export'}")
             chain, bad = None, bad + 1
@@ -326,10 +341,13 @@ def main() -> int:
     parser.add_argument(
         "--key", metavar="FINGERPRINT", action="append", default=[], help="a key that you trust"
     )
+    parser.add_argument("--roots", metavar="FILE", help="copies of roots that were kept elsewhere")
     asked = parser.parse_args()
     try:
+        with open(asked.roots or os.devnull) as file:  # noqa: PTH123
+            copies = file.readlines()
         with sys.stdin.buffer if asked.file == "-" else open(asked.file, "rb") as file:  # noqa: PTH123
-            return 0 if verify(file, asked.find, asked.key) else 1
+            return 0 if verify(file, asked.find, asked.key, copies) else 1
     except (NotAnExport, OSError, *MALFORMED) as error:
         print(f"{asked.file}: {error or 'it is not an export'}", file=sys.stderr)
         return 2

@@ -685,6 +685,16 @@ REQUIREMENTS = [
     _R("D.625", "Rows of request budgets that have long been full again are deleted."),
     _R("D.626", "While one org floods every door, another one decides and starts jobs."),
     _R("D.627", "Long reads run few at a time for each org and process; the others get 429 and Retry-After before their body is read."),
+    # The trail, and what contradicts it
+    _R("D.600", "Format, action, job, time and body of each audit entry are hashed; entries of earlier releases still verify, and within a"
+       " chain the format never goes back."),
+    _R("D.601", "A body may be gone only under an erase entry of its chain that names it, and no action can be renamed: in the database, in an"
+       " export, and in entries of earlier releases."),
+    _R("D.602", "`audit verify` names every row that is not what the trail says of it: policies, atlases, decisions, receipts, votes, messages,"
+       " results, checkpoints."),
+    _R("D.603", "A chain whose session is gone is named."),
+    _R("D.604", "Signed roots are copied out of the database, to a file and to an address; what could not be copied is copied later."),
+    _R("D.605", "Whoever holds copies of roots sees that roots were taken away, replaced or started anew, in the database and in an export."),
     # Spec 5, as far as gates are evaluated
     _R("S5.1", "session_start and interactive checkpoints fire when the session begins."),
     _R("S5.2", "Patterns of actions: exact, prefix, suffix and middle wildcards."),

@@ -249,6 +249,7 @@ async def test_an_erased_body_still_verifies(db: Database, world: World, admin: 
     assert verdict(export).code == 0
 
 
+@pytest.mark.proves("D.603")
 async def test_entries_of_a_session_that_is_gone_are_exported_without_a_head(
     db: Database, world: World, admin: asyncpg.Connection
 ) -> None:

@@ -25,7 +25,7 @@ from cortex_plane.operations.audit import verify_all, verify_org
 from cortex_plane.operations.ports import RootPlace
 from cortex_plane.operations.root_copies import copied_to
 from cortex_plane.storage.database import Database
-from tests.exports import exported
+from tests.exports import exported, verdict
 from tests.people import World
 from tests.receivers import Reply, receiving
 
@@ -154,6 +154,15 @@ async def test_a_restart_shows_against_a_copy_and_nowhere_else(
     export = await exported(world.db, world.admin.actor)
     assert verify_export(export.splitlines(keepends=True), copies).root_faults == faults
     assert verify_export(export.splitlines(keepends=True)).whole
+    assert verdict(export).code == 0
+    alone = verdict(export, "--roots", str(path))
+    assert (alone.code, alone.said.splitlines()[:2]) == (
+        1,
+        [
+            "root 1: the copy that you hold has another hash",
+            "root 2: you hold a copy of it, and it is missing",
+        ],
+    )
 
 
 @pytest.mark.proves("D.605")

@@ -83,12 +83,12 @@ class AuditRecord:
     """An entry as surfaces show it."""
 
     seq: int
-    format: int
     action: str
-    job_id: UUID | None
     body: dict[str, Any] | None
     hash: str
     created_at: datetime
+    format: int = 1
+    job_id: UUID | None = None
 
 
 def shown(entry: AuditEntry) -> AuditRecord:
