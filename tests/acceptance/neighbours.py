@@ -99,8 +99,7 @@ class Flood:
         if not jobs:
             return 429
         async with self.http.stream("GET", f"/v1/jobs/{jobs[0]['id']}/events", headers=key) as answer:
-            async for _ in answer.aiter_bytes():
-                break
+            await anext(answer.aiter_bytes(), None)
             return answer.status_code
 
 

@@ -192,6 +192,30 @@ async def test_orgs_that_wait_for_a_connection_take_turns(
     assert small._shared._shares.free == 4
 
 
+@pytest.mark.proves("D.622")
+async def test_nobody_who_waits_for_a_connection_is_forgotten(
+    world: World, other: World, small: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many of several orgs, with and without a purpose, some of whom give up: in the end all places are free again."""
+    monkeypatch.setattr(pool, "ACQUIRE_SECONDS", 60)
+    orgs, served = [world.org_id, other.org_id, new_id()], [0]
+
+    async def use(number: int) -> None:
+        db = small.own(Purpose.DECISIONS) if number % 3 == 0 else small
+        async with db.transaction(orgs[number % 7 % 3]):
+            await asyncio.sleep(0)
+        served[0] += 1
+
+    for _ in range(5):
+        tasks = [asyncio.create_task(use(number)) for number in range(60)]
+        await asyncio.sleep(0)
+        for task in tasks[5::10]:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert served[0] == 5 * (60 - 6)
+    assert (small._shared._waiting, small._shared._shares.free, small._shared._own) == ({}, 4, pool.OWN)
+
+
 # Long reads --------------------------------------------------------------------------------------------------------
 
 

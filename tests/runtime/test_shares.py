@@ -121,7 +121,7 @@ async def test_a_job_that_is_handed_back_again_and_again_waits_longer_and_then_f
 ) -> None:
     clock = await Clock.install(admin, datetime.now(UTC))
     world = await World.create(db, "acme", policies="policies: [{name: ok, target: '*', effect: allow}]")
-    app, tries, sent = App("tests"), [0], []  # type: ignore[var-annotated]
+    app, tries, sent = App("tests"), [0], []
 
     @app.tool
     async def act() -> str:

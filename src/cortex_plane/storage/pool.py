@@ -45,7 +45,7 @@ class SharedPool:
         self._own = dict(OWN)
         self._waiting: dict[UUID, deque[asyncio.Future[Place]]] = {}
         """By org, in the order of their turns."""
-        self._urgent: dict[Purpose, deque[asyncio.Future[Place]]] = {purpose: deque() for purpose in OWN}
+        self._urgent: dict[Purpose, deque[tuple[UUID, asyncio.Future[Place]]]] = {p: deque() for p in OWN}
         """Those among them that a connection of their purpose serves too."""
 
     async def acquire(self, org: UUID, purpose: Purpose | None) -> tuple[Any, Place]:
@@ -68,16 +68,13 @@ class SharedPool:
         try:
             await self._pool.release(connection)
         finally:
-            if self._waiting or place.__class__ is Purpose:
-                self._give_back(place)
-            else:
-                self._shares.give_back(place)  # type: ignore[arg-type] -- an org's
+            self._give_back(place)
 
     async def _wait(self, org: UUID, purpose: Purpose | None) -> Place:
         future: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(org, deque()).append(future)
         if purpose is not None:
-            self._urgent[purpose].append(future)
+            self._urgent[purpose].append((org, future))
         try:
             async with asyncio.timeout(ACQUIRE_SECONDS):
                 return await future
@@ -89,27 +86,28 @@ class SharedPool:
             raise
 
     def _forget(self, org: UUID) -> None:
-        """Drop the turn of an org that nobody waits for any more."""
+        """Drop the turn of an org that nobody waits for any more: whoever comes next is first."""
         queue = self._waiting.get(org)
         if queue is not None and all(future.done() for future in queue):
             del self._waiting[org]
 
     def _give_back(self, place: Place) -> None:
-        if isinstance(place, Purpose):
+        if isinstance(place, UUID):
+            self._shares.give_back(place)
+            if self._waiting:
+                self._serve_orgs()
+        else:
             self._own[place] += 1
             self._serve_purpose(place)
-            return
-        self._shares.give_back(place)
-        if self._waiting:
-            self._serve_orgs()
 
     def _serve_purpose(self, purpose: Purpose) -> None:
         queue = self._urgent[purpose]
         while queue and self._own[purpose]:
-            future = queue.popleft()
+            org, future = queue.popleft()
             if not future.done():
                 self._own[purpose] -= 1
                 future.set_result(purpose)
+                self._forget(org)
 
     def _serve_orgs(self) -> None:
         """Give what is free to those who wait, one for each org in turn."""
@@ -120,11 +118,13 @@ class SharedPool:
 
     def _serve_org(self, org: UUID) -> bool:
         queue, served = self._waiting.pop(org), False
-        while queue and not served:
-            future = queue.popleft()
-            if not future.done() and self._shares.take(org):
-                future.set_result(org)
+        while queue and (queue[0].done() or not served):
+            if not queue[0].done():
+                if not self._shares.take(org):
+                    break  # another org took the last one
+                queue[0].set_result(org)
                 served = True
+            queue.popleft()
         if queue:
             self._waiting[org] = queue  # behind the others
         return served
