@@ -99,7 +99,9 @@ class Play(Stage):
         """What was done. The last entry says what was sent against the rule, where something was."""
         names, weights = list(self.mains), self.acts
         leader = self.chance.choice(names[:2])
-        while len(self.story) < steps:
+        for _ in range(10 * steps):
+            if len(self.story) == steps:
+                break
             human = leader if self.chance.random() < 0.6 else self.chance.choice(names)
             own = [each for each in self.credentials if each.holder == human][-6:]
             if not own:  # somebody else is in their place
