@@ -739,6 +739,8 @@ REQUIREMENTS = [
     _R("D.465", "Until somebody has proven a channel of their own, they and whoever enrolled or promoted them count as one human in"
        " every quorum and for self-approval; the card says why a vote adds nothing."),
     _R("D.466", "A vote through a webhook and that of whoever set its secret, or said whose a name behind it is, count as one human."),
+    _R("D.630", "Random people with several identities each, who enrol, submit, resubmit, write, signal, edit, delegate, go absent, give"
+       " standing approvals, settle, and change agents, policies and tools, never complete alone what policy gives to two humans."),
 ]  # fmt: skip
 
 

@@ -108,7 +108,9 @@ async def test_two_accounts_of_one_human_do_not_settle_what_needs_two(
 
 async def hook_of(http: httpx.AsyncClient, world: World, owner: Person, member: Person) -> tuple[str, str]:
     """A webhook that ``owner`` set up, behind which the name `cal@corp` is the member's: its path and secret."""
-    made = await post(http, owner, "/v1/connections", status=201, channel_type="webhook", name="hook", url=URL)
+    made = await post(
+        http, owner, "/v1/connections", status=201, channel_type="webhook", name="hook", url=URL
+    )
     path = f"/v1/connections/{made['id']}/mappings"
     body = {"member_id": str(member.member_id), "external_user": "cal@corp"}
     mapped = await http.post(path, json=body, headers=owner.headers)
@@ -117,7 +119,11 @@ async def hook_of(http: httpx.AsyncClient, world: World, owner: Person, member: 
 
 
 async def vote_through(
-    http: httpx.AsyncClient, world: World, hook: tuple[str, str], card: dict[str, Any], choice: str = "approved"
+    http: httpx.AsyncClient,
+    world: World,
+    hook: tuple[str, str],
+    card: dict[str, Any],
+    choice: str = "approved",
 ) -> httpx.Response:
     event = {
         "type": "approval.decision", "timestamp": "2026-01-01T00:00:00Z",

@@ -120,7 +120,9 @@ class Ledger:
 
     # What humans did --------------------------------------------------------------------------------------------
 
-    def add_job(self, id: UUID, session: UUID, agent: str, version: int, *who: str, conversation: bool = False) -> None:
+    def add_job(
+        self, id: UUID, session: UUID, agent: str, version: int, *who: str, conversation: bool = False
+    ) -> None:
         thread = self.threads.setdefault(session, Thread(agent))
         known = self.jobs.setdefault(id, Job(thread, conversation))
         known.submitters |= {*who}
@@ -182,7 +184,9 @@ class Ledger:
         if first.terms != terms:
             request.shaped |= {*self.rules[first.rules :]}
 
-    def sent(self, id: UUID, by: UUID | None, version: int, standing: UUID | None, argument: str) -> str | None:
+    def sent(
+        self, id: UUID, by: UUID | None, version: int, standing: UUID | None, argument: str
+    ) -> str | None:
         """A call was sent; why it must not have been."""
         call = self.calls[id]
         call.sends.append(by)
@@ -191,7 +195,9 @@ class Ledger:
             giver = self.standing.get(standing)
             call.shaped = self.shapers(call, argument)
             if giver is None or wanted > 1 or giver in call.shaped:
-                return f"{call.tool} was sent by a standing approval of {giver}, shaped by {sorted(call.shaped)}"
+                return (
+                    f"{call.tool} was sent by a standing approval of {giver}, shaped by {sorted(call.shaped)}"
+                )
         elif by is None:
             return f"{call.tool} was sent and nobody was asked"
         else:

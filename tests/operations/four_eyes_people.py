@@ -100,7 +100,9 @@ class Stage:
             person = await self.world.person(*roles, name=name)
             self.mains[name], self.accounts[person.member_id] = person.member_id, name
             self.credentials.append(Credential(name, person.secret, name, person.member_id))
-        await policies.apply(self.db, self.world.admin.actor, PolicyFile(text=POLICIES.format(roles=ROLES[0])))
+        await policies.apply(
+            self.db, self.world.admin.actor, PolicyFile(text=POLICIES.format(roles=ROLES[0]))
+        )
         for slug, script in {"clerk": ["refund", "refund"], "mover": ["ship", "refund"]}.items():
             await make_agent(self.world, self.script(script), slug=slug)
             self.ledger.agents[slug, 1] = "Ada"
@@ -115,7 +117,9 @@ class Stage:
 
     async def add(self, by: Actor, who: Credential) -> str:
         """An account that nobody else asked for."""
-        roles = self.chance.choice([[Role.APPROVER], [Role.ADMIN, Role.APPROVER], [Role.MEMBER], [Role.OPERATOR]])
+        roles = self.chance.choice(
+            [[Role.APPROVER], [Role.ADMIN, Role.APPROVER], [Role.MEMBER], [Role.OPERATOR]]
+        )
         name = f"{who.holder}'s {next(self.numbers)}"
         member = await members.create(self.db, by, MemberDraft(display_name=name, roles=roles))
         self.accounts[member.id] = name

@@ -99,7 +99,9 @@ class Play(Stage):
         """What was done. The last entry says what was sent against the rule, where something was."""
         names, weights = list(self.mains), self.acts
         leader = self.chance.choice(names[:2])
-        while len(self.story) < steps:
+        for _ in range(10 * steps):
+            if len(self.story) == steps:
+                break
             human = leader if self.chance.random() < 0.6 else self.chance.choice(names)
             own = [each for each in self.credentials if each.holder == human][-6:]
             if not own:  # somebody else is in their place
@@ -155,7 +157,9 @@ class Play(Stage):
     async def bring(self, by: Actor, who: Credential) -> str:
         """A program hands over what it says that somebody else wrote."""
         author = self.chance.choice(list(self.mains))
-        inbound = InboundMessage(external_user_id=f"chat-{author}", agent=self.chance.choice(SOURCES), text="Go.")
+        inbound = InboundMessage(
+            external_user_id=f"chat-{author}", agent=self.chance.choice(SOURCES), text="Go."
+        )
         sent = await messages.ingest(self.db, by, self.world.connection.id, inbound)
         await self._wrote(sent.session_id, sent.job_id, who)
         return f"brings a message of {author} to {_short(sent.session_id)}, read by {_short(sent.job_id)}"
@@ -186,7 +190,9 @@ class Play(Stage):
         else:
             script = [*self.script(self.chance.choices(["refund", "ship"], [3, 1], k=2)), turn(text="done")]
             script[-1]["text"] = f"done {next(self.numbers)}"
-            change = AgentChange(model_config=adapter(ModelConfig).validate_python({"model": "scripted", "script": script}))
+            change = AgentChange(
+                model_config=adapter(ModelConfig).validate_python({"model": "scripted", "script": script})
+            )
         agent = await agents.update(self.db, by, slug, change, None)
         self.ledger.agents[slug, agent.config_version] = who.holder
         return f"writes version {agent.config_version} of {slug}"
@@ -311,7 +317,9 @@ class Play(Stage):
 
     async def doubt(self, by: Actor, who: Credential) -> str:
         id = self._some([id for id, runner in self.elsewhere.items() if runner is who])
-        told = await calls.settle(self.db, by, id, OutcomeDraft(status=OutcomeStatus.UNKNOWN, error="no answer"))
+        told = await calls.settle(
+            self.db, by, id, OutcomeDraft(status=OutcomeStatus.UNKNOWN, error="no answer")
+        )
         return f"does not know what became of {_short(id)}: {told.status}"
 
     async def wait(self, by: Actor, who: Credential) -> str:
