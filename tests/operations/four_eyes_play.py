@@ -136,8 +136,9 @@ class Play(Stage):
         if known and self.chance.random() < 0.6:
             session = self.chance.choice(known[-3:])
             slug = self.ledger.threads[session].agent
-        payload = {"text": "go", "order": next(self.numbers)}
-        self.orders.append(payload["order"])
+        order = next(self.numbers)
+        payload = {"text": "go", "order": order}
+        self.orders.append(order)
         job = await jobs.submit(self.db, by, JobDraft(agent=slug, session_id=session, payload=payload))
         await self._know_job(job.id, who.holder)
         return f"submits {_short(job.id)} of {slug} in {_short(job.session_id)}, order {self.orders[-1]}"
