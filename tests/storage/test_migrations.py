@@ -28,7 +28,7 @@ from cortex_plane.storage.queries import SQL, every_query
 from tests.conftest import Urls
 from tests.crash.points import extents
 from tests.people import World
-from tests.servers import DEBIAN_15, FAST, TestServer, roomy_memory, with_database
+from tests.servers import DEBIAN_15, FAST, VAULT, TestServer, roomy_memory, with_database
 from tests.storage.leases import Held, claim, make_worker
 from tests.storage.tenants import digest, populate, tables
 
@@ -60,7 +60,7 @@ async def test_an_empty_database_gets_everything_once(server: TestServer, empty:
     numbered = [name for name in EVERYTHING if name[0].isdigit()]
     assert told == [f"applying {name}" for name in (*numbered, "functions")]
     assert await migrate(server.admin(empty)) == []
-    db = await Database.open(server.app(empty))
+    db = await Database.open(server.app(empty), vault=VAULT)
     try:
         await require_current(db)
         await World.create(db, "acme")
@@ -129,7 +129,7 @@ OF_0001 = {
 
 
 LATER_THAN_0001 = {
-    "advance_job", "approval_humans", "approvals", "atlas_access", "atlas_minutes", "atlas_notices", "browser_sessions", "callbacks", "causes", "claiming", "count_suspended_sessions", "credentials", "deliver_message", "enrolments",
+    "advance_job", "approval_humans", "approvals", "atlas_access", "atlas_minutes", "atlas_notices", "browser_sessions", "callbacks", "causes", "claiming", "count_suspended_sessions", "credential_key", "credentials", "deliver_message", "enrolments",
     "events", "external", "gates", "identities", "ingest_message", "journal", "memories", "outbox", "policies", "resolutions", "resolvers", "roots", "session_guard", "signals", "standing_approvals",
     "tools", "webhooks", "workers",
 }  # fmt: skip
@@ -441,7 +441,7 @@ async def test_several_databases_of_a_new_server_at_once(bare_server: str, whole
 
 async def use(app_url: str) -> None:
     """What needs every right that migrating gives: resolvers, partitions, verbs."""
-    db = await Database.open(app_url)
+    db = await Database.open(app_url, vault=VAULT)
     try:
         await require_current(db)
         world = await World.create(db, "acme")

@@ -66,13 +66,13 @@ async def row_faults(tx: Transaction, trail: Trail) -> list[RowFault]:
 
 
 async def _faults(tx: Transaction, trail: Trail) -> AsyncIterator[RowFault]:
-    for kind in credential_keys.LIVE:
-        async for row in credential_keys.live(tx, kind):
+    for kind, rows in credential_keys.PEOPLE.items():
+        async for row in rows(tx, False, None):
             id = str(row["id"])
-            reason = _reason(tx, kind, row, over=id in trail.ended)
+            reason = _reason(tx, kind, row, over=id in trail.ended) if row["live"] else None
             if reason is not None:
                 yield RowFault(subject=f"{kind} {id}", reason=reason)
-    async for row in credential_keys.atlases(tx):
+    async for row in credential_keys.atlas_versions(tx, False, None):
         id = f"{row['atlas_id']} {row['version']}"
         reason = _reason(tx, Kind.ATLAS_VERSION, row, over=id in trail.retired and not row["retired"])
         if reason is not None:

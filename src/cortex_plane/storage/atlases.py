@@ -52,7 +52,7 @@ async def sign(tx: Transaction, version: NumberedVersion) -> None:
 
 async def require_true(tx: Transaction, atlas_id: str, version: str) -> None:
     """Raises ``Forged`` where this version was not published by the plane, or a newer one not retired by it."""
-    for row in await tx.rows(queries.held_to, atlas_id, version):
+    for row in await tx.rows(queries.require_true, atlas_id, version):
         if not tx.credential_key.is_true(Kind.ATLAS_VERSION, row, row["mac"]):
             raise Forged(Kind.ATLAS_VERSION, tx.org, f"{atlas_id} {row['version']}")
 

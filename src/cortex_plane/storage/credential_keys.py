@@ -1,10 +1,11 @@
-"""The credential key in SQL: when credentials end, and how rows from before it get their MACs."""
+"""The credential key in SQL: when credentials end, which rows have MACs, and how rows from before it get theirs."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
+from uuid import UUID
 
 from cortex_plane.domain.credential_keys import Kind
 from cortex_plane.storage import policies
@@ -14,29 +15,19 @@ from cortex_plane.storage.queries import Queries
 queries = Queries("credential_keys")
 
 BATCH = 500
-LOOKUPS: Final[Mapping[Kind, tuple[str, str]]] = {
-    Kind.KEY: ("api_key", "secret_hash"),
-    Kind.BROWSER_SESSION: ("browser_session", "secret_hash"),
-    Kind.LOGIN_LINK: ("login_link", "secret_hash"),
-    Kind.ENROLMENT_CODE: ("enrolment_code", "code_hash"),
-    Kind.APPROVAL_TOKEN: ("approval_token", "token_hash"),
-    Kind.IDENTITY_CODE: ("identity_code", "code_hash"),
-}
-"""The table of each kind of credential, and the column that it is found by."""
 
 
-LIVE: Final = (*LOOKUPS, Kind.MAPPING)
+async def now(tx: Transaction) -> datetime:
+    at: datetime = await tx.value(queries.now)
+    return at
 
 
-def live(tx: Transaction, kind: Kind) -> AsyncIterator[Row]:
-    """Every row of this kind that is not used, revoked or removed."""
-    table = LOOKUPS[kind][0] if kind in LOOKUPS else "channel_mapping"
-    return tx.stream(getattr(queries, f"live_{table}"))
+async def ends_after(tx: Transaction, life: timedelta) -> datetime:
+    """When something ends that lives for so long from now. The MAC covers it, so it is known before the row is written."""
+    return await now(tx) + life
 
 
-def atlases(tx: Transaction) -> AsyncIterator[Row]:
-    """Every version."""
-    return tx.stream(queries.live_atlas_version)
+# The key --------------------------------------------------------------------------------------------------------------
 
 
 async def is_converted(db: Database) -> bool:
@@ -62,10 +53,68 @@ async def reseal(db: Database, sealed: bytes) -> None:
         await tx.rows(queries.reseal, sealed)
 
 
+# Rows with a MAC ------------------------------------------------------------------------------------------------------
+# ``unsigned``: only those that have none. `live` says whether a row is in use: not revoked, used or removed.
+
+
+def api_keys(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
+    return tx.stream(queries.api_keys, unsigned, limit)
+
+
+def browser_sessions(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
+    return tx.stream(queries.browser_sessions, unsigned, limit)
+
+
+def login_links(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
+    return tx.stream(queries.login_links, unsigned, limit)
+
+
+def enrolment_codes(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
+    return tx.stream(queries.enrolment_codes, unsigned, limit)
+
+
+def approval_tokens(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
+    return tx.stream(queries.approval_tokens, unsigned, limit)
+
+
+def identity_codes(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
+    return tx.stream(queries.identity_codes, unsigned, limit)
+
+
+def mappings(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
+    return tx.stream(queries.mappings, unsigned, limit)
+
+
+def atlas_versions(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
+    return tx.stream(queries.atlas_versions, unsigned, limit)
+
+
+Rows = Callable[[Transaction, bool, int | None], AsyncIterator[Row]]
+
+CREDENTIALS: Final[Mapping[Kind, tuple[Rows, str, str]]] = {
+    Kind.KEY: (api_keys, "api_key", "secret_hash"),
+    Kind.BROWSER_SESSION: (browser_sessions, "browser_session", "secret_hash"),
+    Kind.LOGIN_LINK: (login_links, "login_link", "secret_hash"),
+    Kind.ENROLMENT_CODE: (enrolment_codes, "enrolment_code", "code_hash"),
+    Kind.APPROVAL_TOKEN: (approval_tokens, "approval_token", "token_hash"),
+    Kind.IDENTITY_CODE: (identity_codes, "identity_code", "code_hash"),
+}
+"""The rows of each kind of credential, their table, and the column that they are found by."""
+
+PEOPLE: Final[Mapping[Kind, Rows]] = {
+    **{kind: rows for kind, (rows, _, _) in CREDENTIALS.items()},
+    Kind.MAPPING: mappings,
+}
+"""Whatever leads to a person."""
+
+
+# Conversion -----------------------------------------------------------------------------------------------------------
+
+
 async def convert_some(tx: Transaction) -> int:
     """Gives some rows of the org their lookups and MACs; how many. 0 where none is left."""
     converted = 0
-    for kind in LOOKUPS:
+    for kind in CREDENTIALS:
         converted += await _convert_credentials(tx, kind)
     for convert in (convert_mappings, _convert_policies, _convert_atlases):
         converted += await convert(tx)
@@ -73,8 +122,8 @@ async def convert_some(tx: Transaction) -> int:
 
 
 async def _convert_credentials(tx: Transaction, kind: Kind) -> int:
-    table, column = LOOKUPS[kind]
-    key, rows = tx.credential_key, await tx.rows(getattr(queries, f"old_{table}"), BATCH)
+    found, table, column = CREDENTIALS[kind]
+    key, rows = tx.credential_key, [row async for row in found(tx, True, BATCH)]
     if not rows:
         return 0
     lookups = [key.lookup(row[column]) for row in rows]
@@ -84,31 +133,43 @@ async def _convert_credentials(tx: Transaction, kind: Kind) -> int:
 
 
 async def convert_mappings(tx: Transaction) -> int:
-    rows = await tx.rows(queries.old_mappings, BATCH)
+    rows = [row async for row in mappings(tx, True, BATCH)]
     macs = [tx.credential_key.mac(Kind.MAPPING, row) for row in rows]
-    await tx.rows(queries.sign_mappings, [row["id"] for row in rows], macs)
+    await sign_mappings(tx, [row["id"] for row in rows], macs)
     return len(rows)
 
 
+async def sign_mappings(tx: Transaction, ids: Sequence[UUID], macs: Sequence[bytes]) -> None:
+    await tx.rows(queries.sign_mappings, ids, macs)
+
+
 async def _convert_policies(tx: Transaction) -> int:
-    versions = [row["version"] for row in await tx.rows(queries.old_policies)]
+    versions = await unsigned_policies(tx)
     for version in versions:
         await policies.sign_version(tx, version)
-    unsigned = await tx.value(queries.unsigned_policy_version, tx.org)
+    unsigned = await unsigned_policy_version(tx)
     if unsigned is not None:
         await policies.set_version(tx, unsigned)
     return len(versions) + (unsigned is not None)
 
 
+async def unsigned_policies(tx: Transaction) -> list[int]:
+    return [row["version"] for row in await tx.rows(queries.unsigned_policies)]
+
+
+async def unsigned_policy_version(tx: Transaction) -> int | None:
+    """The version in force, where nothing says who put it there."""
+    version: int | None = await tx.value(queries.unsigned_policy_version, tx.org)
+    return version
+
+
 async def _convert_atlases(tx: Transaction) -> int:
-    rows = await tx.rows(queries.old_atlases, BATCH)
+    rows = [row async for row in atlas_versions(tx, True, BATCH)]
     macs = [tx.credential_key.mac(Kind.ATLAS_VERSION, row) for row in rows]
-    ids, versions = [row["atlas_id"] for row in rows], [row["version"] for row in rows]
-    await tx.rows(queries.sign_atlases, ids, versions, macs)
+    await sign_atlases(tx, rows, macs)
     return len(rows)
 
 
-async def ends_after(tx: Transaction, life: timedelta) -> datetime:
-    """When something ends that lives for so long from now. The MAC covers it, so it is known before the row is written."""
-    now: datetime = await tx.value(queries.now)
-    return now + life
+async def sign_atlases(tx: Transaction, rows: Sequence[Row], macs: Sequence[bytes]) -> None:
+    ids, versions = [row["atlas_id"] for row in rows], [row["version"] for row in rows]
+    await tx.rows(queries.sign_atlases, ids, versions, macs)

@@ -110,11 +110,16 @@ async def in_force(tx: Transaction) -> int | None:
     return version
 
 
+async def version_mac(tx: Transaction, version: int) -> bytes | None:
+    mac: bytes | None = await tx.value(queries.version_mac, version)
+    return mac
+
+
 async def true_rows(tx: Transaction, version: int) -> list[PlacedRow]:
     """As ``rows``. Raises ``Forged`` where they are not those that were applied."""
     kept = await tx.rows(queries.rows, version, None)
-    mac = await tx.value(queries.version_mac, version)
-    if not tx.credential_key.is_true(Kind.POLICY_VERSION, _version_fields(tx, version, kept), mac):
+    written = _version_fields(tx, version, kept)
+    if not tx.credential_key.is_true(Kind.POLICY_VERSION, written, await version_mac(tx, version)):
         raise Forged(Kind.POLICY_VERSION, tx.org, str(version))
     return [placed(row) for row in kept]
 

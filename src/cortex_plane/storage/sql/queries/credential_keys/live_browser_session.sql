@@ -1,2 +1,0 @@
-select org_id, id, user_account_id, key_id, expires_at, secret_hash, mac
-from browser_session
