@@ -824,6 +824,19 @@ begin
       and case r.kind when 'call' then r.status = 'denied' and r.on_deny = 'continue' and r.resolution_reason is not null
         else r.status in ('approved', 'denied') end
     union all
+    select v.user_account_id, 'answered whether a call happened', v.member
+    from approval_invocation i join approval_request r on r.org_id = p_org and r.id = i.approval_id
+    join approval_vote v on v.org_id = p_org and v.approval_id = r.id
+    where i.org_id = p_org and i.job_id = p_job and r.kind = 'uncertain_effect' and r.status in ('approved', 'denied')
+    union all
+    select a.identity, 'set up the webhook through which a reason came that it has read', null
+    from approval_invocation i join approval_request r on r.org_id = p_org and r.id = i.approval_id
+    join channel_mapping m on m.org_id = p_org and m.user_account_id = r.resolved_by
+    join channel_connection c on c.org_id = p_org and c.id = m.connection_id and c.channel_type = 'webhook'
+    cross join lateral unnest(c.set_up_by) a (identity)
+    where i.org_id = p_org and i.job_id = p_job and r.kind = 'call' and r.status = 'denied' and r.on_deny = 'continue'
+      and r.resolution_reason is not null and r.resolved_via = 'webhook'
+    union all
     select e.actor_member_id, 'edited the arguments of a call', e.actor
     from approval_invocation i join approval_event e on e.org_id = p_org and e.approval_id = i.approval_id
     where i.org_id = p_org and i.job_id = p_job and e.event_type = 'edited'
@@ -3856,7 +3869,7 @@ CREATE FUNCTION public.voters_of(p_org uuid, p_member uuid, p_channel text) RETU
     select a.id
     from channel_mapping m
     join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id and c.channel_type = 'webhook'
-    cross join unnest(c.set_up_by) a (id)
+    cross join lateral (select unnest(c.set_up_by) union all select sponsors_of(p_org, c.set_up_by)) a (id)
     where p_channel = 'webhook' and m.org_id = p_org and m.user_account_id = p_member) o
 $$;
 
