@@ -28,7 +28,7 @@ from cortex_plane.domain.receipts import Stamp
 from cortex_plane.domain.windows import Thread
 from cortex_plane.operations import attempts, standing_approvals
 from cortex_plane.operations.authorize import Authorization, Leaning, authorize, leaning_on
-from cortex_plane.operations.policy_book import POLICY_CORRUPT, book, request_rows
+from cortex_plane.operations.policy_book import book, request_rows
 from cortex_plane.runtime import receipts, telling
 from cortex_plane.runtime.calls import Call, CallKind, Toolbox, authorized, leans, planned, restored
 from cortex_plane.runtime.gate_tools import with_gate_tools
@@ -106,7 +106,7 @@ class Opening(Governed):
         try:
             return await book.at(self.host.db, self.given.org_id, version)
         except Conflict as error:
-            if error.code != POLICY_CORRUPT:
+            if error.code != "policy_corrupt":
                 raise
             await self._unreadable_policies(error)
 
