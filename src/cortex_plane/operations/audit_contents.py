@@ -18,6 +18,14 @@ from cortex_plane.storage import audit_contents
 from cortex_plane.storage.database import Row, Transaction
 from cortex_plane.storage.vault import Vault
 
+_IN_SQL = (
+    audit_contents.policies,
+    audit_contents.atlases,
+    audit_contents.decisions,
+    audit_contents.votes,
+    audit_contents.messages,
+    audit_contents.replies,
+)
 AT_MOST = 100
 """So many of each kind are named: whoever finds a hundred knows enough."""
 
@@ -26,7 +34,9 @@ async def contradictions(
     tx: Transaction, keys: Mapping[UUID, bytes], strangers: Collection[UUID], vault: Vault | None
 ) -> list[RowFault]:
     """Every row that is not what the trail says of it, in the snapshot of ``tx``; ``keys`` are the org's public ones."""
-    found = await audit_contents.contradictions(tx, AT_MOST)
+    found: list[ContentFault] = []
+    for compare in _IN_SQL:
+        found += await compare(tx, AT_MOST)
     for kind in (_policies(tx), _receipts(tx, keys, strangers), _results(tx), _checkpoints(tx, vault)):
         found += await _first(kind)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from cortex_plane.domain.audit import RowFault
 from cortex_plane.domain.policy_files import PlacedRow
@@ -13,12 +13,35 @@ from cortex_plane.storage.queries import Queries
 queries = Queries("audit_contents")
 
 
-async def contradictions(tx: Transaction, limit: int) -> list[RowFault]:
-    """What contradicts the trail and can be seen in SQL: at most ``limit`` of each kind."""
-    compared = (
-        queries.policies, queries.atlases, queries.decisions, queries.votes, queries.messages, queries.replies,
-    )  # fmt: skip
-    return [RowFault(**row) for query in compared for row in await tx.rows(query, limit)]
+Faults = list[RowFault]
+
+
+async def policies(tx: Transaction, limit: int) -> Faults:
+    return _faults(await tx.rows(queries.policies, limit))
+
+
+async def atlases(tx: Transaction, limit: int) -> Faults:
+    return _faults(await tx.rows(queries.atlases, limit))
+
+
+async def decisions(tx: Transaction, limit: int) -> Faults:
+    return _faults(await tx.rows(queries.decisions, limit))
+
+
+async def votes(tx: Transaction, limit: int) -> Faults:
+    return _faults(await tx.rows(queries.votes, limit))
+
+
+async def messages(tx: Transaction, limit: int) -> Faults:
+    return _faults(await tx.rows(queries.messages, limit))
+
+
+async def replies(tx: Transaction, limit: int) -> Faults:
+    return _faults(await tx.rows(queries.replies, limit))
+
+
+def _faults(rows: Sequence[Row]) -> Faults:
+    return [RowFault(**row) for row in rows]
 
 
 async def policy_digests(tx: Transaction) -> dict[str, str]:
