@@ -34,7 +34,7 @@ async def contradictions(
     tx: Transaction, keys: Mapping[UUID, bytes], strangers: Collection[UUID], vault: Vault | None
 ) -> list[RowFault]:
     """Every row that is not what the trail says of it, in the snapshot of ``tx``; ``keys`` are the org's public ones."""
-    found: list[ContentFault] = []
+    found: list[RowFault] = []
     for compare in _IN_SQL:
         found += await compare(tx, AT_MOST)
     for kind in (_policies(tx), _receipts(tx, keys, strangers), _results(tx), _checkpoints(tx, vault)):
