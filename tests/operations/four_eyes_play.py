@@ -44,6 +44,7 @@ from cortex_plane.operations import (
     webhooks,
 )
 from cortex_plane.operations.verbs import new_id
+from tests.adapters.stages import PATIENT
 from tests.operations.four_eyes_ledger import Call, Credential, Question, Thread
 from tests.operations.four_eyes_people import POLICIES, ROLES, Stage, nothing
 from tests.runtime.planes import turn, working
@@ -137,8 +138,8 @@ class Play(Stage):
         if known and self.chance.random() < 0.6:
             session = self.chance.choice(known[-3:])
             slug = self.ledger.threads[session].agent
-        payload = {"text": "go", "order": next(self.numbers)}
-        self.orders.append(payload["order"])
+        self.orders.append(next(self.numbers))
+        payload = {"text": "go", "order": self.orders[-1]}
         job = await jobs.submit(self.db, by, JobDraft(agent=slug, session_id=session, payload=payload))
         await self._know_job(job.id, who.holder)
         return f"submits {_short(job.id)} of {slug} in {_short(job.session_id)}, order {self.orders[-1]}"
@@ -303,7 +304,7 @@ class Play(Stage):
             raise nothing()
         self.ledger.run()
         before = len(self.sent)
-        async with working(self.db, self.app), asyncio.timeout(30):
+        async with working(self.db, self.app, settings=PATIENT), asyncio.timeout(120):
             while await self.admin.fetchval(BUSY):  # noqa: ASYNC110 -- only the database knows
                 await asyncio.sleep(0.005)
         return f"(a worker ran, and sent {len(self.sent) - before})"
