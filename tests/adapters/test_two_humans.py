@@ -161,7 +161,7 @@ async def test_whoever_set_up_the_webhook_of_a_reason_that_the_job_has_read_shap
     await refused(http, bea, card, "set up the webhook through which a reason came")
 
 
-@pytest.mark.proves("D.164", "D.465")
+@pytest.mark.proves("D.161", "D.465")
 async def test_a_standing_approval_of_a_second_account_does_not_cover_what_its_owner_shaped(
     http: httpx.AsyncClient, world: World, bea: Person, cal: Person, dan: Person
 ) -> None:
@@ -181,7 +181,7 @@ async def test_a_standing_approval_of_a_second_account_does_not_cover_what_its_o
     assert "Bea" in {cause["name"] for cause in (await card_of(http, dan, third))["caused"]}
 
 
-@pytest.mark.proves("D.444", "D.164")
+@pytest.mark.proves("D.444", "D.165")
 async def test_a_call_under_a_standing_approval_is_settled_by_whoever_could_approve_it(
     http: httpx.AsyncClient, world: World, bea: Person, cal: Person, dan: Person
 ) -> None:

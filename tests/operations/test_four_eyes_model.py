@@ -56,7 +56,7 @@ async def hold(server: TestServer, databases: WarmDatabases, seeds: range, steps
 async def test_no_human_completes_alone_what_policy_gives_to_two(
     server: TestServer, warm_databases: WarmDatabases
 ) -> None:
-    await hold(server, warm_databases, range(3), 50)
+    await hold(server, warm_databases, range(2), 50)
 
 
 @pytest.mark.soak
