@@ -208,5 +208,5 @@ async def test_a_call_that_needed_no_approval_is_settled_as_before(
     card = await card_of(http, world.admin, held.job)
     operator = await world.person(Role.OPERATOR, name="Olga")
     member = await world.person(Role.MEMBER, name="Max")
-    assert (await answer(http, member, card, "happened", 403))["code"] == "forbidden"
+    assert (await answer(http, member, card, "happened", 404))["code"] == "approval_not_found"
     assert (await answer(http, operator, card, "happened"))["approval"]["status"] == "approved"
