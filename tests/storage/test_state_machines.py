@@ -323,7 +323,10 @@ async def test_the_app_may_change_only_the_moving_parts_of_a_job(
         assert await _changeable(app, "approval_request") == APPROVAL_COLUMNS_OF_THE_APP
         assert await _changeable(app, "approval_grant") == {"consumed_at"}
         # A yes may become a no while others are still to be heard.
-        assert await _changeable(app, "approval_vote") == {"decision", "reason", "channel", "created_at"}
+        votes = await _changeable(app, "approval_vote")
+        assert votes == {"answer", "decision", "reason", "channel", "created_at"}
+        # What happened stays; only how often is counted.
+        assert await _changeable(app, "approval_event") == {"times"}
 
 
 async def _changeable(app: asyncpg.Connection, table: str) -> set[str]:
