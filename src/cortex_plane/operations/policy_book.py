@@ -119,7 +119,7 @@ async def require_in_force(tx: Transaction, version: str) -> bool:
 def policy_corrupt(forged: Forged) -> Conflict:
     return Conflict(
         f"The policies of the org were not put in force by the plane: the MAC of version {forged.id} is false.",
-        code=POLICY_CORRUPT,
+        code="policy_corrupt",
         hint="Nothing is allowed meanwhile. Look at `cortex audit verify`, then apply your policies again: `cortex policy apply`.",
     )
 
