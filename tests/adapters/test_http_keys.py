@@ -12,6 +12,7 @@ from cortex_plane.domain.keys import is_well_formed
 from cortex_plane.domain.members import Role
 from tests.clock import Clock
 from tests.people import World
+from tests.servers import CREDENTIAL_KEY
 
 
 def _bearer(secret: str) -> dict[str, str]:
@@ -63,7 +64,7 @@ async def test_a_secret_is_shown_once_and_only_its_digest_is_kept(
     assert is_well_formed(secret)
     assert made["key"]["last_characters"] == secret[-4:]
     row = await admin.fetchrow("select * from api_key where id = $1", made["key"]["id"])
-    assert row["secret_hash"] == hashlib.sha256(secret.encode()).digest()
+    assert row["secret_hash"] == CREDENTIAL_KEY.lookup(hashlib.sha256(secret.encode()).digest())
     for table in ("api_key", "audit_entry", "idempotency"):
         for line in await admin.fetch(f"select to_jsonb(t)::text as line from {table} t"):
             assert secret not in line["line"]

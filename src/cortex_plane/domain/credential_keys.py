@@ -99,7 +99,9 @@ class CredentialKey:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, UUID):  # the driver's own, which the encoder does not know; the most frequent, so the first
+    if isinstance(
+        value, UUID
+    ):  # the driver's own, which the encoder does not know; the most frequent, so the first
         return str(value)
     if isinstance(value, bytes):
         return value.hex()
