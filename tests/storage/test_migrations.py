@@ -461,7 +461,9 @@ async def test_every_query_fits_the_schema(db: Database) -> None:
 
 async def test_a_query_that_does_not_fit_is_named(db: Database, admin: asyncpg.Connection) -> None:
     await admin.execute("alter table message rename column text to words")
-    with pytest.raises(SetupError, match=r"audit_contents/messages does not fit this database.*text") as raised:
+    with pytest.raises(
+        SetupError, match=r"audit_contents/messages does not fit this database.*text"
+    ) as raised:
         await db.check()
     assert raised.value.code == "query_mismatch"
     assert "cortex db migrate" in raised.value.hint

@@ -323,13 +323,8 @@ async def test_the_app_may_change_only_the_moving_parts_of_a_job(
         assert await _changeable(app, "approval_request") == APPROVAL_COLUMNS_OF_THE_APP
         assert await _changeable(app, "approval_grant") == {"consumed_at"}
         # A yes may become a no while others are still to be heard.
-<<<<<<< HEAD
         changeable = {"decision", "answer", "reason", "channel", "created_at"}
         assert await _changeable(app, "approval_vote") == changeable
-=======
-        votes = await _changeable(app, "approval_vote")
-        assert votes == {"answer", "decision", "reason", "channel", "created_at"}
->>>>>>> 363c30a7aed7354c4abc10ee8f0e9040dff18d74
 
 
 async def _changeable(app: asyncpg.Connection, table: str) -> set[str]:
