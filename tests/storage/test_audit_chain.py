@@ -343,7 +343,7 @@ async def test_verifying_while_messages_come_in_raises_no_alarm(db: Database, wo
         # The first look begins with the messages, the last one may be after them.
         while not done.is_set() or len(seen) < 2:
             found = await verify_org(db, world.org_id)
-            assert found.content_faults == []
+            assert found.row_faults == []
             seen.append((found.entries, found.faults))
         return seen
 
