@@ -81,7 +81,7 @@ class Counting(Database):
     """Remembers what every job was given of its past."""
 
     def __init__(self, db: Database) -> None:
-        super().__init__(db._pool)
+        super().__init__(db._pool, credential_key=db.credential_key_at_hand)
         self.pasts: list[Row] = []
 
     async def call(self, name: str, org: UUID | None, *args: Any) -> Sequence[Row]:

@@ -265,5 +265,5 @@ async def test_verifying_names_rows_that_were_written_by_hand_and_rows_that_are_
         await app.execute("update org set policy_version = $1, policy_mac = $2", *old)
     await map_by_hand(app, world, world.connection.id, "web", "eve")
     assert await verified(http, world) == [
-        ("key", BACK), ("mapping", FALSE), ("policy_in_force", "it is in force, and version 3 was applied last"),
+        ("policy", "it is in force, and the trail applied version 3 last"), ("key", BACK), ("mapping", FALSE),
     ]  # fmt: skip

@@ -270,7 +270,7 @@ async def test_a_question_is_answered_and_not_decided(world: World, http: httpx.
     for bad in ({}, {"verdict": "perhaps"}, {"verdict": "happened", "more": 1}):
         problem(await door.post(path, bad), 422, "invalid_request")
     steward = Door(http, await world.person(Role.STEWARD))
-    problem(await steward.post(path, {"verdict": "happened"}), 403, "forbidden")
+    problem(await steward.post(path, {"verdict": "happened"}), 403, "not_an_approver")
     answer = await door.post(path, {"verdict": "happened", "result": {"paid": 7}, "note": "in the ledger"})
     assert answer.status_code == 200, answer.text
     assert answer.json()["approval"]["resolution_reason"] == "in the ledger"

@@ -34,7 +34,7 @@ class Faulty(Database):
     """The n-th call of one verb goes wrong, once."""
 
     def __init__(self, db: Database, name: str, number: int, fault: Fault) -> None:
-        super().__init__(db._pool)
+        super().__init__(db._pool, credential_key=db.credential_key_at_hand)
         self._name, self._left, self._fault = name, itertools.count(1 - number), fault
         self.happened = False
 

@@ -13,6 +13,7 @@ from cortex_plane.domain.audit import RowFault
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.checkpoint_recovery import CheckpointCorrupt, check_seal
 from cortex_plane.domain.policy_files import RowsDigest
+from cortex_plane.domain.receipts import said_by
 from cortex_plane.domain.signing import is_signed
 from cortex_plane.storage import audit_contents
 from cortex_plane.storage.database import Row, Transaction
@@ -78,7 +79,9 @@ def _why_not(org_id: UUID, row: Row, keys: Mapping[UUID, bytes], strangers: Coll
     key = keys.get(row["key_id"])
     if key is None or row["key_id"] in strangers or not is_signed(key, row["signature"], row["body"]):
         return "it is not signed with a key of the plane"
-    says = orjson.loads(row["body"])
+    says = said_by(row["body"])
+    if says is None:
+        return "it cannot be read"
     if (says["org"], says["approval"]) != (str(org_id), str(row["approval_id"])):
         return "it is the receipt of another approval"
     if says["decision"] != row["status"]:

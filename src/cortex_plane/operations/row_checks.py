@@ -37,18 +37,14 @@ class Trail:
 
     def __init__(self) -> None:
         self.ended: set[str] = set()
-        self.policy_version: int | None = 0
-        """The one that was applied last; None where nobody can tell any more."""
         self.retired: set[str] = set()
 
     def take(self, entry: AuditEntry) -> None:
         action = entry.action
-        if action not in _ENDS and action not in ("policy_applied", "atlas_retired"):
+        if action not in _ENDS and action != "atlas_retired":
             return
         data: dict[str, Any] = orjson.loads(entry.body)["data"] if entry.body is not None else {}
-        if action == "policy_applied":
-            self.policy_version = data.get("version")
-        elif action == "atlas_retired" and data:
+        if action == "atlas_retired" and data:
             self.retired.add(f"{data['atlas_id']} {data['version']}")
         for name in _ENDS.get(action, ()):
             ids = data.get(name) or ()
@@ -77,7 +73,7 @@ async def _faults(tx: Transaction, trail: Trail) -> AsyncIterator[RowFault]:
         reason = _reason(tx, Kind.ATLAS_VERSION, row, over=id in trail.retired and not row["retired"])
         if reason is not None:
             yield RowFault(subject=f"{Kind.ATLAS_VERSION} {id}", reason=reason)
-    policy = await _policy_fault(tx, trail)
+    policy = await _policy_fault(tx)
     if policy is not None:
         yield policy
 
@@ -88,7 +84,7 @@ def _reason(tx: Transaction, kind: Kind, row: Row, *, over: bool) -> str | None:
     return "it ended on the trail, and is there again" if over else None
 
 
-async def _policy_fault(tx: Transaction, trail: Trail) -> RowFault | None:
+async def _policy_fault(tx: Transaction) -> RowFault | None:
     try:
         version = await policies.in_force(tx)
         if version:
@@ -96,7 +92,4 @@ async def _policy_fault(tx: Transaction, trail: Trail) -> RowFault | None:
     except Forged as forged:
         reason = "its MAC is false: the plane did not put it in force as it stands"
         return RowFault(subject=f"{forged.kind} {forged.id}", reason=reason)
-    if version is None or trail.policy_version in (None, version):
-        return None
-    reason = f"it is in force, and version {trail.policy_version} was applied last"
-    return RowFault(subject=f"{Kind.POLICY_IN_FORCE} {version}", reason=reason)
+    return None
