@@ -27,6 +27,7 @@ from cortex_plane.operations.ports import Meters
 from cortex_plane.storage.database import Database
 from tests.conftest import Urls
 from tests.people import World
+from tests.servers import MASTER_KEY
 
 ORG, OTHER = UUID(int=5), UUID(int=6)
 DOCS = Path(__file__).parent.parent.parent / "docs" / "metrics.md"
@@ -187,7 +188,9 @@ def test_a_worker_shows_what_it_counted_when_it_is_told_a_port(urls: Urls, tmp_p
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("CORTEX_", "DATABASE_"))}
-    environment |= {"DATABASE_URL": urls.app, "CORTEX_METRICS_PORT": str(port)}
+    environment |= {
+        "DATABASE_URL": urls.app, "CORTEX_METRICS_PORT": str(port), "CORTEX_MASTER_KEY": MASTER_KEY,
+    }  # fmt: skip
     worker = subprocess.Popen(
         [sys.executable, "-m", "cortex_plane", "worker"],
         cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
