@@ -21,7 +21,6 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from cortex_plane.bootstrap.master_key import master_key
 from cortex_plane.client.access import write_private
 from cortex_plane.domain.errors import SetupError
-from cortex_plane.domain.extras import extra
 from cortex_plane.operations import workers
 from cortex_plane.settings import Settings
 from cortex_plane.storage import provision
@@ -70,8 +69,7 @@ def database(settings: Settings, progress: Progress = lambda _: None) -> Iterato
     if settings.database_url:
         yield Urls(settings.database_url, settings.database_admin_url)
         return
-    with extra("embedded"):
-        from cortex_plane.embedded import EmbeddedPostgres
+    from cortex_plane.embedded import EmbeddedPostgres
 
     server = EmbeddedPostgres(settings.home, binaries=settings.postgres_binaries, on_progress=progress)
     with server as running:
