@@ -17,10 +17,7 @@ MOST_SECONDS = 2 * 60 * 60
 def main(command: list[str]) -> int:
     if not command:
         sys.exit(__doc__)
-    loops = [
-        multiprocessing.Process(target=spin, args=(os.getpid(),), daemon=True)
-        for _ in range(os.cpu_count() or 1)
-    ]
+    loops = [multiprocessing.Process(target=spin, daemon=True) for _ in range(os.cpu_count() or 1)]
     for loop in loops:
         loop.start()
     try:
@@ -31,10 +28,11 @@ def main(command: list[str]) -> int:
             loop.join()
 
 
-def spin(parent: int) -> None:
+def spin() -> None:
     """Use a core for as long as the parent lives."""
     deadline = time.monotonic() + MOST_SECONDS
-    while os.getppid() == parent and time.monotonic() < deadline:
+    parent = multiprocessing.parent_process()
+    while parent is not None and parent.is_alive() and time.monotonic() < deadline:
         sum(range(100_000))
 
 

@@ -99,10 +99,7 @@ def __getattr__(name: str) -> object:
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from cortex_plane.domain.extras import extra
-
-    with extra("worker"):
-        value: object = getattr(import_module(f"{__name__}.{module}"), name)
+    value: object = getattr(import_module(f"{__name__}.{module}"), name)
     globals()[name] = value
     return value
 

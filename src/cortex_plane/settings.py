@@ -113,8 +113,9 @@ def variable(setting: str) -> str:
 
 
 def load(environment: Mapping[str, str] = os.environ) -> Settings:
-    """From the environment; a variable that is empty counts as one that is not set."""
-    given = {name: environment.get(variable(name)) for name in Settings.model_fields}
+    """From the environment, in capitals or not; a variable that is empty counts as one that is not set."""
+    known = {name.upper(): text for name, text in environment.items()}
+    given = {name: known.get(variable(name)) for name in Settings.model_fields}
     try:
         return Settings.model_validate({name: text for name, text in given.items() if text})
     except ValidationError as error:

@@ -202,7 +202,7 @@ REQUIREMENTS = [
     _R("D.100", "Approve, deny, expire, cancel and hold race on the same requests: one outcome each, the job follows it, at"
        " most one effect, everybody else is told; nobody waits for somebody who waits for them."),
     _R("D.101", "The last two approvals of a job, decided at the same instant, resume it, and once."),
-    _R("D.102", "Killed at any statement of asking or deciding, a request is asked once and never lost, and a decision is"
+    _R("D.102", "Killed at statements all through asking or deciding (at each in `make soak`), a request is asked once and never lost, and a decision is"
        " never consumed without the resume; between the decision and the effect nothing is repeated."),
     _R("D.103", "Deadlines are kept once, the oldest first and at most a second late, by any number of schedulers, also"
        " across a death of the database."),
@@ -352,7 +352,7 @@ REQUIREMENTS = [
        " browsers and a mail, and receipt and roots verify offline."),
     _R("D.200", "However many vote, edit, hand on, escalate, expire and cancel at once, by id, token and link, while messages go"
        " out: one outcome, one vote a person, a quorum of people who could decide, and no deadlock."),
-    _R("D.201", "Killed at every statement of a vote, the last vote, a delegation, an escalation, a token, a link or a standing"
+    _R("D.201", "Killed at statements all through (at each in `make soak`) a vote, the last vote, a delegation, an escalation, a token, a link or a standing"
        " approval, all of it happened or nothing did, and who does it again is told the truth."),
     _R("D.202", "Killed at every statement of asking people of whom one is away, a request is asked once, handed on once, and"
        " told to each of the others once."),
@@ -440,7 +440,7 @@ REQUIREMENTS = [
        " user turn is always in it, and every turn is in it or covered by the memory."),
     _R("D.231", "Near the budget the model writes a summary and facts, checked strictly; a malformed one is asked for once more, then"
        " replaced by an extract, and no job fails of it."),
-    _R("D.232", "Turn 500 of a conversation reads as many rows and sends as many bytes as turn 50, and misses nothing."),
+    _R("D.232", "Turn 200 of a conversation (500 in `make soak`) reads as many rows and sends as many bytes as turn 50, and misses nothing."),
     _R("D.233", "A long job keeps neither in memory nor in its window what was summarised, and never forgets what it was asked."),
     _R("D.234", "A resumed job reads only what its memory does not cover, is asked exactly what it was asked before, and still knows"
        " every no that it was told."),
@@ -453,7 +453,7 @@ REQUIREMENTS = [
        " cancelled too: signed, at least once under one id, however long the receiver was away; it never names an address."),
     _R("D.285", "`cortex doctor preflight` names every parked job of every org that the code loaded here cannot resume, with the reason"
        " and what to do; it ends with 0 for none, 1 for some, 2 where it could not look."),
-    _R("D.286", "Preflight changes no row, in pages of bounded memory, over several hundred parked jobs of every kind."),
+    _R("D.286", "Preflight changes no row, in pages of bounded memory, over a hundred parked jobs of every kind."),
     _R("D.287", "What preflight says of a parked job is what becomes of it under the new code: goes on, is asked again, is held, waits"
        " or fails."),
     _R("D.288", "Each example runs as its README says, with one command and no key, on a plane of its own, and says which model answered."),
@@ -478,7 +478,7 @@ REQUIREMENTS = [
     _R("D.248", "Code that differs from what was recorded puts its job on hold with what was expected and what came; nothing is"
        " written or run, and it goes on once the code is right again."),
     _R("D.249", "What takes a function back is not caught by `except Exception`; code that swallows it is put on hold."),
-    _R("D.250", "A deploy with changed code and 1,000 parked jobs: all go on or are on hold with a reason, and none fails."),
+    _R("D.250", "A deploy with changed code and 100 parked jobs (1,000 in `make soak`): all go on or are on hold with a reason, and none fails."),
     _R("D.251", "A code agent killed at every write, step and act, and so is whoever goes on: every act of every kind happens once,"
        " and nothing is lost."),
     _R("D.252", "What a code agent does that cannot be recorded fails its job with what to correct; its context works nowhere else."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -62,6 +62,17 @@ async def _outcome(admin: asyncpg.Connection, held: Sequence[Held]) -> list[Any]
     return rows
 
 
+async def _in_turn(work: Sequence[Awaitable[Any]]) -> None:
+    """All of it, several times as many at once as there are connections: whoever waits for one for some seconds is refused."""
+    turns = asyncio.Semaphore(60)
+
+    async def one(each: Awaitable[Any]) -> None:
+        async with turns:
+            await each
+
+    await asyncio.gather(*map(one, work))
+
+
 @pytest.mark.proves("D.259")
 async def test_200_parks_against_200_sends(admin: asyncpg.Connection, world: World, second: Database) -> None:
     held = await _leased(admin, world, MANY)
@@ -72,7 +83,7 @@ async def test_200_parks_against_200_sends(admin: asyncpg.Connection, world: Wor
     ]
     both = [*parks, *sends]
     random.Random(6).shuffle(both)  # the same order every time
-    await asyncio.gather(*both)
+    await _in_turn(both)
     rows = await _outcome(admin, held)
     assert len(rows) == MANY
     for row in rows:

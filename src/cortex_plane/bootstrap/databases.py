@@ -22,7 +22,6 @@ from cortex_plane.bootstrap.master_key import master_key
 from cortex_plane.bootstrap.root_places import copying_roots
 from cortex_plane.client.access import write_private
 from cortex_plane.domain.errors import SetupError
-from cortex_plane.domain.extras import extra
 from cortex_plane.operations import credential_keys, workers
 from cortex_plane.settings import Settings
 from cortex_plane.storage import provision
@@ -75,8 +74,7 @@ def database(settings: Settings, progress: Progress = lambda _: None) -> Iterato
     if settings.database_url:
         yield Urls(settings.database_url, settings.database_admin_url)
         return
-    with extra("embedded"):
-        from cortex_plane.embedded import EmbeddedPostgres
+    from cortex_plane.embedded import EmbeddedPostgres
 
     server = EmbeddedPostgres(settings.home, binaries=settings.postgres_binaries, on_progress=progress)
     with server as running:

@@ -53,6 +53,7 @@ T = TypeVar("T")
 log = structlog.get_logger()
 
 TRIES = 10
+"""How often gates that changed meanwhile are read anew before the caller is told to try again."""
 NOT_LOADED = "is code that only workers load: an agent that runs elsewhere cannot pass it"
 
 

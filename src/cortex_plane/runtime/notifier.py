@@ -240,16 +240,18 @@ class Notifier:
     async def _leave(self) -> None:
         """What is on its way may arrive; what was not begun is free for others at once."""
         self._leaving = True
+        until = asyncio.get_running_loop().time() + LEAVING_SECONDS
         if self._looking is not None:
-            await _let_end([self._looking])
-        await _let_end(list(self._busy))
+            await _let_end([self._looking], until)
+        await _let_end(list(self._busy), until)
 
 
-async def _let_end(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """For a while; then they are cancelled."""
+async def _let_end(tasks: Sequence[asyncio.Task[None]], until: float) -> None:
+    """Until that moment of the loop; then they are cancelled."""
     if not tasks:
         return
-    _, late = await asyncio.wait(tasks, timeout=LEAVING_SECONDS)
+    left = max(0.0, until - asyncio.get_running_loop().time())
+    _, late = await asyncio.wait(tasks, timeout=left)
     for task in late:
         task.cancel()
     if late:
