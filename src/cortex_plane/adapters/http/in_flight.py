@@ -24,7 +24,7 @@ MOST = 256
 MOST_OF_ORG = 64
 STREAMS_OF_ORG = 1000
 
-BESIDE_OTHERS = 4
+BESIDE_OTHERS = 2
 """How many requests of an org are worked on at a time while others send some."""
 BESIDE_SECONDS = 1.0
 """An org that was silent for so long is none of those."""
