@@ -163,6 +163,15 @@ def test_a_moved_directory_takes_its_data_along_and_a_copy_does_not(
         assert fetch(server.url(), "select to_regclass('kept') is null")
 
 
+def test_a_deleted_directory_begins_with_an_empty_database(closed: Path, launch: Launch, fetch: Fetch) -> None:
+    directory = closed / ".cortex"
+    with launch(directory, fresh=True) as server:
+        fetch(server.url(), "create table kept as select 5 as n")
+    shutil.rmtree(directory)
+    with launch(directory, fresh=True) as server:
+        assert fetch(server.url(), "select to_regclass('kept') is null")
+
+
 def test_relocated_data_that_is_gone(closed: Path, launch: Launch) -> None:
     with launch(closed, fresh=True) as server:
         pass

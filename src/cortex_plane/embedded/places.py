@@ -1,8 +1,8 @@
 """Where the cluster and its socket are kept.
 
 Normally beside everything else in the plane's directory. A root caller may own a directory that the server's
-user cannot reach; no parent is ever opened up for it. The cluster then lives in a shared place, under a name
-that follows from the directory, and a pointer is left behind.
+user cannot reach; no parent is ever opened up for it. The cluster then lives in a shared place, under a random
+name, and a pointer is left behind: who deletes the directory begins with an empty database.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import secrets
 import stat
 from collections.abc import Callable
 from contextlib import suppress
@@ -72,10 +73,10 @@ def settle_home(directory: Path, home: Path, account: Account, report: Callable[
             code="embedded_unreachable",
             hint=f"Let it pass (`chmod o+x {quote(str(obstacle))}`), move {directory} elsewhere, or start as another user.",
         )
-    elsewhere = shared_place(account) / _digest(str(directory))
+    elsewhere = shared_place(account) / secrets.token_hex(8)
     report(f"keeping the data in {elsewhere}, because {account} cannot enter {obstacle}")
     with explained(f"create {elsewhere}", elsewhere.parent):
-        elsewhere.mkdir(mode=0o755, exist_ok=True)
+        elsewhere.mkdir(mode=0o755)
         elsewhere.chmod(0o755)
         _check_origin(directory, elsewhere)
         _write_path(directory / POINTER_NAME, elsewhere)
