@@ -27,7 +27,7 @@ from cortex_plane.storage.database import Database
 from tests.browser.chromium import tell
 from tests.people import World
 from tests.receivers import nowhere
-from tests.servers import TestServer, available, running
+from tests.servers import TestServer, available, remove_data_of, running
 from tests.warm_databases import WarmDatabase, WarmDatabases
 
 PAGES = {"Accept": "application/json"}
@@ -46,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _servers in config.stash:
         config.stash[_servers].__exit__(None, None, None)
+        factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
+        remove_data_of(factory.getbasetemp())
 
 
 def pytest_collection_finish() -> None:

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 
 from cortex_plane.domain.credential_keys import CredentialKey
-from cortex_plane.embedded import EmbeddedPostgres
+from cortex_plane.embedded import EmbeddedPostgres, places
 from cortex_plane.storage import database
 from cortex_plane.storage.database import NOBODY
 from cortex_plane.storage.migrate import migrate
@@ -173,3 +173,11 @@ def fresh_database(server: TestServer) -> Iterator[str]:
         yield name
     finally:
         asyncio.run(drop_database(server, name))
+
+
+def remove_data_of(directory: Path) -> None:
+    """Databases of planes that tests started as root below ``directory``, which the server's user cannot enter."""
+    for root in places.SHARED_ROOTS:
+        for origin in root.glob(f"*/{places.ORIGIN_NAME}"):
+            if Path(origin.read_text().strip()).is_relative_to(directory):
+                shutil.rmtree(origin.parent)
