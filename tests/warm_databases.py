@@ -160,9 +160,10 @@ class WarmDatabase:
     async def database(self) -> Database:
         """A database object of its own for each test, over the connections of all of them."""
         if self._pool is None:
-            opened = await Database.open(self.server.app(self.name), max_size=10, vault=VAULT)
+            opened = await Database.open(self.server.app(self.name), max_size=16, vault=VAULT)
+            for pool in opened._pools.values():  # of nobody's: all tests use one pool
+                await pool.close()
             self._pool = opened._pool
-            return opened
         return Database(self._pool, VAULT, CREDENTIAL_KEY)
 
     async def admin(self) -> asyncpg.Connection:

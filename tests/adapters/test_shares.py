@@ -219,6 +219,30 @@ async def test_nobody_who_waits_for_a_connection_is_forgotten(
 # Long reads --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("D.622")
+async def test_decisions_stay_on_connections_that_nothing_else_uses(world: World, urls: Urls) -> None:
+    async def backend(view: Database) -> int:
+        async with view.transaction(world.org_id) as tx:
+            pid: int = await tx.value("select pg_backend_pid()")
+            return pid
+
+    db = await Database.open(urls.app, max_size=4)
+    try:
+        decisions = db.own(Purpose.DECISIONS)
+        own = await backend(decisions)
+        async with AsyncExitStack() as held:
+            transactions = [
+                await held.enter_async_context(db.transaction(org))
+                for org in (world.org_id, world.org_id, new_id())
+            ]
+            ordinary = {await tx.value("select pg_backend_pid()") for tx in transactions}
+            assert own not in ordinary
+            assert [await backend(decisions) for _ in range(3)] == [own] * 3
+        assert await backend(decisions) == own
+    finally:
+        await db.close()
+
+
 @pytest.mark.proves("D.627")
 async def test_long_reads_run_few_at_a_time_and_the_others_are_told_when_to_come_back(
     world: World, other: World, urls: Urls, monkeypatch: pytest.MonkeyPatch

@@ -24,6 +24,7 @@ from typing import Any
 import asyncpg
 
 from cortex_plane.storage.database import Database
+from cortex_plane.storage.pool import OWN
 from tests.budgets.operations import Operation, Stage
 from tests.budgets.stage import CONNECTIONS, CROWD
 
@@ -192,7 +193,10 @@ class Meter:
     @asynccontextmanager
     async def _connections(self) -> AsyncIterator[Sequence[Any]]:
         async with AsyncExitStack() as stack:
-            yield [await stack.enter_async_context(self._db._pool.acquire()) for _ in range(CONNECTIONS)]
+            pools = {self._db._pool: CONNECTIONS, **{pool: OWN[p] for p, pool in self._db._pools.items()}}
+            yield [
+                await stack.enter_async_context(pool.acquire()) for pool, n in pools.items() for _ in range(n)
+            ]
 
     async def _settle(self) -> None:
         """A hint of work is sent in the background; it belongs to the operation before."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -18,7 +19,7 @@ from cortex_plane.domain.shares import Shares
 from cortex_plane.storage import crash_points
 from cortex_plane.storage.faults import border
 from cortex_plane.storage.hints import Hints
-from cortex_plane.storage.pool import BESIDES, Purpose, SharedPool
+from cortex_plane.storage.pool import HINTS, OWN, Purpose, SharedPool
 from cortex_plane.storage.queries import SQL, every_query
 from cortex_plane.storage.vault import Vault
 
@@ -126,9 +127,11 @@ class Database:
         *,
         heavy_reads: int = HEAVY_READS,
         org_connections: int | None = None,
+        pools: Mapping[Purpose, Any] | None = None,
     ) -> None:
         self._pool = pool
-        self._shared = SharedPool(pool, org_connections)
+        self._pools = pools or {}
+        self._shared = SharedPool(pool, org_connections, pools)
         self._purpose: Purpose | None = None
         self._views: dict[Purpose, Database] = {}
         self._vault = vault
@@ -196,29 +199,33 @@ class Database:
         """Connect and refuse a login that could see past row-level security. ``max_size`` counts ordinary connections.
 
         With a vault it opens the credential key too, and makes it where there is none, unless the program ``reads_only``."""
+        create = functools.partial(
+            asyncpg.create_pool, url, init=_speak_json, reset=_keep, command_timeout=60,
+            statement_cache_size=1024 if prepared_statements else 0,
+        )  # fmt: skip
         with border():
-            pool = await asyncpg.create_pool(
-                url,
-                min_size=min_size,
-                max_size=max_size + BESIDES,
-                init=_speak_json,
-                reset=_keep,
-                command_timeout=60,
-                statement_cache_size=1024 if prepared_statements else 0,
-            )
-        database = cls(pool, vault, heavy_reads=heavy_reads, org_connections=org_connections)
+            pool = await create(min_size=min_size, max_size=max_size + HINTS)
+            pools = {
+                purpose: await create(min_size=0, max_size=size, max_inactive_connection_lifetime=0)
+                for purpose, size in OWN.items()
+            }
+        database = cls(pool, vault, heavy_reads=heavy_reads, org_connections=org_connections, pools=pools)
         try:
             await database._refuse_powerful_login()
             if vault is not None:
                 await database._open_credential_key(vault, make=not reads_only)
         except BaseException:
-            await pool.close()
+            await database._close_pools()
             raise
         return database
 
     async def close(self) -> None:
         await self.hints.close()
-        await self._pool.close()
+        await self._close_pools()
+
+    async def _close_pools(self) -> None:
+        for pool in (self._pool, *self._pools.values()):
+            await pool.close()
 
     @contextlib.asynccontextmanager
     async def transaction(self, org: UUID, *, snapshot: bool = False) -> AsyncIterator[Transaction]:

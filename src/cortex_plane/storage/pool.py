@@ -1,13 +1,16 @@
 """The connections of a process, and who gets the next one.
 
 Orgs share the ordinary ones (see ``domain/shares.py``). Where none is free, orgs wait in turns: whoever asks for many waits
-behind their own. A few connections belong to a purpose: what must go on under any load uses them when no other is free.
+behind their own. A few connections belong to a purpose: what must go on under any load uses them first. A new connection
+compiles each function at its first call and plans each statement five times, so a decision on one takes ten times as long;
+on connections that only decide it does not happen because somebody else made the pool grow.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
@@ -28,20 +31,22 @@ class Purpose(StrEnum):
 OWN: Final = {Purpose.AUTHENTICATION: 1, Purpose.SCHEDULER: 1, Purpose.NOTIFIER: 2, Purpose.DECISIONS: 2}
 HINTS: Final = 2
 """For NOTIFY, which is sent beside everything else."""
-BESIDES: Final = sum(OWN.values()) + HINTS
-"""How many connections a pool has besides the ordinary ones."""
 
 Place = UUID | Purpose
 """Whose connection it is: an ordinary one of an org, or one that belongs to a purpose."""
 
 
 class SharedPool:
-    """The pool of the driver behind a queue that is fair to orgs."""
+    """The pool of the driver behind a queue that is fair to orgs. Purposes without a pool of their own have places in it."""
 
-    def __init__(self, pool: Any, org_connections: int | None = None) -> None:
+    def __init__(
+        self, pool: Any, org_connections: int | None = None, pools: Mapping[Purpose, Any] | None = None
+    ) -> None:
         self._pool = pool
+        self._pools = pools or {}
         size = pool.get_max_size() if pool is not None else 0
-        self._shares = Shares(max(1, size - BESIDES), share=org_connections)
+        besides = HINTS + sum(OWN[purpose] for purpose in OWN if purpose not in self._pools)
+        self._shares = Shares(max(1, size - besides), share=org_connections)
         self._own = dict(OWN)
         self._waiting: dict[UUID, deque[asyncio.Future[Place]]] = {}
         """By org, in the order of their turns."""
@@ -51,22 +56,22 @@ class SharedPool:
     async def acquire(self, org: UUID, purpose: Purpose | None) -> tuple[Any, Place]:
         """A connection, and the place to give back with it. Raises ``TimeoutError`` where none becomes free."""
         place: Place = org
-        if (not self._waiting or org not in self._waiting) and self._shares.take(org):
-            pass
-        elif purpose is not None and self._own[purpose]:
+        if purpose is not None and self._own[purpose]:
             self._own[purpose] -= 1
             place = purpose
-        else:
+        elif (self._waiting and org in self._waiting) or not self._shares.take(org):
             place = await self._wait(org, purpose)
         try:
-            return await self._pool.acquire(), place
+            pool = self._pool if isinstance(place, UUID) else self._pools.get(place, self._pool)
+            return await pool.acquire(), place
         except BaseException:
             self._give_back(place)
             raise
 
     async def release(self, connection: Any, place: Place) -> None:
         try:
-            await self._pool.release(connection)
+            pool = self._pool if isinstance(place, UUID) else self._pools.get(place, self._pool)
+            await pool.release(connection)
         finally:
             self._give_back(place)
 
