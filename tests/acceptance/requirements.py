@@ -741,6 +741,8 @@ REQUIREMENTS = [
     _R("D.466", "A vote through a webhook and that of whoever set its secret, or said whose a name behind it is, count as one human."),
     _R("D.630", "Random people with several identities each, who enrol, submit, resubmit, write, signal, edit, delegate, go absent, give"
        " standing approvals, settle, and change agents, policies and tools, never complete alone what policy gives to two humans."),
+    _R("D.700", "The layout holds: floors and the order of nouns in the import graph, no cycle, small folders, shallow inheritance;"
+       " exceptions are listed and only become fewer."),
 ]  # fmt: skip
 
 

@@ -65,12 +65,3 @@ def test_no_sql_statement_is_built_in_python() -> None:
     ]
     # The one exception: a call of a function, whose name is a constant of ours.
     assert found == ['storage/database.py: f"select ']
-
-
-def test_files_stay_short() -> None:
-    long = {
-        str(p.relative_to(SOURCE)): n
-        for p in SOURCE.rglob("*.py")
-        if (n := len(p.read_text().splitlines())) > 450
-    }
-    assert long == {}
