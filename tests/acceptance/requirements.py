@@ -672,6 +672,7 @@ REQUIREMENTS = [
     _R("D.614", "Rows from before the credential key are converted once, at the first start, and none after that."),
     _R("D.615", "A new master key seals the credential key anew, and logs nobody out."),
     _R("D.616", "Verifying the trail names rows with a false MAC, and rows that ended on the trail and are back."),
+    _R("D.617", "Rows that cannot be read are named by verifying the trail, and keep nothing else from being verified."),
     # Shares of orgs
     _R("D.620", "A worker's slots are shared: an org has at most its share, the last are for orgs that run nothing there, and an org's jobs in"
        " the plane can be limited exactly."),

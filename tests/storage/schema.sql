@@ -3233,6 +3233,10 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.readable_time(timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN (($1 < '0001-01-02 00:00:00+00'::timestamp with time zone) OR ($1 > '9999-12-30 00:00:00+00'::timestamp with time zone)) THEN '9999-12-30 00:00:00+00'::timestamp with time zone ELSE $1 END;
+
 CREATE FUNCTION public.record_delivery(p_org uuid, p_id uuid, p_claim uuid, p_version integer, p_sent boolean, p_first boolean, p_ref text, p_shown jsonb, p_said jsonb, p_payload jsonb, p_actions text[], p_bodies bytea[]) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'

@@ -91,10 +91,17 @@ class AuditRecord:
     job_id: UUID | None = None
 
 
+def body_of(entry: AuditEntry) -> dict[str, Any] | None:
+    """None where it is gone, or where somebody wrote something that is none: then its chain does not verify."""
+    with contextlib.suppress(ValueError):
+        body = orjson.loads(entry.body or b"")
+        return body if isinstance(body, dict) else None
+    return None
+
+
 def shown(entry: AuditEntry) -> AuditRecord:
-    body = orjson.loads(entry.body) if entry.body is not None else None
     return AuditRecord(
-        seq=entry.seq, format=entry.format, action=entry.action, job_id=entry.job_id, body=body,
+        seq=entry.seq, format=entry.format, action=entry.action, job_id=entry.job_id, body=body_of(entry),
         hash=entry.hash.hex(), created_at=entry.created_at,
     )  # fmt: skip
 

@@ -12,6 +12,7 @@ import orjson
 from cortex_plane.domain.audit import RowFault
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.checkpoint_recovery import CheckpointCorrupt, check_seal
+from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.policy_files import RowsDigest
 from cortex_plane.domain.receipts import said_by
 from cortex_plane.domain.signing import is_signed
@@ -56,11 +57,14 @@ async def _policies(tx: Transaction) -> AsyncIterator[RowFault]:
     """The rows of each version, with the teams and people that the names in the file stood for when it was applied."""
     expected = await audit_contents.policy_digests(tx)
     digests = {version: RowsDigest() for version in expected}
-    async for number, row in audit_contents.policy_rows(tx):
-        if str(number) in digests:
-            digests[str(number)].add(row)
+    unreadable: set[str] = set()
+    async for version, row in audit_contents.policy_rows(tx):
+        if row is None:
+            unreadable.add(version)
+        elif version in digests:
+            digests[version].add(row)
     for version, digest in digests.items():
-        if digest.value() != expected[version]:
+        if version in unreadable or digest.value() != expected[version]:
             yield RowFault(
                 subject=f"policy version {version}", reason="its rows are not those that the trail applied"
             )
@@ -95,11 +99,19 @@ async def _results(tx: Transaction) -> AsyncIterator[RowFault]:
     async for row in audit_contents.results(tx):
         if row["result"] is None:
             reason = f"its result is gone; entry {row['seq']} of chain {row['chain_id']} holds its digest"
-        elif hashlib.sha256(canonical(orjson.loads(row["result"]))).hexdigest() != row["digest"]:
+        elif _digest(row["result"]) != row["digest"]:
             reason = f"its result is not the one of entry {row['seq']} of chain {row['chain_id']}"
         else:
             continue
         yield RowFault(subject=f"call {row['call']}", reason=reason)
+
+
+def _digest(result: str) -> str | None:
+    """None where the plane cannot have written it."""
+    try:
+        return hashlib.sha256(canonical(orjson.loads(result))).hexdigest()
+    except (ValueError, InvalidInput):
+        return None
 
 
 async def _checkpoints(tx: Transaction, vault: Vault | None) -> AsyncIterator[RowFault]:

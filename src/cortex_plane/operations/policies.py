@@ -69,10 +69,10 @@ async def apply(db: Database, actor: Actor, file: PolicyFile, once: Once | None 
 async def _apply(
     tx: Transaction, actor: Actor, file: PolicyFile, draft: Draft, digest: str, now: InForce
 ) -> Applied:
-    before = await policies.rows(tx, now.version) if now.version else []
+    # What somebody put in force by hand counts for nothing: applying a file is how it is repaired.
+    before = await policies.rows(tx, now.version) if now.version and now.true else []
     rows, warnings = await examined(tx, draft)
     diff = await asyncio.to_thread(difference, before, rows)
-    # What somebody put in force by hand counts for nothing: applying a file is how it is repaired.
     changed = bool(diff.added or diff.removed or diff.changed) or not now.true
     version = now.newest + 1 if changed else now.version
     if changed and not file.dry_run:

@@ -7,11 +7,9 @@ whole has a true MAC. What ended stands on the trail, so it is looked for there.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Final
 
-import orjson
-
-from cortex_plane.domain.audit import AuditEntry, RowFault
+from cortex_plane.domain.audit import AuditEntry, RowFault, body_of
 from cortex_plane.domain.credential_keys import Forged, Kind
 from cortex_plane.storage import credential_keys, policies
 from cortex_plane.storage.database import Row, Transaction
@@ -43,12 +41,14 @@ class Trail:
         action = entry.action
         if action not in _ENDS and action != "atlas_retired":
             return
-        data: dict[str, Any] = orjson.loads(entry.body)["data"] if entry.body is not None else {}
-        if action == "atlas_retired" and data:
-            self.retired.add(f"{data['atlas_id']} {data['version']}")
+        data = (body_of(entry) or {}).get("data")
+        if not isinstance(data, dict):
+            return
+        if action == "atlas_retired":
+            self.retired.add(f"{data.get('atlas_id')} {data.get('version')}")
         for name in _ENDS.get(action, ()):
-            ids = data.get(name) or ()
-            self.ended.update((ids,) if isinstance(ids, str) else ids)
+            ids = data.get(name)
+            self.ended.update(id for id in (ids if isinstance(ids, list) else [ids]) if isinstance(id, str))
 
 
 async def row_faults(tx: Transaction, trail: Trail) -> list[RowFault]:

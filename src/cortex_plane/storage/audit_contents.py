@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
+import orjson
+
 from cortex_plane.domain.audit import RowFault
 from cortex_plane.domain.policy_files import PlacedRow
 from cortex_plane.storage.database import Row, Transaction
@@ -49,10 +51,17 @@ async def policy_digests(tx: Transaction) -> dict[str, str]:
     return {row["version"]: row["digest"] for row in await tx.rows(queries.policy_digests)}
 
 
-async def policy_rows(tx: Transaction) -> AsyncIterator[tuple[int, PlacedRow]]:
-    """Version after version, in their order."""
+async def policy_rows(tx: Transaction) -> AsyncIterator[tuple[str, PlacedRow | None]]:
+    """Version after version, in their order; None where a row cannot be read."""
     async for row in tx.stream(queries.policy_rows):
-        yield row["version"], placed(row)
+        yield str(row["version"]), _placed(row["row"])
+
+
+def _placed(row: str) -> PlacedRow | None:
+    try:
+        return placed(orjson.loads(row))
+    except ValueError:
+        return None
 
 
 def receipts(tx: Transaction) -> AsyncIterator[Row]:

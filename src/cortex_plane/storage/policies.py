@@ -117,7 +117,10 @@ async def version_mac(tx: Transaction, version: int) -> bytes | None:
 
 async def true_rows(tx: Transaction, version: int) -> list[PlacedRow]:
     """As ``rows``. Raises ``Forged`` where they are not those that were applied."""
-    kept = await tx.rows(queries.rows, version, None)
+    try:
+        kept = await tx.rows(queries.rows, version, None)
+    except ValueError:  # JSON that nobody can read
+        raise Forged(Kind.POLICY_VERSION, tx.org, str(version)) from None
     written = _version_fields(tx, version, kept)
     if not tx.credential_key.is_true(Kind.POLICY_VERSION, written, await version_mac(tx, version)):
         raise Forged(Kind.POLICY_VERSION, tx.org, str(version))
