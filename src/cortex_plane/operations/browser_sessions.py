@@ -184,10 +184,13 @@ async def _end_all(db: Database, actor: Actor, member_id: UUID) -> EndedSessions
     async with db.transaction(actor.org_id) as tx:
         await members.hold_access(tx, member_id)
         ended = await browser_sessions.end_sessions(tx, member_id, but=actor.key_id)
-        await browser_sessions.end_links(tx, member_id)
-        fact = Fact.of(actor, "browser_sessions_ended", member=str(member_id), ended=ended)
+        links = await browser_sessions.end_links(tx, member_id)
+        fact = Fact.of(
+            actor, "browser_sessions_ended", member=str(member_id), ended=len(ended),
+            credentials_ended=[str(id) for id in (*ended, *links)],
+        )  # fmt: skip
         await audit.append_to_org(tx, fact)
-    return EndedSessions(ended=ended)
+    return EndedSessions(ended=len(ended))
 
 
 async def end(db: Database, secret: str) -> None:

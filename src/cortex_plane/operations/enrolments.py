@@ -57,10 +57,17 @@ async def issue(db: Database, actor: Actor, member_id: UUID) -> EnrolmentCode:
 
 async def make_code(tx: Transaction, actor: Actor, member_id: UUID) -> EnrolmentCode:
     code, id = new_enrolment_code(), new_id()
-    await enrolments.void(tx, member_id)
+    voided = await enrolments.void(tx, member_id)
     expires_at = await enrolments.insert(tx, id, member_id, digest(code), actor, CODE_LIFE)
     await audit.append_to_org(
-        tx, Fact.of(actor, "enrolment_code_created", code=str(id), member=str(member_id))
+        tx,
+        Fact.of(
+            actor,
+            "enrolment_code_created",
+            code=str(id),
+            member=str(member_id),
+            credentials_ended=[str(id) for id in voided],
+        ),
     )
     return EnrolmentCode(member_id=member_id, code=code, url_path=path_of(code), expires_at=expires_at)
 
@@ -125,7 +132,7 @@ async def _redeem(tx: Transaction, code_id: UUID, credential_id: UUID) -> Actor:
         raise _refused()
     await members.hold_access(tx, before.member_id)
     # First of all: whoever proves a channel at this moment has done so before, or not at all.
-    await identities.void_codes(tx, before.member_id)
+    codes = await identities.void_codes(tx, before.member_id)
     if await members.has_proven_channel(tx, before.member_id):
         raise _refused()
     issuer_id = await enrolments.use(tx, code_id)
@@ -134,13 +141,14 @@ async def _redeem(tx: Transaction, code_id: UUID, credential_id: UUID) -> Actor:
         raise _refused()
     ended = await keys.revoke_all(tx, before.member_id)
     sessions = await browser_sessions.end_sessions(tx, before.member_id)
-    await browser_sessions.end_links(tx, before.member_id)
+    links = await browser_sessions.end_links(tx, before.member_id)
     await members.add_sponsor(tx, before.member_id, issuer_id)
     await audit.append_to_org(
         tx,
         Fact.of(
             person, "enrolled", code=str(code_id), issuer=str(issuer_id), issued_by=before.issued_by,
-            keys_ended=[str(id) for id in ended], browser_sessions_ended=sessions,
+            keys_ended=[str(id) for id in ended], browser_sessions_ended=len(sessions),
+            credentials_ended=[str(id) for id in (*codes, *sessions, *links)],
         ),
     )  # fmt: skip
     return person

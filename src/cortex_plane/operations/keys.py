@@ -180,9 +180,16 @@ async def _end(tx: Transaction, actor: Actor, key: Key) -> Key:
     ended = await keys.revoke(tx, key.id)
     if ended:
         sessions = await browser_sessions.end_of_keys(tx, ended)
-        await enrolments.end_of_keys(tx, ended)
+        codes = await enrolments.end_of_keys(tx, ended)
         also = [str(id) for id in ended if id != key.id]
-        fact = Fact.of(actor, "key_revoked", key_id=str(key.id), also=also, browser_sessions=sessions)
+        fact = Fact.of(
+            actor,
+            "key_revoked",
+            key_id=str(key.id),
+            also=also,
+            browser_sessions=sessions,
+            credentials_ended=[str(id) for id in codes],
+        )
         await audit.append_to_org(tx, fact)
     return found(await keys.get(tx, key.id), "key")
 

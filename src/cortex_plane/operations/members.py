@@ -95,8 +95,9 @@ async def update(db: Database, actor: Actor, id: UUID, change: MemberChange, rev
         if change.promotes(before["roles"], before["clearance"]):
             for sponsor in await sponsors_by(tx, actor):
                 await members.add_sponsor(tx, id, sponsor)
+        ended: list[UUID] = []
         if change.active is False:
-            await _end_access(tx, id)
+            ended = await _end_access(tx, id)
         if change.teams is not None:
             await members.set_teams(tx, id, await resolve_teams(tx, change.teams))
         await audit.append_to_org(
@@ -104,16 +105,21 @@ async def update(db: Database, actor: Actor, id: UUID, change: MemberChange, rev
             Fact.of(
                 actor, "member_changed", member=str(id), name=change.display_name, clearance=change.clearance,
                 roles=roles, teams=change.teams, active=change.active,
+                credentials_ended=[str(ended_id) for ended_id in ended],
             ),
         )  # fmt: skip
         return found(await members.get(tx, id), "member")
 
 
-async def _end_access(tx: Transaction, id: UUID) -> None:
-    """Ends every credential of a member for good: reactivating them brings none of it back."""
+async def _end_access(tx: Transaction, id: UUID) -> list[UUID]:
+    """Ends every credential of a member for good: reactivating them brings none of it back. Which ones."""
     await members.hold_access(tx, id)
-    await enrolments.end_of_keys(tx, await keys.revoke_all(tx, id))
-    await enrolments.void(tx, id)
-    await browser_sessions.end_all(tx, id)
-    await identities.void_codes(tx, id)
-    await credentials.void_tokens(tx, id)
+    revoked = await keys.revoke_all(tx, id)
+    return [
+        *revoked,
+        *await enrolments.end_of_keys(tx, revoked),
+        *await enrolments.void(tx, id),
+        *await browser_sessions.end_all(tx, id),
+        *await identities.void_codes(tx, id),
+        *await credentials.void_tokens(tx, id),
+    ]

@@ -17,11 +17,14 @@ from cortex_plane.storage.database import Row, Transaction
 MOST_FAULTS = 100
 
 _ENDS: Final[dict[str, tuple[str, ...]]] = {
-    "key_revoked": ("key_id", "also"),
-    "enrolled": ("code", "keys_ended"),
+    "key_revoked": ("key_id", "also", "credentials_ended"),
+    "enrolled": ("code", "keys_ended", "credentials_ended"),
+    "enrolment_code_created": ("credentials_ended",),
+    "member_changed": ("credentials_ended",),
     "logged_in": ("link", "enrolment"),
     "logged_out": ("session",),
     "browser_session_ended": ("session",),
+    "browser_sessions_ended": ("credentials_ended",),
     "identity_verified": ("link", "instead_of"),
     "identity_linked": ("code", "instead_of"),
     "identity_unlinked": ("mapping",),

@@ -15,7 +15,7 @@ from cortex_plane.domain.pages import Page, Position
 from cortex_plane.storage.credential_keys import ends_after
 from cortex_plane.storage.database import Database, Row, Transaction
 from cortex_plane.storage.queries import Queries
-from cortex_plane.storage.rows import after, page
+from cortex_plane.storage.rows import after, ids, page
 
 queries = Queries("browser_sessions")
 
@@ -167,16 +167,15 @@ async def forget_sessions(tx: Transaction, member_id: UUID, idle: timedelta) -> 
     await tx.rows(queries.forget_sessions, member_id, idle)
 
 
-async def end_all(tx: Transaction, member_id: UUID) -> None:
-    """Every session and every unused link of a member."""
-    await end_sessions(tx, member_id)
-    await end_links(tx, member_id)
+async def end_all(tx: Transaction, member_id: UUID) -> list[UUID]:
+    """Every session and every unused link of a member; which ones."""
+    return [*await end_sessions(tx, member_id), *await end_links(tx, member_id)]
 
 
-async def end_sessions(tx: Transaction, member_id: UUID, but: UUID | None = None) -> int:
-    """All of a member's, but the one that they are in; returns how many."""
-    return len(await tx.rows(queries.end_sessions, member_id, but))
+async def end_sessions(tx: Transaction, member_id: UUID, but: UUID | None = None) -> list[UUID]:
+    """All of a member's, but the one that they are in; which ones."""
+    return ids(await tx.rows(queries.end_sessions, member_id, but))
 
 
-async def end_links(tx: Transaction, member_id: UUID) -> None:
-    await tx.rows(queries.end_links, member_id)
+async def end_links(tx: Transaction, member_id: UUID) -> list[UUID]:
+    return ids(await tx.rows(queries.end_links, member_id))

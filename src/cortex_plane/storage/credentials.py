@@ -12,6 +12,7 @@ from cortex_plane.domain.values import parse
 from cortex_plane.storage import browser_sessions
 from cortex_plane.storage.database import Database, Row, Transaction
 from cortex_plane.storage.queries import Queries
+from cortex_plane.storage.rows import ids
 
 queries = Queries("credentials")
 
@@ -71,9 +72,9 @@ async def forget_tokens(tx: Transaction, keep: timedelta) -> None:
     await tx.rows(queries.forget_tokens, keep)
 
 
-async def void_tokens(tx: Transaction, member_id: UUID) -> None:
-    """Every token that was sent to this member."""
-    await tx.rows(queries.void_tokens, member_id)
+async def void_tokens(tx: Transaction, member_id: UUID) -> list[UUID]:
+    """Every token that was sent to this member and that nobody used; which ones."""
+    return ids(await tx.rows(queries.void_tokens, member_id))
 
 
 async def current_secret(tx: Transaction, purpose: str) -> Row | None:

@@ -12,7 +12,7 @@ from cortex_plane.domain.enrolments import Enrolment
 from cortex_plane.storage.credential_keys import ends_after
 from cortex_plane.storage.database import Database, Transaction
 from cortex_plane.storage.queries import Queries
-from cortex_plane.storage.rows import one
+from cortex_plane.storage.rows import ids, one
 
 queries = Queries("enrolments")
 
@@ -38,14 +38,14 @@ async def insert(
     return expires_at
 
 
-async def void(tx: Transaction, member_id: UUID) -> None:
-    """Every code that this member has not redeemed."""
-    await tx.rows(queries.void, member_id)
+async def void(tx: Transaction, member_id: UUID) -> list[UUID]:
+    """Every code that this member has not redeemed; which ones."""
+    return ids(await tx.rows(queries.void, member_id))
 
 
-async def end_of_keys(tx: Transaction, key_ids: Sequence[UUID]) -> None:
-    """Every code that was made with these keys and that nobody has redeemed."""
-    await tx.rows(queries.end_of_keys, key_ids)
+async def end_of_keys(tx: Transaction, key_ids: Sequence[UUID]) -> list[UUID]:
+    """Every code that was made with these keys and that nobody has redeemed; which ones."""
+    return ids(await tx.rows(queries.end_of_keys, key_ids))
 
 
 async def show(tx: Transaction, id: UUID) -> Enrolment | None:

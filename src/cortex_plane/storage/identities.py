@@ -14,7 +14,7 @@ from cortex_plane.domain.values import parse
 from cortex_plane.storage.credential_keys import ends_after
 from cortex_plane.storage.database import Database, Row, Transaction
 from cortex_plane.storage.queries import Queries
-from cortex_plane.storage.rows import one
+from cortex_plane.storage.rows import ids, one
 
 queries = Queries("identities")
 
@@ -155,9 +155,9 @@ async def void_sender_codes(tx: Transaction, member_id: UUID) -> None:
     await tx.rows(queries.void_sender_codes, member_id)
 
 
-async def void_codes(tx: Transaction, member_id: UUID) -> None:
-    """Every code and every link in a mail that this member has not used."""
-    await tx.rows(queries.void_codes, member_id)
+async def void_codes(tx: Transaction, member_id: UUID) -> list[UUID]:
+    """Every code and every link in a mail that this member has not used; which ones."""
+    return ids(await tx.rows(queries.void_codes, member_id))
 
 
 async def use_sender_code(tx: Transaction, code_hash: bytes) -> Row | None:

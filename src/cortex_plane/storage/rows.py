@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TypeVar
+from uuid import UUID
 
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.values import parse
@@ -29,3 +30,7 @@ def page(kind: type[T], rows: Sequence[Row], limit: int) -> Page[T]:
 def after(position: Position | None) -> tuple[object, object]:
     """The two parameters that say where a page starts."""
     return (position.created_at, position.id) if position else (None, None)
+
+
+def ids(rows: Sequence[Row]) -> list[UUID]:
+    return [row["id"] for row in rows]
