@@ -143,7 +143,7 @@ class Roots:
         self.seq, self.hash, self.total, self.chain = 0, bytes(32), 0, ""
         self.fault: str | None = None
         self.held: dict[int, str] = {}
-        self.replaced = 0
+        self.replaced = self.newer = 0
 
     def saw(self, head: dict[str, Any]) -> None:
         """A head of a root: chain by chain, in the order of their ids."""
@@ -167,10 +167,11 @@ class Roots:
             raise ValueError
         self.keys[key["id"]] = raw
 
-    def hold(self, lines: Iterable[str], org: str) -> None:
-        """Copies of roots that somebody kept elsewhere."""
-        copies = [json.loads(line) for line in lines]
-        self.held = {copy["seq"]: copy["hash"] for copy in copies if copy["org"] == org}
+    def hold(self, lines: Iterable[str], org: str, exported_at: str) -> None:
+        """Copies of roots that somebody kept elsewhere, but those that were made after the export."""
+        copies = [copy for copy in map(json.loads, lines) if copy["org"] == org]
+        self.held = {copy["seq"]: copy["hash"] for copy in copies if copy["created_at"] <= exported_at}
+        self.newer = len({copy["seq"] for copy in copies}) - len(self.held)
 
     def follow(self, root: dict[str, Any], org: str) -> None:
         if self.held.pop(root["seq"], root["hash"]) != root["hash"]:
@@ -283,7 +284,7 @@ def verify(file: BinaryIO, find: str | None, trusted: Sequence[str] = (), copies
             if found["format"] != "cortex-audit-export" or version not in (1, 2):
                 raise NotAnExport("this script knows versions 1 and 2 of cortex-audit-export")
             org, session = found["org"]["id"], found["session"]
-            roots.hold(copies, org)
+            roots.hold(copies, org, found["exported_at"])
         if chain and chain.id != found.get("chain"):
             print(f"chain {chain.name}: {chain.fault or 'its head is not in the export'}")
             chain, bad = None, bad + 1
@@ -324,6 +325,8 @@ def verify(file: BinaryIO, find: str | None, trusted: Sequence[str] = (), copies
             for fault in roots.faults(trusted):
                 print(fault)
                 bad += 1
+            if roots.newer:
+                print(f"{roots.newer} copies of roots are newer than the export and were not compared")
             for used in roots.used:
                 print(f"signed with {used}")
             counted = f"{chains} chains, {entries} entries" + (f", {signed} roots" if signed else "")

@@ -286,6 +286,19 @@ def test_what_somebody_changed_behind_the_plane_is_printed_line_by_line(live: Li
     )
 
 
+@pytest.mark.proves("D.605")
+def test_an_older_export_fits_the_copies_of_today(live: Live) -> None:
+    shell, held = live.shell, ("--roots", "roots.jsonl")
+    with copied_to([RootsFile(shell.folder / "roots.jsonl")]):
+        shell.run("audit", "root")
+        shell.run("audit", "export", "audit.ndjson")
+        live.begin(live.world.say("one"))()
+        shell.run("audit", "root")
+    found = alone(live).run("audit", "verify", "--export", "audit.ndjson", *held).stdout
+    assert "1 roots, whole" in found
+    assert "1 copies of roots are newer than the export and were not compared" in found
+
+
 def test_another_master_key_is_no_fault_of_the_trail(live: Live, urls: Urls) -> None:
     """Where the database knows which key is its own, another one is said to be wrong, and no key is called forged."""
     shell, folder = live.shell, live.shell.folder

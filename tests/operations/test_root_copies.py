@@ -19,7 +19,7 @@ from cortex_plane.domain.addresses import Allowed
 from cortex_plane.domain.audit import RootFault
 from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.export_reading import verify_export
-from cortex_plane.domain.root_copies import Held, read_copies
+from cortex_plane.domain.root_copies import Held, read_copies, read_times
 from cortex_plane.operations import root_copies, roots
 from cortex_plane.operations.audit import verify_all, verify_org
 from cortex_plane.operations.ports import RootPlace
@@ -188,6 +188,22 @@ async def test_roots_that_are_gone_show_against_a_copy(
     ]
     with pytest.raises(InvalidInput, match="say nothing about this export"):
         verify_export((await exported(db, world.admin.actor)).splitlines(keepends=True), strangers)
+
+
+@pytest.mark.proves("D.605")
+async def test_copies_that_are_newer_than_an_export_are_no_fault_of_it(world: World, tmp_path: Path) -> None:
+    path, export = tmp_path / "roots.jsonl", tmp_path / "audit.ndjson"
+    with copied_to([RootsFile(path)]):
+        await grow(world, 2)
+        export.write_bytes(await exported(world.db, world.admin.actor))
+        await grow(world, 2)
+    said = "2 copies of roots are newer than the export and were not compared"
+    alone = verdict(export.read_bytes(), "--roots", str(path))
+    assert (alone.code, said in alone.said.splitlines()) == (0, True)
+    ours = verify_export(
+        export.read_bytes().splitlines(keepends=True), held(path), read_times(path.read_bytes().splitlines())
+    )
+    assert (ours.whole, ours.newer_copies) == (True, 2)
 
 
 @pytest.mark.proves("D.605")

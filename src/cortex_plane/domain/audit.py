@@ -316,6 +316,8 @@ class Verification:
     """How many bodies are gone. A body that is gone without an erase entry is a fault of its chain."""
     blanked_entries: list[Blanked] = field(default_factory=list)
     """The first of them."""
+    newer_copies: int = 0
+    """How many copies of roots were made after the export, so that it cannot hold these roots."""
     row_faults: list[RowFault] = field(default_factory=list)
     """Rows that are not what the trail says of them, or whose MAC is false: the first of them, and only in the database. Without the
     master key no MAC is checked."""

@@ -27,7 +27,7 @@ from cortex_plane.domain.audit import (
 )
 from cortex_plane.domain.audit_exports import FORMAT, VERSION
 from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.root_copies import Held
+from cortex_plane.domain.root_copies import Held, Times
 from cortex_plane.domain.roots import KeptRoot, RootsVerifier
 from cortex_plane.domain.signing import KEY_BYTES, fingerprint, from_base64
 
@@ -47,17 +47,22 @@ _MALFORMED = (TypeError, ValueError, KeyError, OverflowError, AttributeError)
 Line = dict[str, Any]
 
 
-def verify_export(lines: Iterable[bytes], held: Held | None = None) -> Verification:
-    """Raises ``InvalidInput`` where this is no export, or not all of one. ``held``: copies of roots to compare with."""
-    reader = _Reader(held or {})
+def verify_export(
+    lines: Iterable[bytes], held: Held | None = None, times: Times | None = None
+) -> Verification:
+    """Raises ``InvalidInput`` where this is no export, or not all of one. ``held``: copies of roots to compare with, but those
+    that by ``times`` are newer than the export."""
+    reader = _Reader(held or {}, times or {})
     for line in lines:
         reader.take(line)
     return reader.result()
 
 
 class _Reader:
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: Held, times: Times) -> None:
         self._held = held
+        self._times = times
+        self._newer = 0
         self._digest = hashlib.sha256()
         self._number = self._chains = self._entries = self._roots = self._named = 0
         self._place = -1
@@ -103,6 +108,7 @@ class _Reader:
             fingerprints=list(self._verifier.fingerprints),
             blanked=self._blanked,
             blanked_entries=self._blanked_entries,
+            newer_copies=self._newer,
         )
 
     def _read(self, line: bytes) -> Line:
@@ -127,7 +133,11 @@ class _Reader:
         self._version = line["version"]
         self._org, self._session = UUID(line["org"]["id"]), line["session"]
         # An export of one session has no roots.
-        held = self._held.get(self._org) if self._session is None else None
+        known = self._held.get(self._org, {}) if self._session is None else {}
+        held = {
+            seq: digest for seq, digest in known.items() if self._times.get(digest, "") <= line["exported_at"]
+        }
+        self._newer = len(known) - len(held)
         if self._held and not held:
             raise InvalidInput(
                 "The copies of roots say nothing about this export.",

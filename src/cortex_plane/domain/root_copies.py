@@ -23,6 +23,10 @@ Held = dict[UUID, dict[int, bytes]]
 """The hashes of the roots of each org, by their numbers."""
 
 
+Times = dict[bytes, str]
+"""When the roots with these hashes were made, as `iso` writes it."""
+
+
 @dataclass(frozen=True, slots=True)
 class RootMark:
     """The last root that a place has of an org; without a hash where it only knows where to go on."""
@@ -82,6 +86,11 @@ def read_copies(lines: Iterable[bytes]) -> Held:
         if held.setdefault(org_id, {}).setdefault(root.seq, copied[1].hash) != root.hash:
             raise _no_copy(number, f"an earlier line holds another root {root.seq} of this org")
     return held
+
+
+def read_times(lines: Iterable[bytes]) -> Times:
+    """Of lines that `read_copies` has read."""
+    return {bytes.fromhex(copied["hash"]): copied["created_at"] for copied in map(orjson.loads, lines)}
 
 
 def _no_copy(number: int, why: str) -> InvalidInput:

@@ -203,6 +203,8 @@ def _show(name: str, result: Verification, strange: Sequence[str], *, pinned: bo
         tell(f"  chain {entry.chain_id}, entry {entry.seq}: its body was erased")
     if result.blanked > len(result.blanked_entries):
         tell(f"  and {result.blanked - len(result.blanked_entries)} more bodies were erased")
+    if result.newer_copies:
+        tell(f"  {result.newer_copies} copies of roots are newer than the export and were not compared")
     for used in result.fingerprints:
         tell(f"  signed with {used}")
     if result.fingerprints and not result.keys_checked and not pinned:

@@ -14,6 +14,7 @@ from cortex_plane.adapters.cli.output import AsJson
 from cortex_plane.adapters.cli.plane import run
 from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.extras import extra
+from cortex_plane.domain.root_copies import read_copies, read_times
 
 if TYPE_CHECKING:
     from cortex_plane.domain.audit import Verification
@@ -41,11 +42,12 @@ def verify(
     """Follow every audit chain and signed root, in the database or in a file; names the first bad entry of each, and in the
     database every row that is not what the trail says of it."""
     trusted = [proofs.checked_fingerprint(key) for key in keys or ()]
-    held = _held(roots, remote=remote)
+    copies = _copies(roots, remote=remote)
+    held = read_copies(copies) if copies else None
     if export is not None:
         from cortex_plane.domain.export_reading import verify_export
 
-        results = {str(export): verify_export(proofs.export_lines(export), held)}
+        results = {str(export): verify_export(proofs.export_lines(export), held, read_times(copies))}
     elif remote:
         results = {"this org": run(lambda plane: plane.audit.verify())}
     else:
@@ -53,17 +55,15 @@ def verify(
     proofs.show_verification(results, trusted, as_json)
 
 
-def _held(roots: Path | None, *, remote: bool) -> Held | None:
+def _copies(roots: Path | None, *, remote: bool) -> list[bytes]:
     if roots is None:
-        return None
+        return []
     if remote:
         raise InvalidInput(
             "--roots is for the database and for an export.",
             hint="Export the trail with `cortex audit export`, and verify that.",
         )
-    from cortex_plane.domain.root_copies import read_copies
-
-    return read_copies(proofs.export_lines(roots))
+    return list(proofs.export_lines(roots))
 
 
 async def _verify_database(held: Held | None) -> dict[str, Verification]:
