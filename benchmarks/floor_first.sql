@@ -5,8 +5,8 @@ with account as (
   insert into user_account (org_id, id, display_name, roles) values ($1, $2, $3, '{guest}')
 ), mapping as (
   insert into channel_mapping (
-    org_id, id, connection_id, user_account_id, channel_type, channel_user_id, verified_at)
-  values ($1, $4, $5, $2, 'web', $3, now())
+    org_id, id, connection_id, user_account_id, channel_type, channel_user_id, verified_at, mac)
+  values ($1, $4, $5, $2, 'web', $3, now(), $10)
 ), conversation as (
   insert into session (org_id, id, kind, user_account_id, agent_id, status, title, origin_channel_mapping_id, opened_by)
   values ($1, $6, 'conversation', $2, $7, 'ACTIVE', $8, $4, $5)
@@ -23,6 +23,6 @@ with account as (
   insert into event (org_id, session_id, seq, type, job_id, data)
   values ($1, $6, 1, 'message', $9, '{"seq": 1, "role": "user"}'), ($1, $6, 2, 'status', $9, '{"status": "PENDING"}')
 )
-insert into audit_entry (org_id, session_id, seq, action, body, body_hash, hash, created_at)
-values ($1, $6, 1, 'account_created', $11, $10, $10, now()), ($1, $6, 2, 'session_created', $11, $10, $10, now()),
-  ($1, $6, 3, 'message_received', $11, $10, $10, now()), ($1, $6, 4, 'job_created', $11, $10, $10, now())
+insert into audit_entry (org_id, session_id, seq, format, action, job_id, body, body_hash, hash, created_at)
+values ($1, $6, 1, 2, 'account_created', null, $11, $10, $10, now()), ($1, $6, 2, 2, 'session_created', null, $11, $10, $10, now()),
+  ($1, $6, 3, 2, 'message_received', $9, $11, $10, $10, now()), ($1, $6, 4, 2, 'job_created', $9, $11, $10, $10, now())

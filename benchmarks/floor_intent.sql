@@ -19,7 +19,7 @@ happened as (
   insert into event (org_id, session_id, seq, type, job_id, data, created_at)
   values ($1, $2, $13, 'step', $3, '{"step": 1, "text": "", "calls": [{"id": "0", "tool": "effect"}]}', clock_timestamp())),
 proven as (
-  insert into audit_entry (org_id, session_id, seq, action, body, body_hash, hash, created_at)
-  values ($1, $2, $13, 'step_responded', $12, $11, $11, clock_timestamp()))
+  insert into audit_entry (org_id, session_id, seq, format, action, job_id, body, body_hash, hash, created_at)
+  values ($1, $2, $13, 2, 'step_responded', $3, $12, $11, $11, clock_timestamp()))
 update session_head set event_seq = $13, audit_seq = $13, audit_hash = $11, last_activity_at = clock_timestamp()
 where org_id = $1 and session_id = $2

@@ -9,7 +9,7 @@ happened as (
   insert into event (org_id, session_id, seq, type, job_id, data, created_at)
   values ($1, $2, $10, 'step_completed', $3, '{"step": 1, "calls": [{"id": "0", "tool": "effect"}]}', clock_timestamp())),
 proven as (
-  insert into audit_entry (org_id, session_id, seq, action, body, body_hash, hash, created_at)
-  values ($1, $2, $10, 'step_completed', $9, $8, $8, clock_timestamp()))
+  insert into audit_entry (org_id, session_id, seq, format, action, job_id, body, body_hash, hash, created_at)
+  values ($1, $2, $10, 2, 'step_completed', $3, $9, $8, $8, clock_timestamp()))
 update session_head set event_seq = $10, audit_seq = $10, audit_hash = $8, last_activity_at = clock_timestamp()
 where org_id = $1 and session_id = $2
