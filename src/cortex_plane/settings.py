@@ -47,7 +47,7 @@ def _public_url(given: str) -> str:
 
 
 def _roots_url(given: str) -> str:
-    from cortex_plane.domain.webhooks import url_fault
+    from cortex_plane.domain.addresses import url_fault
 
     fault = url_fault(given)
     if fault is not None:

@@ -22,12 +22,13 @@ from cortex_plane.domain.atlases import (
 from cortex_plane.domain.connections import ConnectionChange
 from cortex_plane.domain.deliveries import DeliveryStatus, NotificationKind
 from cortex_plane.domain.errors import Conflict
+from cortex_plane.domain.events import TraceType
 from cortex_plane.domain.gate_effects import UNANSWERED
 from cortex_plane.domain.gate_index import CompiledAtlases
 from cortex_plane.domain.orgs import OrgChange, OrgSettingsChange
 from cortex_plane.domain.sessions import SessionDraft
 from cortex_plane.domain.tools import Risk
-from cortex_plane.domain.trace import Trace, TraceType
+from cortex_plane.domain.trace import Trace
 from cortex_plane.operations import audit, connections, deliveries, orgs, sessions
 from cortex_plane.operations.atlas_book import AtlasBook
 from cortex_plane.operations.atlas_notices import ON_THE_TRAIL, RanCall, notices

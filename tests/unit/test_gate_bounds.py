@@ -20,6 +20,7 @@ from cortex_plane.domain.atlases import (
 )
 from cortex_plane.domain.authorization import PolicyVerdict
 from cortex_plane.domain.errors import InvalidInput
+from cortex_plane.domain.events import TraceType
 from cortex_plane.domain.gate_effects import MAX_CARRIED, MAX_FIRED, MAX_NAMED, MAX_STATE, TOO_MUCH
 from cortex_plane.domain.gate_index import CompiledAtlases
 from cortex_plane.domain.gate_news import news
@@ -27,7 +28,6 @@ from cortex_plane.domain.gate_prompts import MAX_CARD, card
 from cortex_plane.domain.gates import NOTHING_YET, Moment, kept_state
 from cortex_plane.domain.gating import TOO_LONG, at_boundary, judge
 from cortex_plane.domain.keywords import MAX_MEMORY, SEARCHED, KeywordIndex, expression
-from cortex_plane.domain.trace import TraceType
 from tests.gates import ALLOW_ALL, NOON, Life, atlas, call, capability, context, gate, human, policy
 
 A, D, P = PolicyVerdict.ALLOW, PolicyVerdict.DENY, PolicyVerdict.REQUIRES_APPROVAL

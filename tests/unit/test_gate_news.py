@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cortex_plane.domain.atlases import TriggerType
+from cortex_plane.domain.events import TraceType
 from cortex_plane.domain.gate_news import SHOWN, Kind, gate_of_rule, news
-from cortex_plane.domain.trace import TraceType
 
 GATE = {"atlas_id": "com.acme", "checkpoint_id": "delete-confirm"}
 

@@ -24,11 +24,11 @@ from hypothesis.stateful import (
 
 from cortex_plane.domain.atlases import AtlasPolicyType, GateBudget, Mode, TriggerType
 from cortex_plane.domain.authorization import PolicyVerdict
+from cortex_plane.domain.events import TraceType
 from cortex_plane.domain.gate_answers import answer, meant
 from cortex_plane.domain.gates import GatedCall, Ruling, kept_state, state_of
 from cortex_plane.domain.gating import judge
 from cortex_plane.domain.tools import Risk
-from cortex_plane.domain.trace import TraceType
 from tests.crash.points import extents
 from tests.gates import ATLAS, Life, atlas, call, capability, gate, human, policy
 

@@ -17,10 +17,10 @@ from cortex_plane.domain.atlases import (
 )
 from cortex_plane.domain.authorization import PolicyVerdict
 from cortex_plane.domain.conversations import inputs_of
+from cortex_plane.domain.events import TraceType
 from cortex_plane.domain.gates import Moment
 from cortex_plane.domain.gating import at_boundary, judge
 from cortex_plane.domain.tools import Risk
-from cortex_plane.domain.trace import TraceType
 from tests.gates import ATLAS, Life, action, ask, atlas, call, capability, context, gate, human
 
 WATCH, TELL = Mode.OBSERVATIONAL, Mode.ADVISORY

@@ -9,19 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from cortex_plane.domain.addresses import Allowed
+from cortex_plane.domain.addresses import Allowed, check_url, url_fault
 from cortex_plane.domain.errors import InvalidInput, Unauthenticated
-from cortex_plane.domain.webhooks import (
-    GRACE,
-    Secrets,
-    check_url,
-    key_of,
-    secret_of,
-    sign,
-    signed,
-    url_fault,
-    verify,
-)
+from cortex_plane.domain.webhooks import GRACE, Secrets, key_of, secret_of, sign, signed, verify
 from cortex_plane.operations.secrets import new_webhook_secret
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)

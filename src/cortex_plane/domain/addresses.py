@@ -15,6 +15,9 @@ from ipaddress import (
     ip_address,
     ip_network,
 )
+from urllib.parse import SplitResult, urlsplit
+
+from cortex_plane.domain.errors import InvalidInput
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -22,6 +25,8 @@ Network = IPv4Network | IPv6Network
 _HOST = re.compile(
     r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*"
 )
+MAX_URL = 2000
+_URL = re.compile(r"[\x21\x23-\x3b\x3d\x3f-\x5b\x5d\x5f\x61-\x7a\x7e]+")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 # IANA's registry of special addresses, and what reaches one of them by another way. `ipaddress.is_global` is not enough:
@@ -124,3 +129,57 @@ def _host_and_port(entry: str) -> tuple[str, int | None]:
     if not is_host(host) or not (port is None or (port.isdigit() and 0 < int(port) < 65536)):
         raise ValueError(f"{entry} is no host, host:port or range of addresses")
     return (host if known is None else str(known)), (None if port is None else int(port))
+
+
+# Addresses of webhooks ---------------------------------------------------------------------------------------------
+
+
+def url_fault(url: str) -> str | None:
+    """Why this is no address that a webhook could have, whatever the operator allows; None where it is one."""
+    if len(url) > MAX_URL:
+        return f"has at most {MAX_URL} characters"
+    if not _URL.fullmatch(url):
+        return "consists of printable ASCII characters; escape all others"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return "must be an address like https://hooks.example.com/cortex"
+    if parts.scheme not in ("https", "http") or not host:
+        return "must begin with https:// and a host"
+    if "@" in parts.netloc:
+        return "must not hold a user or a password: messages are signed instead"
+    if "#" in url:
+        return "must not have a fragment: it would never be sent"
+    if not is_host(host) or port == 0:
+        return "must name a host by its name or its address"
+    return None
+
+
+def check_url(url: str, allowed: Allowed) -> None:
+    """Refuse where no message may be sent: https to the public internet, or a host that the operator listed. What a name
+    resolves to is checked with every message."""
+    fault = url_fault(url)
+    if fault is not None:
+        raise InvalidInput(f"`url` {fault}.", field="url")
+    parts = urlsplit(url)
+    host, port = endpoint(parts)
+    address = literal(host)
+    if parts.scheme != "https" and not allowed.host(host, port):
+        raise _not_allowed("A webhook needs an https address.")
+    if address is not None and not allowed.reach(host, port, address):
+        raise _not_allowed(f"{host} is not on the public internet.")
+
+
+def endpoint(parts: SplitResult) -> tuple[str, int]:
+    """Host and port of an address that was checked."""
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _not_allowed(message: str) -> InvalidInput:
+    return InvalidInput(
+        message,
+        code="url_not_allowed",
+        hint="Use an https address on the public internet; the operator can list others in CORTEX_WEBHOOK_ALLOW.",
+        field="url",
+    )

@@ -19,19 +19,6 @@ FILE_NAME = "atlas.yaml"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BoundAtlas:
-    """An atlas that a session is bound to: this version, for as long as the session lasts."""
-
-    atlas_id: str
-    version: str
-    digest: str
-    bound_at: datetime
-
-    def __str__(self) -> str:
-        return f"{self.atlas_id} {self.version} ({self.digest[:12]})"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class AtlasSummary:
     """An atlas of the org, with all its versions taken together."""
 

@@ -11,10 +11,9 @@ from pydantic import AfterValidator, StrictBool, StringConstraints
 from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
-from cortex_plane.domain.addresses import Allowed
+from cortex_plane.domain.addresses import MAX_URL, Allowed, check_url, url_fault
 from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.fields import DRAFT, ChannelType, ExternalId, Name
-from cortex_plane.domain.webhooks import CHANNEL, MAX_URL, check_url, url_fault
 
 
 def _address(value: str) -> str:
@@ -110,3 +109,7 @@ def check_address(channel_type: str, url: str | None, allowed: Allowed) -> None:
                 field="url",
             )
         check_url(url, allowed)
+
+
+CHANNEL = "webhook"
+"""The type of the connections that speak it."""

@@ -7,14 +7,12 @@ disappears once its step is recorded.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
-
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.trace import FIELDS, TraceType
 
 
 class EventType(StrEnum):
@@ -46,6 +44,49 @@ class EventType(StrEnum):
     CHECKPOINT_PASSED = "checkpoint_passed"
     CHECKPOINT_BLOCKED = "checkpoint_blocked"
     CHECKPOINT_SKIPPED = "checkpoint_skipped"
+
+
+class TraceType(StrEnum):
+    """What gates did, as the session's chain names it."""
+
+    TRIGGERED = "checkpoint_triggered"
+    RESPONSE = "checkpoint_response"
+    PASSED = "checkpoint_passed"
+    BLOCKED = "checkpoint_blocked"
+    SKIPPED = "checkpoint_skipped"
+    """Left out for a budget."""
+
+
+FIELDS: Mapping[TraceType, tuple[str, ...]] = {
+    TraceType.TRIGGERED: ("atlas_id", "checkpoint_id", "checkpoint_type", "mode", "trigger_data"),
+    TraceType.RESPONSE: (
+        "atlas_id",
+        "checkpoint_id",
+        "answers",
+        "validation_result",
+        "faults?",
+        "action_id?",
+    ),
+    TraceType.PASSED: (
+        "atlas_id",
+        "checkpoint_id",
+        "unlocked_capabilities",
+        "injected_contexts",
+        "locked_capabilities?",
+        "more?",
+    ),
+    TraceType.BLOCKED: ("atlas_id", "checkpoint_id", "reason", "blocked_action?"),
+    TraceType.SKIPPED: (
+        "atlas_id",
+        "checkpoint_id",
+        "reason",
+        "checkpoint_type?",
+        "context_id?",
+        "guidance?",
+        "others?",
+    ),
+}
+"""What each of them carries; with a question mark: not always."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,20 +202,3 @@ class Event:
     job_id: UUID | None
     data: dict[str, Any]
     created_at: datetime
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Replay:
-    """Events after a number, and what a stream needs to go on from there."""
-
-    org_id: UUID
-    session_id: UUID
-    job_id: UUID | None
-    """Only what this job did; None for the whole session."""
-    events: list[Event]
-    latest: int
-    """How far the session's events go."""
-    more: bool
-    """There may be more after the last one."""
-    over: JobStatus | None
-    """How the job ended, once it has: nothing of it comes any more."""

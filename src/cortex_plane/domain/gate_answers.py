@@ -10,6 +10,7 @@ from typing import Any
 
 from cortex_plane.domain.answers import Fault, check
 from cortex_plane.domain.atlases import Gate, OnInvalid
+from cortex_plane.domain.events import TraceType
 from cortex_plane.domain.gate_effects import UNANSWERED, Evaluating
 from cortex_plane.domain.gate_index import CompiledAtlases
 from cortex_plane.domain.gate_prompts import name_of
@@ -23,7 +24,6 @@ from cortex_plane.domain.gates import (
     Open,
     Pass,
 )
-from cortex_plane.domain.trace import TraceType
 
 SHOWN_ANSWER = 2000
 """Characters of an answer that the trail keeps."""

@@ -15,6 +15,7 @@ import orjson
 
 from cortex_plane.domain import trace
 from cortex_plane.domain.atlases import MAX_CONTEXT, Gate, Guidance, Mode, TriggerType
+from cortex_plane.domain.events import TraceType
 from cortex_plane.domain.gate_index import CompiledAtlases
 from cortex_plane.domain.gates import (
     EVERY_CALL,
@@ -32,7 +33,7 @@ from cortex_plane.domain.gates import (
     Window,
     kept_state,
 )
-from cortex_plane.domain.trace import Trace, TraceType
+from cortex_plane.domain.trace import Trace
 
 # What holds whatever an atlas says: a session costs no more than this, whoever wrote the atlas.
 MAX_FIRED = 200

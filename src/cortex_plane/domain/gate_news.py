@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 
 from cortex_plane.domain.atlases import Mode, TriggerType
-from cortex_plane.domain.trace import TraceType, gate_in, type_in
+from cortex_plane.domain.events import TraceType
+from cortex_plane.domain.trace import gate_in, type_in
 
 SHOWN = 200
 """Characters of one answer, one reason or one keyword."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from cortex_plane.domain.policies import PolicyRow
+from cortex_plane.domain.sessions import Session
 
 if TYPE_CHECKING:
     from cortex_plane.domain.job_drafts import Cancellation, JobDraft, Pause, Resumption
@@ -228,3 +229,15 @@ def __getattr__(name: str) -> object:
 
         return getattr(job_drafts, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionReceipt:
+    """What a request to hold or resume a session found and did."""
+
+    session: Session
+    changed: bool
+    pending: bool
+    """Some of its jobs still run to their next boundary."""
+    jobs: list[Job]
+    """Its open jobs."""

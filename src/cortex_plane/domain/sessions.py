@@ -14,9 +14,7 @@ from uuid import UUID
 from pydantic import Field
 from pydantic.dataclasses import dataclass as draft
 
-from cortex_plane.domain.atlas_versions import BoundAtlas
 from cortex_plane.domain.fields import DRAFT, AtlasIds, JsonObject, Note, Ref
-from cortex_plane.domain.jobs import Job
 
 
 class SessionStatus(StrEnum):
@@ -81,18 +79,6 @@ class Session:
     """What it is bound to, for as long as it lasts."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SessionReceipt:
-    """What a request to hold or resume a session found and did."""
-
-    session: Session
-    changed: bool
-    pending: bool
-    """Some of its jobs still run to their next boundary."""
-    jobs: list[Job]
-    """Its open jobs."""
-
-
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class SessionDraft:
     """A session that a program opens; a conversation opens by itself with its first message."""
@@ -117,3 +103,16 @@ class SessionChange:
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class Termination:
     reason: Note | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BoundAtlas:
+    """An atlas that a session is bound to: this version, for as long as the session lasts."""
+
+    atlas_id: str
+    version: str
+    digest: str
+    bound_at: datetime
+
+    def __str__(self) -> str:
+        return f"{self.atlas_id} {self.version} ({self.digest[:12]})"

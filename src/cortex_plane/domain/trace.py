@@ -4,54 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
+
+from cortex_plane.domain.events import TraceType
 
 if TYPE_CHECKING:
     from cortex_plane.domain.atlases import Gate
-
-
-class TraceType(StrEnum):
-    """As the session's chain names them."""
-
-    TRIGGERED = "checkpoint_triggered"
-    RESPONSE = "checkpoint_response"
-    PASSED = "checkpoint_passed"
-    BLOCKED = "checkpoint_blocked"
-    SKIPPED = "checkpoint_skipped"
-    """Left out for a budget."""
-
-
-FIELDS: Mapping[TraceType, tuple[str, ...]] = {
-    TraceType.TRIGGERED: ("atlas_id", "checkpoint_id", "checkpoint_type", "mode", "trigger_data"),
-    TraceType.RESPONSE: (
-        "atlas_id",
-        "checkpoint_id",
-        "answers",
-        "validation_result",
-        "faults?",
-        "action_id?",
-    ),
-    TraceType.PASSED: (
-        "atlas_id",
-        "checkpoint_id",
-        "unlocked_capabilities",
-        "injected_contexts",
-        "locked_capabilities?",
-        "more?",
-    ),
-    TraceType.BLOCKED: ("atlas_id", "checkpoint_id", "reason", "blocked_action?"),
-    TraceType.SKIPPED: (
-        "atlas_id",
-        "checkpoint_id",
-        "reason",
-        "checkpoint_type?",
-        "context_id?",
-        "guidance?",
-        "others?",
-    ),
-}
-"""What each of them carries; with a question mark: not always."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

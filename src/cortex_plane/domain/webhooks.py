@@ -16,19 +16,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any
-from urllib.parse import SplitResult, urlsplit
 from uuid import UUID
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass as draft
 
-from cortex_plane.domain.addresses import Allowed, is_host, literal
 from cortex_plane.domain.approvals import ApprovalStatus, Choice, RecordResult
-from cortex_plane.domain.errors import InvalidInput, Unauthenticated
+from cortex_plane.domain.errors import Unauthenticated
 from cortex_plane.domain.fields import DRAFT, ExternalId, Note
-
-CHANNEL = "webhook"
-"""The type of the connections that speak it."""
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 -- the prefix of one
 SECRET_BYTES = 32
@@ -36,14 +31,12 @@ MIN_SECRET_BYTES, MAX_SECRET_BYTES = 24, 64
 SKEW = timedelta(minutes=5)
 GRACE = timedelta(hours=24)
 """How long the secret before a rotation still counts."""
-MAX_URL = 2000
 MAX_INBOUND_BYTES = 64 * 1024
 _MAX_SIGNATURES = 10
 
 # A dot would let one signature fit two readings of `id.timestamp.body`.
 _ID = re.compile(r"[\x21-\x2d\x2f-\x7e]{1,150}")
 _TIMESTAMP = re.compile(r"[0-9]{1,12}")
-_URL = re.compile(r"[\x21\x23-\x3b\x3d\x3f-\x5b\x5d\x5f\x61-\x7a\x7e]+")
 
 
 # Signatures -------------------------------------------------------------------------------------------------------
@@ -155,57 +148,6 @@ def _signatures(header: str) -> list[bytes]:
 
 
 # Addresses --------------------------------------------------------------------------------------------------------
-
-
-def url_fault(url: str) -> str | None:
-    """Why this is no address that a webhook could have, whatever the operator allows; None where it is one."""
-    if len(url) > MAX_URL:
-        return f"has at most {MAX_URL} characters"
-    if not _URL.fullmatch(url):
-        return "consists of printable ASCII characters; escape all others"
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        return "must be an address like https://hooks.example.com/cortex"
-    if parts.scheme not in ("https", "http") or not host:
-        return "must begin with https:// and a host"
-    if "@" in parts.netloc:
-        return "must not hold a user or a password: messages are signed instead"
-    if "#" in url:
-        return "must not have a fragment: it would never be sent"
-    if not is_host(host) or port == 0:
-        return "must name a host by its name or its address"
-    return None
-
-
-def check_url(url: str, allowed: Allowed) -> None:
-    """Refuse where no message may be sent: https to the public internet, or a host that the operator listed. What a name
-    resolves to is checked with every message."""
-    fault = url_fault(url)
-    if fault is not None:
-        raise InvalidInput(f"`url` {fault}.", field="url")
-    parts = urlsplit(url)
-    host, port = endpoint(parts)
-    address = literal(host)
-    if parts.scheme != "https" and not allowed.host(host, port):
-        raise _not_allowed("A webhook needs an https address.")
-    if address is not None and not allowed.reach(host, port, address):
-        raise _not_allowed(f"{host} is not on the public internet.")
-
-
-def endpoint(parts: SplitResult) -> tuple[str, int]:
-    """Host and port of an address that was checked."""
-    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-
-
-def _not_allowed(message: str) -> InvalidInput:
-    return InvalidInput(
-        message,
-        code="url_not_allowed",
-        hint="Use an https address on the public internet; the operator can list others in CORTEX_WEBHOOK_ALLOW.",
-        field="url",
-    )
 
 
 # What comes in ----------------------------------------------------------------------------------------------------

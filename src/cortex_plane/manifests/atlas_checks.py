@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from cortex_plane.domain.addresses import url_fault
 from cortex_plane.domain.answers import MAX_MATCHED
 from cortex_plane.domain.atlases import (
     MAX_GATES,
@@ -23,7 +24,6 @@ from cortex_plane.domain.gate_effects import SESSION_END, seconds_of
 from cortex_plane.domain.keywords import MAX_EXPRESSIONS, MAX_PROGRAM, expression
 from cortex_plane.domain.plain_words import normal, normal_word
 from cortex_plane.domain.schemas import Unusable, check_strangers
-from cortex_plane.domain.webhooks import url_fault
 from cortex_plane.manifests import documents
 from cortex_plane.manifests.atlas_crowds import crowds
 from cortex_plane.manifests.atlas_gates import words_of

@@ -9,6 +9,7 @@ from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.addresses import Allowed
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.connections import (
+    CHANNEL,
     Connection,
     ConnectionChange,
     ConnectionDraft,
@@ -22,7 +23,7 @@ from cortex_plane.domain.errors import Conflict
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.identities import Claim, Purpose, displaced, own
 from cortex_plane.domain.pages import Page, Position
-from cortex_plane.domain.webhooks import CHANNEL, GRACE, Secrets
+from cortex_plane.domain.webhooks import GRACE, Secrets
 from cortex_plane.operations.people import sponsors_by
 from cortex_plane.operations.secrets import new_webhook_secret
 from cortex_plane.operations.verbs import found, new_id, once_only, require_revision, verb

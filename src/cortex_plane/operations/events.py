@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.attempts import Assignment
-from cortex_plane.domain.events import Event, Replay
+from cortex_plane.domain.events import Event
 from cortex_plane.domain.jobs import TERMINAL, JobStatus
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import events, jobs, sessions
@@ -16,6 +17,23 @@ from cortex_plane.storage.database import Database, Transaction
 PAGE = 200
 LOOKED_AT = 20_000
 """Events of a session among which those of its gates are looked for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replay:
+    """Events after a number, and what a stream needs to go on from there."""
+
+    org_id: UUID
+    session_id: UUID
+    job_id: UUID | None
+    """Only what this job did; None for the whole session."""
+    events: list[Event]
+    latest: int
+    """How far the session's events go."""
+    more: bool
+    """There may be more after the last one."""
+    over: JobStatus | None
+    """How the job ended, once it has: nothing of it comes any more."""
 
 
 @verb(Permission.SESSION_READ)

@@ -39,9 +39,10 @@ from cortex_plane.domain.jobs import (
     Pause,
     Receipt,
     Resumption,
+    SessionReceipt,
     Step,
 )
-from cortex_plane.domain.sessions import SessionReceipt, SessionStatus
+from cortex_plane.domain.sessions import SessionStatus
 from cortex_plane.operations import decisions, gates
 from cortex_plane.operations.meters import meters
 from cortex_plane.operations.verbs import found, verb

@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from cortex_plane.domain.access import Actor, ActorKind, Permission, scheduler_actor
 from cortex_plane.domain.approvals import Channel, Choice, Decision, RecordResult
 from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.connections import CHANNEL
 from cortex_plane.domain.credentials import ASKS_FOR_LOGIN, login_required
 from cortex_plane.domain.errors import (
     AlreadyExists,
@@ -40,7 +41,6 @@ from cortex_plane.domain.json_keys import unique
 from cortex_plane.domain.notifications import Target, TryAgain, Undeliverable
 from cortex_plane.domain.values import adapter, parse
 from cortex_plane.domain.webhooks import (
-    CHANNEL,
     DecisionEvent,
     EventAnswer,
     EventType,

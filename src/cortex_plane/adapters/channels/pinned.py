@@ -21,8 +21,7 @@ import httpcore
 import httpx
 import structlog
 
-from cortex_plane.domain.addresses import Allowed, literal
-from cortex_plane.domain.webhooks import endpoint
+from cortex_plane.domain.addresses import Allowed, endpoint, literal
 
 log = structlog.get_logger()
 

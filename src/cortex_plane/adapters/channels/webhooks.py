@@ -15,8 +15,9 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.adapters.channels.pinned import PinnedClient, Resolver, Unreachable
-from cortex_plane.domain.addresses import Allowed
+from cortex_plane.domain.addresses import Allowed, check_url
 from cortex_plane.domain.approvals import ApprovalStatus
+from cortex_plane.domain.connections import CHANNEL
 from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.notifications import (
     Callback,
@@ -29,7 +30,7 @@ from cortex_plane.domain.notifications import (
     Undeliverable,
 )
 from cortex_plane.domain.values import adapter
-from cortex_plane.domain.webhooks import CHANNEL, EventType, Secrets, check_url, signed
+from cortex_plane.domain.webhooks import EventType, Secrets, signed
 
 MAX_BYTES = 20_000
 """What a receiver must be ready to take, says the standard."""

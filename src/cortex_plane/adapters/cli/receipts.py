@@ -12,7 +12,7 @@ from cortex_plane.domain.jobs import TERMINAL, Job, Receipt
 from cortex_plane.domain.values import to_json
 
 if TYPE_CHECKING:
-    from cortex_plane.domain.sessions import SessionReceipt
+    from cortex_plane.domain.jobs import SessionReceipt
 
 
 def show_receipt(receipt: Receipt, as_json: bool) -> None:

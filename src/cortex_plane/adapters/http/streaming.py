@@ -29,10 +29,11 @@ from starlette.types import Message, Receive, Scope, Send
 from cortex_plane.adapters.http.in_flight import STREAMS_OF_ORG, leave
 from cortex_plane.domain.access import Actor
 from cortex_plane.domain.errors import CortexError, TooMany, Unavailable
-from cortex_plane.domain.events import Event, EventType, Replay
+from cortex_plane.domain.events import Event, EventType
 from cortex_plane.domain.jobs import TERMINAL
 from cortex_plane.domain.shares import reserve_of
 from cortex_plane.domain.values import to_json
+from cortex_plane.operations.events import Replay
 from cortex_plane.operations.feeds import EventFeed
 
 log = structlog.get_logger()

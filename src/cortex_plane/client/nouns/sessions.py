@@ -10,7 +10,7 @@ from cortex_plane.client.calls import Calls, ExternalSession
 from cortex_plane.client.nouns import Noun
 from cortex_plane.client.resolutions import Resolutions
 from cortex_plane.domain.gate_drafts import AnswerReceipt
-from cortex_plane.domain.jobs import Pause, Resumption
+from cortex_plane.domain.jobs import Pause, Resumption, SessionReceipt
 from cortex_plane.domain.memories import SessionMemory
 from cortex_plane.domain.messages import Delivery, Message, MessageDraft
 from cortex_plane.domain.resolutions import Permissions, Resolution, ResolutionRequest
@@ -19,7 +19,6 @@ from cortex_plane.domain.sessions import (
     SessionChange,
     SessionDraft,
     SessionKind,
-    SessionReceipt,
     SessionStatus,
     Termination,
 )

@@ -20,7 +20,6 @@ from cortex_plane.adapters.http.cursors import decode_position, encode_position
 from cortex_plane.domain.access import Permission
 from cortex_plane.domain.agents import Agent
 from cortex_plane.domain.approvals import Approval
-from cortex_plane.domain.atlas_versions import BoundAtlas
 from cortex_plane.domain.errors import InvalidInput, NotFound
 from cortex_plane.domain.jobs import (
     TERMINAL,
@@ -33,6 +32,7 @@ from cortex_plane.domain.jobs import (
     Step,
 )
 from cortex_plane.domain.resolutions import Permissions
+from cortex_plane.domain.sessions import BoundAtlas
 from cortex_plane.domain.usage import cost_text
 from cortex_plane.domain.values import parse
 from cortex_plane.operations import (

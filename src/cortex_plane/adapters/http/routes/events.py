@@ -20,8 +20,9 @@ from cortex_plane.adapters.http.exchange import (
 )
 from cortex_plane.adapters.http.streaming import MEDIA_TYPE, EventStream, OpenStreams, stream
 from cortex_plane.domain.access import Actor
-from cortex_plane.domain.events import Event, Replay
+from cortex_plane.domain.events import Event
 from cortex_plane.operations import events
+from cortex_plane.operations.events import Replay
 from cortex_plane.operations.verbs import Verb
 
 router = APIRouter(tags=["events"])
