@@ -14,7 +14,9 @@ from cortex_plane.domain.members import Role
 from cortex_plane.operations import audit
 from cortex_plane.operations.verbs import new_id
 from tests.adapters.visitors import Visitor
+from tests.approvals import Shipping, waiting
 from tests.clock import Clock
+from tests.credentials import link_for
 from tests.people import World, with_key
 
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
@@ -108,6 +110,23 @@ async def test_nothing_of_a_deactivated_member_comes_back(
     assert (await visitor.get("/")).status_code == 401
     assert (await http.post(link)).status_code == 401
     assert await admin.fetchval("select count(*) from identity_code where used_at is null") == 0
+
+
+@pytest.mark.proves("D.461")
+async def test_signed_links_from_before_a_deactivation_stay_dead(
+    http: httpx.AsyncClient, strict: World
+) -> None:
+    grace = await strict.person(Role.APPROVER, name="Grace")
+    _, (before,) = await waiting(strict, Shipping())
+    sent = await link_for(strict, before, to=grace)
+    assert (await http.get(sent)).status_code == 200
+    for active in (False, True):
+        path = f"/v1/members/{grace.member_id}"
+        await http.patch(path, json={"active": active}, headers=strict.admin.headers)
+    refused = await http.get(sent)
+    assert (refused.status_code, "Log in" in refused.text) == (403, True)
+    _, (after,) = await waiting(strict, Shipping(), slug="second")
+    assert (await http.get(await link_for(strict, after, to=grace))).status_code == 200
 
 
 @pytest.mark.proves("D.462")

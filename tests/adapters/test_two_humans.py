@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,8 @@ from tests.adapters.test_enrolments import code_for, prove_channel
 from tests.adapters.test_http_calls import asked, digest, ended, opened, post
 from tests.adapters.test_settlements import answer
 from tests.approvals import Shipping, ship
+from tests.credentials import form_of
+from tests.operations import test_invitations as mail
 from tests.people import Person, World, apply_policies
 from tests.runtime.planes import make_agent, turn, until, working
 from tests.webhooks import URL, System
@@ -226,3 +229,26 @@ async def test_a_code_ends_when_its_person_proves_a_channel_and_ends_what_they_h
     path = f"/v1/connections/{world.connection.id}/link"
     late = await http.post(path, json=link, headers=world.service.headers)
     assert late.json()["code"] == "link_code_invalid"
+
+
+@pytest.mark.proves("D.463", "D.465")
+async def test_an_invitation_that_its_person_follows_ends_what_others_made_in_their_name(
+    http: httpx.AsyncClient, world: World, bea: Person, cal: Person
+) -> None:
+    """Bea invites Fay, enrols as Fay herself, and keeps that key until Fay has proven that she is somebody else."""
+    invited = await mail.invite(
+        replace(world, admin=bea), "fay@example.com", "Fay", roles=[Role.APPROVER, Role.ADMIN]
+    )
+    path = f"/v1/members/{invited.member.id}/enrolment-codes"
+    code = (await post(http, bea, path, status=201))["code"]
+    stolen = Person(bea.actor, (await http.post("/v1/enrolments", json={"code": code})).json()["secret"])
+    handed_on = await post(http, stolen, f"/v1/members/{cal.member_id}/enrolment-codes", status=201)
+    link = await mail.code_for(world, invited.mapping.id)
+    page = await http.get(f"/verify/{link}")
+    followed = await http.post(f"/verify/{link}", data=form_of(page))
+    assert followed.status_code == 303
+    http.cookies.clear()
+    told = await http.get("/v1/me", headers=stolen.headers)
+    assert (told.status_code, told.json()["code"]) == (401, "key_revoked")
+    late = await http.post("/v1/enrolments", json={"code": handed_on["code"]})
+    assert late.json()["code"] == "enrolment_code_invalid"

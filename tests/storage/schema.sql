@@ -2779,7 +2779,7 @@ begin
   perform set_config('app.org_id', home::text, true);
   return query
     select r.org_id, r.deadline, r.template, plane_now(), s.ids, s.sealed, u.id, u.display_name, u.roles, u.clearance,
-      u.deactivated_at is null
+      u.deactivated_at is null and r.requested_at > coalesce(u.access_ended_at, '-infinity')
     from approval_request r
     cross join lateral (
       select coalesce(array_agg(k.id order by k.retire_at desc nulls first, k.id), '{}') as ids,
@@ -5232,6 +5232,7 @@ CREATE TABLE public.user_account (
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     sponsors uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    access_ended_at timestamp with time zone,
     CONSTRAINT chk_display_name_not_empty CHECK ((length(TRIM(BOTH FROM display_name)) > 0)),
     CONSTRAINT chk_user_account_clearance CHECK (((clearance >= 0) AND (clearance <= 1000))),
     CONSTRAINT chk_user_account_roles CHECK (((cardinality(roles) > 0) AND (roles <@ ARRAY['admin'::text, 'steward'::text, 'operator'::text, 'approver'::text, 'member'::text, 'guest'::text])))

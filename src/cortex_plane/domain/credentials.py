@@ -152,9 +152,9 @@ def decided_with_it() -> Conflict:
 
 def nobody() -> Forbidden:
     return Forbidden(
-        "Whoever this was sent to is not an active member any more, so nothing was decided.",
+        "Whoever this was sent to is not an active member any more, or was deactivated since, so nothing was decided.",
         code="member_deactivated",
-        hint="Ask an admin, or somebody else who may decide.",
+        hint="Log in to the dashboard where you are a member again, or ask somebody else who may decide.",
     )
 
 

@@ -139,16 +139,13 @@ async def _redeem(tx: Transaction, code_id: UUID, credential_id: UUID) -> Actor:
     person = await people.acting(tx, before.member_id, credential_id)
     if issuer_id is None or person is None:
         raise _refused()
-    ended = await keys.revoke_all(tx, before.member_id)
-    sessions = await browser_sessions.end_sessions(tx, before.member_id)
-    links = await browser_sessions.end_links(tx, before.member_id)
+    ended = await people.end_access(tx, before.member_id)
     await members.add_sponsor(tx, before.member_id, issuer_id)
     await audit.append_to_org(
         tx,
         Fact.of(
             person, "enrolled", code=str(code_id), issuer=str(issuer_id), issued_by=before.issued_by,
-            keys_ended=[str(id) for id in ended], browser_sessions_ended=len(sessions),
-            credentials_ended=[str(id) for id in (*codes, *sessions, *links)],
+            **ended.as_audit(*codes),
         ),
     )  # fmt: skip
     return person

@@ -284,14 +284,16 @@ async def verify(db: Database, code: str, visitor: Actor | None) -> str | None:
                 code="login_needed",
                 hint="Log in with `cortex member login-link`, then open the link in the mail again.",
             )
-        return await _prove(tx, asked)
+        return await _prove(tx, asked, known=_is(visitor, org_id, asked.user_account_id))
 
 
 def _is(visitor: Actor | None, org_id: UUID, member_id: UUID) -> bool:
     return visitor is not None and (visitor.org_id, visitor.user_account_id) == (org_id, member_id)
 
 
-async def _prove(tx: Transaction, asked: Verification) -> str | None:
+async def _prove(tx: Transaction, asked: Verification, *, known: bool) -> str | None:
+    """``known``: they are logged in as the person whose address it is. Whoever is not starts anew: what others made in their name
+    meanwhile, with an enrolment code, ends."""
     secret, session_id = new_session_secret(), new_id()
     await members.hold_access(tx, asked.user_account_id)
     person = await people.acting(tx, asked.user_account_id, asked.id if asked.needs_login else session_id)
@@ -308,11 +310,19 @@ async def _prove(tx: Transaction, asked: Verification) -> str | None:
     await audit.append_to_org(tx, Fact.of(person, "identity_verified", **told, instead_of=instead_of))
     if asked.needs_login:
         return None
+    ended = {} if known else (await people.end_access(tx, asked.user_account_id)).as_audit()
     await browser_sessions.forget(tx, asked.user_account_id, IDLE_LIFE)
     await browser_sessions.insert(tx, session_id, asked.user_account_id, session_digest(secret), WHOLE_LIFE)
     await audit.append_to_org(
         tx,
-        Fact.of(person, "logged_in", link=str(asked.id), session=str(session_id), issued_by=asked.issued_by),
+        Fact.of(
+            person,
+            "logged_in",
+            link=str(asked.id),
+            session=str(session_id),
+            issued_by=asked.issued_by,
+            **ended,
+        ),
     )
     return secret
 

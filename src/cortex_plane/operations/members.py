@@ -11,20 +11,11 @@ from cortex_plane.domain.errors import Conflict
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.members import Member, MemberChange, MemberDraft, Role
 from cortex_plane.domain.pages import Page, Position
-from cortex_plane.operations.people import sponsors_by
+from cortex_plane.operations.people import EndedAccess, end_access, sponsors_by
 from cortex_plane.operations.teams import resolve_teams
 from cortex_plane.operations.verbs import found, new_id, once_only, require_revision, verb
-from cortex_plane.storage import (
-    audit,
-    browser_sessions,
-    connections,
-    credentials,
-    enrolments,
-    identities,
-    keys,
-    members,
-)
-from cortex_plane.storage.database import Database, Transaction
+from cortex_plane.storage import audit, connections, members
+from cortex_plane.storage.database import Database
 
 
 @verb(Permission.MEMBER_WRITE)
@@ -95,9 +86,11 @@ async def update(db: Database, actor: Actor, id: UUID, change: MemberChange, rev
         if change.promotes(before["roles"], before["clearance"]):
             for sponsor in await sponsors_by(tx, actor):
                 await members.add_sponsor(tx, id, sponsor)
-        ended: list[UUID] = []
+        ended = EndedAccess()
         if change.active is False:
-            ended = await _end_access(tx, id)
+            # For good: reactivating them brings none of it back.
+            await members.hold_access(tx, id)
+            ended = await end_access(tx, id)
         if change.teams is not None:
             await members.set_teams(tx, id, await resolve_teams(tx, change.teams))
         await audit.append_to_org(
@@ -105,21 +98,7 @@ async def update(db: Database, actor: Actor, id: UUID, change: MemberChange, rev
             Fact.of(
                 actor, "member_changed", member=str(id), name=change.display_name, clearance=change.clearance,
                 roles=roles, teams=change.teams, active=change.active,
-                credentials_ended=[str(ended_id) for ended_id in ended],
+                **ended.as_audit(),
             ),
         )  # fmt: skip
         return found(await members.get(tx, id), "member")
-
-
-async def _end_access(tx: Transaction, id: UUID) -> list[UUID]:
-    """Ends every credential of a member for good: reactivating them brings none of it back. Which ones."""
-    await members.hold_access(tx, id)
-    revoked = await keys.revoke_all(tx, id)
-    return [
-        *revoked,
-        *await enrolments.end_of_keys(tx, revoked),
-        *await enrolments.void(tx, id),
-        *await browser_sessions.end_all(tx, id),
-        *await identities.void_codes(tx, id),
-        *await credentials.void_tokens(tx, id),
-    ]

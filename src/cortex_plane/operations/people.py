@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor, ActorKind
 from cortex_plane.domain.members import Role
-from cortex_plane.storage import keys, members
+from cortex_plane.storage import browser_sessions, credentials, enrolments, identities, keys, members
 from cortex_plane.storage.database import Transaction
 
 
@@ -32,3 +34,37 @@ async def sponsors_by(tx: Transaction, actor: Actor) -> list[UUID]:
         return [actor.identity]
     maker = await keys.maker(tx, actor.key_id)
     return [actor.identity, *([maker] if maker else [])]
+
+
+@dataclass(frozen=True, slots=True)
+class EndedAccess:
+    """What ended with the access of a member."""
+
+    keys: Sequence[UUID] = ()
+    browser_sessions: Sequence[UUID] = ()
+    others: Sequence[UUID] = ()
+    """Links, codes and tokens."""
+
+    def as_audit(self, *others: UUID) -> dict[str, object]:
+        credentials = [*self.browser_sessions, *self.others, *others]
+        return {
+            "keys_ended": [str(id) for id in self.keys],
+            "browser_sessions_ended": len(self.browser_sessions),
+            "credentials_ended": [str(id) for id in credentials],
+        }
+
+
+async def end_access(tx: Transaction, member_id: UUID) -> EndedAccess:
+    """Ends every credential of a member for good, and what came from it. Whoever calls this holds their access."""
+    ended = await keys.revoke_all(tx, member_id)
+    return EndedAccess(
+        keys=ended,
+        browser_sessions=await browser_sessions.end_sessions(tx, member_id),
+        others=[
+            *await enrolments.end_of_keys(tx, ended),
+            *await enrolments.void(tx, member_id),
+            *await browser_sessions.end_links(tx, member_id),
+            *await identities.void_codes(tx, member_id),
+            *await credentials.void_tokens(tx, member_id),
+        ],
+    )

@@ -20,7 +20,7 @@ _ENDS: Final[dict[str, tuple[str, ...]]] = {
     "key_revoked": ("key_id", "also", "credentials_ended"),
     "enrolled": ("code", "keys_ended", "credentials_ended"),
     "enrolment_code_created": ("credentials_ended",),
-    "member_changed": ("credentials_ended",),
+    "member_changed": ("keys_ended", "credentials_ended"),
     "logged_in": ("link", "enrolment"),
     "logged_out": ("session",),
     "browser_session_ended": ("session",),

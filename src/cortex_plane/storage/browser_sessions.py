@@ -167,11 +167,6 @@ async def forget_sessions(tx: Transaction, member_id: UUID, idle: timedelta) -> 
     await tx.rows(queries.forget_sessions, member_id, idle)
 
 
-async def end_all(tx: Transaction, member_id: UUID) -> list[UUID]:
-    """Every session and every unused link of a member; which ones."""
-    return [*await end_sessions(tx, member_id), *await end_links(tx, member_id)]
-
-
 async def end_sessions(tx: Transaction, member_id: UUID, but: UUID | None = None) -> list[UUID]:
     """All of a member's, but the one that they are in; which ones."""
     return ids(await tx.rows(queries.end_sessions, member_id, but))

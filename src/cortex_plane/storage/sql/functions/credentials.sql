@@ -96,7 +96,8 @@ end
 $$;
 
 -- The same for a link: what its request is, whom it names, and the secrets that may have signed it, the current one first.
--- Nothing is said about whether it was signed: whoever calls this compares.
+-- Nothing is said about whether it was signed: whoever calls this compares. A link ends with the access of its person, and stays so
+-- where they are reactivated: `active` is false for requests from before.
 create or replace function open_approval_link(p_approval uuid, p_operator uuid, p_purpose text)
   returns table (
     org_id uuid, deadline timestamptz, template text, now timestamptz, secret_ids uuid[], sealed bytea[],
@@ -113,7 +114,7 @@ begin
   perform set_config('app.org_id', home::text, true);
   return query
     select r.org_id, r.deadline, r.template, plane_now(), s.ids, s.sealed, u.id, u.display_name, u.roles, u.clearance,
-      u.deactivated_at is null
+      u.deactivated_at is null and r.requested_at > coalesce(u.access_ended_at, '-infinity')
     from approval_request r
     cross join lateral (
       select coalesce(array_agg(k.id order by k.retire_at desc nulls first, k.id), '{}') as ids,
