@@ -17,7 +17,7 @@ from cortex_plane.domain.jobs import JobDraft, JobStatus
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.policies import Quorum
 from cortex_plane.domain.quorums import CountedVote, independent, is_reached
-from cortex_plane.operations import approvals, jobs
+from cortex_plane.operations import approvals, audit, jobs
 from tests.adapters.test_enrolments import added, enrolled, prove_channel
 from tests.adapters.visitors import Visitor
 from tests.approvals import Shipping, pending, ship, shown, waiting
@@ -62,9 +62,27 @@ async def test_a_vote_of_somebody_one_enrolled_adds_nothing_until_they_prove_a_c
     page = await (await Visitor.log_in(http, strict)).get(f"/approvals/{asked.id}")
     assert "Maria and Ada count as one human" in page.text
     await prove_channel(strict, maria)
-    assert (await shown(strict, asked.id)).votes_for == 2
+    assert (await shown(strict, asked.id)).votes_for == 1, "nothing proved it when she voted"
     last = await decide(http, asked, maria)
     assert last.json()["approval"]["status"] == "approved"
+
+
+@pytest.mark.proves("D.465")
+async def test_whoever_has_proven_a_channel_votes_again(http: httpx.AsyncClient, strict: World) -> None:
+    maria, pat = await enrolled(http, strict, await added(strict)), await strict.person(Role.APPROVER)
+    asked = await asked_for(strict, TWO.replace("quorum: 2", "quorum: 3"))
+    for person in (strict.admin, maria):
+        assert (await decide(http, asked, person)).json()["approval"]["votes_for"] == 1
+    assert (await decide(http, asked, maria)).json()["result"] == "DUPLICATE"
+    await prove_channel(strict, maria)
+    page = await (await Visitor.log_in(http, strict, maria)).get(f"/approvals/{asked.id}")
+    assert 'value="approved"' in page.text, "she can say it again"
+    assert "/delegate" not in page.text
+    again = (await decide(http, asked, maria)).json()
+    assert (again["result"], again["approval"]["votes_for"]) == ("OK", 2)
+    assert (await decide(http, asked, maria)).json()["result"] == "DUPLICATE"
+    assert (await decide(http, asked, pat)).json()["approval"]["status"] == "approved"
+    assert (await audit.verify(strict.db, strict.admin.actor)).whole
 
 
 @pytest.mark.proves("D.465")
@@ -133,6 +151,45 @@ async def test_an_admin_does_not_approve_what_somebody_asked_whom_they_enrolled(
     assert set(asked.causes) == {maria.member_id, sal.member_id}, "the agent is Sal's"
     assert (await decide(http, asked, strict.admin)).json()["code"] == "self_approval"
     assert (await decide(http, asked, pat)).json()["approval"]["status"] == "approved"
+
+
+@pytest.mark.proves("D.465")
+async def test_lists_and_cards_say_who_counts_as_one_human_with_a_cause(
+    http: httpx.AsyncClient, strict: World
+) -> None:
+    maria = await enrolled(http, strict, await added(strict))
+    asked = await asked_for(strict, FOUR_EYES)
+
+    async def told() -> list[tuple[bool, bool]]:
+        listed = (await http.get("/v1/approvals", headers=maria.headers)).json()["items"]
+        card = (await http.get(f"/v1/approvals/{asked.id}", headers=maria.headers)).json()["approval"]
+        inbox = (await approvals.inbox(strict.db, maria.actor, 10)).mine
+        seen = [(each["may_decide"], each["why_not"]) for each in (*listed, card)]
+        return [
+            (may, bool(why)) for may, why in (*seen, *((each.may_decide, each.why_not) for each in inbox))
+        ]
+
+    assert await told() == [(False, True)] * 3
+    await prove_channel(strict, maria)
+    assert await told() == [(True, False)] * 3
+
+
+@pytest.mark.proves("D.465")
+async def test_whoever_counts_as_one_human_with_a_cause_hands_no_part_on_and_takes_none(
+    http: httpx.AsyncClient, strict: World
+) -> None:
+    maria = await enrolled(http, strict, await added(strict))
+    pat, sal = await strict.person(Role.APPROVER, name="Pat"), await strict.person(Role.APPROVER, name="Sal")
+    asked = await asked_for(strict, FOUR_EYES)
+
+    async def delegated(by: Person, to: Person) -> tuple[int, str]:
+        path, body = f"/v1/approvals/{asked.id}/delegate", {"to": str(to.member_id)}
+        answer = await http.post(path, json=body, headers=by.headers)
+        return answer.status_code, answer.json().get("code", "")
+
+    assert await delegated(maria, pat) == (403, "self_approval")
+    assert await delegated(pat, maria) == (403, "delegate_self_approval")
+    assert await delegated(pat, sal) == (200, "")
 
 
 @pytest.mark.proves("D.466")

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.members import Role
-from cortex_plane.operations import linking
+from cortex_plane.operations import keys, linking
 from cortex_plane.storage.database import Database
 from tests.adapters.test_causes import asking, card_of, decide, refused, shown, submitted
 from tests.adapters.test_enrolments import code_for, prove_channel
@@ -252,3 +252,60 @@ async def test_an_invitation_that_its_person_follows_ends_what_others_made_in_th
     assert (told.status_code, told.json()["code"]) == (401, "key_revoked")
     late = await http.post("/v1/enrolments", json={"code": handed_on["code"]})
     assert late.json()["code"] == "enrolment_code_invalid"
+
+
+async def redeemed(http: httpx.AsyncClient, bea: Person, member_id: str) -> Person:
+    code = (await post(http, bea, f"/v1/members/{member_id}/enrolment-codes", status=201))["code"]
+    secret = (await http.post("/v1/enrolments", json={"code": code})).json()["secret"]
+    return Person(bea.actor, secret)
+
+
+async def real_one(http: httpx.AsyncClient, world: World, bea: Person, member_id: str) -> Person:
+    """The person whose account it is redeems a code of their own, and proves a channel."""
+    secret = (await redeemed(http, bea, member_id)).secret
+    person = Person(await keys.authenticate(world.db, secret), secret)
+    await prove_channel(world, person)
+    return person
+
+
+@pytest.mark.proves("D.465")
+async def test_a_vote_in_the_name_of_somebody_who_comes_later_stays_the_vote_of_its_human(
+    http: httpx.AsyncClient, world: World, bea: Person, dan: Person
+) -> None:
+    made = await post(http, bea, "/v1/members", status=201, display_name="Fay", roles=["approver"])
+    before = await redeemed(http, bea, made["id"])
+    call = await asked(http, dan, await opened(http, dan), tool="payouts.create")
+    card = await shown(http, bea, call["approval_id"])
+    await decide(http, before, card)
+    fay = await real_one(http, world, bea, made["id"])
+    assert (await decide(http, bea, card))["approval"]["status"] == "pending"
+    assert (await decide(http, fay, card))["approval"]["status"] == "approved"
+
+
+@pytest.mark.proves("D.465")
+async def test_a_call_in_the_name_of_somebody_who_comes_later_stays_the_call_of_its_human(
+    http: httpx.AsyncClient, world: World, bea: Person, dan: Person
+) -> None:
+    made = await post(http, bea, "/v1/members", status=201, display_name="Fay", roles=["member"])
+    before = await redeemed(http, bea, made["id"])
+    call = await asked(http, before, await opened(http, before))
+    card = await shown(http, bea, call["approval_id"])
+    await real_one(http, world, bea, made["id"])
+    body = {"decision": "approved", "version": card["version"], "input_hash": card["input_hash"]}
+    told = await http.post(f"/v1/approvals/{card['id']}/decide", json=body, headers=bea.headers)
+    assert (told.status_code, told.json()["code"]) == (403, "self_approval")
+    assert (await decide(http, dan, card))["approval"]["status"] == "approved"
+
+
+@pytest.mark.proves("D.161", "D.465")
+async def test_a_standing_approval_in_the_name_of_somebody_who_comes_later_does_not_cover_its_human(
+    http: httpx.AsyncClient, world: World, bea: Person, dan: Person
+) -> None:
+    made = await post(http, bea, "/v1/members", status=201, display_name="Fay", roles=["approver"])
+    before = await redeemed(http, bea, made["id"])
+    session = await opened(http, dan)
+    first = await asked(http, dan, session)
+    await decide(http, before, await shown(http, dan, first["approval_id"]), standing={"calls": 5})
+    await real_one(http, world, bea, made["id"])
+    assert (await asked(http, dan, session, key="second", dispatch=True))["status"] == "intended"
+    assert (await asked(http, bea, session, key="third", dispatch=True))["status"] == "awaiting"

@@ -428,14 +428,14 @@ CREATE FUNCTION public.approval_deciders(p_org uuid, p_approval uuid) RETURNS TA
     AS $$
   select u.id, u.display_name, u.clearance, u.roles
   from approval_request r
-  cross join lateral (select case when r.self_approval then '{}' else r.causes || array(select sponsors_of(p_org, r.causes)) end
+  cross join lateral (select case when r.self_approval then '{}' else r.causes || array(select sponsors_of(p_org, r.causes, r.requested_at)) end
     as humans) shaped
   join user_account u on u.org_id = r.org_id
   where r.org_id = p_org and r.id = p_approval
     and u.deactivated_at is null and u.clearance >= r.required_clearance and u.roles <> '{guest}'
     and not u.id = any (r.delegated) and not u.id = any (shaped.humans)
     and (cardinality(shaped.humans) = 0 or cardinality(u.sponsors) = 0
-      or not exists (select from sponsors_of(p_org, array[u.id]) s (id) where s.id = any (shaped.humans)))
+      or not exists (select from sponsors_of(p_org, array[u.id], 'infinity') s (id) where s.id = any (shaped.humans)))
     and (r.approvers -> 'roles' ?| u.roles or r.approvers -> 'members' ? u.id::text
       or r.approvers @> '{"owner": true}'
         and (r.owner_id = u.id or r.owner_id is null and u.roles && array['admin', 'approver']))
@@ -1307,7 +1307,7 @@ begin
     from approval_request r
     join approval_vote v on v.org_id = r.org_id and v.approval_id = r.id and v.version = r.version and v.decision = 'approved'
     join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
-    cross join lateral (select voters_of(p_org, v.user_account_id, v.channel) as behind) b
+    cross join lateral (select voters_of(p_org, v.user_account_id, v.channel, v.created_at) as behind) b
     where r.org_id = p_org and r.id = p_approval
     order by cardinality(b.behind) > 1, v.created_at, v.user_account_id
   loop
@@ -1921,10 +1921,10 @@ CREATE TABLE public.channel_mapping (
 
 ALTER TABLE ONLY public.channel_mapping FORCE ROW LEVEL SECURITY;
 
-CREATE FUNCTION public.has_proven_channel(p_org uuid, p_member uuid) RETURNS boolean
+CREATE FUNCTION public.has_proven_channel(p_org uuid, p_member uuid, p_at timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE
     SET search_path TO 'public', 'pg_temp'
-    RETURN (EXISTS (SELECT FROM public.channel_mapping m WHERE ((m.org_id = has_proven_channel.p_org) AND (m.user_account_id = has_proven_channel.p_member) AND (m.verified_at IS NOT NULL) AND (m.channel_type <> 'webhook'::text) AND (m.proven_at IS NOT NULL))));
+    RETURN (EXISTS (SELECT FROM public.channel_mapping m WHERE ((m.org_id = has_proven_channel.p_org) AND (m.user_account_id = has_proven_channel.p_member) AND (m.verified_at IS NOT NULL) AND (m.channel_type <> 'webhook'::text) AND (m.proven_at <= has_proven_channel.p_at))));
 
 CREATE FUNCTION public.hear_signal(p_org uuid, p_id uuid, p_sessions uuid[], p_jobs uuid[], p_entries text[], p_data jsonb[], p_bodies bytea[], p_more boolean) RETURNS void
     LANGUAGE plpgsql
@@ -2747,17 +2747,13 @@ begin
     select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (concerned));
   -- A vote counts as long as whoever gave it could still give it.
   select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles, 'answer', v.answer,
-      'behind', voters_of(p_org, v.user_account_id, v.channel)) order by v.created_at, v.user_account_id), '[]')
+      'behind', voters_of(p_org, v.user_account_id, v.channel, v.created_at)) order by v.created_at, v.user_account_id), '[]')
   into votes
   from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version
   join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
   where v.org_id = p_org and v.approval_id = p_approval and v.decision = 'approved';
-  behind := case when p_member is null then '[]' else to_jsonb(voters_of(p_org, p_member, p_channel)) end;
-  select u.display_name into shaped_by
-  from approval_request r cross join unnest(r.causes) c (id) join user_account u on u.org_id = p_org and u.id = c.id
-  where r.org_id = p_org and r.id = p_approval and not r.self_approval and p_member is not null
-    and c.id <> p_member and c.id || array(select sponsors_of(p_org, array[c.id])) && voters_of(p_org, p_member, p_channel)
-  limit 1;
+  behind := case when p_member is null then '[]' else to_jsonb(voters_of(p_org, p_member, p_channel, 'infinity')) end;
+  shaped_by := tied_cause(p_org, p_approval, p_member, p_channel);
   policies := policies_version(p_org);
   now := plane_now();
   return next;
@@ -3023,8 +3019,8 @@ begin
     join user_account u on u.org_id = p_org and u.id = a.delegate_id
     where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.kind = 'call'
       and u.deactivated_at is null and u.roles <> '{guest}' and u.clearance >= r.required_clearance
-      and not u.id = any (r.delegated) and (r.self_approval or not u.id || array(select sponsors_of(p_org, array[u.id]))
-        && (r.causes || array(select sponsors_of(p_org, r.causes))))
+      and not u.id = any (r.delegated) and (r.self_approval or not u.id || array(select sponsors_of(p_org, array[u.id], 'infinity'))
+        && (r.causes || array(select sponsors_of(p_org, r.causes, r.requested_at))))
       and not exists (select from approval_deciders(p_org, p_approval) already where already.id = u.id)
       and not exists (select from approval_vote v
         where v.org_id = p_org and v.approval_id = p_approval and v.user_account_id = d.id and v.version = r.version)
@@ -3828,16 +3824,16 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.sponsors_of(p_org uuid, p_members uuid[]) RETURNS SETOF uuid
+CREATE FUNCTION public.sponsors_of(p_org uuid, p_members uuid[], p_at timestamp with time zone) RETURNS SETOF uuid
     LANGUAGE sql STABLE ROWS 3
     SET search_path TO 'public', 'pg_temp'
     AS $$
   with recursive sponsor (id) as (
     select s.id from user_account u cross join unnest(u.sponsors) s (id)
-    where u.org_id = p_org and u.id = any (p_members) and not has_proven_channel(p_org, u.id)
+    where u.org_id = p_org and u.id = any (p_members) and not has_proven_channel(p_org, u.id, p_at)
     union
     select s.id from sponsor t join user_account u on u.org_id = p_org and u.id = t.id cross join unnest(u.sponsors) s (id)
-    where not has_proven_channel(p_org, u.id))
+    where not has_proven_channel(p_org, u.id, p_at))
   select id from sponsor
 $$;
 
@@ -3873,6 +3869,17 @@ begin
   end if;
   return next;
 end
+$$;
+
+CREATE FUNCTION public.tied_cause(p_org uuid, p_approval uuid, p_member uuid, p_channel text) RETURNS text
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select u.display_name
+  from approval_request r cross join unnest(r.causes) c (id) join user_account u on u.org_id = p_org and u.id = c.id
+  where r.org_id = p_org and r.id = p_approval and not r.self_approval and p_member is not null and c.id <> p_member
+    and c.id || array(select sponsors_of(p_org, array[c.id], r.requested_at)) && voters_of(p_org, p_member, p_channel, 'infinity')
+  limit 1
 $$;
 
 CREATE FUNCTION public.tool_call_guard() RETURNS trigger
@@ -4009,7 +4016,10 @@ begin
   end if;
   if p_counts then
     insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at)
-    values (p_org, p_approval, p_version, p_member, p_name, 'approved', p_reason, p_channel, at);
+    values (p_org, p_approval, p_version, p_member, p_name, 'approved', p_reason, p_channel, at)
+    -- Whoever has proven a channel since says again what counted with somebody else's vote before.
+    on conflict (org_id, approval_id, version, user_account_id)
+    do update set reason = excluded.reason, channel = excluded.channel, created_at = excluded.created_at;
   end if;
   insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, idempotency_key, payload,
     created_at)
@@ -4020,17 +4030,17 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.voters_of(p_org uuid, p_member uuid, p_channel text) RETURNS uuid[]
+CREATE FUNCTION public.voters_of(p_org uuid, p_member uuid, p_channel text, p_at timestamp with time zone) RETURNS uuid[]
     LANGUAGE sql STABLE
     SET search_path TO 'public', 'pg_temp'
     AS $$
   select p_member || coalesce(array_agg(distinct o.id) filter (where o.id <> p_member), '{}') from (
-    select s.id from sponsors_of(p_org, array[p_member]) s (id)
+    select s.id from sponsors_of(p_org, array[p_member], p_at) s (id)
     union all
     select a.id
     from channel_mapping m
     join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id and c.channel_type = 'webhook'
-    cross join lateral (select unnest(c.set_up_by) union all select sponsors_of(p_org, c.set_up_by)) a (id)
+    cross join lateral (select unnest(c.set_up_by) union all select sponsors_of(p_org, c.set_up_by, p_at)) a (id)
     where p_channel = 'webhook' and m.org_id = p_org and m.user_account_id = p_member) o
 $$;
 

@@ -186,12 +186,12 @@ def refusal(
     return None
 
 
-def one_human(opened: Opened, choice: Choice) -> CortexError | None:
-    """Why whoever decides cannot approve what somebody shaped who could be the same human."""
-    if choice is Choice.DENIED or opened.shaped_by is None:
+def one_human(shaped_by: str | None, choice: Choice) -> CortexError | None:
+    """Why whoever decides cannot approve what ``shaped_by`` shaped, who could be the same human."""
+    if choice is Choice.DENIED or shaped_by is None:
         return None
     return Forbidden(
-        f"You and {opened.shaped_by}, who asked for this, count as one human, and its policy wants somebody else to approve it.",
+        f"You and {shaped_by}, who asked for this, count as one human, and its policy wants somebody else to approve it.",
         code="self_approval",
         hint="Prove a channel of your own: `cortex user link`. Or ask another approver. You may deny it.",
     )
@@ -256,7 +256,7 @@ def may_settle(opened: Opened, actor: Actor, choice: Choice) -> CortexError | No
     """Who answers about an uncertain call: whoever could approve it, or, where it needed no approval, whoever settles jobs. To give
     it up is a no, and one is enough."""
     if opened.approval.settles is not None:
-        return may_decide(opened.approval, actor, choice) or one_human(opened, choice)
+        return may_decide(opened.approval, actor, choice) or one_human(opened.shaped_by, choice)
     if actor.may(Permission.JOB_SETTLE):
         return None
     return Forbidden(
@@ -310,6 +310,12 @@ def explained(approval: Approval, votes: Sequence[Vote]) -> list[Vote]:
 
 def has_voted(opened: Opened, actor: Actor) -> bool:
     return any(vote.member_id == actor.user_account_id for vote in opened.votes)
+
+
+def adds_nothing(opened: Opened, actor: Actor) -> bool:
+    """Whether they voted, and the same vote again counts for no more."""
+    own = [vote for vote in opened.votes if vote.member_id == actor.user_account_id]
+    return any(set(vote.behind) <= set(opened.behind) for vote in own)
 
 
 def joined(one: Approvers, other: Approvers) -> Approvers:
@@ -431,13 +437,13 @@ def in_words(seconds: int) -> str:
     return f"{seconds} second{'s' if seconds != 1 else ''}"
 
 
-def shown_to(approval: Approval, actor: Actor) -> Approval:
-    """With whether whoever looks could decide it, and if not, why."""
+def shown_to(approval: Approval, actor: Actor, shaped_by: str | None = None) -> Approval:
+    """With whether whoever looks could approve it, and if not, why. ``shaped_by``: a cause who could be the same human."""
     if approval.status is not ApprovalStatus.PENDING:
         return approval
     if approval.kind is ApprovalKind.UNCERTAIN_EFFECT and approval.settles is None:
         able = actor.may(Permission.JOB_SETTLE)
         why = None if able else "Only admins, operators and approvers may answer this."
         return replace(approval, may_decide=able, why_not=why)
-    refused = may_approve(approval, actor)
+    refused = may_approve(approval, actor) or one_human(shaped_by, Choice.APPROVED)
     return replace(approval, may_decide=refused is None, why_not=refused.message if refused else None)

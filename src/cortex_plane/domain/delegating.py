@@ -7,16 +7,17 @@ from uuid import UUID
 
 from cortex_plane.domain.access import Actor
 from cortex_plane.domain.approvals import ApprovalKind, ApprovalStatus, Choice
-from cortex_plane.domain.deciding import Opened, Request, already, has_voted, may_decide, over
+from cortex_plane.domain.deciding import Opened, Request, already, has_voted, may_decide, one_human, over
 from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound
 from cortex_plane.domain.members import Member, Role
 from cortex_plane.domain.quorums import is_met, quorum_said
 
 
 def cannot_delegate(
-    opened: Opened, actor: Actor, to: Member, others: Mapping[UUID, frozenset[Role]]
+    opened: Opened, actor: Actor, to: Member, others: Mapping[UUID, frozenset[Role]], tied: str | None = None
 ) -> CortexError | None:
-    """Why the actor may not hand their part to this person. ``others`` may decide besides the actor, with their roles."""
+    """Why the actor may not hand their part to this person. ``others`` may decide besides the actor, with their roles. ``tied``: a
+    cause of the call who could be the same human as this person."""
     request = opened.approval
     if request.status is not ApprovalStatus.PENDING:
         return already(request)
@@ -29,7 +30,7 @@ def cannot_delegate(
     if request.deadline is not None and opened.now >= request.deadline:
         return over()
     # Whoever could not approve it has nothing to hand on: they must not choose who does.
-    authority = may_decide(request, actor, Choice.APPROVED)
+    authority = may_decide(request, actor, Choice.APPROVED) or one_human(opened.shaped_by, Choice.APPROVED)
     if authority is not None:
         return authority
     if has_voted(opened, actor):
@@ -38,7 +39,7 @@ def cannot_delegate(
             code="already_voted",
             hint="Your vote stands, unless you deny the request.",
         )
-    return _cannot_take(request, actor, to) or _too_few(request, to, others)
+    return _cannot_take(request, actor, to, tied) or _too_few(request, to, others)
 
 
 def nobody_to_take_it() -> NotFound:
@@ -49,7 +50,7 @@ def nobody_to_take_it() -> NotFound:
     )
 
 
-def _cannot_take(request: Request, actor: Actor, to: Member) -> CortexError | None:
+def _cannot_take(request: Request, actor: Actor, to: Member, tied: str | None) -> CortexError | None:
     if to.deactivated_at is not None or set(to.roles) <= {Role.GUEST}:
         return nobody_to_take_it()
     if to.id == actor.user_account_id:
@@ -71,6 +72,12 @@ def _cannot_take(request: Request, actor: Actor, to: Member) -> CortexError | No
             f"{to.display_name} asked for this, and its policy wants somebody else to approve it.",
             code="delegate_self_approval",
             hint="Name somebody who had no part in asking.",
+        )
+    if tied is not None:
+        return Forbidden(
+            f"{to.display_name} and {tied}, who asked for this, count as one human, and its policy wants somebody else to approve it.",
+            code="delegate_self_approval",
+            hint="Name somebody else, or let them prove a channel of their own: `cortex user link`.",
         )
     return None
 

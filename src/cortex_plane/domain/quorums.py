@@ -16,8 +16,8 @@ from cortex_plane.domain.members import Role
 from cortex_plane.domain.policies import Quorum
 
 ONE_HUMAN = (
-    "one of them enrolled or promoted the other, or set up the webhook that the vote came through, and nothing proves yet that"
-    " they are two"
+    "one of them enrolled or promoted the other, or set up the webhook that the vote came through, and nothing proved that they"
+    " are two when it was given"
 )
 """Why a vote does not add to a quorum."""
 

@@ -5,6 +5,7 @@ A decision is one transaction: lock and read, decide (pure), write. Whoever is r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
@@ -37,7 +38,7 @@ from cortex_plane.operations.deliveries import deliveries_of
 from cortex_plane.operations.meters import meters
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import approvals, audit, members
-from cortex_plane.storage.database import Database
+from cortex_plane.storage.database import Database, Transaction
 from cortex_plane.storage.pool import Purpose
 
 SHOWN_DECIDERS = 20
@@ -57,7 +58,17 @@ async def list_page(
     """Newest first. Whoever is not staff sees those of their own sessions, and those that they may decide."""
     async with db.transaction(actor.org_id) as tx:
         page = await approvals.list_page(tx, position, limit, actor.sees, status, job_id, session_id)
-    return Page(items=[deciding.shown_to(item, actor) for item in page.items], next=page.next)
+        return Page(items=await _shown_to(tx, page.items, actor), next=page.next)
+
+
+async def _shown_to(tx: Transaction, listed: Sequence[Approval], actor: Actor) -> list[Approval]:
+    """With whether whoever looks could approve each of them, and if not, why."""
+    shown = [deciding.shown_to(each, actor) for each in listed]
+    able = [each.id for each in shown if each.may_decide and not each.self_approval]
+    if not able or actor.user_account_id is None:
+        return shown
+    tied = await approvals.tied_causes(tx, able, actor.user_account_id)
+    return [deciding.shown_to(each, actor, tied.get(each.id)) for each in shown] if tied else shown
 
 
 @verb(Permission.APPROVAL_READ)
@@ -67,11 +78,11 @@ async def inbox(
     """What waits, the most urgent first: what the actor could decide, and what else they see, each up to ``limit``."""
     async with db.transaction(actor.org_id) as tx:
         found = await approvals.inbox(tx, actor, actor.sees, shown_at, skip, limit)
-    return replace(
-        found,
-        mine=[deciding.shown_to(each, actor) for each in found.mine],
-        others=[deciding.shown_to(each, actor) for each in found.others],
-    )
+        return replace(
+            found,
+            mine=await _shown_to(tx, found.mine, actor),
+            others=[deciding.shown_to(each, actor) for each in found.others],
+        )
 
 
 @verb(Permission.APPROVAL_READ)
@@ -90,8 +101,9 @@ async def get(db: Database, actor: Actor, id: UUID) -> ApprovalDetails:
             tx, approval.approvers, approval.required_clearance, approval.owner_id, barred, SHOWN_DECIDERS
         )
         names = [each.name for each in able]
+        (shown,) = await _shown_to(tx, [approval], actor)
         return ApprovalDetails(
-            approval=replace(deciding.shown_to(approval, actor), deciders=names),
+            approval=replace(shown, deciders=names),
             votes=deciding.explained(approval, await approvals.votes(tx, id)),
             events=await approvals.events(tx, id),
             delegations=await approvals.delegations(tx, id),
@@ -107,7 +119,8 @@ async def for_call(db: Database, actor: Actor, call_id: UUID) -> Approval:
     async with db.transaction(actor.org_id) as tx:
         id = found(await approvals.of_call(tx, call_id), "approval")
         approval, _ = found(await approvals.get(tx, id, actor.sees), "approval")
-    return deciding.shown_to(approval, actor)
+        (shown,) = await _shown_to(tx, [approval], actor)
+    return shown
 
 
 def own_key(actor: Actor, key: str) -> str:
@@ -160,7 +173,7 @@ async def _decide(
                 quorum = decisions.quorum_of(opened, edit)
                 if decisions.ends_it(opened, actor, decision, edit, quorum):
                     closing = await decisions.close(db, tx, opened, actor, decision, edit, channel, key)
-                elif edit is None and deciding.has_voted(opened, actor):
+                elif edit is None and deciding.adds_nothing(opened, actor):
                     await decisions.note(
                         tx, opened, actor, channel, decision.decision, decision.version, None
                     )
@@ -240,7 +253,7 @@ async def delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft)
 
 async def _delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft) -> Approval:
     async with db.transaction(actor.org_id) as tx:
-        opened = found(await approvals.open_one(tx, id), "approval")
+        opened = found(await approvals.open_one(tx, id, actor, Channel.API), "approval")
         found(await approvals.get(tx, id, actor.sees), "approval")
         request = opened.approval
         to = await members.get(tx, draft.to)
@@ -251,7 +264,8 @@ async def _delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft
             tx, request.approvers, request.required_clearance, request.owner_id, barred
         )
         others = {each.id: each.roles for each in able if each.id != actor.user_account_id}
-        refused = cannot_delegate(opened, actor, to, others)
+        tied = await approvals.tied_causes(tx, [id], to.id)
+        refused = cannot_delegate(opened, actor, to, others, tied.get(id))
         if refused is not None:
             await decisions.note(tx, opened, actor, Channel.API, "delegated", request.version, refused)
         else:

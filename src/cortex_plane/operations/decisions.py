@@ -63,7 +63,7 @@ def refusal(opened: Opened, actor: Actor, decision: Decision, edit: edits.Edit |
     if decision.standing is not None and decision.decision is Choice.DENIED:
         return InvalidInput("Only a yes can stand for more calls.", hint="Leave `standing` out to deny.")
     authority = deciding.may_decide(request, actor, decision.decision) or deciding.one_human(
-        opened, decision.decision
+        opened.shaped_by, decision.decision
     )
     if authority is not None or request.status is not ApprovalStatus.PENDING:
         return authority

@@ -130,6 +130,11 @@ async def deciders(
     return [Decider(row["id"], row["display_name"], frozenset(map(Role, row["roles"]))) for row in rows]
 
 
+async def tied_causes(tx: Transaction, ids: Sequence[UUID], member_id: UUID) -> dict[UUID, str]:
+    """Of these requests those that a member cannot approve because a cause could be the same human, with its name."""
+    return {r["id"]: r["name"] for r in await tx.rows(queries.tied_causes, tx.org, list(ids), member_id)}
+
+
 async def delegations(tx: Transaction, id: UUID) -> list[Delegation]:
     return [parse(Delegation, row) for row in await tx.rows(queries.delegations, id)]
 

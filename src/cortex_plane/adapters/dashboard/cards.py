@@ -41,7 +41,8 @@ def card(details: ApprovalDetails, tool: ToolVersion | None, actor: Actor) -> di
         "may_resend": actor.may(Permission.DELIVERY_WRITE),
         "asked_twice": approval.risk in ASKED_TWICE,
         "may_deny": _may_deny(approval, actor),
-        "voted": voted,
+        # What adds nothing can be said again, by whoever has proven a channel since.
+        "voted": voted if voted is not None and voted.counts_with is None else None,
         "may_delegate": approval.may_decide and approval.kind is ApprovalKind.CALL and voted is None,
         "standing_spans": SPANS if _offers_standing(approval) else {},
         "seen": seen_of(details),
@@ -61,7 +62,7 @@ def seen_of(details: ApprovalDetails) -> str:
 
 
 def _own_vote(details: ApprovalDetails, actor: Actor) -> Vote | None:
-    """A yes that counts already. An answer about an uncertain effect may still become another one."""
+    """A yes that was given. An answer about an uncertain effect may still become another one."""
     if details.approval.kind is ApprovalKind.UNCERTAIN_EFFECT:
         return None
     return next(

@@ -45,14 +45,14 @@ create or replace function approval_deciders(p_org uuid, p_approval uuid)
   language sql stable set search_path = public, pg_temp as $$
   select u.id, u.display_name, u.clearance, u.roles
   from approval_request r
-  cross join lateral (select case when r.self_approval then '{}' else r.causes || array(select sponsors_of(p_org, r.causes)) end
+  cross join lateral (select case when r.self_approval then '{}' else r.causes || array(select sponsors_of(p_org, r.causes, r.requested_at)) end
     as humans) shaped
   join user_account u on u.org_id = r.org_id
   where r.org_id = p_org and r.id = p_approval
     and u.deactivated_at is null and u.clearance >= r.required_clearance and u.roles <> '{guest}'
     and not u.id = any (r.delegated) and not u.id = any (shaped.humans)
     and (cardinality(shaped.humans) = 0 or cardinality(u.sponsors) = 0
-      or not exists (select from sponsors_of(p_org, array[u.id]) s (id) where s.id = any (shaped.humans)))
+      or not exists (select from sponsors_of(p_org, array[u.id], 'infinity') s (id) where s.id = any (shaped.humans)))
     and (r.approvers -> 'roles' ?| u.roles or r.approvers -> 'members' ? u.id::text
       or r.approvers @> '{"owner": true}'
         and (r.owner_id = u.id or r.owner_id is null and u.roles && array['admin', 'approver']))
@@ -110,8 +110,8 @@ begin
     join user_account u on u.org_id = p_org and u.id = a.delegate_id
     where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.kind = 'call'
       and u.deactivated_at is null and u.roles <> '{guest}' and u.clearance >= r.required_clearance
-      and not u.id = any (r.delegated) and (r.self_approval or not u.id || array(select sponsors_of(p_org, array[u.id]))
-        && (r.causes || array(select sponsors_of(p_org, r.causes))))
+      and not u.id = any (r.delegated) and (r.self_approval or not u.id || array(select sponsors_of(p_org, array[u.id], 'infinity'))
+        && (r.causes || array(select sponsors_of(p_org, r.causes, r.requested_at))))
       and not exists (select from approval_deciders(p_org, p_approval) already where already.id = u.id)
       and not exists (select from approval_vote v
         where v.org_id = p_org and v.approval_id = p_approval and v.user_account_id = d.id and v.version = r.version)
@@ -234,17 +234,13 @@ begin
     select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (concerned));
   -- A vote counts as long as whoever gave it could still give it.
   select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles, 'answer', v.answer,
-      'behind', voters_of(p_org, v.user_account_id, v.channel)) order by v.created_at, v.user_account_id), '[]')
+      'behind', voters_of(p_org, v.user_account_id, v.channel, v.created_at)) order by v.created_at, v.user_account_id), '[]')
   into votes
   from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version
   join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
   where v.org_id = p_org and v.approval_id = p_approval and v.decision = 'approved';
-  behind := case when p_member is null then '[]' else to_jsonb(voters_of(p_org, p_member, p_channel)) end;
-  select u.display_name into shaped_by
-  from approval_request r cross join unnest(r.causes) c (id) join user_account u on u.org_id = p_org and u.id = c.id
-  where r.org_id = p_org and r.id = p_approval and not r.self_approval and p_member is not null
-    and c.id <> p_member and c.id || array(select sponsors_of(p_org, array[c.id])) && voters_of(p_org, p_member, p_channel)
-  limit 1;
+  behind := case when p_member is null then '[]' else to_jsonb(voters_of(p_org, p_member, p_channel, 'infinity')) end;
+  shaped_by := tied_cause(p_org, p_approval, p_member, p_channel);
   policies := policies_version(p_org);
   now := plane_now();
   return next;
@@ -287,7 +283,10 @@ begin
   end if;
   if p_counts then
     insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at)
-    values (p_org, p_approval, p_version, p_member, p_name, 'approved', p_reason, p_channel, at);
+    values (p_org, p_approval, p_version, p_member, p_name, 'approved', p_reason, p_channel, at)
+    -- Whoever has proven a channel since says again what counted with somebody else's vote before.
+    on conflict (org_id, approval_id, version, user_account_id)
+    do update set reason = excluded.reason, channel = excluded.channel, created_at = excluded.created_at;
   end if;
   insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, idempotency_key, payload,
     created_at)

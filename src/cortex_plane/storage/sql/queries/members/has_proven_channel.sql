@@ -1,1 +1,1 @@
-select has_proven_channel($1, $2)
+select has_proven_channel($1, $2, 'infinity')

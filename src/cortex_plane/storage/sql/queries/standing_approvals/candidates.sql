@@ -1,6 +1,6 @@
 -- Those that may cover a call: by which it was counted before comes first, then what costs no count, then what ends soonest.
 -- Each with the receipt of the request that it was given with, for the worker to verify.
-select s.*, u.revision as granter_revision, plane_now() as now, voters_of(s.org_id, s.granted_by_id, null) as behind,
+select s.*, u.revision as granter_revision, plane_now() as now, voters_of(s.org_id, s.granted_by_id, null, s.created_at) as behind,
   exists (select from standing_use x where x.org_id = s.org_id and x.standing_id = s.id and x.call_id = $5) as counted,
   r.body, r.signature, k.id as key_id, k.public_key, k.sealed
 from standing_shown s join user_account u on u.org_id = s.org_id and u.id = s.granted_by_id
