@@ -210,3 +210,21 @@ async def test_a_call_that_needed_no_approval_is_settled_as_before(
     member = await world.person(Role.MEMBER, name="Max")
     assert (await answer(http, member, card, "happened", 404))["code"] == "approval_not_found"
     assert (await answer(http, operator, card, "happened"))["approval"]["status"] == "approved"
+
+
+@pytest.mark.proves("D.444")
+@pytest.mark.parametrize("settled", ["probe", "retry_with_key"])
+async def test_a_call_that_nobody_asks_about_is_not_settled_by_its_requester(
+    http: httpx.AsyncClient, world: World, dan: Person, settled: str
+) -> None:
+    olga = await world.person(Role.OPERATOR, Role.MEMBER, name="Olga")
+    sent = await asked(http, olga, await opened(http, olga), on_uncertain=settled)
+    await decide(http, dan, await shown(http, dan, sent["approval_id"]))
+    intent = {"input_hash": digest(sent["arguments"])}
+    assert (await post(http, olga, f"/v1/calls/{sent['id']}/intent", **intent))["status"] == "intended"
+    assert (await ended(http, olga, sent, "unknown", error="no answer"))["approval_id"] is None
+    path = f"/v1/jobs/{sent['job_id']}/calls/{sent['id']}/settle"
+    for verdict in ("did_not_happen", "happened"):
+        told = await post(http, olga, path, status=403, verdict=verdict)
+        assert told["code"] == "not_an_approver"
+    assert (await post(http, dan, path, verdict="happened"))["changed"] is True

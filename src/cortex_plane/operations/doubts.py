@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from cortex_plane.domain.access import Actor
+from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.approvals import ApprovalKind, ApprovalStatus
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.calls import MAX_SENDS, ExternalCall, OutcomeReceipt
-from cortex_plane.domain.effects import CallStatus, doubt
+from cortex_plane.domain.effects import Answer, CallStatus, doubt
 from cortex_plane.domain.errors import Conflict, CortexError
 from cortex_plane.domain.gates import Missed
-from cortex_plane.domain.jobs import TERMINAL
+from cortex_plane.domain.jobs import TERMINAL, JobKind, Receipt
 from cortex_plane.domain.tools import OnUncertain
-from cortex_plane.operations import asking, gates
+from cortex_plane.operations import asking, gates, steering
 from cortex_plane.operations.judging import Wanted, context_of, new_request, sight
-from cortex_plane.operations.verbs import found
-from cortex_plane.storage import audit, calls
+from cortex_plane.operations.verbs import found, verb
+from cortex_plane.storage import approvals, audit, calls, jobs
 from cortex_plane.storage.calls import Context
 from cortex_plane.storage.database import Database, Row, Transaction
 
@@ -72,6 +72,18 @@ async def settle_due(db: Database, actor: Actor, id: UUID) -> str | None:
         return "doubted"
 
     return await gates.recording(db, actor.org_id, once)
+
+
+@verb(Permission.JOB_SETTLE)
+async def answer(db: Database, actor: Actor, job_id: UUID, call_id: UUID, answer: Answer) -> Receipt:
+    """A person's answer about an uncertain call. Where its agent was to find out, and people had let it be sent, those people are
+    asked first: nobody else answers, and answers are counted on the card."""
+    async with db.transaction(actor.org_id) as tx:
+        job = found(await jobs.get(tx, job_id, actor.sees), "job")
+        unasked = job.kind is JobKind.EXTERNAL and await approvals.is_unasked(tx, job_id, call_id)
+    if unasked:
+        await ask_human(db, actor, call_id)
+    return await steering.settle(db, actor, job_id, call_id, answer)
 
 
 async def ask_human(db: Database, actor: Actor, id: UUID) -> bool:

@@ -239,6 +239,12 @@ async def settled(
         )
     _require_open(locked)
     card = await approvals.of_uncertain(tx, id, call_id)
+    if card is None and locked["kind"] == JobKind.EXTERNAL and await approvals.is_unasked(tx, id, call_id):
+        raise Conflict(
+            "Those who let this call be sent are not asked about it yet.",
+            code="not_asked_yet",
+            hint="Send the answer again.",
+        )
     if card is not None:
         opened = found(await approvals.open_one(tx, card, actor, channel), "approval")
         refused = await _refusal(tx, opened, actor, call_id, answer)

@@ -385,6 +385,11 @@ async def of_uncertain(tx: Transaction, job_id: UUID, call_id: UUID) -> UUID | N
     return id
 
 
+async def is_unasked(tx: Transaction, job_id: UUID, call_id: UUID) -> bool:
+    """Whether people let an uncertain call be sent, and nobody is asked whether it happened."""
+    return bool(await tx.value(queries.is_unasked, job_id, call_id))
+
+
 async def answer(
     tx: Transaction,
     id: UUID,

@@ -37,7 +37,7 @@ from cortex_plane.domain.jobs import (
     Step,
 )
 from cortex_plane.domain.journal import Entry
-from cortex_plane.operations import jobs, journal, steering
+from cortex_plane.operations import doubts, jobs, journal, steering
 
 router = APIRouter(tags=["jobs"])
 
@@ -129,11 +129,11 @@ async def list_questions(db: Db, actor: Caller, job_id: UUID) -> Response:
 @router.post(
     "/jobs/{job_id}/calls/{call_id}/settle",
     response_model=Receipt,
-    **route(steering.settle, body=MAX_BODY_BYTES),
+    **route(doubts.answer, body=MAX_BODY_BYTES),
 )
 async def settle_call(db: Db, actor: Caller, job_id: UUID, call_id: UUID, answer: Answer) -> Response:
     """Answer a question: it happened, it did not, or give the job up."""
-    return reply(await steering.settle(db, actor, job_id, call_id, answer))
+    return reply(await doubts.answer(db, actor, job_id, call_id, answer))
 
 
 @router.post("/jobs/{job_id}/pause", response_model=Receipt, **route(steering.pause))
