@@ -220,8 +220,8 @@ async def test_a_call_that_nobody_asks_about_is_not_settled_by_its_requester(
     olga = await world.person(Role.OPERATOR, Role.MEMBER, name="Olga")
     sent = await asked(http, olga, await opened(http, olga), on_uncertain=settled)
     await decide(http, dan, await shown(http, dan, sent["approval_id"]))
-    intent = {"input_hash": digest(sent["arguments"])}
-    assert (await post(http, olga, f"/v1/calls/{sent['id']}/intent", **intent))["status"] == "intended"
+    path, seen = f"/v1/calls/{sent['id']}/intent", digest(sent["arguments"])
+    assert (await post(http, olga, path, input_hash=seen))["status"] == "intended"
     assert (await ended(http, olga, sent, "unknown", error="no answer"))["approval_id"] is None
     path = f"/v1/jobs/{sent['job_id']}/calls/{sent['id']}/settle"
     for verdict in ("did_not_happen", "happened"):

@@ -283,6 +283,21 @@ async def test_a_vote_in_the_name_of_somebody_who_comes_later_stays_the_vote_of_
 
 
 @pytest.mark.proves("D.465")
+async def test_a_vote_stays_its_persons_own_when_their_channel_is_taken_away(
+    http: httpx.AsyncClient, world: World, bea: Person, dan: Person
+) -> None:
+    made = await post(http, bea, "/v1/members", status=201, display_name="Fay", roles=["approver"])
+    fay = await real_one(http, world, bea, made["id"])
+    call = await asked(http, dan, await opened(http, dan), tool="payouts.create")
+    card = await shown(http, bea, call["approval_id"])
+    await decide(http, fay, card)
+    mappings = f"/v1/members/{made['id']}/mappings"
+    (mapping,) = (await http.get(mappings, headers=bea.headers)).json()["items"]
+    assert (await http.delete(f"{mappings}/{mapping['id']}", headers=bea.headers)).status_code == 204
+    assert (await decide(http, bea, card))["approval"]["status"] == "approved"
+
+
+@pytest.mark.proves("D.465")
 async def test_a_call_in_the_name_of_somebody_who_comes_later_stays_the_call_of_its_human(
     http: httpx.AsyncClient, world: World, bea: Person, dan: Person
 ) -> None:

@@ -1924,7 +1924,7 @@ ALTER TABLE ONLY public.channel_mapping FORCE ROW LEVEL SECURITY;
 CREATE FUNCTION public.has_proven_channel(p_org uuid, p_member uuid, p_at timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE
     SET search_path TO 'public', 'pg_temp'
-    RETURN (EXISTS (SELECT FROM public.channel_mapping m WHERE ((m.org_id = has_proven_channel.p_org) AND (m.user_account_id = has_proven_channel.p_member) AND (m.verified_at IS NOT NULL) AND (m.channel_type <> 'webhook'::text) AND (m.proven_at <= has_proven_channel.p_at))));
+    RETURN (EXISTS (SELECT FROM public.channel_mapping m WHERE ((m.org_id = has_proven_channel.p_org) AND (m.user_account_id = has_proven_channel.p_member) AND (m.channel_type <> 'webhook'::text) AND (m.proven_at <= has_proven_channel.p_at) AND ((m.verified_at IS NOT NULL) OR (m.removed_at > has_proven_channel.p_at)))));
 
 CREATE FUNCTION public.hear_signal(p_org uuid, p_id uuid, p_sessions uuid[], p_jobs uuid[], p_entries text[], p_data jsonb[], p_bodies bytea[], p_more boolean) RETURNS void
     LANGUAGE plpgsql

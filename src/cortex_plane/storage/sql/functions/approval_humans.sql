@@ -12,7 +12,8 @@ create or replace function has_proven_channel(p_org uuid, p_member uuid, p_at ti
   language sql stable set search_path = public, pg_temp
   return exists (
     select from channel_mapping m
-    where m.org_id = p_org and m.user_account_id = p_member and m.verified_at is not null and m.channel_type <> 'webhook' and m.proven_at <= p_at);
+    where m.org_id = p_org and m.user_account_id = p_member and m.channel_type <> 'webhook' and m.proven_at <= p_at
+      and (m.verified_at is not null or m.removed_at > p_at));
 
 -- Who could be the same human as one of these members: whoever enrolled or promoted them while they have proven no channel of
 -- their own, and whoever did so for those.
