@@ -21,7 +21,7 @@ _ENDS: Final[dict[str, tuple[str, ...]]] = {
     "enrolled": ("code", "keys_ended", "credentials_ended"),
     "enrolment_code_created": ("credentials_ended",),
     "member_changed": ("keys_ended", "credentials_ended"),
-    "logged_in": ("link", "enrolment"),
+    "logged_in": ("link", "enrolment", "keys_ended", "credentials_ended"),
     "logged_out": ("session",),
     "browser_session_ended": ("session",),
     "browser_sessions_ended": ("credentials_ended",),
