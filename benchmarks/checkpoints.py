@@ -14,7 +14,7 @@ from benchmarks.peers.payloads import words
 from benchmarks.plane import KEY, plane
 from cortex_plane.domain.attempts import Write
 from cortex_plane.domain.checkpoints import agent_data, seal
-from cortex_plane.operations import attempts, workers
+from cortex_plane.operations import attempts, steps, workers
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.progress import Progress
 from cortex_plane.storage.database import NOBODY
@@ -53,7 +53,7 @@ async def run(admin_url: str, *, rounds: int = 7, count: int = 100) -> bool:
                 at.step = number
                 sealed = seal(at.checkpoint(new_id(), given.now), job_id=given.job_id, key=KEY)
                 write = Write(checkpoint=sealed.text, mac=sealed.mac)
-                if await attempts.advance(made.db, given, worker, number, write, 2.0) is None:
+                if await steps.advance(made.db, given, worker, number, write, 2.0) is None:
                     raise RuntimeError("the write was fenced off")
 
             medians = await compare({"bare": bare, "ours": ours}, rounds=rounds, count=count, concurrency=1)

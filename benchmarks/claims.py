@@ -14,7 +14,7 @@ from benchmarks.peers.databases import fresh_database
 from benchmarks.plane import Plane, plane
 from cortex_plane.domain.attempts import Write
 from cortex_plane.domain.jobs import JobDraft, JobStatus
-from cortex_plane.operations import attempts, jobs, workers
+from cortex_plane.operations import attempts, jobs, steps, workers
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.runtime.worker import Worker, WorkerSettings
@@ -48,7 +48,7 @@ async def own_claims(url: str, n: int, batch: int) -> float:
 
 async def _finish(made: Plane, given: Any, worker: Any) -> None:
     write = Write(status=JobStatus.COMPLETED, events=[("status", {"status": "COMPLETED"})])
-    if await attempts.advance(made.db, given, worker, 1, write, 2.0) is None:
+    if await steps.advance(made.db, given, worker, 1, write, 2.0) is None:
         raise RuntimeError("the job was lost")
 
 

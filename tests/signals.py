@@ -10,7 +10,7 @@ import asyncpg
 from cortex_plane.domain.attempts import Write
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.signals import SignalDraft, SignalReceipt, WaitDraft
-from cortex_plane.operations import attempts, signals
+from cortex_plane.operations import signals, steps
 from cortex_plane.storage.database import Database
 from tests.people import Person, World
 from tests.storage.leases import Held, make_worker, queue
@@ -23,7 +23,7 @@ def wait(entry: str = "paid#0", name: str = "payment.received", key: str = "orde
 async def park(held: Held, *waits: dict[str, str], seconds: float | None = None) -> JobStatus:
     """Through the operation that a worker calls; what became of the job."""
     write = Write(status=JobStatus.SLEEPING, delay_seconds=seconds, more={"waits": list(waits)})
-    written = await attempts.advance(held.db, held.given, held.worker, held.number + 1, write, 2.0)
+    written = await steps.advance(held.db, held.given, held.worker, held.number + 1, write, 2.0)
     assert written is not None
     held.number += 1
     return written.status

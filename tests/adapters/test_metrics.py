@@ -22,8 +22,7 @@ from cortex_plane.domain.jobs import Resumption
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.policies import Template
 from cortex_plane.operations import steering
-from cortex_plane.operations.meters import metered, meters
-from cortex_plane.operations.ports import Meters
+from cortex_plane.operations.meters import Meters, metered, meters
 from cortex_plane.storage.database import Database
 from tests.conftest import Urls
 from tests.people import World

@@ -103,7 +103,8 @@ _PLACES: Final[dict[tuple[str, str], dict[str, str]]] = {
     ("calls", "rules"): {"domain": "resolving"},
     ("calls", "store"): {"storage": "calls resolutions"},
     ("calls", "verbs"): {
-        "operations": "answers calls deadlines doubts external intents judging permissions resolutions rulings",
+        "operations": "answers calls deadlines doubts external intents judging permissions resolutions rulings"
+        " steps",
     },
     ("notify", "model"): {"domain": "notifications webhooks"},
     ("notify", "rules"): {"domain": "delivering"},

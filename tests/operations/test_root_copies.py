@@ -22,8 +22,7 @@ from cortex_plane.domain.export_reading import verify_export
 from cortex_plane.domain.root_copies import Held, read_copies, read_times
 from cortex_plane.operations import root_copies, roots
 from cortex_plane.operations.audit import verify_all, verify_org
-from cortex_plane.operations.ports import RootPlace
-from cortex_plane.operations.root_copies import copied_to
+from cortex_plane.operations.root_copies import RootPlace, copied_to
 from cortex_plane.storage.database import Database
 from tests.exports import exported, verdict
 from tests.people import World

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from cortex_plane.domain.attempts import Assignment, Write
 from cortex_plane.domain.errors import Conflict, SetupError, Unavailable
 from cortex_plane.domain.jobs import Cancellation, JobStatus, Pause, Resumption
-from cortex_plane.operations import attempts, events, steering, workers
+from cortex_plane.operations import attempts, events, steering, steps, workers
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.models.backends import Backends
 from cortex_plane.runtime.tools.app import App
@@ -279,7 +279,7 @@ async def test_a_worker_that_renews_its_lease_in_the_last_moment_keeps_its_job(
 
     monkeypatch.setattr(stored_attempts, "find_orphans", found_before)
     assert await attempts.adopt(world.db, new_id(), "finder", 3) == []
-    assert await attempts.advance(world.db, given, worker.id, 1, Write(), 1) is not None
+    assert await steps.advance(world.db, given, worker.id, 1, Write(), 1) is not None
 
 
 async def test_a_worker_that_was_forgotten_registers_again(world: World, admin: asyncpg.Connection) -> None:
@@ -302,7 +302,7 @@ async def test_a_job_that_its_living_worker_gave_up_on_is_not_stuck(
         sent.append(ctx.attempt)
         return 1
 
-    advance, broken = attempts.advance, [1]
+    advance, broken = steps.advance, [1]
 
     async def once(*args: Any) -> Any:
         if broken:
@@ -312,7 +312,7 @@ async def test_a_job_that_its_living_worker_gave_up_on_is_not_stuck(
             raise MemoryError
         return await advance(*args)
 
-    monkeypatch.setattr(attempts, "advance", once)
+    monkeypatch.setattr(steps, "advance", once)
     agent = await make_agent(world, [turn(call("act"))])
     id = await submit(world, agent)
     async with working(world.db, app):
@@ -342,7 +342,7 @@ async def test_a_write_that_fails_once_loses_nothing(
         sent.setdefault(ctx.job_id, []).append(ctx.idempotency_key)
         return "done"
 
-    advance, fails_at = attempts.advance, dict[UUID, int]()
+    advance, fails_at = steps.advance, dict[UUID, int]()
 
     async def flaky(*args: Any) -> Any:
         id = args[1].job_id
@@ -353,7 +353,7 @@ async def test_a_write_that_fails_once_loses_nothing(
             raise error
         return await advance(*args)
 
-    monkeypatch.setattr(attempts, "advance", flaky)
+    monkeypatch.setattr(steps, "advance", flaky)
     limits = {"retry_base_seconds": 0.001, "retry_cap_seconds": 0.001}
     agent = await make_agent(world, [turn(call("act"), call("act"))], limits=limits)
     for number in range(1, 5):
@@ -386,15 +386,15 @@ async def test_who_lost_the_job_changes_nothing(world: World, admin: asyncpg.Con
         (new_id(), given.epoch, 1), (worker.id, given.epoch - 1, 1), (worker.id, given.epoch + 1, 1),
         (worker.id, given.epoch, 2),
     ):  # fmt: skip
-        lost = await attempts.advance(world.db, replace(given, epoch=epoch), holder, number, write, 1)
+        lost = await steps.advance(world.db, replace(given, epoch=epoch), holder, number, write, 1)
         assert lost is None, (holder, epoch, number)
         assert await state() == before
     await expire(world.db, worker)
     await attempts.adopt(world.db, new_id(), "finder", 3)
-    assert await attempts.advance(world.db, given, worker.id, 1, write, 1) is None
+    assert await steps.advance(world.db, given, worker.id, 1, write, 1) is None
     (again,) = await claim(world)
     assert (again.job_id, again.epoch) == (id, given.epoch + 1)
-    assert await attempts.advance(world.db, given, worker.id, 1, write, 1) is None
+    assert await steps.advance(world.db, given, worker.id, 1, write, 1) is None
     assert (await job_of(world, id)).status is JobStatus.RUNNING
 
 
@@ -403,16 +403,16 @@ async def test_the_same_write_twice_is_applied_once(world: World, admin: asyncpg
     id = await submit(world, agent)
     worker, given = await leased(world.db, App("tests"))
     write = Write(done_step=0, events=[("step_completed", {"step": 0})])
-    first = await attempts.advance(world.db, given, worker.id, 1, write, 1)
+    first = await steps.advance(world.db, given, worker.id, 1, write, 1)
     events = await admin.fetchval("select count(*) from event")
-    second = await attempts.advance(world.db, given, worker.id, 1, write, 1)
+    second = await steps.advance(world.db, given, worker.id, 1, write, 1)
     assert first is not None
     assert second is not None
     assert (first.applied_before, second.applied_before) == (False, True)
     assert await admin.fetchval("select count(*) from event") == events
     end = Write(status=JobStatus.COMPLETED, result=b'{"text": "done"}')
-    ended = await attempts.advance(world.db, given, worker.id, 2, end, 1)
-    again = await attempts.advance(world.db, given, worker.id, 2, end, 1)
+    ended = await steps.advance(world.db, given, worker.id, 2, end, 1)
+    again = await steps.advance(world.db, given, worker.id, 2, end, 1)
     assert ended is not None
     assert again is not None
     assert (ended.applied_before, again.applied_before) == (False, True)
@@ -427,7 +427,7 @@ async def test_a_worker_without_a_lease_may_not_send(world: World) -> None:
     await expire(world.db, worker)
     write = Write(dispatches=True, policies=given.policies)
     with pytest.raises(Conflict) as refused:
-        await attempts.advance(world.db, given, worker.id, 1, write, 1)
+        await steps.advance(world.db, given, worker.id, 1, write, 1)
     assert refused.value.code == "lease_expired"
 
 
@@ -440,7 +440,7 @@ async def test_a_call_is_not_sent_after_its_time(world: World, monkeypatch: pyte
         sent.append(ctx.attempt)
         return "sent"
 
-    advance = attempts.advance
+    advance = steps.advance
 
     async def slow(*args: Any) -> Any:
         written = await advance(*args)
@@ -450,7 +450,7 @@ async def test_a_call_is_not_sent_after_its_time(world: World, monkeypatch: pyte
             return replace(written, dispatch_before=written.now - timedelta(seconds=1))
         return written
 
-    monkeypatch.setattr(attempts, "advance", slow)
+    monkeypatch.setattr(steps, "advance", slow)
     agent = await make_agent(world, [turn(call("act"))])
     id = await submit(world, agent)
     async with working(world.db, app):

@@ -18,8 +18,7 @@ from cortex_plane.domain.attempts import Assignment, NewStep, Write, Written
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.policies import OWNER_DECIDES, Terms
-from cortex_plane.operations import agents
-from cortex_plane.operations import attempts as attempt_operations
+from cortex_plane.operations import agents, steps
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage import attempts, workers
 from cortex_plane.storage.database import NOBODY, Database
@@ -128,7 +127,7 @@ class Held:
             step=step(), **ledger(*awaiting), status=JobStatus.WAITING_FOR_APPROVAL, requests=requests,
             policies=self.given.policies, asked_by=worker_actor(self.given.org_id, self.worker, "w"), **more,
         )  # fmt: skip
-        written = await attempt_operations.advance(
+        written = await steps.advance(
             self.db, self.given, self.worker, self.number + 1, write, self.dispatch_seconds
         )
         assert written is not None

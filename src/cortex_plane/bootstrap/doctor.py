@@ -15,7 +15,7 @@ from cortex_plane.client.access import ACCESS_FILE
 from cortex_plane.domain.errors import CortexError
 from cortex_plane.embedded.account import choose_account
 from cortex_plane.embedded.binaries import find_binaries
-from cortex_plane.operations import health
+from cortex_plane.operations import policies
 from cortex_plane.settings import Settings
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.migrate import pending
@@ -100,7 +100,7 @@ def _policies(settings: Settings) -> str:
 async def _examine_policies(url: str, key: bytes) -> str:
     db = await Database.open(url, max_size=2, vault=Vault(key), reads_only=True)
     try:
-        forged = await health.forged_policies(db) if db.credential_key_at_hand else []
+        forged = await policies.forged_policies(db) if db.credential_key_at_hand else []
     finally:
         await db.close()
     if forged:

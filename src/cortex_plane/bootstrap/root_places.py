@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 
 from cortex_plane.adapters.channels.root_copies import RootsAddress, RootsFile
 from cortex_plane.domain.addresses import Allowed
-from cortex_plane.operations.ports import RootPlace
-from cortex_plane.operations.root_copies import copied_to
+from cortex_plane.operations.root_copies import RootPlace, copied_to
 from cortex_plane.settings import OFF, Settings
 
 FILE = "roots.jsonl"

@@ -23,7 +23,7 @@ from cortex_plane.domain.policy_explanations import Explanation
 from cortex_plane.domain.request_policies import RequestPolicies, TargetGlob
 from cortex_plane.domain.tool_confirmations import Confirmed
 from cortex_plane.domain.tools import Risk
-from cortex_plane.domain.values import adapter
+from cortex_plane.domain.values import adapter, parse
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 MAX_ROWS = 100_000
@@ -255,3 +255,14 @@ def _shown(value: Any) -> Any:
 
 def _change(change: str, placed: PlacedRow, found: list[FieldChange]) -> RowChange:
     return RowChange(change=change, level=placed.level, team=placed.team, name=placed.row.name, fields=found)
+
+
+def placed(row: Mapping[str, Any]) -> PlacedRow:
+    """A row as it is stored."""
+    return PlacedRow(
+        level=Level(row["level"]),
+        team_id=row["team_id"],
+        team=row["team"],
+        position=row["position"],
+        row=parse(PolicyRow, row),
+    )

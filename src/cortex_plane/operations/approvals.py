@@ -34,10 +34,9 @@ from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.operations import decisions, edits, gates, standing_approvals, steering
-from cortex_plane.operations.deliveries import deliveries_of
 from cortex_plane.operations.meters import meters
 from cortex_plane.operations.verbs import found, verb
-from cortex_plane.storage import approvals, audit, members
+from cortex_plane.storage import approvals, audit, members, notifications
 from cortex_plane.storage.database import Database, Transaction
 from cortex_plane.storage.pool import Purpose
 
@@ -107,7 +106,7 @@ async def get(db: Database, actor: Actor, id: UUID) -> ApprovalDetails:
             votes=deciding.explained(approval, await approvals.votes(tx, id)),
             events=await approvals.events(tx, id),
             delegations=await approvals.delegations(tx, id),
-            deliveries=await deliveries_of(tx, id) if actor.sees is None else [],
+            deliveries=await notifications.of_approval(tx, id) if actor.sees is None else [],
             similar=await approvals.similar(tx, id, approval.tool_name) if actor.sees is None else [],
             now=now,
         )

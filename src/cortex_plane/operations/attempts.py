@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.domain.access import Actor, worker_actor
-from cortex_plane.domain.approvals import ApprovalKind, NewRequest
+from cortex_plane.domain.access import worker_actor
 from cortex_plane.domain.attempts import (
     HAND_BACK_REMEDY,
     UNSHARED,
@@ -17,17 +16,13 @@ from cortex_plane.domain.attempts import (
     Leased,
     Orphan,
     SlotShares,
-    Write,
-    Written,
     adoption,
     hand_back,
 )
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.conversations import Said
-from cortex_plane.domain.errors import AlreadyExists, Conflict
 from cortex_plane.domain.jobs import JobKind
-from cortex_plane.operations import asking
-from cortex_plane.storage import approvals, attempts, gates, steps
+from cortex_plane.storage import attempts, gates, steps
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.steps import Past
 
@@ -45,61 +40,6 @@ async def claim(
 ) -> tuple[list[Assignment], bool]:
     """``held`` names the org of each job that the worker runs now: its free slots are shared accordingly."""
     return await attempts.claim_jobs(db, worker_id, apps, wanted, after, held, shares)
-
-
-async def advance(
-    db: Database, given: Assignment, worker_id: UUID, number: int, write: Write, dispatch_seconds: float
-) -> Written | None:
-    """One commit of an attempt; None where the job is not this worker's any more."""
-    if write.requests:
-        return await _ask(db, given, worker_id, number, write, dispatch_seconds)
-    written = await attempts.advance_job(
-        db, given.org_id, given.job_id, worker_id, given.epoch, number, write, dispatch_seconds
-    )
-    if "waits" in write.more:
-        db.hints.work()  # What it waits for may have come before.
-    return written
-
-
-async def _ask(
-    db: Database, given: Assignment, worker_id: UUID, number: int, write: Write, dispatch_seconds: float
-) -> Written | None:
-    """A write that asks people: requests, job, checkpoint, events and audit in one transaction.
-
-    The requests are made only under the attempt's own lock; without it the write says for itself what became of it.
-    """
-    facts, events = list(write.facts), list(write.events)
-    asked: set[UUID] = set()
-    told: list[tuple[NewRequest, bool]] = []
-    try:
-        async with db.transaction(given.org_id) as tx:
-            attempt = await approvals.lock_attempt(
-                tx, given.job_id, worker_id, given.epoch, number - 1, write.message_seq
-            )
-            if attempt is not None and not attempt["cancelled"]:
-                # In one order, so that two jobs of a session that ask the same cannot wait for each other; whoever
-                # decides locks in the same one.
-                for request in sorted(write.requests, key=lambda r: (r.tool_name, r.input_hash)):
-                    made = await asking.request(tx, _asker(write), given, attempt, request)
-                    asked |= {made.id} if request.kind is ApprovalKind.CALL else set()
-                    facts += made.facts
-                    events.append(made.event)
-                    told.append((request, made.joined))
-            written = await attempts.advance_job(
-                tx, given.org_id, given.job_id, worker_id, given.epoch, number,
-                replace(write, facts=facts, events=events), dispatch_seconds, len(asked),
-            )  # fmt: skip
-    except AlreadyExists as error:
-        # Somebody asked the same at the same moment: with the next try this one joins.
-        raise Conflict("Another job asks the same.", code="retry") from error
-    asking.count(given.org_id, told)
-    return written
-
-
-def _asker(write: Write) -> Actor:
-    if write.asked_by is None:
-        raise AssertionError("a write that asks says who does")
-    return write.asked_by
 
 
 async def adopt(db: Database, worker_id: UUID, worker_name: str, poison_deaths: int) -> list[Orphan]:

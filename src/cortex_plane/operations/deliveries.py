@@ -11,7 +11,7 @@ from cortex_plane.domain.errors import Conflict
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import audit, notifications
-from cortex_plane.storage.database import Database, Transaction
+from cortex_plane.storage.database import Database
 
 
 @verb(Permission.DELIVERY_READ)
@@ -57,8 +57,3 @@ async def resend(db: Database, actor: Actor, id: UUID) -> Delivery:
         else:
             await audit.append_to_org(tx, fact)
         return found(await notifications.get(tx, id), "delivery")
-
-
-async def deliveries_of(tx: Transaction, approval_id: UUID) -> list[Delivery]:
-    """For the card of a request: to whom it went, oldest first."""
-    return await notifications.of_approval(tx, approval_id)

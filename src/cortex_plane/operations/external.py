@@ -9,30 +9,17 @@ from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.calls import Ending
 from cortex_plane.domain.effects import CallStatus
 from cortex_plane.domain.errors import Conflict, CortexError, InvalidInput
-from cortex_plane.domain.jobs import TERMINAL, JobKind, JobStatus
+from cortex_plane.domain.jobs import TERMINAL, JobStatus
 from cortex_plane.domain.sessions import Session, SessionKind, SessionStatus
 from cortex_plane.operations import gates
-from cortex_plane.operations.steering import end_approvals
-from cortex_plane.operations.verbs import found, new_id, verb
+from cortex_plane.operations.sessions import end_approvals
+from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import audit, calls, jobs, sessions, steps
 from cortex_plane.storage.database import Database, Row, Transaction
 
 NOT_BEGUN = frozenset({CallStatus.ALLOWED})
 """What the agent may do and has not begun ends with its session. What a person approved does not: somebody's yes waits there
 for whoever comes with the same key."""
-
-
-async def begin(tx: Transaction, actor: Actor, session_id: UUID, agent_id: UUID) -> None:
-    """The job of a new session: running from the start, elsewhere, and claimed by nobody."""
-    id = new_id()
-    await sessions.set_status(tx, session_id, SessionStatus.ACTIVE)
-    await jobs.insert(
-        tx, id, session_id, agent_id, {}, 0, None, JobKind.EXTERNAL, actor.user_account_id, actor.identity
-    )
-    await audit.append_to_session(
-        tx, session_id, [Fact.of(actor, "job_created", job=str(id), kind=JobKind.EXTERNAL)],
-        [("status", id, {"status": JobStatus.RUNNING})],
-    )  # fmt: skip
 
 
 def not_external() -> Conflict:

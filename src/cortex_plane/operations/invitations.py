@@ -12,7 +12,7 @@ from cortex_plane.domain.browser_sessions import IDLE_LIFE, WHOLE_LIFE
 from cortex_plane.domain.browser_sessions import digest as session_digest
 from cortex_plane.domain.connections import Mapping
 from cortex_plane.domain.credential_keys import Forged
-from cortex_plane.domain.errors import Conflict, Forbidden, InvalidInput, TooMany, Unauthenticated
+from cortex_plane.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, TooMany, Unauthenticated
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.identities import (
     INVITATIONS_AN_HOUR,
@@ -31,7 +31,7 @@ from cortex_plane.domain.identities import (
     own,
 )
 from cortex_plane.domain.members import Role
-from cortex_plane.operations import outbox, people
+from cortex_plane.operations import people
 from cortex_plane.operations.forgeries import refused_as, report
 from cortex_plane.operations.secrets import new_session_secret
 from cortex_plane.operations.teams import resolve_teams
@@ -193,7 +193,7 @@ async def _send(
         return
     sender = {"sent_by": str(actor.user_account_id or actor.key_id), "own": own}
     await _require_patience(tx, actor, sender, MAILS_AN_HOUR if own else INVITATIONS_AN_HOUR)
-    await outbox.enqueue_invitation(
+    await _enqueue_invitation(
         tx,
         connection_id=connection_id,
         mapping_id=mapping_id,
@@ -333,3 +333,19 @@ def _refused() -> Unauthenticated:
         code="verify_link_invalid",
         hint="Ask for a new mail: an admin sends one with `cortex member invite --email`.",
     )
+
+
+async def _enqueue_invitation(
+    tx: Transaction,
+    *,
+    connection_id: UUID,
+    mapping_id: UUID,
+    member_id: UUID,
+    address: str,
+    data: dict[str, Any],
+) -> UUID:
+    """A part of the transaction that invites somebody. Its link is made when the mail is rendered, and kept nowhere."""
+    id = new_id()
+    if not await notifications.insert_invitation(tx, id, connection_id, mapping_id, member_id, address, data):
+        raise NotFound("There is no such connection.", code="connection_not_found")
+    return id

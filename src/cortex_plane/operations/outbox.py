@@ -22,7 +22,6 @@ from cortex_plane.domain.calls import advised
 from cortex_plane.domain.credential_keys import Kind
 from cortex_plane.domain.deliveries import NotificationKind
 from cortex_plane.domain.delivering import SCHEDULE, Said
-from cortex_plane.domain.errors import NotFound
 from cortex_plane.domain.notifications import (
     Callback,
     Card,
@@ -66,22 +65,6 @@ class Prepared:
     outgoing: Outgoing | None
     """None: there is nothing new to say."""
     said: Mapping[str, Any] = field(default_factory=dict)
-
-
-async def enqueue_invitation(
-    tx: Transaction,
-    *,
-    connection_id: UUID,
-    mapping_id: UUID,
-    member_id: UUID,
-    address: str,
-    data: Mapping[str, Any],
-) -> UUID:
-    """A part of the transaction that invites somebody. Its link is made when the mail is rendered, and kept nowhere."""
-    id = new_id()
-    if not await notifications.insert_invitation(tx, id, connection_id, mapping_id, member_id, address, data):
-        raise NotFound("There is no such connection.", code="connection_not_found")
-    return id
 
 
 async def claim(

@@ -13,6 +13,7 @@ import orjson
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.agents import SkillSettings
 from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.credential_keys import Forged
 from cortex_plane.domain.errors import Stale
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.members import Role
@@ -37,7 +38,7 @@ from cortex_plane.domain.values import parse, to_json
 from cortex_plane.manifests.policies import Draft, place, policy_faults, read
 from cortex_plane.operations.policy_book import book
 from cortex_plane.operations.verbs import found, verb
-from cortex_plane.storage import agents, audit, idempotency, policies, teams, tools
+from cortex_plane.storage import agents, audit, idempotency, orgs, policies, teams, tools
 from cortex_plane.storage.database import Database, Row, Transaction
 from cortex_plane.storage.policies import InForce
 
@@ -208,3 +209,21 @@ def _declared(
         read_only if asked.read_only is None else asked.read_only,
         risk if asked.risk is None else asked.risk,
     )
+
+
+async def forged_policies(db: Database) -> list[str]:
+    """The slugs of the orgs whose policies were not put in force by the plane: nothing is allowed there."""
+    slugs, position = [], None
+    while True:
+        page = await orgs.list_all(db, position, 100)
+        for org in page.items:
+            try:
+                async with db.transaction(org.id) as tx:
+                    version = await policies.in_force(tx)
+                    if version:
+                        await policies.true_rows(tx, version)
+            except Forged:
+                slugs.append(org.slug)
+        if page.next is None:
+            return slugs
+        position = page.next

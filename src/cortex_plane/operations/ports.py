@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
-from uuid import UUID
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from cortex_plane.domain.models import Request, Response, TextChunk, Usage
     from cortex_plane.domain.notifications import Card, Outgoing, Sent
-    from cortex_plane.domain.root_copies import RootCopy, RootMark
-
-PauseSource = Literal["operator", "approval", "policy"]
-"""Who stops a session, and who lets it go on, in the words of spec 4."""
 
 
 class ModelBackend(Protocol):
@@ -43,83 +38,4 @@ class Channel(Protocol):
 
     async def send(self, outgoing: Outgoing) -> Sent:
         """Deliver it, or bring the earlier message up to date. Raises ``TryAgain`` or ``Undeliverable``."""
-        ...
-
-
-class RootPlace(Protocol):
-    """Somewhere outside of the database that keeps copies of signed roots."""
-
-    name: str
-    begins_with_the_newest: bool
-    """Of an org that it does not know it wants the newest root alone, and not all there are."""
-
-    async def last(self, org_id: UUID) -> RootMark | None:
-        """How far it got with this org."""
-        ...
-
-    async def add(self, copies: Sequence[RootCopy]) -> None:
-        """Roots of one org in their order. What is there already stays as it is."""
-        ...
-
-
-class Meters(Protocol):
-    """Counts what happened, in the process in which it happened. Called after the commit; never waits, never fails.
-
-    ``org_id`` is the only id that it takes: a figure for every session or approval would be one for nobody.
-    """
-
-    def paused(self, org_id: UUID, source: PauseSource) -> None:
-        """A session was asked to pause, or its job began to wait for a person."""
-        ...
-
-    def suspended(self, org_id: UUID, seconds: float) -> None:
-        """It stopped, so long after it was asked to."""
-        ...
-
-    def resumed(self, org_id: UUID, by: PauseSource) -> None:
-        """What held it was lifted."""
-        ...
-
-    def woken(self, org_id: UUID, seconds: float) -> None:
-        """It runs again, so long after it was resumed."""
-        ...
-
-    def requested(self, org_id: UUID, template: str) -> None:
-        """A person is asked for an approval."""
-        ...
-
-    def joined(self, org_id: UUID) -> None:
-        """An identical call joined a request that was there."""
-        ...
-
-    def decided(self, org_id: UUID, template: str, decision: str, channel: str, seconds: float) -> None:
-        """An approval was approved or denied, so long after it was requested."""
-        ...
-
-    def expired(self, org_id: UUID, template: str) -> None:
-        """Nobody decided in time."""
-        ...
-
-    def ticked(self, seconds: float) -> None:
-        """A scheduler looked for what is due, and did it."""
-        ...
-
-    def escalated(self, org_id: UUID, template: str, to_level: int) -> None:
-        """More people are asked."""
-        ...
-
-    def delegated(self, org_id: UUID) -> None:
-        """Somebody handed their part in an approval to somebody else."""
-        ...
-
-    def called_back(self, channel: str, result: str) -> None:
-        """A decision came from outside: `ok`, `hmac_invalid`, `duplicate`, `conflict` or `expired_link`."""
-        ...
-
-    def forged(self, kind: str) -> None:
-        """A row with a false MAC was refused."""
-        ...
-
-    def delivered(self, channel: str, result: str) -> None:
-        """A message was sent (`ok`), will be tried again (`retry`), or was given up (`dead`)."""
         ...

@@ -8,13 +8,29 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 from uuid import UUID
 
 import structlog
 
-from cortex_plane.operations.ports import RootPlace
+from cortex_plane.domain.root_copies import RootCopy, RootMark
 from cortex_plane.storage import orgs, roots
 from cortex_plane.storage.database import Database
+
+
+class RootPlace(Protocol):
+    """Somewhere outside of the database that keeps copies of signed roots."""
+
+    name: str
+    begins_with_the_newest: bool
+    """Of an org that it does not know it wants the newest root alone, and not all there are."""
+
+    async def last(self, org_id: UUID) -> RootMark | None:
+        """How far it got with this org."""
+
+    async def add(self, copies: Sequence[RootCopy]) -> None:
+        """Roots of one org in their order. What is there already stays as it is."""
+
 
 log = structlog.get_logger()
 

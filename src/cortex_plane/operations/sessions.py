@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from cortex_plane.domain.access import Actor, Permission
@@ -9,6 +10,7 @@ from cortex_plane.domain.agents import Agent, AgentStatus, SkillSettings
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.errors import Conflict, CortexError
 from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.jobs import JobKind, JobStatus
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.sessions import (
     Session,
@@ -18,10 +20,9 @@ from cortex_plane.domain.sessions import (
     SessionStatus,
     Termination,
 )
-from cortex_plane.operations import atlas_access, external, gates
-from cortex_plane.operations.steering import end_approvals
+from cortex_plane.operations import atlas_access, gates
 from cortex_plane.operations.verbs import found, new_id, once_only, require_revision, verb
-from cortex_plane.storage import agents, audit, jobs, sessions
+from cortex_plane.storage import agents, approvals, audit, jobs, sessions
 from cortex_plane.storage.database import Database, Transaction
 
 
@@ -47,7 +48,7 @@ async def _create(db: Database, actor: Actor, draft: SessionDraft, once: Once | 
             await atlas_access.bind(tx, actor, id, own, draft.atlases)
             await atlas_access.require(tx, actor, id)
             if draft.kind is SessionKind.EXTERNAL:
-                await external.begin(tx, actor, id, agent.id)
+                await _begin_external(tx, actor, id, agent.id)
                 await gates.begin(tx, actor, id)
             return id
 
@@ -137,3 +138,40 @@ async def _terminate(
                 ],
             )
         return found(await sessions.get(tx, id, None), "session")
+
+
+async def suspended_sessions(db: Database) -> dict[UUID, int]:
+    """How many sessions of each org wait for a person now. All orgs: for the platform's eyes only."""
+    return await sessions.count_suspended(db)
+
+
+async def _begin_external(tx: Transaction, actor: Actor, session_id: UUID, agent_id: UUID) -> None:
+    """The job of a new session: running from the start, elsewhere, and claimed by nobody."""
+    id = new_id()
+    await sessions.set_status(tx, session_id, SessionStatus.ACTIVE)
+    await jobs.insert(
+        tx, id, session_id, agent_id, {}, 0, None, JobKind.EXTERNAL, actor.user_account_id, actor.identity
+    )
+    await audit.append_to_session(
+        tx, session_id, [Fact.of(actor, "job_created", job=str(id), kind=JobKind.EXTERNAL)],
+        [("status", id, {"status": JobStatus.RUNNING})],
+    )  # fmt: skip
+
+
+async def end_approvals(
+    tx: Transaction, session_id: UUID, job_ids: Sequence[UUID], actor: Actor, reason: str
+) -> None:
+    """Nobody is asked any more about jobs that ended."""
+    ended = await approvals.cancel(tx, job_ids, reason)
+    if ended:
+        await audit.append_to_session(
+            tx,
+            session_id,
+            [
+                Fact.of(actor, "approval_cancelled", approval=str(e["id"]), reason=reason).concerning(
+                    e["job_id"]
+                )
+                for e in ended
+            ],
+            [("approval_cancelled", e["job_id"], {"approval_id": str(e["id"])}) for e in ended],
+        )

@@ -45,6 +45,7 @@ from cortex_plane.domain.jobs import (
 from cortex_plane.domain.sessions import SessionStatus
 from cortex_plane.operations import decisions, gates
 from cortex_plane.operations.meters import meters
+from cortex_plane.operations.sessions import end_approvals
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import approvals, audit, jobs, journal, sessions, steps
 from cortex_plane.storage.database import Database, Row, Transaction
@@ -325,25 +326,6 @@ async def _over(
             return []
     given_up = f"`{call.tool_name}` was given up: {answer.note or 'no reason'}"
     return [Missed(action=call.tool_name, error=given_up if status is CallStatus.FAILED else None)]
-
-
-async def end_approvals(
-    tx: Transaction, session_id: UUID, job_ids: Sequence[UUID], actor: Actor, reason: str
-) -> None:
-    """Nobody is asked any more about jobs that ended."""
-    ended = await approvals.cancel(tx, job_ids, reason)
-    if ended:
-        await audit.append_to_session(
-            tx,
-            session_id,
-            [
-                Fact.of(actor, "approval_cancelled", approval=str(e["id"]), reason=reason).concerning(
-                    e["job_id"]
-                )
-                for e in ended
-            ],
-            [("approval_cancelled", e["job_id"], {"approval_id": str(e["id"])}) for e in ended],
-        )
 
 
 # Shared ----------------------------------------------------------------------------------------------------------

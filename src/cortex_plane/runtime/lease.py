@@ -29,7 +29,7 @@ from cortex_plane.domain.checkpoints import (
 from cortex_plane.domain.errors import Conflict, TooLarge, Unavailable
 from cortex_plane.domain.jobs import Hold, JobStatus
 from cortex_plane.domain.retry import RETRIED, ErrorClass
-from cortex_plane.operations import attempts
+from cortex_plane.operations import steps
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime import telling
 from cortex_plane.runtime.calls import Call, storable
@@ -112,7 +112,7 @@ async def refuse(host: Host, given: Assignment, error: Exception) -> None:
         events=telling.failed(message),
         facts=[Fact.of(actor, "job_failed", job=str(given.job_id), error=message[:2000])],
     )
-    await attempts.advance(host.db, given, host.worker_id, given.write_seq + 1, write, host.dispatch_seconds)
+    await steps.advance(host.db, given, host.worker_id, given.write_seq + 1, write, host.dispatch_seconds)
 
 
 class Lease:
@@ -380,7 +380,7 @@ class Lease:
         for tries in range(1, WRITE_TRIES + 1):
             sent = ticks()
             try:
-                written = await attempts.advance(
+                written = await steps.advance(
                     self.host.db,
                     self.given,
                     self.host.worker_id,

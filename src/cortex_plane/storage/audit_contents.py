@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 import orjson
 
 from cortex_plane.domain.audit import RowFault
-from cortex_plane.domain.policy_files import PlacedRow
+from cortex_plane.domain.policy_files import PlacedRow, placed
 from cortex_plane.storage.database import Row, Transaction
-from cortex_plane.storage.policies import placed
 from cortex_plane.storage.queries import Queries
 
 queries = Queries("audit_contents")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from cortex_plane.domain.credential_keys import Kind
 from cortex_plane.domain.orgs import Org
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Database, Transaction
-from cortex_plane.storage.policies import in_force_mac
 from cortex_plane.storage.queries import Queries
 from cortex_plane.storage.rows import after, one, page
 
@@ -35,3 +35,7 @@ async def update(
 async def list_all(db: Database, position: Position | None, limit: int) -> Page[Org]:
     """Across orgs, for platform keys: the one list that no transaction of an org can give."""
     return page(Org, await db.call("list_orgs", None, *after(position), limit + 1), limit)
+
+
+def in_force_mac(tx: Transaction, version: int) -> bytes:
+    return tx.credential_key.mac(Kind.POLICY_IN_FORCE, {"org_id": tx.org, "policy_version": version})

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from cortex_plane.domain.credential_keys import Forged, Kind, rows_digest
-from cortex_plane.domain.policies import Level, PolicyRow
-from cortex_plane.domain.policy_files import PlacedRow, PolicyVersion, placed_as_json
+from cortex_plane.domain.policies import PolicyRow
+from cortex_plane.domain.policy_files import PlacedRow, PolicyVersion, placed, placed_as_json
 from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Row, Transaction
+from cortex_plane.storage.orgs import in_force_mac
 from cortex_plane.storage.queries import Queries
 
 queries = Queries("policies")
@@ -95,10 +96,6 @@ async def set_version(tx: Transaction, version: int) -> None:
     await tx.rows(queries.set_version, tx.org, version, in_force_mac(tx, version))
 
 
-def in_force_mac(tx: Transaction, version: int) -> bytes:
-    return tx.credential_key.mac(Kind.POLICY_IN_FORCE, {"org_id": tx.org, "policy_version": version})
-
-
 async def in_force(tx: Transaction) -> int | None:
     """The org's version. Raises ``Forged`` where somebody else than the plane put it in force."""
     row = await tx.row(queries.in_force, tx.org)
@@ -129,16 +126,6 @@ async def true_rows(tx: Transaction, version: int) -> list[PlacedRow]:
 
 async def rows(tx: Transaction, version: int, limit: int | None = None) -> list[PlacedRow]:
     return [placed(row) for row in await tx.rows(queries.rows, version, limit)]
-
-
-def placed(row: Row) -> PlacedRow:
-    return PlacedRow(
-        level=Level(row["level"]),
-        team_id=row["team_id"],
-        team=row["team"],
-        position=row["position"],
-        row=parse(PolicyRow, row),
-    )
 
 
 async def platform_rows(tx: Transaction) -> list[PolicyRow]:

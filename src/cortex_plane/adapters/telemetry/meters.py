@@ -7,7 +7,7 @@ from uuid import UUID
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from cortex_plane.operations.ports import PauseSource
+from cortex_plane.operations.meters import PauseSource
 
 MOMENTS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """For what machines do, in seconds."""

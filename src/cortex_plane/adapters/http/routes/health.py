@@ -11,7 +11,7 @@ from cortex_plane.adapters.http.problems import documented, problem
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.domain.access import Permission
 from cortex_plane.domain.errors import CortexError
-from cortex_plane.operations import health, meters
+from cortex_plane.operations import health, sessions
 
 router = APIRouter(tags=["health"])
 
@@ -48,5 +48,5 @@ async def readyz(request: Request, db: Db) -> Health | Response:
 async def exposition(db: Db, actor: Caller, measured: Annotated[Metrics, Depends(metrics)]) -> Response:
     """For Prometheus, with a platform key: the figures name every tenant."""
     actor.require(Permission.METRICS_READ)
-    measured.meters.count_suspended(await meters.suspended_sessions(db))
+    measured.meters.count_suspended(await sessions.suspended_sessions(db))
     return Response(measured.exposition(), media_type="text/plain")
