@@ -653,8 +653,8 @@ REQUIREMENTS = [
     _R("D.591", "A key that stands twice in one object of JSON is refused, at every door."),
     _R("D.592", "Schemas of callers are bounded in size and patterns, nothing that a caller sends is compiled on the event loop, and what is"
        " kept compiled is bounded in bytes."),
-    _R("D.593", "A request whose head or body does not arrive in time is ended with the reason, however it trickles; a head has a largest"
-       " size."),
+    _R("D.593", "A request whose head or body does not arrive in time is ended with the reason, however it trickles; a head and trailers"
+       " have a largest size; and a reader that takes nothing is disconnected."),
     _R("D.594", "A key and a person may make so many requests a second in all processes together; a request writes nothing for it."),
     _R("D.595", "Wrong tokens from one address are throttled, a right one from there never is; and which address it is says the connection, or"
        " a proxy that was named."),

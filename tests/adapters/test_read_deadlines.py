@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -19,6 +20,7 @@ from tests.people import World
 class Impatient(DeadlineProtocol):
     head_seconds = 0.3
     body_seconds = 0.5
+    answer_seconds = 0.3
 
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -93,6 +95,82 @@ async def test_many_half_sent_requests_do_not_stay_open(world: World) -> None:
         assert not server.server_state.connections
         async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
             assert (await http.get("/healthz")).status_code == 200
+
+
+@pytest.mark.proves("D.593")
+async def test_endless_trailers_are_refused_before_they_fill_memory(world: World) -> None:
+    """What follows the last chunk is headers too, and no part of the body that its route bounds."""
+    async with served(world.db) as (url, _, _), connected(url) as (reader, writer):
+        writer.write(
+            b"POST /v1/approvals/decide HTTP/1.1\r\nHost: plane\r\nContent-Type: application/json\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX-Trailer: "
+        )
+        for _ in range(10):
+            writer.write(b"x" * 8192)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+        status, _, problem = await answer(reader)
+        assert (status, problem["code"]) == (431, "head_too_large")
+
+
+@pytest.mark.proves("D.593")
+async def test_body_in_tiny_chunks_arrives(world: World) -> None:
+    """However many bytes of its framing there are."""
+    text = b'{"slug": "ops", "name": "Ops"' + b" " * 20_000 + b"}"
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for at in range(len(text)):
+            yield text[at : at + 1]
+
+    headers = {**world.admin.headers, "Content-Type": "application/json"}
+    async with served(world.db) as (url, _, _), httpx.AsyncClient(base_url=url, trust_env=False) as http:
+        assert (await http.post("/v1/teams", content=pieces(), headers=headers)).status_code == 201
+
+
+@pytest.mark.proves("D.593")
+async def test_reader_that_takes_nothing_does_not_stay(world: World) -> None:
+    """Its answers would be kept for it, and its requests would hold their places."""
+    lost = asyncio.Event()
+
+    class Watched(Impatient):
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            lost.set()
+
+    async with served(world.db, http=Watched) as (url, server, _):
+        address = httpx.URL(url)
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(deaf, (address.host, address.port))
+            ask = b"GET /openapi.json HTTP/1.1\r\nHost: plane\r\n\r\n" * 100
+            await asyncio.get_running_loop().sock_sendall(deaf, ask)
+            await asyncio.wait_for(lost.wait(), 30)
+            assert not server.server_state.connections
+
+
+@pytest.mark.proves("D.593")
+async def test_reader_that_takes_its_time_gets_all_of_it(world: World) -> None:
+    """Several times as long as a reader may take nothing."""
+    async with (
+        served(world.db, http=Impatient) as (url, _, _),
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as http,
+    ):
+        whole = (await http.get("/openapi.json")).content
+        with socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.setblocking(False)
+            loop, address = asyncio.get_running_loop(), httpx.URL(url)
+            await loop.sock_connect(slow, (address.host, address.port))
+            await loop.sock_sendall(
+                slow, b"GET /openapi.json HTTP/1.1\r\nHost: plane\r\nConnection: close\r\n\r\n"
+            )
+            heard = bytearray()
+            while piece := await loop.sock_recv(slow, 65536):
+                heard += piece
+                if len(heard) % 5 == 0:
+                    await asyncio.sleep(0.01)
+        assert bytes(heard).endswith(whole)
 
 
 @pytest.mark.proves("D.593")

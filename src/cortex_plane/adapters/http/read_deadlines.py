@@ -1,7 +1,8 @@
-"""How long a request may take to arrive, and how large its head may be.
+"""How long a request may take to arrive and an answer to be taken, and how large a head may be.
 
-The server itself waits for ever: a head that never ends or a body that trickles would keep its connection, and whatever is
-held for it, as long as somebody likes. A connection on which nothing arrives at all ends as an idle one does.
+The server itself waits for ever: a head that never ends, a body that trickles or an answer that nobody takes would keep its
+connection, and whatever is held for it, as long as somebody likes. A connection on which nothing arrives at all ends as an idle
+one does.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ class DeadlineProtocol(HttpToolsProtocol):
     body_bytes_per_second = 16 * 1024
     """What prolongs it: who sends at least this fast is never cut off."""
     max_head_bytes = 64 * 1024
-    """After the first piece of it that arrived."""
+    """After the first piece of it that arrived. The same holds for trailers, which follow a body."""
+    answer_seconds = 60.0
+    """How long a reader may take next to nothing of its answer."""
+    answer_bytes = 16 * 1024
+    """What it must take in that time."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -41,6 +46,8 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._timer: TimerHandle | None = None
         self._until = 0.0
         self._head_bytes = 0
+        """That arrived since the last piece of a body."""
+        self._reader_timer: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -50,19 +57,29 @@ class DeadlineProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect(_Part.NOTHING)
+        self._cancel_reader_timer()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        self._cancel_reader_timer()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         if self._part is _Part.NOTHING:
             self._expect(_Part.HEAD, self.head_seconds)
         self._head_bytes += len(data)
         super().data_received(data)
-        if self._part is _Part.HEAD and self._head_bytes > self.max_head_bytes:
+        if self._part is not _Part.NOTHING and self._head_bytes > self.max_head_bytes:
+            what = "head" if self._part is _Part.HEAD else "trailer"
             self._refuse(
                 431,
                 code="head_too_large",
-                detail=f"The head of the request is larger than {self.max_head_bytes} bytes.",
+                detail=f"The {what} of the request is larger than {self.max_head_bytes} bytes.",
                 hint="Send shorter headers and a shorter address.",
             )
 
@@ -76,6 +93,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
         self._until += len(body) / self.body_bytes_per_second
         super().on_body(body)
 
@@ -105,6 +123,22 @@ class DeadlineProtocol(HttpToolsProtocol):
             detail=f"The {self._part.value} of the request did not arrive in time.",
             hint="Send the request again, without pauses.",
         )
+
+    def _watch_reader(self) -> None:
+        unread: int = self.transport.get_write_buffer_size()
+        self._cancel_reader_timer()
+        self._reader_timer = self.loop.call_later(self.answer_seconds, self._look_at_reader, unread)
+
+    def _look_at_reader(self, unread: int) -> None:
+        if self.transport.get_write_buffer_size() > unread - self.answer_bytes:
+            self.transport.abort()  # to close it would wait until all of it is taken
+        else:
+            self._watch_reader()
+
+    def _cancel_reader_timer(self) -> None:
+        if self._reader_timer is not None:
+            self._reader_timer.cancel()
+            self._reader_timer = None
 
     def _refuse(self, status: int, *, code: str, detail: str, hint: str) -> None:
         part = self._part
