@@ -98,6 +98,31 @@ async def test_large_body_is_read_only_for_a_caller_who_is_known(
         assert pieces == 0, example.route
 
 
+@pytest.mark.proves("D.590")
+async def test_body_of_a_file_may_be_large_in_its_text_alone(http: httpx.AsyncClient, world: World) -> None:
+    """Millions of small values stop everybody while they are made; the text of a file is one value."""
+    headers = {**world.admin.headers, "Content-Type": "application/json"}
+    text = "policies: []\n" + '# "a" \\ comment\n' * 200_000
+    for path, field in (
+        ("/v1/policies", "text"),
+        ("/v1/policies/simulate", "text"),
+        ("/v1/atlases", "manifest"),
+    ):
+        for many in ("{}", '""', "[[]]", "0 ", '"\\""'):
+            values = f"[{', '.join([many] * (MAX_BODY_BYTES // 2))}]"
+            raw = f'{{"{field}": "policies: []", "more": {values}}}'
+            answer = await http.post(path, content=raw, headers=headers)
+            problem(answer, 413, "too_large")
+        for encoding in ("utf-16-le", "utf-32-be"):
+            answer = await http.post(path, content=raw.encode(encoding), headers=headers)
+            problem(answer, {413, 422})
+            assert answer.json()["code"] in ("too_large", "invalid_json")
+    applied = await http.post(
+        "/v1/policies", json={"text": text, "dry_run": True}, headers=world.admin.headers
+    )
+    assert applied.status_code == 200, applied.text
+
+
 @pytest.mark.proves("D.12", "D.591")
 async def test_key_that_stands_twice_is_refused_on_every_route(
     http: httpx.AsyncClient, world: World, admin: asyncpg.Connection

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Coroutine
+from json.decoder import scanstring  # type: ignore[attr-defined, unused-ignore]
 from typing import Any
 
 from fastapi._compat import ModelField
@@ -20,9 +21,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from cortex_plane.adapters.http.exchange import BODY_LIMIT, HEAVY, authenticated
-from cortex_plane.adapters.http.frame import SMALL_BODY_BYTES
+from cortex_plane.adapters.http.frame import MAX_BODY_BYTES, SMALL_BODY_BYTES
 from cortex_plane.adapters.http.problems import MANY_FAULTS, SHOWN_FAULTS
 from cortex_plane.domain.access import Permission
+from cortex_plane.domain.errors import InvalidInput, TooLarge
 from cortex_plane.domain.fields import SLUG_PATTERN
 from cortex_plane.domain.json_keys import unique
 from cortex_plane.operations.manifest_threads import Turns
@@ -91,12 +93,32 @@ async def _read_json(request: Request) -> Any:
         raise HTTPException(400) from None
     if not body or not _is_json(request.headers.get("content-type", "")):
         return None
+    large = len(body) > MAX_BODY_BYTES
     try:
-        parsed = json.loads(body, object_pairs_hook=unique)
+        parsed = json.loads(_large_text(body) if large else body, object_pairs_hook=unique)
     except (ValueError, RecursionError):
+        if large:  # the framework would read it in other encodings too
+            raise InvalidInput(
+                "The body is not valid JSON.", code="invalid_json", hint="Send one JSON object."
+            ) from None
         return None
     request._json = parsed  # or the framework would parse it again
     return parsed
+
+
+def _large_text(content: bytes) -> str:
+    """Refuse a body that is large in anything but its texts. Whole files are texts; millions of values would be made one by one
+    while nobody else is served."""
+    body = content.decode()
+    end = outside = 0
+    while end < len(body):
+        quote = body.find('"', end)
+        start = len(body) if quote < 0 else quote + 1
+        outside += start - end
+        if outside > MAX_BODY_BYTES:
+            raise TooLarge(f"More than {MAX_BODY_BYTES} bytes of the body are no text.")
+        end = start if quote < 0 else scanstring(body, start)[1]
+    return body
 
 
 def _is_json(content_type: str) -> bool:
