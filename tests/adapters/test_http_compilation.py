@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,11 +13,15 @@ import pytest
 
 from cortex_plane.domain import conditions, schemas
 from cortex_plane.domain.schemas import MAX_PATTERN, MAX_PATTERNS, Unusable, check_strangers, compiled
-from cortex_plane.operations import policy_book
+from cortex_plane.manifests import policies as policy_files
+from cortex_plane.manifests.documents import Bounds
+from cortex_plane.operations import policies, policy_book
 from cortex_plane.operations.policy_book import PolicyBook
 from tests.adapters.test_http_bad_input import problem
 from tests.adapters.test_http_calls import asked, opened
+from tests.adapters.test_shares import process
 from tests.approvals import Shipping, waiting
+from tests.operations.test_manifest_threads import Slow
 from tests.people import World, apply_policies
 
 
@@ -154,3 +159,38 @@ def test_compiled_schemas_are_kept_within_so_many_bytes(monkeypatch: pytest.Monk
     assert compiled(made[-1]).is_valid({"f0": "a"})
     with pytest.raises(Unusable):
         check_strangers(with_patterns("("))
+
+
+# Files of policies ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("D.592")
+async def test_files_of_policies_are_read_one_at_a_time_and_leave_threads_to_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow()
+    monkeypatch.setattr(policies, "read", lambda text: slow(0) or policy_files.read(text))
+    body = {"text": "policies: []", "dry_run": True}
+    async with process(world.db) as (http, _):
+        applying = [
+            asyncio.create_task(http.post("/v1/policies", json=body, headers=world.admin.headers))
+            for _ in range(40)
+        ]
+        refused, _ = await asyncio.wait(applying, return_when=asyncio.FIRST_COMPLETED)
+        problem(refused.pop().result(), 503, "policies_busy")
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "here"), 60) == "here"
+        slow.go.set()
+        assert {(await answer).status_code for answer in applying} == {200, 503}
+    assert slow.most == 1
+
+
+@pytest.mark.proves("D.592")
+async def test_file_of_policies_with_too_many_values_is_not_read(
+    http: httpx.AsyncClient, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert policy_files.BOUNDS.nodes == 1_000_000
+    monkeypatch.setattr(policy_files, "BOUNDS", Bounds(1000, nodes=6))
+    answer = await http.post(
+        "/v1/policies", json={"text": "policies: [1, 2, 3, 4, 5]"}, headers=world.admin.headers
+    )
+    assert "more than 6 values" in problem(answer, 413, "too_large")["detail"]

@@ -28,10 +28,11 @@ from cortex_plane.domain.policy_checks import Person
 from cortex_plane.domain.policy_files import MAX_FILE_BYTES, MAX_ROWS, PlacedRow
 from cortex_plane.domain.policy_terms import own_timeout
 from cortex_plane.domain.request_policies import MAX_NAME, MAX_TARGET, MAX_VOTES, quorum_of
-from cortex_plane.manifests.documents import Faults, Mapping, Node, Scalar, Sequence, read_document
+from cortex_plane.manifests.documents import Bounds, Faults, Mapping, Node, Scalar, Sequence, read_document
 from cortex_plane.manifests.values import Values
 
 HINT = "Correct the file and apply it again; nothing was changed. Its format is in docs/policies.md."
+BOUNDS = Bounds(MAX_FILE_BYTES, nodes=10 * MAX_ROWS)
 TOP = ("policies", "teams")
 OF_APPROVALS = (
     "template", "clearance", "approvers", "timeout", "remind_before", "on_deny", "self_approval", "quorum",
@@ -80,7 +81,7 @@ def policy_faults() -> Faults:
 def read(text: str) -> Draft:
     """Raises ``InvalidInput`` that names every line at fault."""
     faults = policy_faults()
-    root = read_document(text, faults, MAX_FILE_BYTES)
+    root = read_document(text, faults, BOUNDS)
     reader = _Reader(faults)
     draft = reader.file(root)
     faults.raise_any()

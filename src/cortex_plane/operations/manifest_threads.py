@@ -1,4 +1,5 @@
-"""Reading and compiling atlases, apart from everything else: a large one holds up others of its kind, and nobody else.
+"""Reading and compiling files of atlases and policies, apart from everything else: a large one holds up others of its kind, and
+nobody else.
 
 They share the threads of the process with whatever else must not stop the loop; so only a few of them run at a time.
 """
@@ -17,19 +18,20 @@ T = TypeVar("T")
 
 
 class Turns:
-    """So many at a time; whoever finds too many waiting is sent away. ``most`` None: everybody waits."""
+    """So many at a time; whoever finds too many waiting is sent away. ``most`` None: everybody waits. ``files``: what is read."""
 
-    def __init__(self, at_once: int, most: int | None = None) -> None:
+    def __init__(self, at_once: int, most: int | None = None, files: str = "atlases") -> None:
         self._at_once = at_once
         self._most = most
+        self._files = files
         self._here = 0
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     async def run(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         if self._most is not None and self._here >= self._most:
             raise Unavailable(
-                f"{self._here} atlases are being read already.",
-                code="atlases_busy",
+                f"{self._here} files of {self._files} are being read already.",
+                code=f"{self._files}_busy",
                 hint="Try again in a few seconds.",
             )
         turns = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._at_once))
@@ -43,5 +45,7 @@ class Turns:
 
 reading = Turns(1, most=32)
 """What people ask for: publishing and comparing."""
+reading_policies = Turns(1, most=32, files="policies")
+"""The same for files of policies."""
 loading = Turns(2)
 """What sessions need to go on."""

@@ -36,6 +36,7 @@ from cortex_plane.domain.tool_confirmations import Confirmed
 from cortex_plane.domain.tools import Risk, ToolVersion, highest_risk
 from cortex_plane.domain.values import parse, to_json
 from cortex_plane.manifests.policies import Draft, place, policy_faults, read
+from cortex_plane.operations.manifest_threads import reading_policies
 from cortex_plane.operations.policy_book import book
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import agents, audit, idempotency, orgs, policies, teams, tools
@@ -47,7 +48,7 @@ from cortex_plane.storage.policies import InForce
 async def apply(db: Database, actor: Actor, file: PolicyFile, once: Once | None = None) -> Applied:
     """The org's rows become those of the file, all or none. What is refused changes nothing and leaves no trace."""
     # A large file takes seconds to read: nobody waits for it with a lock, and nothing else stands still.
-    draft = await asyncio.to_thread(read, file.text)
+    draft = await reading_policies.run(read, file.text)
     digest = hashlib.sha256(file.text.encode()).hexdigest()
     async with db.transaction(actor.org_id) as tx:
         if once is not None and not file.dry_run:

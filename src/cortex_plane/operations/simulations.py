@@ -13,6 +13,7 @@ from cortex_plane.domain.policy_engine import CompiledPolicies
 from cortex_plane.domain.policy_files import PlacedRow, policy_set
 from cortex_plane.domain.simulations import DEFAULT_SECONDS, Replay, Simulation, SimulationRequest
 from cortex_plane.manifests.policies import read
+from cortex_plane.operations.manifest_threads import reading_policies
 from cortex_plane.operations.policies import examined
 from cortex_plane.operations.policy_book import book, compiled, load, policy_corrupt, require_in_force
 from cortex_plane.operations.verbs import found, verb
@@ -25,7 +26,7 @@ BATCH = 100
 @verb(Permission.POLICY_WRITE, heavy=True)
 async def simulate(db: Database, actor: Actor, asked: SimulationRequest) -> Simulation:
     """Nothing is written: calls, people and policies are those of one moment."""
-    draft = await asyncio.to_thread(read, asked.text)
+    draft = await reading_policies.run(read, asked.text)
     async with db.transaction(actor.org_id, snapshot=True) as tx:
         since, until = await _span(tx, asked)
         rows, warnings = await examined(tx, draft)
