@@ -137,6 +137,51 @@ async def test_batch_that_nobody_used_is_void_and_the_budget_fills_again(world: 
         await idle.take(world.db, world.service.actor)
 
 
+@pytest.mark.proves("D.594")
+async def test_few_requests_through_many_processes_do_not_use_a_budget_up(world: World, clock: Clock) -> None:
+    """Ten processes behind a balancer: each takes a batch for the one request that reaches it now and then."""
+    per_second, seconds, processes = 100, 60, 10
+    watch = Watch()
+    rates = [RequestRates(per_second, watch) for _ in range(processes)]
+    refused = 0
+    for second in range(seconds):
+        for each in rates[second % 2 :: 2]:  # five requests a second
+            try:
+                await each.take(world.db, world.service.actor)
+            except TooMany:
+                refused += 1
+        watch.now += 1
+        await clock.advance(timedelta(seconds=1))
+    assert refused == 0
+
+
+@pytest.mark.proves("D.594")
+async def test_process_that_is_busy_again_takes_whole_batches_again(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted: list[int] = []
+    take = request_budgets.take
+
+    async def noted(
+        db: Database, org_id: UUID, subjects: Sequence[UUID], want: int, per_second: float, burst: float
+    ) -> tuple[int, float]:
+        wanted.append(want)
+        return await take(db, org_id, subjects, want, per_second, burst)
+
+    monkeypatch.setattr(request_budgets, "take", noted)
+    watch = Watch()
+    rates, actor = RequestRates(100, watch), world.service.actor
+    await rates.take(world.db, actor)
+    watch.now += 3600
+    await clock.advance(timedelta(hours=1))
+    for _ in range(500):
+        await rates.take(world.db, actor)
+    assert wanted[0] == 100
+    assert wanted[1] < 10, "it used one of a hundred"
+    assert wanted[-1] == 100
+    assert len(wanted) < 15
+
+
 async def test_limit_of_zero_is_none(world: World) -> None:
     rates = RequestRates(0)
     for _ in range(1000):

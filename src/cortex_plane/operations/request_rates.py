@@ -1,7 +1,8 @@
 """How many requests a key and a person may make, in all processes together.
 
 Budgets are rows, and each process takes from them in batches: a request costs nothing but a subtraction in memory, and one in
-a hundred a round trip. What a process has taken and not used is void after some seconds, in which the row refills by itself.
+a hundred a round trip. What a process has taken and not used is void after some seconds, in which the row refills by itself; and
+the next batch is as large as what was used, so that few requests through many processes do not use a budget up.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ class _Batch:
     left: int = 0
     until: float = 0.0
     """When it is void; or, where nothing is left, when it is worth asking again."""
+    want: int = 0
+    """How many are asked for next; 0 before the first time."""
+    granted: int = 0
     taking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -85,14 +89,21 @@ class RequestRates:
         return True
 
     async def _refill(self, db: Database, org_id: UUID, subjects: list[UUID], batch: _Batch) -> None:
+        self._resize(batch)
         granted, wait = await request_budgets.take(
-            db, org_id, subjects, self._batch, self._per_second, self._burst
+            db, org_id, subjects, batch.want, self._per_second, self._burst
         )
-        now = self._clock()
+        now, batch.granted = self._clock(), granted
         if granted == 0:
             batch.left, batch.until = 0, now + wait
             raise self._too_many(wait)
         batch.left, batch.until = granted - 1, now + (HELD_SECONDS if granted > 1 else 0.0)
+
+    def _resize(self, batch: _Batch) -> None:
+        """Twice as many as before where they were used up, twice what was used where some were not."""
+        used = batch.granted - batch.left
+        wanted = 2 * (used if batch.left else batch.want)
+        batch.want = max(1, min(wanted, self._batch)) if batch.want else self._batch
 
     def _too_many(self, seconds: float) -> TooMany:
         return TooMany(
