@@ -11,9 +11,12 @@ import httpx
 import pytest
 import pytest_asyncio
 from benchmarks.trails import fill
+from starlette.types import Message
 from structlog.testing import capture_logs
 
 from cortex_plane.adapters.http import downloads
+from cortex_plane.adapters.http.app import framed
+from cortex_plane.adapters.http.in_flight import RequestLimits
 from cortex_plane.client import Client
 from cortex_plane.domain.errors import Conflict, Forbidden, NotFound, Unavailable
 from cortex_plane.domain.members import Role
@@ -21,6 +24,7 @@ from cortex_plane.operations import audit
 from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage.database import Database
 from tests.adapters.sockets import served
+from tests.adapters.test_shares import process
 from tests.exports import lines, verdict
 from tests.people import Person, World
 
@@ -225,3 +229,30 @@ async def test_exporting_leaves_no_entry(http: httpx.AsyncClient, world: World, 
     before = (await audit.verify(db, world.admin.actor)).entries
     assert (await http.get("/v1/audit/export", headers=world.admin.headers)).status_code == 200
     assert (await audit.verify(db, world.admin.actor)).entries == before
+
+
+@pytest.mark.proves("D.621")
+async def test_an_export_that_its_reader_takes_slowly_is_no_request_in_flight(world: World) -> None:
+    """It is a long read for as long as that takes, and holds up nobody else of its org."""
+    sent, over = asyncio.Event(), asyncio.Event()
+
+    async def send(_: Message) -> None:
+        sent.set()
+        await over.wait()
+
+    async def receive() -> Message:
+        await over.wait()
+        return {"type": "http.disconnect"}
+
+    headers = [(b"authorization", world.admin.headers["Authorization"].encode())]
+    scope = {
+        "type": "http", "method": "GET", "path": "/v1/audit/export", "query_string": b"", "headers": headers,
+    }  # fmt: skip
+    async with process(world.db, RequestLimits(in_flight=8, in_flight_of_org=1)) as (http, app):
+        exporting = asyncio.create_task(framed(app)(scope, receive, send))
+        await asyncio.wait_for(sent.wait(), 30)
+        answer = await http.get("/v1/me", headers=world.admin.headers)
+        second = await http.get("/v1/audit/export", headers=world.admin.headers)
+        over.set()
+        await exporting
+        assert (answer.status_code, second.json()["code"]) == (200, "export_under_way")

@@ -10,6 +10,8 @@ import structlog
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from cortex_plane.adapters.http.in_flight import leave
+
 log = structlog.get_logger()
 
 STALL_SECONDS = 60.0
@@ -33,7 +35,8 @@ class Download(StreamingResponse):
         )
         self._content = content
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 -- ASGI
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        leave(scope)  # how long its reader takes is no work of the plane's
         sending = asyncio.create_task(self._send_all(send))
         leaving = asyncio.create_task(_until_gone(receive))
         try:
