@@ -194,3 +194,13 @@ async def test_file_of_policies_with_too_many_values_is_not_read(
         "/v1/policies", json={"text": "policies: [1, 2, 3, 4, 5]"}, headers=world.admin.headers
     )
     assert "more than 6 values" in problem(answer, 413, "too_large")["detail"]
+
+
+async def test_api_document_is_rendered_once_however_many_strangers_ask(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with process(world.db) as (http, app):
+        first = await http.get("/openapi.json")
+        assert first.json()["openapi"] == "3.1.0"
+        monkeypatch.setattr(app, "openapi", lambda: pytest.fail("rendered again"))
+        assert (await http.get("/openapi.json")).content == first.content

@@ -5,8 +5,10 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import FastAPI
+import orjson
+from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from cortex_plane.adapters import dashboard
@@ -105,6 +107,7 @@ def create_app(
         version=version("cortex-plane"),
         docs_url=None,
         redoc_url=None,
+        openapi_url=None,  # the framework would render the document anew for everybody who asks
         redirect_slashes=False,  # a redirect would be an answer that the document does not have
     )
     app.state.db = db
@@ -116,6 +119,7 @@ def create_app(
     app.state.rates = rates or RequestRates(0)
     app.state.webhooks = webhook_channel or WebhookChannel()
     _mount(app)
+    app.add_route("/openapi.json", _document, include_in_schema=False)
     dashboard.mount(app)
     return app
 
@@ -142,6 +146,14 @@ def _mount(app: FastAPI) -> None:
 def framed(app: FastAPI) -> ASGIApp:
     """What a server runs: the application inside its frame."""
     return Frame(app, app.state.metrics)
+
+
+async def _document(request: Request) -> Response:
+    """For everybody, so it is rendered once."""
+    state = request.app.state
+    if not hasattr(state, "document"):
+        state.document = orjson.dumps(request.app.openapi())
+    return Response(state.document, media_type="application/json")
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
