@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 
-from cortex_plane.domain import conditions, schemas
+from cortex_plane.domain import canonical, conditions, schemas
 from cortex_plane.domain.schemas import MAX_PATTERN, MAX_PATTERNS, Unusable, check_strangers, compiled
 from cortex_plane.manifests import policies as policy_files
 from cortex_plane.manifests.documents import Bounds
@@ -204,3 +205,31 @@ async def test_api_document_is_rendered_once_however_many_strangers_ask(
         assert first.json()["openapi"] == "3.1.0"
         monkeypatch.setattr(app, "openapi", lambda: pytest.fail("rendered again"))
         assert (await http.get("/openapi.json")).content == first.content
+
+
+@pytest.mark.proves("D.592")
+async def test_values_of_a_large_body_are_looked_at_in_a_thread_and_too_many_not_at_all(
+    http: httpx.AsyncClient, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = threading.current_thread()
+    looked_at: list[tuple[int, bool]] = []
+    original = canonical._checked
+
+    def checked(value: Any, name: str) -> Any:
+        looked_at.append((len(orjson.dumps(value)), threading.current_thread() is loop))
+        return original(value, name)
+
+    monkeypatch.setattr(canonical, "_checked", checked)
+    for values, on_the_loop in (([1] * 100, True), ([1] * 40_000, False)):
+        body = {"agent": world.agent.slug, "payload": {"x": values}}
+        made = await http.post("/v1/jobs", json=body, headers=world.admin.headers)
+        assert made.status_code == 201, made.text
+        assert looked_at[0][1] is on_the_loop
+        looked_at.clear()
+    for last in ("1", str(2**70), '"\\ud800"'):
+        raw = f'{{"agent": "{world.agent.slug}", "payload": {{"x": [{"[]," * 300_000}{last}]}}}}'
+        headers = {**world.admin.headers, "Content-Type": "application/json"}
+        answer = await http.post("/v1/jobs", content=raw, headers=headers)
+        assert "bytes; the limit is" in problem(answer, 422, "invalid_request")["errors"][0]["message"]
+        assert all(size < 600_000 for size, _ in looked_at)
+        looked_at.clear()

@@ -1,8 +1,8 @@
 """Request bodies: how large each may be, who must be known before a large one is read, and how it is validated.
 
 The framework reads a body whole before it asks who sends it, and collects every fault of it. Here the caller of a route with
-a large body comes first, no key of an object may stand twice, faults are counted before they are described, and what a body
-brings to be compiled is compiled in a thread.
+a large body comes first, no key of an object may stand twice, faults are counted before they are described, and a body that is
+large, or that brings something to be compiled, is validated in a thread.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 COMPILED = frozenset({"policies", "parameters"})
 """Fields whose validation compiles what the caller sends: conditions and schemas. Such a body is validated in a thread."""
+LOOKED_AT_BYTES = 64 * 1024
+"""A larger body is validated in a thread too: every value in it is looked at."""
 DESCRIBED = 100
 """More faults than these are only counted: to describe each of them costs more than to find it."""
 
@@ -57,7 +59,9 @@ def guarded(route: APIRoute) -> Handler:
         request.scope["state"]["max_body_bytes"] = limit
         if route.body_field is not None:
             body = await _read_json(request)
-            if isinstance(body, dict) and not COMPILED.isdisjoint(body):
+            if isinstance(body, dict) and (
+                not COMPILED.isdisjoint(body) or len(await request.body()) > LOOKED_AT_BYTES
+            ):
                 request._json = await _threads.run(_Validated, route.dependant.body_params[0], body)
         return await ordinary(request)
 
