@@ -249,7 +249,7 @@ async def test_an_export_that_its_reader_takes_slowly_is_no_request_in_flight(wo
         "type": "http", "method": "GET", "path": "/v1/audit/export", "query_string": b"", "headers": headers,
     }  # fmt: skip
     async with process(world.db, RequestLimits(in_flight=8, in_flight_of_org=1)) as (http, app):
-        exporting = asyncio.create_task(framed(app)(scope, receive, send))
+        exporting = asyncio.ensure_future(framed(app)(scope, receive, send))
         await asyncio.wait_for(sent.wait(), 30)
         answer = await http.get("/v1/me", headers=world.admin.headers)
         second = await http.get("/v1/audit/export", headers=world.admin.headers)
