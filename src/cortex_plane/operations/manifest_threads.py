@@ -18,20 +18,21 @@ T = TypeVar("T")
 
 
 class Turns:
-    """So many at a time; whoever finds too many waiting is sent away. ``most`` None: everybody waits. ``files``: what is read."""
+    """So many at a time; whoever finds too many waiting is sent away. ``most`` None: everybody waits. ``code``: of the
+    error that they get."""
 
-    def __init__(self, at_once: int, most: int | None = None, files: str = "atlases") -> None:
+    def __init__(self, at_once: int, most: int | None = None, code: str = "atlases_busy") -> None:
         self._at_once = at_once
         self._most = most
-        self._files = files
+        self._code = code
         self._here = 0
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     async def run(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         if self._most is not None and self._here >= self._most:
             raise Unavailable(
-                f"{self._here} files of {self._files} are being read already.",
-                code=f"{self._files}_busy",
+                f"{self._here} files are being read already.",
+                code=self._code,
                 hint="Try again in a few seconds.",
             )
         turns = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._at_once))
@@ -43,9 +44,9 @@ class Turns:
             self._here -= 1
 
 
-reading = Turns(1, most=32)
+reading = Turns(1, most=32, code="atlases_busy")
 """What people ask for: publishing and comparing."""
-reading_policies = Turns(1, most=32, files="policies")
+reading_policies = Turns(1, most=32, code="policies_busy")
 """The same for files of policies."""
 loading = Turns(2)
 """What sessions need to go on."""
