@@ -34,7 +34,7 @@ _PLACES: Final[dict[tuple[str, str], dict[str, str]]] = {
         "domain": "addresses canonical conditions errors extras fields glob_index globs idempotency json_keys pages"
         " plain_words redactions retry schemas shares values visible",
         "manifests": "documents json_documents shapes values",
-        "operations": "meters",
+        "operations": "manifest_threads meters",
     },
     ("db", "db"): {
         "operations": "health",
@@ -91,7 +91,7 @@ _PLACES: Final[dict[tuple[str, str], dict[str, str]]] = {
     },
     ("gates", "store"): {"storage": "atlases gates"},
     ("gates", "verbs"): {
-        "operations": "atlas_book atlas_contents atlas_minutes atlas_weights atlases gates manifest_threads",
+        "operations": "atlas_book atlas_contents atlas_minutes atlas_weights atlases gates",
     },
     ("approvals", "model"): {"domain": "approvals credentials delegates marks requests standing_approvals"},
     ("approvals", "rules"): {"domain": "covering deciding delegating"},
