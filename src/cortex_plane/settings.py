@@ -76,7 +76,7 @@ class Settings(BaseModel):
     requests_per_second: Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)] = 100.0
     webhook_allow: Annotated[str, AfterValidator(_listed)] = ""
     requests_in_flight: Annotated[int, Field(ge=4, le=100_000)] = 256
-    org_requests_in_flight: Annotated[int, Field(ge=1, le=100_000)] = 64
+    org_requests_in_flight: Annotated[int, Field(ge=1, le=100_000)] | None = None
     org_streams: Annotated[int, Field(ge=1, le=100_000)] = 1000
     heavy_reads: Annotated[int, Field(ge=1, le=100)] = 4
     pool_size: Annotated[int, Field(ge=2, le=500)] = 20

@@ -14,7 +14,13 @@ import pytest
 from fastapi import FastAPI
 
 from cortex_plane.adapters.http.app import create_app, framed
-from cortex_plane.adapters.http.in_flight import BESIDE_OTHERS, BESIDE_SECONDS, InFlight, RequestLimits
+from cortex_plane.adapters.http.in_flight import (
+    BESIDE_OTHERS,
+    BESIDE_SECONDS,
+    WORK_SECONDS,
+    InFlight,
+    RequestLimits,
+)
 from cortex_plane.adapters.http.streaming import OpenStreams
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.domain.errors import TooMany, Unavailable
@@ -99,11 +105,11 @@ async def test_beside_others_few_requests_of_one_org_are_worked_on_and_the_rest_
                 for _ in range(BESIDE_OTHERS + 3)
             ]
             await _until(lambda: len(flight._waiting.get(world.org_id.int, ())) == 3)
-            assert flight._active == {world.org_id.int: BESIDE_OTHERS}
+            assert len(flight._begun[world.org_id.int]) == BESIDE_OTHERS
             held.pop().cancel()
             assert (await http.get("/v1/me", headers=other.admin.headers)).status_code == 200
         assert {answer.status_code for answer in await asyncio.gather(*held)} == {200}
-        assert (flight._active, flight._waiting) == ({}, {})
+        assert (flight._begun, flight._waiting) == ({}, {})
         # Whoever is alone waits for nobody.
         now[0] += BESIDE_SECONDS
         async with admin.transaction():
@@ -112,8 +118,47 @@ async def test_beside_others_few_requests_of_one_org_are_worked_on_and_the_rest_
                 asyncio.create_task(http.patch(path, json=change, headers=world.admin.headers))
                 for _ in range(BESIDE_OTHERS + 1)
             ]
-            await _until(lambda: flight._active.get(world.org_id.int) == BESIDE_OTHERS + 1)
+            await _until(lambda: len(flight._begun.get(world.org_id.int, ())) == BESIDE_OTHERS + 1)
         assert {answer.status_code for answer in await asyncio.gather(*held)} == {200}
+
+
+@pytest.mark.proves("D.621")
+@pytest.mark.parametrize("passed", [WORK_SECONDS, BESIDE_SECONDS])
+async def test_nobody_waits_for_requests_that_wait_for_something_else(
+    world: World, other: World, admin: asyncpg.Connection, passed: float
+) -> None:
+    """Neither while others send requests, nor once they have stopped."""
+    async with process(world.db) as (http, app):
+        now = [0.0]
+        flight = app.state.in_flight = InFlight(clock=lambda: now[0])
+        assert (await http.get("/v1/me", headers=other.admin.headers)).status_code == 200
+        async with admin.transaction():
+            await admin.execute("select from agent where id = $1 for update", world.agent.id)
+            path, change = f"/v1/agents/{world.agent.slug}", {"name": "renamed"}
+            slow = [
+                asyncio.create_task(http.patch(path, json=change, headers=world.admin.headers))
+                for _ in range(BESIDE_OTHERS)
+            ]
+            await _until(lambda: len(flight._begun.get(world.org_id.int, ())) == BESIDE_OTHERS)
+            quick = asyncio.create_task(http.get("/v1/me", headers=world.admin.headers))
+            await _until(lambda: world.org_id.int in flight._waiting)
+            now[0] += passed
+            assert (await asyncio.wait_for(quick, 10)).status_code == 200
+            again = http.get("/v1/me", headers=world.admin.headers)
+            assert (await asyncio.wait_for(again, 10)).status_code == 200
+        assert {answer.status_code for answer in await asyncio.gather(*slow)} == {200}
+        await _until(lambda: not flight._timed)
+        assert (flight._begun, flight._waiting) == ({}, {})
+
+
+@pytest.mark.proves("D.621")
+async def test_an_org_that_is_alone_has_all_places_but_the_reserve(world: World, other: World) -> None:
+    flight = InFlight(RequestLimits(in_flight=40))
+    for _ in range(36):
+        await asyncio.wait_for(flight.enter({"state": {}}, world.org_id), 1)
+    with pytest.raises(TooMany):
+        await flight.enter({"state": {}}, world.org_id)
+    await asyncio.wait_for(flight.enter({"state": {}}, other.org_id), 1)
 
 
 @pytest.mark.proves("D.621")

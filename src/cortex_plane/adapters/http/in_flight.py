@@ -1,8 +1,10 @@
 """How many requests of an org are in flight in this process, and how many of them are worked on.
 
 A request enters once its caller is known, and leaves with its answer. One that only waits (a stream, a long poll) has left
-before: it is counted among the open streams. A process works on one thing at a time, so whoever sends many requests makes all
-others slow: while other orgs send requests too, only a few of one org are worked on, and its others wait for them.
+before: it is counted among the open streams. A process works on one thing at a time, so an org that sends many requests makes
+all others slow. While other orgs send requests too, only a few of its requests are worked on at a time, and the next ones
+wait. A request that takes longer than others waits for something else (a lock, a long read, a slow client), so it is not
+counted as worked on, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -21,13 +23,14 @@ from cortex_plane.domain.errors import TooMany
 from cortex_plane.domain.shares import Shares
 
 MOST = 256
-MOST_OF_ORG = 64
 STREAMS_OF_ORG = 1000
 
 BESIDE_OTHERS = 2
 """How many requests of an org are worked on at a time while others send some."""
 BESIDE_SECONDS = 1.0
 """An org that was silent for so long is none of those."""
+WORK_SECONDS = 0.1
+"""A request that began longer ago is not worked on: it waits for something else."""
 
 _ENTERED = "in_flight"
 
@@ -37,7 +40,8 @@ class RequestLimits:
     """What one API process serves at a time."""
 
     in_flight: int = MOST
-    in_flight_of_org: int = MOST_OF_ORG
+    in_flight_of_org: int | None = None
+    """None: all but those that are kept for orgs that have none in flight."""
     streams_of_org: int = STREAMS_OF_ORG
 
 
@@ -50,8 +54,11 @@ class InFlight:
     ) -> None:
         self._shares = Shares(limits.in_flight, share=limits.in_flight_of_org)
         self._clock = clock
-        self._active: dict[int, int] = {}
-        self._waiting: dict[int, deque[asyncio.Future[None]]] = {}
+        self._begun: dict[int, list[float]] = {}
+        """When the requests of each org began that are in flight, oldest first."""
+        self._waiting: dict[int, deque[asyncio.Future[float]]] = {}
+        self._timed: set[int] = set()
+        """Orgs whose waiting requests are looked at again before long."""
         self._newest = 0
         """Which org sent the last request."""
         self._newest_at = self._other_at = -math.inf
@@ -66,49 +73,73 @@ class InFlight:
                 hint="Wait as long as the header Retry-After says, and send fewer requests at a time.",
                 retry_after=1,
             )
-        id = org.int
+        id, now = org.int, self._clock()
         if id != self._newest:
             self._newest, self._other_at = id, self._newest_at
-        self._newest_at = self._clock()
-        active = self._active.get(id, 0)
-        if active >= BESIDE_OTHERS and (id in self._waiting or self._is_beside_others(id)):
-            await self._wait(org)
+        self._newest_at = now
+        if self._waiting and id in self._waiting:
+            self._admit(id)
+        begun = self._begun.get(id)
+        if begun is None:
+            self._begun[id] = [now]
+        elif id in self._waiting or (len(begun) >= BESIDE_OTHERS and not self._has_turn(id, now)):
+            now = await self._wait(org)
         else:
-            self._active[id] = active + 1
-        scope["state"][_ENTERED] = (self, org)
+            begun.append(now)
+        scope["state"][_ENTERED] = (self, org, now)
 
-    def left(self, org: UUID) -> None:
+    def left(self, org: UUID, began: float) -> None:
         self._shares.give_back(org)
         id = org.int
-        self._active[id] -= 1
+        begun = self._begun[id]
+        begun.remove(began)
         if id in self._waiting:
             self._admit(id)
-        if not self._active[id]:
-            del self._active[id]
+        if not begun:
+            del self._begun[id]
 
-    def _is_beside_others(self, id: int) -> bool:
-        at = self._other_at if id == self._newest else self._newest_at
-        return self._clock() - at < BESIDE_SECONDS
+    def _has_turn(self, id: int, now: float) -> bool:
+        """Whether another request of this org may be worked on."""
+        begun = self._begun[id]
+        if len(begun) < BESIDE_OTHERS or begun[-BESIDE_OTHERS] <= now - WORK_SECONDS:
+            return True
+        other_at = self._other_at if id == self._newest else self._newest_at
+        return now - other_at >= BESIDE_SECONDS
 
-    async def _wait(self, org: UUID) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(org.int, deque()).append(turn)
+    async def _wait(self, org: UUID) -> float:
+        """When it began."""
+        loop, id = asyncio.get_running_loop(), org.int
+        turn: asyncio.Future[float] = loop.create_future()
+        self._waiting.setdefault(id, deque()).append(turn)
+        if id not in self._timed:
+            self._timed.add(id)
+            loop.call_later(WORK_SECONDS, self._look_again, id)
         try:
-            await turn
+            return await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                self.left(org)  # it had its turn at this very moment
+                self.left(org, turn.result())  # it had its turn at this very moment
             else:
                 self._shares.give_back(org)
             raise
 
+    def _look_again(self, id: int) -> None:
+        """Turns come with time too, not only when another request leaves."""
+        if id in self._waiting:
+            self._admit(id)
+        if id in self._waiting:
+            asyncio.get_running_loop().call_later(WORK_SECONDS, self._look_again, id)
+        else:
+            self._timed.discard(id)
+
     def _admit(self, id: int) -> None:
-        queue = self._waiting[id]
-        while queue and (self._active[id] < BESIDE_OTHERS or not self._is_beside_others(id)):
+        queue, now = self._waiting[id], self._clock()
+        begun = self._begun[id]
+        while queue and (queue[0].done() or self._has_turn(id, now)):
             turn = queue.popleft()
             if not turn.done():
-                self._active[id] += 1
-                turn.set_result(None)
+                begun.append(now)
+                turn.set_result(now)
         if not queue:
             del self._waiting[id]
 
@@ -117,5 +148,5 @@ def leave(scope: Scope) -> None:
     """The request of this scope is answered, or only waits from now on."""
     entered = scope["state"].pop(_ENTERED, None)
     if entered is not None:
-        in_flight, org = entered
-        in_flight.left(org)
+        in_flight, org, began = entered
+        in_flight.left(org, began)
