@@ -2,9 +2,9 @@
 
 A request enters once its caller is known, and leaves with its answer. One that only waits (a stream, a long poll) has left
 before: it is counted among the open streams. A process works on one thing at a time, so an org that sends many requests makes
-all others slow. While other orgs send requests too, only a few of its requests are worked on at a time, and the next ones
-wait. A request that takes longer than others waits for something else (a lock, a long read, a slow client), so it is not
-counted as worked on, and nobody waits for it.
+all others slow. While other orgs send requests too, one of its requests is worked on at a time, and the next ones wait. A
+request that takes longer than others waits for something else (a lock, a long read, a slow client), so it is not counted as
+worked on, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from cortex_plane.domain.shares import Shares
 MOST = 256
 STREAMS_OF_ORG = 1000
 
-BESIDE_OTHERS = 2
+BESIDE_OTHERS = 1
 """How many requests of an org are worked on at a time while others send some."""
 BESIDE_SECONDS = 1.0
 """An org that was silent for so long is none of those."""
-WORK_SECONDS = 0.1
+WORK_SECONDS = 0.05
 """A request that began longer ago is not worked on: it waits for something else."""
 
 _ENTERED = "in_flight"
