@@ -43,8 +43,8 @@ class Thread:
     """A session, as far as it shapes calls."""
 
     agent: str
-    external: bool = False
-    opener: Any = None
+    opener: str | None = None
+    """Whoever opened it, where its agent runs elsewhere."""
     wrote: list[str] = field(default_factory=list)
     """Who wrote or brought its messages, in order."""
     context: set[str] = field(default_factory=set)
@@ -91,6 +91,8 @@ class Call:
     shaped: set[str] = field(default_factory=set)
     asker: str | None = None
     """Whoever asked for it, where it runs elsewhere."""
+    begun_by: set[str] = field(default_factory=set)
+    """Whoever began it there last: where it needs another yes by then, they ask for it."""
     requests: list[UUID] = field(default_factory=list)
     words: set[str] = field(default_factory=set)
     """Who shaped it, apart from the rules."""
@@ -178,7 +180,7 @@ class Ledger:
         call.words |= self.shapers(call, argument)
         request.calls.add(call_id)
         request.jobs.add(call.job)
-        request.shaped |= call.words
+        request.shaped |= call.words | call.begun_by
         call.requests.append(id)
         first = self.requests[call.requests[0]]
         if first.terms != terms:
@@ -193,7 +195,7 @@ class Ledger:
         wanted = VOTES[call.tool]
         if standing is not None:
             giver = self.standing.get(standing)
-            call.shaped = self.shapers(call, argument)
+            call.shaped = self.shapers(call, argument) | call.begun_by
             if giver is None or wanted > 1 or giver in call.shaped:
                 return (
                     f"{call.tool} was sent by a standing approval of {giver}, shaped by {sorted(call.shaped)}"

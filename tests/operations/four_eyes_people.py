@@ -38,6 +38,8 @@ POLICIES = """\
 policies:
   - {{name: two, target: ship, effect: requires_approval, template: dev_review, quorum: 2, self_approval: true,
      approvers: {{roles: [{roles}]}}}}
+  - {{name: careful, target: refund, when: 'risk == "high"', effect: requires_approval, template: dev_review, on_deny: continue,
+     standing: true, approvers: {{roles: [admin]}}, self_approval: false}}
   - {{name: four-eyes, target: refund, effect: requires_approval, template: dev_review, on_deny: continue, standing: true,
      approvers: {{roles: [{roles}]}}, self_approval: false}}
 """
@@ -65,8 +67,9 @@ class Stage:
         self.link_codes: list[tuple[str, str]] = []
         self.hooks: list[Hook] = []
         self.elsewhere: dict[UUID, Credential] = {}
-        """Calls that run elsewhere, and who runs them."""
+        """Calls that run elsewhere, and who asked for them."""
         self.orders: list[int] = []
+        """What waiters wait for."""
         self.story: list[str] = []
         """What was done so far."""
         self.sent: list[UUID] = []
@@ -77,7 +80,7 @@ class Stage:
     def _tools(self) -> None:
         async def send(ctx: ToolContext) -> str:
             self.sent.append(ctx.invocation_id)
-            if self.chance.random() < 0.4:
+            if self.chance.random() < 0.5:
                 raise RuntimeError("the connection broke")
             return "done"
 
@@ -118,7 +121,7 @@ class Stage:
     async def add(self, by: Actor, who: Credential) -> str:
         """An account that nobody else asked for."""
         roles = self.chance.choice(
-            [[Role.APPROVER], [Role.ADMIN, Role.APPROVER], [Role.MEMBER], [Role.OPERATOR]]
+            [[Role.APPROVER], [Role.ADMIN, Role.APPROVER], [Role.ADMIN, Role.APPROVER], [Role.OPERATOR]]
         )
         name = f"{who.holder}'s {next(self.numbers)}"
         member = await members.create(self.db, by, MemberDraft(display_name=name, roles=roles))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -47,6 +46,7 @@ from cortex_plane.operations.verbs import new_id
 from tests.adapters.stages import PATIENT
 from tests.operations.four_eyes_ledger import Call, Credential, Question, Thread
 from tests.operations.four_eyes_people import POLICIES, ROLES, Stage, nothing
+from tests.operations.four_eyes_plot import Plot
 from tests.runtime.planes import turn, working
 from tests.tool_confirmations import DIGEST
 from tests.webhooks import System, decision
@@ -60,56 +60,43 @@ NEWS = """
     from approval_invocation i join approval_request r on r.id = i.approval_id join tool_call c on c.id = i.call_id
     where r.status = 'pending' order by r.requested_at, i.approval_id"""
 SENT = """
-    select c.job_id, c.tool_name, c.arguments ->> 'n' as argument, g.approval_id as granted, g.version, s.approval_id as standing
+    select c.job_id, c.tool_name, c.arguments ->> 'n' as argument, p.granted, p.version, p.standing
     from tool_call c
     left join lateral (
-      select g.approval_id, r.version from approval_grant g join approval_request r on r.id = g.approval_id
-      where g.call_id = c.id order by g.created_at desc limit 1) g on true
-    left join lateral (
-      select s.approval_id from standing_use u join standing_approval s on s.id = u.standing_id
-      where u.call_id = c.id order by u.created_at desc limit 1) s on true
+      select g.approval_id as granted, r.version, null::uuid as standing, g.created_at
+      from approval_grant g join approval_request r on r.id = g.approval_id where g.call_id = c.id
+      union all
+      select null, null, s.approval_id, u.created_at
+      from standing_use u join standing_approval s on s.id = u.standing_id where u.call_id = c.id
+      order by created_at desc limit 1) p on true
     where c.id = $1"""
+ENDED = "select id from job where status in ('FAILED', 'CANCELLED') and kind <> 'external' order by finished_at, id"
 JOB = "select j.session_id, j.kind, j.agent_version, a.slug from job j join agent a on a.id = j.agent_id where j.id = $1"
-PENDING = "select id from approval_request where status = 'pending' and kind = $1 order by requested_at desc, id limit 3"
+PENDING = "select id from approval_request where status = 'pending' and kind = $1 order by requested_at, id"
 
 DULL = (
     "none", "forbidden", "not_a_person", "approval_not_found", "session_not_found", "job_not_found", "not_resubmittable",
-    "call_not_begun", "call_settled", "call_awaiting", "call_refused", "job_finished", "not_your_absence",
+    "call_not_begun", "call_not_found", "not_its_agent", "call_settled", "call_awaiting", "call_refused", "job_finished", "not_your_absence",
 )  # fmt: skip
 """Why acts are refused that are not worth a line."""
-
-Act = Callable[[Actor, Credential], Awaitable[str]]
 
 
 class Play(Stage):
     """Runs acts, and tells what was sent against the rule."""
 
-    def choose_acts(self) -> dict[Act, int]:
-        """Each with how often it is tried. Some are left out of each play: so the others meet more often."""
-        always: dict[Act, int] = {
-            self.add: 5, self.submit: 9, self.ask: 8, self.vote: 26, self.settle: 12, self.begin: 10, self.doubt: 5, self.work: 20,
-        }  # fmt: skip
-        some: dict[Act, int] = {
-            self.issue: 2, self.redeem: 2, self.hand_over: 1, self.promote: 1, self.make_key: 4, self.link: 2, self.unlink: 1,
-            self.connect: 3, self.map_name: 2, self.vote_by_hook: 12, self.resubmit: 4, self.message: 6, self.bring: 4,
-            self.signal: 6, self.write_context: 2, self.rewrite: 4, self.change_policies: 2, self.confirm: 1, self.delegate: 2,
-            self.be_absent: 1, self.cancel: 1, self.wait: 1,
-        }  # fmt: skip
-        return always | {act: weight for act, weight in some.items() if self.chance.random() < 0.5}
-
     async def run(self, steps: int) -> list[str]:
         """What was done. The last entry says what was sent against the rule, where something was."""
-        names, weights = list(self.mains), self.choose_acts()
-        leader = self.chance.choice(names[:2])
+        plot = Plot(self)
         for _ in range(10 * steps):
-            if len(self.story) == steps:
+            if len(self.story) >= steps:
                 break
-            human = leader if self.chance.random() < 0.6 else self.chance.choice(names)
+            human, act = plot.next()
             own = [each for each in self.credentials if each.holder == human][-6:]
+            if act in (self.vote, self.settle, self.delegate):  # programs decide nothing
+                own = [each for each in own if each.account is not None]
             if not own:  # somebody else is in their place
                 continue
             who = self.chance.choice(own)
-            (act,) = self.chance.choices(list(weights), list(weights.values()))
             try:
                 told = await act(await self._actor(who), who)
             except Unauthenticated:
@@ -119,6 +106,8 @@ class Play(Stage):
                 if error.code in DULL:
                     continue
                 told = f"{act.__name__}: refused, {error.code}"
+            else:
+                plot.done.add(act)
             self.story.append(f"{human} as {who.label}: {told}")
             broken = await self._look()
             if broken is not None:
@@ -133,25 +122,33 @@ class Play(Stage):
     # What shapes calls --------------------------------------------------------------------------------------------
 
     async def submit(self, by: Actor, who: Credential) -> str:
-        slug, session = self.chance.choice(SOURCES), None
-        known = [id for id, thread in self.ledger.threads.items() if not thread.external]
-        if known and self.chance.random() < 0.6:
-            session = self.chance.choice(known[-3:])
-            slug = self.ledger.threads[session].agent
-        self.orders.append(next(self.numbers))
-        payload = {"text": "go", "order": self.orders[-1]}
+        known = [id for id, thread in self.ledger.threads.items() if thread.opener is None]
+        if known and self.chance.random() < 0.4:
+            session = self._some(known)
+            return await self._submit(by, who, self.ledger.threads[session].agent, session)
+        return await self._submit(by, who, self.chance.choice(SOURCES))
+
+    async def await_payee(self, by: Actor, who: Credential) -> str:
+        """What asks for nothing before a signal came."""
+        return await self._submit(by, who, "waiter")
+
+    async def _submit(self, by: Actor, who: Credential, slug: str, session: UUID | None = None) -> str:
+        order = next(self.numbers)
+        payload = {"text": "go", "order": order}
         job = await jobs.submit(self.db, by, JobDraft(agent=slug, session_id=session, payload=payload))
+        if slug == "waiter":
+            self.orders.append(order)
         await self._know_job(job.id, who.holder)
-        return f"submits {_short(job.id)} of {slug} in {_short(job.session_id)}, order {self.orders[-1]}"
+        return f"submits {_short(job.id)} of {slug} in {_short(job.session_id)}, order {order}"
 
     async def resubmit(self, by: Actor, who: Credential) -> str:
-        old = self._some(list(self.ledger.jobs))
+        old = self._some([row["id"] for row in await self.admin.fetch(ENDED)])
         job = await jobs.resubmit(self.db, by, old)
         await self._know_job(job.id, who.holder, *self.ledger.jobs[old].submitters)
         return f"submits {_short(old)} again as {_short(job.id)}"
 
     async def message(self, by: Actor, who: Credential) -> str:
-        session = self._some([id for id, thread in self.ledger.threads.items() if not thread.external])
+        session = self._some([id for id, thread in self.ledger.threads.items() if thread.opener is None])
         sent = await messages.post(self.db, by, session, MessageDraft(text="Go on."))
         await self._wrote(sent.session_id, sent.job_id, who)
         return f"writes to {_short(session)}, read by {_short(sent.job_id)}"
@@ -200,19 +197,19 @@ class Play(Stage):
         return f"writes version {agent.config_version} of {slug}"
 
     async def ask(self, by: Actor, who: Credential) -> str:
-        """A call of an agent that runs elsewhere."""
-        own = [id for id, thread in self.ledger.threads.items() if thread.opener is who]
-        if own and self.chance.random() < 0.6:
-            session = own[-1]
+        """A call of an agent that runs elsewhere. Staff asks in sessions of others too."""
+        known = [id for id, thread in self.ledger.threads.items() if thread.opener is not None]
+        if known and self.chance.random() < 0.6:
+            session = self._some(known)
         else:
             draft = SessionDraft(agent="clerk", kind=SessionKind.EXTERNAL)
             session = (await sessions.create(self.db, by, draft)).id
-            self.ledger.threads[session] = Thread("clerk", external=True, opener=who)
+            self.ledger.threads[session] = Thread("clerk", opener=who.holder)
         tool = self.chance.choice(["refund", "refund", "ship"])
         arguments = {"n": str(self.chance.randint(1, 2))}
         wanted = CallDraft(tool=tool, arguments=arguments, parameters=SCHEMA, key=f"key-{next(self.numbers)}")
         made = await calls.authorize(self.db, by, session, wanted)
-        await self._know_job(made.job_id)
+        await self._know_job(made.job_id, str(self.ledger.threads[session].opener))
         self.ledger.calls[made.id] = Call(made.job_id, tool, asker=who.holder)
         self.elsewhere[made.id] = who
         return f"asks for {tool} {_short(made.id)} from elsewhere, in {_short(session)}: {made.status}"
@@ -224,10 +221,11 @@ class Play(Stage):
         return f"applies policies for {roles}"
 
     async def confirm(self, by: Actor, who: Credential) -> str:
-        draft = ConfirmationDraft(tool="refund", app="office", digest=DIGEST, risk=Risk.LOW)
+        risk = self.chance.choice([Risk.MEDIUM, Risk.HIGH])
+        draft = ConfirmationDraft(tool="refund", app="office", digest=DIGEST, risk=risk)
         await tool_confirmations.confirm(self.db, by, draft)
         self.ledger.rules.append(who.holder)
-        return "confirms refund"
+        return f"confirms that refund has {risk} risk"
 
     async def cancel(self, by: Actor, who: Credential) -> str:
         job = self._some(list(self.ledger.jobs))
@@ -238,7 +236,7 @@ class Play(Stage):
 
     async def vote(self, by: Actor, who: Credential) -> str:
         card = await self._card("call", by)
-        how = self.chance.choices(["yes", "edit", "no", "standing"], [10, 2, 1, 2])[0]
+        how = self.chance.choices(["yes", "edit", "no", "standing"], [10, 2, 2, 3])[0]
         more: dict[str, Any] = {}
         if how == "edit":
             more["arguments"] = {"n": f"edit {next(self.numbers)}"}
@@ -310,15 +308,16 @@ class Play(Stage):
         return f"(a worker ran, and sent {len(self.sent) - before})"
 
     async def begin(self, by: Actor, who: Credential) -> str:
-        id = self._some([id for id, runner in self.elsewhere.items() if runner is who])
+        id = self._some(list(self.elsewhere))
         seen = await calls.get(self.db, by, id)
         began = await calls.intend(self.db, by, id, IntentDraft(input_hash=seen.input_hash))
+        self.ledger.calls[id].begun_by = {who.holder}
         if seen.status is not CallStatus.INTENDED and began.status is CallStatus.INTENDED:
             self.sent.append(id)
         return f"begins {seen.tool} {_short(id)}: {began.status}"
 
     async def doubt(self, by: Actor, who: Credential) -> str:
-        id = self._some([id for id, runner in self.elsewhere.items() if runner is who])
+        id = self._some([id for id, asker in self.elsewhere.items() if asker is who])
         told = await calls.settle(
             self.db, by, id, OutcomeDraft(status=OutcomeStatus.UNKNOWN, error="no answer")
         )
@@ -367,10 +366,10 @@ class Play(Stage):
         return (await approvals.get(self.db, by, id)).approval
 
     def _some(self, values: list[Any]) -> Any:
-        """One of the last few."""
+        """The last, or one of the last few."""
         if not values:
             raise nothing()
-        return self.chance.choice(values[-4:])
+        return values[-1] if self.chance.random() < 0.5 else self.chance.choice(values[-4:])
 
     async def _now(self) -> datetime:
         now: datetime = await self.admin.fetchval("select plane_now()")
