@@ -85,7 +85,10 @@ class Plot:
     def _shaping(self, me: str, one: str, other: str) -> Scene:
         play = self.play
         ways: list[Scene] = [
-            *([(me, act)] for act in (play.submit, play.submit, play.ask, play.message)),
+            [(me, play.submit)],
+            [(me, play.submit)],
+            [(me, play.ask)],
+            [(me, play.message)],
             [(one, play.ask), (me, play.ask)],
             [(one, play.submit), (me, play.message)],
             [(one, play.submit), (me, play.bring)],
