@@ -99,7 +99,11 @@ class Call:
     cleared: list[tuple[set[str], set[str]]] = field(default_factory=list)
     """Each time that it was answered not to have happened: who said so, and who had shaped the call by then."""
     sends: list[UUID | None] = field(default_factory=list)
-    """Each time that it was sent: by which request."""
+    """Each time that it was sent: by which request. None: by a standing approval."""
+    granted: set[UUID] = field(default_factory=set)
+    standing: set[UUID] = field(default_factory=set)
+    permit: tuple[UUID | None, UUID | None] = (None, None)
+    """The request, or else the request of the standing approval, by which it was sent last."""
 
 
 class Ledger:
@@ -185,6 +189,18 @@ class Ledger:
         first = self.requests[call.requests[0]]
         if first.terms != terms:
             request.shaped |= {*self.rules[first.rules :]}
+
+    def permit(self, id: UUID, granted: set[UUID], standing: set[UUID]) -> tuple[UUID | None, UUID | None]:
+        """By which request, or by which standing approval, a call was sent: what is new since it was sent last. Times do not tell:
+        the clock of a play stands still."""
+        call = self.calls[id]
+        new = [request for request in call.requests if request in granted - call.granted]
+        if used := standing - call.standing:
+            call.permit = (None, used.pop())
+        elif new:
+            call.permit = (new[-1], None)
+        call.granted, call.standing = granted, standing
+        return call.permit
 
     def sent(
         self, id: UUID, by: UUID | None, version: int, standing: UUID | None, argument: str

@@ -60,16 +60,12 @@ NEWS = """
     from approval_invocation i join approval_request r on r.id = i.approval_id join tool_call c on c.id = i.call_id
     where r.status = 'pending' order by r.requested_at, i.approval_id"""
 SENT = """
-    select c.job_id, c.tool_name, c.arguments ->> 'n' as argument, p.granted, p.version, p.standing
-    from tool_call c
-    left join lateral (
-      select g.approval_id as granted, r.version, null::uuid as standing, g.created_at
-      from approval_grant g join approval_request r on r.id = g.approval_id where g.call_id = c.id
-      union all
-      select null, null, s.approval_id, u.created_at
-      from standing_use u join standing_approval s on s.id = u.standing_id where u.call_id = c.id
-      order by created_at desc limit 1) p on true
-    where c.id = $1"""
+    select c.job_id, c.tool_name, c.arguments ->> 'n' as argument,
+      array(select g.approval_id from approval_grant g where g.call_id = c.id) as granted,
+      array(select s.approval_id from standing_use u join standing_approval s on s.id = u.standing_id where u.call_id = c.id)
+        as standing
+    from tool_call c where c.id = $1"""
+VERSION = "select version from approval_request where id = $1"
 ENDED = "select id from job where status in ('FAILED', 'CANCELLED') and kind <> 'external' order by finished_at, id"
 JOB = "select j.session_id, j.kind, j.agent_version, a.slug from job j join agent a on a.id = j.agent_id where j.id = $1"
 PENDING = "select id from approval_request where status = 'pending' and kind = $1 order by requested_at, id"
@@ -344,8 +340,9 @@ class Play(Stage):
             row = await self.admin.fetchrow(SENT, id)
             assert row is not None
             await self._know_call(id, row["job_id"], row["tool_name"])
-            facts = (row["granted"], row["version"] or 0, row["standing"], row["argument"])
-            broken = self.ledger.sent(id, *facts)
+            by, standing = self.ledger.permit(id, {*row["granted"]}, {*row["standing"]})
+            version = await self.admin.fetchval(VERSION, by) or 0
+            broken = self.ledger.sent(id, by, version, standing, row["argument"])
             if broken is not None:
                 return f"{broken} ({_short(id)})"
         return None
