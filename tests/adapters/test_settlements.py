@@ -24,7 +24,7 @@ from tests.runtime.planes import call, make_agent, turn, until, working
 FOUR_EYES = """\
 policies:
   - {name: payments, target: pay, effect: requires_approval, template: dev_review, approvers: {roles: [approver]}}
-  - {name: refunds, target: refunds.create, effect: requires_approval, template: dev_review, approvers: {roles: [approver]}}
+  - {name: refunds, target: refunds.create, effect: requires_approval, template: dev_review, approvers: {roles: [approver]}, standing: true}
   - {name: rest, target: "*", effect: allow}
 """
 W, PAUSED = JobStatus.WAITING_FOR_APPROVAL, JobStatus.PAUSED
@@ -197,6 +197,25 @@ async def test_a_call_from_elsewhere_is_sent_again_once_and_then_asked_for(
     again = await shown(http, dan, (await looked(http, world.service, made["id"]))["approval_id"])
     assert (again["kind"], again["repeats"]) == ("call", 2)
     assert (await decide(http, dan, again, 403))["code"] == "self_approval", "Dan answered about it"
+
+
+@pytest.mark.proves("D.445")
+async def test_a_call_under_a_standing_approval_is_sent_again_once_and_then_asked_for(
+    http: httpx.AsyncClient, world: World, dan: Person
+) -> None:
+    session = await opened(http, world.service)
+    first = await asked(http, world.service, session)
+    await decide(http, dan, await shown(http, dan, first["approval_id"]), standing={"calls": 1})
+    made = await asked(http, world.service, session)
+    assert (made["verdict"], made["approval_id"]) == ("allow", None)
+    intent, arguments = f"/v1/calls/{made['id']}/intent", digest(made["arguments"])
+    await post(http, world.service, intent, input_hash=arguments)
+    eve = await world.person(Role.APPROVER, name="Eve")
+    for person, expected in ((eve, "intended"), (await world.person(Role.APPROVER, name="Fay"), "awaiting")):
+        doubted = await ended(http, world.service, made, "unknown", error="no answer")
+        await answer(http, person, await shown(http, eve, doubted["approval_id"]), "did_not_happen")
+        begun = await post(http, world.service, intent, input_hash=arguments)
+        assert begun["status"] == expected
 
 
 @pytest.mark.proves("D.444")

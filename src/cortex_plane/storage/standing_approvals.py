@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
+from cortex_plane.domain.effects import REPEATS_OF_A_GRANT
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.standing_approvals import StandingApproval
 from cortex_plane.domain.values import parse
@@ -60,7 +61,9 @@ async def candidates(
     tx: Transaction, session_id: UUID, tool_name: str, tool_digest: str, input_hash: str, call_id: UUID
 ) -> Sequence[tuple[StandingApproval, Row]]:
     """Those of the session that may cover this call, with whether it was counted before and how new its giver's row is."""
-    rows = await tx.rows(queries.candidates, session_id, tool_name, tool_digest, input_hash, call_id)
+    rows = await tx.rows(
+        queries.candidates, session_id, tool_name, tool_digest, input_hash, call_id, REPEATS_OF_A_GRANT
+    )
     return [(parse(StandingApproval, row), row) for row in rows]
 
 

@@ -8,4 +8,7 @@ left join approval_receipt r on r.org_id = s.org_id and r.approval_id = s.approv
 left join signing_key k on k.org_id = r.org_id and k.id = r.key_id
 where s.session_id = $1 and s.tool_name = $2 and s.tool_digest = $3 and s.revoked_at is null
   and s.expires_at > (select plane_now()) and coalesce(s.input_hash, $4) = $4
+  -- From the second repetition on it needs a new yes, not the one that it was counted by.
+  and not (call_repeats(s.org_id, $5) > $6 and exists (
+    select from standing_use x where x.org_id = s.org_id and x.standing_id = s.id and x.call_id = $5))
 order by counted desc, s.max_calls is not null, s.expires_at, s.id
