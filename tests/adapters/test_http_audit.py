@@ -47,6 +47,7 @@ async def test_the_org_has_a_chain_and_every_session_has_one(http: httpx.AsyncCl
         "keys_checked": True,
         "blanked": 0,
         "blanked_entries": [],
+        "newer_copies": 0,
         "row_faults": [],
     }
 

@@ -10,16 +10,14 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.operations.verbs import new_id
 from tests.adapters.test_http_calls import asked, opened
 from tests.approvals import Shipping
 from tests.conftest import Urls
 from tests.people import EVERYTHING_GOES, World, apply_policies
 from tests.runtime.planes import call, ended, make_agent, submit, turn, working
 from tests.storage.tenants import inside
-
-pytestmark = pytest.mark.proves("D.617")
 
 UNREADABLE = ["infinity", "20000-01-01"]
 """Times that PostgreSQL has and Python has not."""
@@ -40,6 +38,7 @@ async def verified(http: httpx.AsyncClient, world: World) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.proves("D.617")
 @pytest.mark.parametrize(
     "body",
     [
@@ -63,6 +62,7 @@ async def test_an_entry_that_was_appended_by_hand(
     )
 
 
+@pytest.mark.proves("D.617")
 @pytest.mark.parametrize("time", UNREADABLE)
 async def test_the_time_of_an_entry(
     http: httpx.AsyncClient, world: World, app: asyncpg.Connection, time: str
@@ -80,6 +80,7 @@ async def test_the_time_of_an_entry(
     assert listed.status_code == 200, listed.text
 
 
+@pytest.mark.proves("D.617")
 @pytest.mark.parametrize("time", UNREADABLE)
 async def test_the_end_of_a_key(
     http: httpx.AsyncClient, world: World, app: asyncpg.Connection, time: str
@@ -96,6 +97,7 @@ async def test_the_end_of_a_key(
     assert [fault["subject"] for fault in found["row_faults"]] == [f"key {id}" for id in ids]
 
 
+@pytest.mark.proves("D.617")
 @pytest.mark.parametrize("approvers", ["5", '{"members": [1e999]}'])
 async def test_a_row_of_policies(
     http: httpx.AsyncClient, world: World, app: asyncpg.Connection, approvers: str
@@ -116,6 +118,7 @@ async def test_a_row_of_policies(
     assert (await asked(http, world.service, session))["verdict"] == "allow"
 
 
+@pytest.mark.proves("D.617")
 async def test_the_result_of_a_call(http: httpx.AsyncClient, world: World, admin: asyncpg.Connection) -> None:
     agent = await make_agent(world, [turn(call("look"), text="I look.")])
     job = await submit(world, agent)
