@@ -18,10 +18,10 @@ from benchmarks.peers.databases import fresh_database
 from benchmarks.plane import CALL, KEY, Counter, Plane, counting_app, plane
 from benchmarks.wire import Wire
 from cortex_plane.domain.approvals import ApprovalStatus, Channel, Choice, Decision
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.models import Request, Response, TextChunk
 from cortex_plane.operations import approvals, deadlines, jobs, keys
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.models.backends import Backends
 from cortex_plane.runtime.models.scripted import ScriptedModel
 from cortex_plane.runtime.worker import Worker, WorkerSettings

@@ -14,8 +14,8 @@ from benchmarks.peers.payloads import words
 from benchmarks.plane import KEY, plane
 from cortex_plane.domain.attempts import Write
 from cortex_plane.domain.checkpoints import agent_data, seal
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.operations import attempts, steps, workers
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.progress import Progress
 from cortex_plane.storage.database import NOBODY
 

@@ -13,9 +13,9 @@ import asyncpg
 from benchmarks.peers.databases import fresh_database
 from benchmarks.plane import Plane, plane
 from cortex_plane.domain.attempts import Write
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import JobDraft, JobStatus
 from cortex_plane.operations import attempts, jobs, steps, workers
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.runtime.worker import Worker, WorkerSettings
 from cortex_plane.storage.database import NOBODY

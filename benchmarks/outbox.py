@@ -21,12 +21,12 @@ from benchmarks.approvals import waiting
 from benchmarks.measuring import seconds_each
 from benchmarks.peers.databases import fresh_database
 from benchmarks.plane import CALL, KEY, Counter, Plane, counting_app
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.notifications import Card, Outgoing, Sent
 from cortex_plane.domain.orgs import OrgDraft
 from cortex_plane.domain.policy_files import PolicyFile
 from cortex_plane.operations import keys, orgs, policies
 from cortex_plane.operations.ports import Channel
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.notifier import Notifier, notifying
 from cortex_plane.runtime.worker import Worker, WorkerSettings
 from cortex_plane.storage.credential_keys import convert_mappings

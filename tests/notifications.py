@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 
 from cortex_plane.domain.approvals import Approval
-from cortex_plane.operations.verbs import new_id
+from cortex_plane.domain.idempotency import new_id
 from tests.macs import sign_mappings
 from tests.people import World
 

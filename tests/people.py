@@ -9,6 +9,7 @@ from uuid import UUID
 from cortex_plane.domain.access import Actor
 from cortex_plane.domain.agents import Agent, AgentDraft, ModelConfig
 from cortex_plane.domain.connections import Connection, ConnectionDraft
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.keys import Grantable, KeyDraft, KeyKind
 from cortex_plane.domain.members import MemberDraft, Role
 from cortex_plane.domain.messages import Delivery, InboundMessage
@@ -16,7 +17,6 @@ from cortex_plane.domain.orgs import OrgDraft
 from cortex_plane.domain.policy_files import PolicyFile
 from cortex_plane.operations import agents, connections, keys, members, messages, orgs, policies
 from cortex_plane.operations.secrets import new_key_secret
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage import keys as key_rows
 from cortex_plane.storage.database import Database
 

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from cortex_plane.domain.access import Actor
 from cortex_plane.domain.approvals import Approval
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.standing_approvals import StandingApproval, StandingDraft
 from cortex_plane.operations import standing_approvals
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage import standing_approvals as rows
 from cortex_plane.storage.database import Database
 from tests.approvals import Shipping, decide, ship, waiting

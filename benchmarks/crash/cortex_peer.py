@@ -18,7 +18,7 @@ from benchmarks.plane import KEY, Plane, plane
 from cortex_plane.domain.effects import Answer, Verdict
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.tools import DidNotHappen, Happened
-from cortex_plane.operations import jobs, steering
+from cortex_plane.operations import jobs, settlements, steering
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.runtime.worker import Worker, WorkerSettings
 
@@ -88,7 +88,7 @@ async def _until_ended(made: Plane, script: Script, id: UUID) -> JobStatus:
         for question in await steering.questions(made.db, made.actor, id):
             count = await script.world.count(act_key(script.job, question.arguments["step"]))
             answer = Answer(verdict=Verdict.HAPPENED if count else Verdict.DID_NOT_HAPPEN)
-            await steering.settle(made.db, made.actor, id, question.call_id, answer)
+            await settlements.settle(made.db, made.actor, id, question.call_id, answer)
         await asyncio.sleep(0.02)
 
 

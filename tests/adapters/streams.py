@@ -13,8 +13,9 @@ import httpx
 import orjson
 import uvicorn
 
-from cortex_plane.adapters.http.app import create_app, framed
+from cortex_plane.adapters.http.app import framed
 from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.bootstrap.application import create_app
 from cortex_plane.operations.feeds import EventFeed
 from cortex_plane.storage import audit
 from cortex_plane.storage.database import Database

@@ -21,9 +21,9 @@ from benchmarks.trails import fill
 from structlog.testing import capture_logs
 
 from cortex_plane.bootstrap.main import main
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.members import Role
 from cortex_plane.operations import audit
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage.database import Database
 from tests.adapters.sockets import served
 from tests.exports import lines, verdict

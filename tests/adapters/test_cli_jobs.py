@@ -28,12 +28,13 @@ from typer.testing import CliRunner
 from cortex_plane import Client
 from cortex_plane.adapters.cli import tools, workers
 from cortex_plane.adapters.cli.watching import watch
-from cortex_plane.adapters.http.app import create_app, framed
+from cortex_plane.adapters.http.app import framed
 from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.bootstrap.application import create_app
 from cortex_plane.domain.approvals import Channel, Choice, Decision
 from cortex_plane.domain.effects import Answer, Verdict
 from cortex_plane.domain.jobs import Cancellation, JobStatus
-from cortex_plane.operations import approvals, steering
+from cortex_plane.operations import approvals, settlements, steering
 from cortex_plane.operations.feeds import EventFeed
 from cortex_plane.storage.database import Database
 from tests.adapters.stages import PATIENT, staging
@@ -148,7 +149,7 @@ def test_watching_shows_each_step_the_question_and_the_end(live: Live) -> None:
         await _seen(out, "cortex job settle")
         (question,) = await steering.questions(live.world.db, live.world.admin.actor, id)
         happened = Answer(verdict=Verdict.HAPPENED, result="paid after all")
-        await steering.settle(live.world.db, live.world.admin.actor, id, question.call_id, happened)
+        await settlements.settle(live.world.db, live.world.admin.actor, id, question.call_id, happened)
 
     answered = live.begin(answer())
     live.shell.run("job", "watch", str(id), "--interval", "0.02", out=out)

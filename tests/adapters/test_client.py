@@ -9,8 +9,9 @@ import httpx
 import pytest
 
 from cortex_plane import Client, CortexError
-from cortex_plane.adapters.http.app import create_app, framed
+from cortex_plane.adapters.http.app import framed
 from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.bootstrap.application import create_app
 from cortex_plane.domain.errors import AlreadyExists, InUse, NotFound, Stale, Unavailable
 from cortex_plane.domain.teams import TeamChange, TeamDraft
 from cortex_plane.storage.database import Database

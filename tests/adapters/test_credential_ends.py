@@ -10,9 +10,9 @@ import asyncpg
 import httpx
 import pytest
 
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.members import Role
 from cortex_plane.operations import audit
-from cortex_plane.operations.verbs import new_id
 from tests.adapters.visitors import Visitor
 from tests.approvals import Shipping, waiting
 from tests.clock import Clock

@@ -14,10 +14,10 @@ import pytest
 
 from cortex_plane.bootstrap.databases import opened
 from cortex_plane.domain.errors import SetupError
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.members import Role
 from cortex_plane.operations import credential_keys, linking
 from cortex_plane.operations.secrets import new_key_secret
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.settings import Settings
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.vault import Vault

@@ -15,10 +15,10 @@ import pytest
 from cortex_plane.adapters.dashboard.assets import ASSETS, address
 from cortex_plane.adapters.dashboard.routes import live
 from cortex_plane.domain.events import Event, EventType
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.members import MemberChange, Role
 from cortex_plane.operations import browser_sessions, members
 from cortex_plane.operations.feeds import Subscription
-from cortex_plane.operations.verbs import new_id
 from tests.adapters.sockets import served
 from tests.adapters.visitors import Visitor, asked, fields_of, open_shop
 from tests.clock import Clock

@@ -16,9 +16,9 @@ import pytest
 from cortex_plane.domain.absences import AbsenceStatus
 from cortex_plane.domain.approvals import Approval, ApprovalStatus, Choice, DelegationDraft
 from cortex_plane.domain.connections import ConnectionDraft
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.members import Role
 from cortex_plane.operations import absences, approvals, connections, deliveries, standing_approvals
-from cortex_plane.operations.verbs import new_id
 from tests.adapters.test_dashboard_approvals import shown
 from tests.adapters.visitors import Visitor, fields_of, open_shop
 from tests.adapters.visitors import asked as asked_by

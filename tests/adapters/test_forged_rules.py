@@ -11,11 +11,11 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.job_drafts import Resumption
 from cortex_plane.domain.jobs import Hold, JobStatus
 from cortex_plane.domain.members import Role
 from cortex_plane.operations import steering
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.notifier import Notifier
 from tests.adapters.test_forged_credentials import refusals
 from tests.adapters.test_http_calls import asked, opened

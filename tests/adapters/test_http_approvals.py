@@ -10,7 +10,7 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
+from cortex_plane.domain.fields import MAX_BODY_BYTES
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.members import Role
 from tests.adapters.stages import held_job

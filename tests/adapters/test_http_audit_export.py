@@ -19,9 +19,9 @@ from cortex_plane.adapters.http.app import framed
 from cortex_plane.adapters.http.in_flight import RequestLimits
 from cortex_plane.client import Client
 from cortex_plane.domain.errors import Conflict, Forbidden, NotFound, Unavailable
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.members import Role
 from cortex_plane.operations import audit
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage.database import Database
 from tests.adapters.sockets import served
 from tests.adapters.test_shares import process

@@ -17,8 +17,8 @@ import httpx
 import orjson
 import pytest
 
-from cortex_plane.adapters.http.exchange import BODY_LIMIT
 from cortex_plane.adapters.http.frame import SMALL_BODY_BYTES
+from cortex_plane.domain.fields import BODY_LIMIT
 from cortex_plane.domain.keys import PREFIX
 from cortex_plane.domain.members import Role
 from tests.adapters.test_http_routes import (

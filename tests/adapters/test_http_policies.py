@@ -9,13 +9,12 @@ import httpx
 import pytest
 
 from cortex_plane import Client
-from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
 from cortex_plane.domain.authorization import PolicyVerdict
 from cortex_plane.domain.errors import InvalidInput, Stale
+from cortex_plane.domain.fields import MAX_BODY_BYTES
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.members import Role
-from cortex_plane.domain.policy_files import ExplainRequest, PolicyFile
-from cortex_plane.domain.simulations import SimulationRequest
+from cortex_plane.domain.policy_files import ExplainRequest, PolicyFile, SimulationRequest
 from tests.adapters.stages import staging
 from tests.people import World
 from tests.runtime.planes import call, make_agent, submit, turn, until, working

@@ -13,8 +13,8 @@ import uuid_utils.compat
 from fastapi.routing import APIRoute, iter_route_contexts
 
 from cortex_plane.adapters.dashboard.routes import PAGES
-from cortex_plane.adapters.http.app import create_app
 from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.bootstrap.application import create_app
 from cortex_plane.domain.absences import AbsenceDraft
 from cortex_plane.domain.access import Permission
 from cortex_plane.domain.agents import AgentDraft, ModelConfig

@@ -11,8 +11,9 @@ import jsonschema_rs
 import pytest
 
 from cortex_plane import Client
-from cortex_plane.adapters.http.app import create_app, framed
+from cortex_plane.adapters.http.app import framed
 from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.bootstrap.application import create_app
 from cortex_plane.domain.effects import Answer, Verdict
 from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, NotFound
 from cortex_plane.domain.jobs import Hold, JobDraft, JobStatus

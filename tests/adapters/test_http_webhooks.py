@@ -17,8 +17,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from cortex_plane.adapters.channels.webhooks import WebhookChannel
-from cortex_plane.adapters.http.app import create_app, framed
+from cortex_plane.adapters.http.app import framed
 from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.bootstrap.application import create_app
 from cortex_plane.domain.addresses import Allowed
 from cortex_plane.domain.approvals import ApprovalStatus, Choice
 from cortex_plane.domain.deliveries import DeliveryStatus

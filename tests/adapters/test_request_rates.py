@@ -12,8 +12,9 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.adapters.http.app import create_app, framed
+from cortex_plane.adapters.http.app import framed
 from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.bootstrap.application import create_app
 from cortex_plane.domain.errors import TooMany
 from cortex_plane.domain.keys import KeyDraft
 from cortex_plane.operations import browser_sessions, keys, request_rates

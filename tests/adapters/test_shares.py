@@ -13,7 +13,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from cortex_plane.adapters.http.app import create_app, framed
+from cortex_plane.adapters.http.app import framed
 from cortex_plane.adapters.http.in_flight import (
     BESIDE_OTHERS,
     BESIDE_SECONDS,
@@ -23,11 +23,12 @@ from cortex_plane.adapters.http.in_flight import (
 )
 from cortex_plane.adapters.http.streaming import OpenStreams
 from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.bootstrap.application import create_app
 from cortex_plane.domain.errors import TooMany, Unavailable
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.members import Role
 from cortex_plane.operations import deadlines
 from cortex_plane.operations.decisions import MOST_VAIN
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage import pool
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.pool import Purpose

@@ -9,14 +9,13 @@ import pytest
 
 from cortex_plane.client import Client
 from cortex_plane.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.members import Role
-from cortex_plane.domain.policy_files import PolicyFile
-from cortex_plane.domain.simulations import SimulationRequest
+from cortex_plane.domain.policy_files import PolicyFile, SimulationRequest
 from cortex_plane.domain.tool_confirmations import ConfirmationDraft
 from cortex_plane.domain.tools import Risk
 from cortex_plane.operations import audit, policies, simulations, tool_confirmations, workers
 from cortex_plane.operations.policy_book import book
-from cortex_plane.operations.verbs import new_id
 from tests.people import EVERYTHING_GOES, World
 from tests.tool_confirmations import DIGEST, offered, publish
 

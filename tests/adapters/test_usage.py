@@ -14,10 +14,10 @@ import pytest
 
 from cortex_plane.client import Client
 from cortex_plane.domain.errors import Forbidden, NotFound
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.model_keys import Provider
 from cortex_plane.domain.usage import Grouping
-from cortex_plane.operations.verbs import new_id
 from tests.adapters.test_cli import Shell, shell
 from tests.adapters.test_http_bad_input import problem
 from tests.adapters.visitors import Visitor

@@ -97,7 +97,8 @@ _PLACES: Final[dict[tuple[str, str], dict[str, str]]] = {
     ("approvals", "rules"): {"domain": "covering deciding delegating"},
     ("approvals", "store"): {"storage": "approvals credentials delegates marks standing_approvals"},
     ("approvals", "verbs"): {
-        "operations": "approvals asking credentials decisions delegates edits marks requests standing_approvals",
+        "operations": "approvals asking credentials decisions delegates edits marks requests settlements"
+        " standing_approvals",
     },
     ("calls", "model"): {"domain": "calls gate_drafts resolutions"},
     ("calls", "rules"): {"domain": "resolving"},

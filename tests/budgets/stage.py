@@ -19,9 +19,9 @@ import asyncpg
 from fastapi import FastAPI
 
 from cortex_plane.adapters.channels.webhooks import WebhookChannel
-from cortex_plane.adapters.http.app import create_app
 from cortex_plane.adapters.http.throttle import Throttle
 from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.bootstrap.application import create_app
 from cortex_plane.embedded import EmbeddedPostgres
 from cortex_plane.operations.feeds import EventFeed
 from cortex_plane.storage.database import Database

@@ -21,11 +21,11 @@ import pytest
 from cortex_plane.domain.approvals import Approval, ApprovalStatus, Choice
 from cortex_plane.domain.connections import ConnectionChange
 from cortex_plane.domain.deliveries import Delivery, DeliveryStatus
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import Cancellation
 from cortex_plane.domain.members import Role
 from cortex_plane.operations import approvals, audit, connections, deadlines, deliveries, steering
 from cortex_plane.operations.ports import Channel
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.notifier import SEND_SECONDS, Notifier
 from tests.approvals import Shipping, decide, shown, waiting
 from tests.clock import Clock

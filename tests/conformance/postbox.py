@@ -11,8 +11,8 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.domain.approvals import ApprovalStatus
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.notifications import Card, Outgoing, Sent, TryAgain, Undeliverable
-from cortex_plane.operations.verbs import new_id
 from tests.conformance.channels import Arrived, Failure
 from tests.people import World
 

@@ -11,13 +11,12 @@ from uuid import UUID
 from cortex_plane.domain.access import scheduler_actor
 from cortex_plane.domain.approvals import Channel, Choice, Decision, DelegationDraft
 from cortex_plane.domain.credentials import TokenDecision
-from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.idempotency import Once, new_id
 from cortex_plane.domain.jobs import Cancellation
 from cortex_plane.domain.notifications import Card, Outgoing, Sent
 from cortex_plane.domain.signals import SignalDraft
 from cortex_plane.domain.standing_approvals import StandingDraft
 from cortex_plane.operations import approvals, credentials, deadlines, keys, signals, steering
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.notifier import Notifier
 from cortex_plane.storage.database import Database
 from tests.operations.approval_racer import follow

@@ -31,8 +31,9 @@ from benchmarks.world import World as Outside
 from fastapi import FastAPI
 
 from cortex_plane import Client, CortexError, DidNotHappen, Happened
-from cortex_plane.adapters.http.app import create_app, framed
+from cortex_plane.adapters.http.app import framed
 from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.bootstrap.application import create_app
 from cortex_plane.client.dialogue import Send
 from cortex_plane.client.guarding import current_call
 from cortex_plane.client.lines import Lines

@@ -19,7 +19,7 @@ from cortex_plane.domain.effects import Answer, Verdict
 from cortex_plane.domain.errors import Conflict, CortexError
 from cortex_plane.domain.jobs import JobDraft
 from cortex_plane.domain.messages import InboundMessage
-from cortex_plane.operations import jobs, messages, steering
+from cortex_plane.operations import jobs, messages, settlements, steering
 from cortex_plane.operations import workers as worker_operations
 from cortex_plane.runtime.worker import STEADY_BEATS, Worker
 from tests.crash.tools import SHORT, Kind, act_name, crash_app, renamed
@@ -261,4 +261,4 @@ class Stage:
                     note="looked at the world",
                 )
                 with contextlib.suppress(Conflict):  # somebody else was faster
-                    await steering.settle(db, actor, job_id, question.call_id, answer)
+                    await settlements.settle(db, actor, job_id, question.call_id, answer)

@@ -15,9 +15,9 @@ from benchmarks.world import World as Outside
 
 from cortex_plane.domain.access import scheduler_actor
 from cortex_plane.domain.approvals import Approval, ApprovalStatus, Channel, Choice, Decision, RecordResult
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import Cancellation
 from cortex_plane.operations import approvals, audit, deadlines, signing, steering
-from cortex_plane.operations.verbs import new_id
 from tests.conftest import Urls
 from tests.crash.outcomes import require_clean
 from tests.crash.points import (

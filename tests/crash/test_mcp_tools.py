@@ -12,7 +12,7 @@ import pytest
 from cortex_plane.domain.approvals import ApprovalKind
 from cortex_plane.domain.effects import Answer, Verdict
 from cortex_plane.domain.jobs import Hold, JobStatus
-from cortex_plane.operations import steering
+from cortex_plane.operations import settlements, steering
 from tests.approvals import decide, pending
 from tests.conftest import Urls
 from tests.crash.workers import Workers
@@ -56,7 +56,7 @@ async def settled(world: World, folder: Path, id: UUID) -> JobStatus:
                 result={"seen": True} if happened else None,
                 note="looked at the world",
             )
-            await steering.settle(world.db, world.admin.actor, id, question.call_id, answer)
+            await settlements.settle(world.db, world.admin.actor, id, question.call_id, answer)
 
 
 @pytest.mark.proves("D.269")
@@ -110,7 +110,7 @@ async def test_a_worker_killed_in_a_call_takes_its_servers_with_it_and_a_person_
         assert (card.kind, card.tool_name) == (ApprovalKind.UNCERTAIN_EFFECT, "hostile.stuck")
         (question,) = await steering.questions(world.db, world.admin.actor, id)
         answer = Answer(verdict=Verdict.HAPPENED, result={"seen": True}, note="looked at the world")
-        await steering.settle(world.db, world.admin.actor, id, question.call_id, answer)
+        await settlements.settle(world.db, world.admin.actor, id, question.call_id, answer)
         await until(world, id, JobStatus.COMPLETED, seconds=DEADLINE)
     assert log_of(tmp_path).count("stuck") == 1
     assert await whole(world)

@@ -21,9 +21,9 @@ from cortex_plane.domain.access import scheduler_actor
 from cortex_plane.domain.approvals import Approval, Channel, Choice, Decision, DelegationDraft
 from cortex_plane.domain.credentials import TokenDecision
 from cortex_plane.domain.errors import CortexError
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.members import Role
 from cortex_plane.operations import absences, approvals, credentials, deadlines, signing
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.notifier import Notifier
 from tests.approvals import shown
 from tests.conformance.channels import PUBLIC_URL, drain, link

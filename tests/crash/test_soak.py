@@ -34,7 +34,7 @@ from cortex_plane.domain.effects import Answer, Verdict
 from cortex_plane.domain.errors import Conflict, Unavailable
 from cortex_plane.domain.jobs import JobDraft
 from cortex_plane.embedded import EmbeddedPostgres
-from cortex_plane.operations import jobs, steering
+from cortex_plane.operations import jobs, settlements
 from cortex_plane.storage.database import Database
 from tests.crash.outcomes import judged
 from tests.crash.stage import ACTS, Run, Stage
@@ -166,7 +166,7 @@ class Campaign:
                 happened = await outside.count(key) > 0
                 answer = Answer(verdict=Verdict.HAPPENED if happened else Verdict.DID_NOT_HAPPEN)
                 settle = functools.partial(
-                    steering.settle, world.db, world.admin.actor, row["job_id"], row["id"], answer
+                    settlements.settle, world.db, world.admin.actor, row["job_id"], row["id"], answer
                 )
                 with contextlib.suppress(Conflict):  # it was answered, and only the receipt was lost
                     await patiently(settle)

@@ -21,9 +21,9 @@ from cortex_plane.domain.access import Actor, scheduler_actor
 from cortex_plane.domain.approvals import Approval, Channel, Choice, Decision, DelegationDraft
 from cortex_plane.domain.credentials import Confirmation, TokenDecision
 from cortex_plane.domain.errors import CortexError
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import Cancellation, Pause
 from cortex_plane.operations import approvals, credentials, deadlines, keys, steering
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage.database import Database
 from tests.servers import VAULT
 

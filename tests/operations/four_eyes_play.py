@@ -16,6 +16,7 @@ from cortex_plane.domain.approvals import Approval, Channel, Choice, Decision, D
 from cortex_plane.domain.calls import CallDraft, IntentDraft, OutcomeDraft, OutcomeStatus
 from cortex_plane.domain.effects import CallStatus, Verdict
 from cortex_plane.domain.errors import CortexError, Unauthenticated
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import Cancellation, JobDraft
 from cortex_plane.domain.messages import InboundMessage, MessageDraft
 from cortex_plane.domain.policy_files import PolicyFile
@@ -42,7 +43,6 @@ from cortex_plane.operations import (
     tool_confirmations,
     webhooks,
 )
-from cortex_plane.operations.verbs import new_id
 from tests.adapters.stages import PATIENT
 from tests.operations.four_eyes_ledger import Call, Credential, Question, Thread
 from tests.operations.four_eyes_people import POLICIES, ROLES, Stage, nothing

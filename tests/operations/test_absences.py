@@ -13,10 +13,9 @@ import pytest
 from cortex_plane.domain.absences import Absence, AbsenceDraft, AbsenceStatus
 from cortex_plane.domain.access import Actor
 from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound
-from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.idempotency import Once, new_id
 from cortex_plane.domain.members import MemberChange, Role
 from cortex_plane.operations import absences, audit, delegates, members
-from cortex_plane.operations.verbs import new_id
 from tests.clock import Clock
 from tests.operations.rows import digests
 from tests.people import Person, World

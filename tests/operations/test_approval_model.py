@@ -27,11 +27,11 @@ from hypothesis.stateful import (
 
 from cortex_plane.domain.approvals import Choice, DelegationDraft
 from cortex_plane.domain.errors import CortexError, NotFound
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import Cancellation, JobDraft, Pause, Resumption
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.sessions import Termination
 from cortex_plane.operations import approvals, audit, deadlines, jobs, sessions, steering
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.runtime.tools.context import ToolContext
 from tests.approvals import decide, shown

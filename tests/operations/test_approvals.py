@@ -10,11 +10,11 @@ import pytest
 
 from cortex_plane.domain.approvals import Approval, ApprovalStatus, Choice
 from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound, Stale
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import JobStatus, Pause
 from cortex_plane.domain.members import MemberChange, Role
 from cortex_plane.domain.sessions import Termination
 from cortex_plane.operations import approvals, audit, deadlines, keys, members, sessions, steering
-from cortex_plane.operations.verbs import new_id
 from tests.approvals import Shipping, decide, ship, shown, waiting
 from tests.clock import Clock
 from tests.operations.rows import digests

@@ -13,12 +13,12 @@ import pytest
 from cortex_plane.domain.agents import AgentChange, AgentDraft, ModelConfig
 from cortex_plane.domain.errors import Conflict, Forbidden, NotFound
 from cortex_plane.domain.globs import Glob
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import Cancellation, JobDraft
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.messages import MessageDraft
 from cortex_plane.domain.sessions import SessionDraft, SessionKind, Termination
 from cortex_plane.operations import agents, atlases, jobs, messages, sessions, steering
-from cortex_plane.operations.verbs import new_id
 from tests.atlases import ATLAS, govern, manifest, publish, service, steward
 from tests.macs import sign_mappings
 from tests.people import World

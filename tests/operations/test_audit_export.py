@@ -14,9 +14,9 @@ from benchmarks.trails import fill
 
 from cortex_plane.domain.audit import GENESIS, chain_hash
 from cortex_plane.domain.errors import Conflict, Forbidden, NotFound, TooMany, Unavailable
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.members import Role
 from cortex_plane.operations import audit, audit_exports
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage.database import Database
 from tests.crash.points import extents
 from tests.exports import erase, exported, lines, verdict

@@ -26,12 +26,12 @@ from cortex_plane.domain.credentials import (
     Visitor,
 )
 from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, Unauthenticated
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import Cancellation
 from cortex_plane.domain.members import MemberChange, Role
 from cortex_plane.operations import approvals, audit, credentials, deadlines, members, steering
 from cortex_plane.operations.meters import Unread, metered
 from cortex_plane.operations.secrets import new_approval_token
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage.vault import Vault
 from tests.approvals import Shipping, decide, shown, waiting
 from tests.clock import Clock

@@ -10,10 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from cortex_plane.domain.approvals import ApprovalStatus
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.members import Role
 from cortex_plane.operations import approvals, audit, deadlines
-from cortex_plane.operations.verbs import new_id
 from tests.approvals import Shipping, decide, pending, ship, shown, waiting
 from tests.clock import Clock
 from tests.operations.rows import digests

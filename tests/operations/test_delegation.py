@@ -12,9 +12,9 @@ import pytest
 from cortex_plane.domain.absences import AbsenceDraft
 from cortex_plane.domain.approvals import Approval, ApprovalStatus, DelegationDraft
 from cortex_plane.domain.errors import CortexError
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.members import Role
 from cortex_plane.operations import absences, approvals, audit
-from cortex_plane.operations.verbs import new_id
 from tests.approvals import Shipping, decide, shown, waiting
 from tests.operations.rows import digests
 from tests.operations.test_approvals import TRAIL

@@ -6,10 +6,10 @@ import asyncpg
 import pytest
 
 from cortex_plane.domain.connections import ConnectionDraft
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import JobDraft
 from cortex_plane.domain.messages import InboundMessage
 from cortex_plane.operations import connections, jobs, messages
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage.database import Database
 from tests.macs import sign_mappings
 from tests.people import World

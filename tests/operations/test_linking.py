@@ -11,10 +11,10 @@ import pytest
 
 from cortex_plane.domain.connections import ConnectionChange, Mapping
 from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound, TooMany
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.identities import ALPHABET, MAX_WRONG, LinkDraft, read_code, shown_code
 from cortex_plane.domain.members import MemberChange, Role
 from cortex_plane.operations import audit, connections, linking, members
-from cortex_plane.operations.verbs import new_id
 from tests.clock import Clock
 from tests.operations.rows import digests
 from tests.people import Person, World

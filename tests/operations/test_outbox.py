@@ -16,11 +16,11 @@ from cortex_plane.domain.approvals import Approval, ApprovalKind, ApprovalStatus
 from cortex_plane.domain.connections import ConnectionChange
 from cortex_plane.domain.deliveries import Delivery, DeliveryStatus
 from cortex_plane.domain.errors import Conflict, Forbidden, NotFound
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.notifications import Card, Occasion, Outgoing, TryAgain, Undeliverable
 from cortex_plane.domain.orgs import OrgChange, OrgSettingsChange
 from cortex_plane.operations import approvals, audit, cards, connections, deadlines, deliveries, orgs, outbox
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.notifier import Notifier
 from tests.adapters.stages import held_job
 from tests.approvals import Shipping, decide, ship, shown, waiting

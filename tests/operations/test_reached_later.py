@@ -11,6 +11,7 @@ import pytest
 from cortex_plane.domain.approvals import Approval, ApprovalStatus, Choice
 from cortex_plane.domain.connections import ConnectionChange, ConnectionDraft, MappingDraft
 from cortex_plane.domain.deliveries import DeliveryStatus
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.identities import AddressDraft, LinkDraft
 from cortex_plane.domain.members import MemberChange, Role
 from cortex_plane.domain.notifications import Occasion, Outgoing, Undeliverable
@@ -23,7 +24,6 @@ from cortex_plane.operations import (
     linking,
     members,
 )
-from cortex_plane.operations.verbs import new_id
 from tests.approvals import decide, shown
 from tests.clock import Clock
 from tests.conformance.channels import Failure, delivery_of, drain

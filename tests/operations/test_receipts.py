@@ -12,11 +12,12 @@ import orjson
 import pytest
 
 from cortex_plane.domain.approvals import Approval, Choice, DelegationDraft
+from cortex_plane.domain.audit import Receipt
 from cortex_plane.domain.errors import CortexError, NotFound, SetupError
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.members import MemberChange, Role
 from cortex_plane.domain.receipt_files import as_file, check_file
-from cortex_plane.domain.receipts import Receipt, card_digest
+from cortex_plane.domain.receipts import card_digest
 from cortex_plane.operations import approvals, members, receipts, roots, signing, steering
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.vault import Vault

@@ -15,8 +15,8 @@ from cortex_plane.domain.authorization import PolicyVerdict
 from cortex_plane.domain.errors import Forbidden, InvalidInput
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.members import Role
+from cortex_plane.domain.policy_files import Direction, Simulation, SimulationRequest
 from cortex_plane.domain.request_policies import RequestPolicy
-from cortex_plane.domain.simulations import Direction, Simulation, SimulationRequest
 from cortex_plane.domain.teams import TeamDraft
 from cortex_plane.operations import agents, policies, simulations, teams
 from cortex_plane.storage.database import Database

@@ -17,10 +17,10 @@ from cortex_plane.domain.approvals import (
 )
 from cortex_plane.domain.effects import Answer, Verdict
 from cortex_plane.domain.errors import Conflict, Forbidden, NotFound
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import Cancellation, JobStatus
 from cortex_plane.domain.members import Role
-from cortex_plane.operations import approvals, audit, deadlines, steering
-from cortex_plane.operations.verbs import new_id
+from cortex_plane.operations import approvals, audit, deadlines, settlements, steering
 from tests.adapters.stages import Held, held_job
 from tests.approvals import Shipping, pending, shown, waiting
 from tests.operations.rows import digests
@@ -109,7 +109,7 @@ async def test_either_door_closes_the_card(
     world: World, verdict: Verdict, status: ApprovalStatus, ends: JobStatus
 ) -> None:
     held, card = await asked_about(world)
-    await steering.settle(world.db, world.admin.actor, held.job, held.call, Answer(verdict=verdict))
+    await settlements.settle(world.db, world.admin.actor, held.job, held.call, Answer(verdict=verdict))
     closed = await approvals.get(world.db, world.admin.actor, card.id)
     assert (closed.approval.status, closed.approval.resolved_by_name) == (status, "Ada")
     assert [event.event_type for event in closed.events] == ["requested", "dispatched", "answered"]
@@ -131,7 +131,7 @@ async def test_of_two_doors_at_once_one_answers(world: World) -> None:
         for _ in range(3)
         for call in (
             answer(world, card, Verdict.DID_NOT_HAPPEN),
-            steering.settle(world.db, world.admin.actor, held.job, held.call, given),
+            settlements.settle(world.db, world.admin.actor, held.job, held.call, given),
         )
     ]
     answers = await asyncio.gather(*tries, return_exceptions=True)

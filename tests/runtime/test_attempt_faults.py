@@ -13,11 +13,11 @@ import pytest
 
 from cortex_plane.domain.agents import Agent
 from cortex_plane.domain.attempts import Leased, Write
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import Job, JobStatus
 from cortex_plane.domain.models import ModelError, Usage
 from cortex_plane.domain.usage import ModelCall
 from cortex_plane.operations import attempts
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime import acting, effects, lease
 from cortex_plane.runtime.clock import ticks
 from cortex_plane.runtime.code.attempt import CodeAttempt

@@ -17,7 +17,7 @@ from cortex_plane.domain.jobs import Hold, JobStatus
 from cortex_plane.domain.journal import StepFailed, ToolDenied, ToolFailed, WaitTimeout
 from cortex_plane.domain.signals import SignalDraft
 from cortex_plane.domain.tools import ToolError, UncertainOutcome
-from cortex_plane.operations import agents, messages, signals, steering
+from cortex_plane.operations import agents, messages, settlements, signals, steering
 from cortex_plane.runtime.code.context import Context
 from cortex_plane.runtime.models.backends import Backends
 from cortex_plane.runtime.tools.app import App
@@ -478,7 +478,7 @@ async def test_an_uncertain_effect_in_a_branch_waits_for_a_person_while_the_othe
         assert sorted(outside.log) == ["0", "1", "2", "blur"]
         (question,) = await steering.questions(world.db, world.admin.actor, id)
         answer = Answer(verdict=Verdict.HAPPENED, result={"seen": True})
-        await steering.settle(world.db, world.admin.actor, id, question.call_id, answer)
+        await settlements.settle(world.db, world.admin.actor, id, question.call_id, answer)
         job = await until(world, id, JobStatus.COMPLETED, JobStatus.FAILED)
     assert (job.error_message, job.result) == (None, {"value": [{"seen": True}, "worked"]})
     assert sorted(outside.log) == ["0", "1", "2", "blur"]

@@ -16,7 +16,7 @@ from cortex_plane.domain.errors import Conflict, Forbidden
 from cortex_plane.domain.jobs import Cancellation, Hold, Job, JobStatus, Pause, Receipt, Resumption
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.tools import DidNotHappen, Happened, UncertainOutcome
-from cortex_plane.operations import events, steering
+from cortex_plane.operations import events, settlements, steering
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.runtime.tools.context import ToolContext
 from tests.people import World, apply_policies
@@ -87,7 +87,7 @@ async def asked(world: World, app: App) -> tuple[UUID, Question]:
 
 async def settle(world: World, id: UUID, question: Question, verdict: Verdict, **more: Any) -> Receipt:
     answer = Answer(verdict=verdict, **more)
-    return await steering.settle(world.db, world.admin.actor, id, question.call_id, answer)
+    return await settlements.settle(world.db, world.admin.actor, id, question.call_id, answer)
 
 
 # As the tool declares ----------------------------------------------------------------------------------------------
@@ -335,7 +335,7 @@ async def test_only_those_who_may_can_answer(world: World) -> None:
     id, question = await asked(world, outside.app())
     for role, allowed in ((Role.MEMBER, False), (Role.STEWARD, False), (Role.APPROVER, True)):
         person = await world.person(role, name=role)
-        answer = steering.settle(
+        answer = settlements.settle(
             world.db, person.actor, id, question.call_id, Answer(verdict=Verdict.HAPPENED)
         )
         if allowed:

@@ -15,7 +15,7 @@ from cortex_plane.domain.effects import Answer, Verdict
 from cortex_plane.domain.jobs import JobDraft, JobStatus
 from cortex_plane.domain.models import Request, Response, TextChunk
 from cortex_plane.domain.sessions import SessionDraft, SessionKind
-from cortex_plane.operations import agents, jobs, sessions, steering
+from cortex_plane.operations import agents, jobs, sessions, settlements, steering
 from cortex_plane.runtime.models.backends import Backends
 from cortex_plane.storage.database import Database
 from tests.approvals import decide, pending_soon
@@ -328,7 +328,7 @@ async def test_gates_hear_of_what_a_person_says_happened_in_code(world: World) -
         await until(world, id, JobStatus.PAUSED)
         (asked,) = await steering.questions(world.db, world.admin.actor, id)
         answer = Answer(verdict=Verdict.HAPPENED, result={"seen": True})
-        await steering.settle(world.db, world.admin.actor, id, asked.call_id, answer)
+        await settlements.settle(world.db, world.admin.actor, id, asked.call_id, answer)
         job = await ended(world, id)
     assert job.result == {"seen": True}
     assert await traced(world, job) == ["triggered posted"]

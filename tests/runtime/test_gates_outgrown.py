@@ -14,7 +14,7 @@ from cortex_plane.domain.approvals import Approval, Channel, Choice, Decision, E
 from cortex_plane.domain.effects import Answer, Verdict
 from cortex_plane.domain.jobs import TERMINAL, Job, JobStatus
 from cortex_plane.domain.values import adapter
-from cortex_plane.operations import agents, approvals, audit, steering
+from cortex_plane.operations import agents, approvals, audit, settlements, steering
 from cortex_plane.runtime.models.backends import Backends
 from tests.approvals import decide, pending
 from tests.people import World, apply_policies
@@ -238,7 +238,7 @@ async def test_gates_hear_once_of_a_call_that_a_person_decided(
         if door == "settle":
             (asked,) = await steering.questions(world.db, world.admin.actor, id)
             given = Answer(verdict=verdict, note="enough")
-            await steering.settle(world.db, world.admin.actor, id, asked.call_id, given)
+            await settlements.settle(world.db, world.admin.actor, id, asked.call_id, given)
         else:
             (card,) = await pending(world, id)
             await approvals.answer(
@@ -267,7 +267,7 @@ async def _doubted(world: World, desk: Desk, manifest: str, *script: dict[str, A
 
 async def _did_not_happen(world: World, job: Job) -> None:
     (asked,) = await steering.questions(world.db, world.admin.actor, job.id)
-    await steering.settle(
+    await settlements.settle(
         world.db, world.admin.actor, job.id, asked.call_id, Answer(verdict=Verdict.DID_NOT_HAPPEN)
     )  # fmt: skip
 

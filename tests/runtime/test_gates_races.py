@@ -17,7 +17,7 @@ from cortex_plane.domain.effects import Answer, Verdict
 from cortex_plane.domain.jobs import TERMINAL, Hold, Job, JobStatus, Resumption
 from cortex_plane.domain.models import Request, Response, TextChunk
 from cortex_plane.domain.values import adapter
-from cortex_plane.operations import agents, gates, steering
+from cortex_plane.operations import agents, gates, settlements, steering
 from cortex_plane.operations.atlas_book import AtlasBook
 from cortex_plane.runtime import governing
 from cortex_plane.runtime.models.backends import Backends
@@ -300,7 +300,7 @@ async def test_what_a_person_says_did_not_happen_is_sent_with_the_pass_that_it_h
     async with working(world.db, desk.app):
         await until(world, id, JobStatus.PAUSED)
         (asked,) = await steering.questions(world.db, world.admin.actor, id)
-        await steering.settle(
+        await settlements.settle(
             world.db, world.admin.actor, id, asked.call_id, Answer(verdict=Verdict.DID_NOT_HAPPEN)
         )  # fmt: skip
         job = await until(world, id, JobStatus.COMPLETED, JobStatus.FAILED)
@@ -400,7 +400,7 @@ async def test_what_a_person_decided_meanwhile_is_told_to_gates_once_they_can_be
         await _spoiled(admin, monkeypatch)
         (asked,) = await steering.questions(world.db, world.admin.actor, id)
         given = Answer(verdict=Verdict.FAIL, note="enough")
-        await steering.settle(world.db, world.admin.actor, id, asked.call_id, given)
+        await settlements.settle(world.db, world.admin.actor, id, asked.call_id, given)
         job = await until(world, id, *TERMINAL)
         assert (job.status, await traced(world, job)) == (JobStatus.FAILED, [])
         assert "gates_unread" in await actions(world, job)

@@ -20,7 +20,7 @@ from cortex_plane.domain.jobs import Hold, JobStatus
 from cortex_plane.domain.policy_files import ExplainRequest
 from cortex_plane.domain.tool_confirmations import ConfirmationDraft
 from cortex_plane.domain.tools import Risk
-from cortex_plane.operations import policies, steering, tool_confirmations, workers
+from cortex_plane.operations import policies, settlements, steering, tool_confirmations, workers
 from cortex_plane.runtime.models.backends import Backends
 from cortex_plane.runtime.tools.app import App
 from tests.approvals import decide, pending
@@ -310,7 +310,7 @@ async def test_an_idempotent_call_whose_server_died_is_sent_again_and_others_are
         (question,) = await steering.questions(db, steward, id)
         assert log_of(tmp_path).count("die") == 1
         answer = Answer(verdict=Verdict.HAPPENED, result={"died": True}, note="seen in its log")
-        await steering.settle(db, steward, id, question.call_id, answer)
+        await settlements.settle(db, steward, id, question.call_id, answer)
         assert (await ended(world, id)).status is JobStatus.COMPLETED
         await tool_confirmations.confirm(db, steward, seen(app, "hostile.die", idempotent=True))
         id = await submit(world, agent)

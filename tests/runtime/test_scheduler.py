@@ -11,12 +11,12 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.messages import Delivery, InboundMessage
 from cortex_plane.domain.policies import OWNER_DECIDES
 from cortex_plane.domain.sessions import SessionStatus
 from cortex_plane.operations import deadlines, messages, sessions
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.scheduler import POLL_SECONDS, Scheduler, scheduling
 from cortex_plane.runtime.tools.app import App
 from tests.approvals import shown

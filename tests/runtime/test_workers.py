@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 
 from cortex_plane.domain.attempts import Assignment, Write
 from cortex_plane.domain.errors import Conflict, SetupError, Unavailable
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import Cancellation, JobStatus, Pause, Resumption
 from cortex_plane.operations import attempts, events, steering, steps, workers
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.models.backends import Backends
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.runtime.tools.context import ToolContext

@@ -16,10 +16,10 @@ from cortex_plane.domain.agents import Agent, AgentDraft, ModelConfig, ResourceL
 from cortex_plane.domain.approvals import ApprovalKind, NewRequest
 from cortex_plane.domain.attempts import Assignment, NewStep, Write, Written
 from cortex_plane.domain.audit import Fact
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.policies import OWNER_DECIDES, Terms
 from cortex_plane.operations import agents, steps
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage import attempts, workers
 from cortex_plane.storage.database import NOBODY, Database
 from tests.people import World

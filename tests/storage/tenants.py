@@ -16,7 +16,7 @@ from cortex_plane.domain.approvals import Channel, Choice, Decision, DelegationD
 from cortex_plane.domain.attempts import Write
 from cortex_plane.domain.calls import CallDraft
 from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.idempotency import Once, new_id
 from cortex_plane.domain.identities import LinkDraft
 from cortex_plane.domain.jobs import Cancellation, JobDraft, JobStatus
 from cortex_plane.domain.members import Role
@@ -43,7 +43,6 @@ from cortex_plane.operations import (
     steering,
 )
 from cortex_plane.operations.request_rates import RequestRates
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage import events, webhooks
 from tests.atlases import plain, publish
 from tests.notifications import dead_letter

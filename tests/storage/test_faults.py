@@ -26,8 +26,8 @@ from cortex_plane.domain.errors import (
     Unauthenticated,
     Unavailable,
 )
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.embedded import EmbeddedPostgres
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage import connections, orgs, teams
 from cortex_plane.storage.database import NOBODY, Database, Transaction
 from cortex_plane.storage.faults import translate

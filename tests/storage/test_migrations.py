@@ -19,9 +19,9 @@ import pytest
 
 import cortex_plane.storage
 from cortex_plane.domain.errors import SetupError, Unavailable
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.embedded import EmbeddedPostgres
 from cortex_plane.operations import audit, health, keys
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.migrate import migrate, pending, require_current, scripts
 from cortex_plane.storage.queries import SQL, every_query

@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.operations.verbs import new_id
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.storage import notifications
 from cortex_plane.storage.database import NOBODY, Database
 from cortex_plane.storage.notifications import Lane

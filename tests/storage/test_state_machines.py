@@ -14,9 +14,9 @@ import pytest
 
 from cortex_plane.domain import approvals, jobs, sessions
 from cortex_plane.domain.errors import AlreadyExists, Conflict
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import TERMINAL, JobStatus
 from cortex_plane.domain.sessions import SessionStatus
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage.database import Database
 from tests.clock import Clock
 from tests.people import World

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.domain.atlas_diffs import MAX_CHANGES, AtlasDiff, difference
+from cortex_plane.domain.atlas_diffs import MAX_CHANGES, difference
+from cortex_plane.domain.atlas_versions import AtlasDiff
 from cortex_plane.domain.atlases import (
     Action,
     AnswerValidation,

@@ -19,6 +19,7 @@ from cortex_plane.adapters.dashboard.assets import ASSETS, FOLDER
 from cortex_plane.adapters.dashboard.routes import approvals
 from cortex_plane.domain.approvals import Excerpt
 from cortex_plane.domain.errors import InvalidInput
+from cortex_plane.domain.plain_words import span
 
 NOW = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 
@@ -186,7 +187,7 @@ def test_changes_name_each_value() -> None:
     ],
 )
 def test_spans(seconds: float, said: str) -> None:
-    assert times.span(seconds) == said
+    assert span(seconds) == said
 
 
 def test_times_carry_the_exact_moment() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 import cortex_plane.client.dialogue  # it has errors of its own
 import cortex_plane.runtime.tools.mcp.connection  # noqa: F401 -- so does it
-from cortex_plane.adapters.http.problems import STATUS, status_of
+from cortex_plane.adapters.http.problems import TITLES
 from cortex_plane.domain import errors
 from cortex_plane.domain.errors import CortexError
 
@@ -40,8 +40,8 @@ def test_every_error_has_a_code_of_its_own_a_status_and_a_hint(kind: type[Cortex
     assert [other for other in _all() if other.code == kind.code] == [kind]
     assert error.code == kind.code
     assert kind is CortexError or error.hint
-    assert status_of(error) in STATUS.values()
-    assert (400 <= status_of(error) < 500) == (
+    assert error.http_status in TITLES
+    assert (400 <= error.http_status < 500) == (
         not isinstance(error, errors.Unavailable | errors.SetupError) and kind is not CortexError
     )
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cortex_plane.domain.approvals import Channel, Choice
+from cortex_plane.domain.audit import Receipt
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.policies import Template
@@ -20,7 +21,6 @@ from cortex_plane.domain.receipt_files import as_file, check_file
 from cortex_plane.domain.receipts import (
     CARD,
     SHAPE,
-    Receipt,
     Stamp,
     card_digest,
     receipt_body,

@@ -23,16 +23,9 @@ from cortex_plane.domain.models import (
     Turn,
     UserTurn,
 )
-from cortex_plane.domain.scripts import (
-    MAX_CALLS,
-    MAX_TURNS,
-    THE_END,
-    ScriptCall,
-    ScriptedAnswer,
-    ScriptTurn,
-    answer,
-)
+from cortex_plane.domain.scripts import MAX_CALLS, MAX_TURNS, ScriptCall, ScriptTurn
 from cortex_plane.domain.values import adapter
+from cortex_plane.runtime.models.scripted import THE_END, ScriptedAnswer, answer
 
 
 def _request(*turns: Turn, index: int = 0, **more: Any) -> Request:

@@ -24,17 +24,8 @@ from cortex_plane.domain.policies import (
     Template,
 )
 from cortex_plane.domain.policy_engine import CompiledPolicies
-from cortex_plane.domain.simulations import (
-    MAX_GROUPS,
-    Direction,
-    PastCall,
-    Recorded,
-    Replay,
-    SimulationRequest,
-    Totals,
-    different_terms,
-    direction,
-)
+from cortex_plane.domain.policy_files import Direction, Recorded, SimulationRequest, Totals
+from cortex_plane.domain.simulations import MAX_GROUPS, PastCall, Replay, different_terms, direction
 from cortex_plane.domain.tools import Risk
 
 ALLOW, DENY, ASK = PolicyVerdict.ALLOW, PolicyVerdict.DENY, PolicyVerdict.REQUIRES_APPROVAL

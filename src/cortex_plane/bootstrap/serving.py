@@ -12,10 +12,11 @@ from types import FrameType
 
 import uvicorn
 
-from cortex_plane.adapters.http.app import create_app, framed
+from cortex_plane.adapters.http.app import framed
 from cortex_plane.adapters.http.in_flight import DEFAULT_LIMITS, RequestLimits
 from cortex_plane.adapters.http.read_deadlines import DeadlineProtocol
 from cortex_plane.adapters.telemetry.metrics import Metrics
+from cortex_plane.bootstrap.application import create_app
 from cortex_plane.bootstrap.reaching import Reach
 from cortex_plane.domain.errors import SetupError
 from cortex_plane.operations.feeds import EventFeed

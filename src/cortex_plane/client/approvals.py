@@ -17,8 +17,8 @@ from cortex_plane.domain.approvals import (
     DelegationDraft,
     EffectAnswer,
 )
+from cortex_plane.domain.audit import Receipt
 from cortex_plane.domain.credentials import TokenDecision
-from cortex_plane.domain.receipts import Receipt
 from cortex_plane.domain.standing_approvals import StandingDraft
 
 

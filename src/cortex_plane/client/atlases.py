@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from urllib.parse import quote
 
 from cortex_plane.client.transport import Transport
-from cortex_plane.domain.atlas_diffs import AtlasDiff
 from cortex_plane.domain.atlas_versions import (
+    AtlasDiff,
     AtlasFile,
     AtlasSummary,
     AtlasVersionDetails,

@@ -12,8 +12,9 @@ from cortex_plane.domain.policy_files import (
     PolicyFile,
     PolicyVersion,
     PolicyVersionDetails,
+    Simulation,
+    SimulationRequest,
 )
-from cortex_plane.domain.simulations import Simulation, SimulationRequest
 
 
 class Policies:

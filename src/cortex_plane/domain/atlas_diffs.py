@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
+from cortex_plane.domain.atlas_versions import AtlasChange, AtlasDiff, FieldChange
 from cortex_plane.domain.atlases import (
     Action,
     Atlas,
@@ -26,36 +26,6 @@ MAX_CHANGES = 500
 MAX_VALUE = 2000
 """Characters of a text in a listed change."""
 MAX_ITEMS = 100
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FieldChange:
-    field: str
-    before: Any
-    after: Any
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AtlasChange:
-    change: Literal["added", "removed", "changed"]
-    kind: Literal["atlas", "gate", "question", "context", "capability", "policy", "action"]
-    id: str
-    """As the atlas names it; of a question `gate/question`."""
-    fields: list[FieldChange]
-    """Of a change: what became another."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AtlasDiff:
-    atlas_id: str
-    before: str
-    """A version."""
-    after: str
-    added: int
-    removed: int
-    changed: int
-    changes: list[AtlasChange]
-    """In the order of the kinds and of the ids, the first ``MAX_CHANGES`` of them."""
 
 
 Things = dict[str, Any]

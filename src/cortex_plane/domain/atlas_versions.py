@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 from pydantic.dataclasses import dataclass as draft
@@ -95,3 +95,33 @@ class AtlasFile:
     """YAML or JSON."""
     name: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")] = FILE_NAME
     """What faults in it are named after."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FieldChange:
+    field: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AtlasChange:
+    change: Literal["added", "removed", "changed"]
+    kind: Literal["atlas", "gate", "question", "context", "capability", "policy", "action"]
+    id: str
+    """As the atlas names it; of a question `gate/question`."""
+    fields: list[FieldChange]
+    """Of a change: what became another."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AtlasDiff:
+    atlas_id: str
+    before: str
+    """A version."""
+    after: str
+    added: int
+    removed: int
+    changed: int
+    changes: list[AtlasChange]
+    """In the order of the kinds and of the ids, the first ``MAX_CHANGES`` of them."""

@@ -63,6 +63,7 @@ class CorruptionType(StrEnum):
 
 class CheckpointCorrupt(CortexError):
     code = "checkpoint_corrupt"
+    http_status = 409
     default_hint = (
         "The job is failed and its checkpoint left as it is, never repaired. Find out who or what changed it, "
         "then start the work again with `cortex job resubmit`."

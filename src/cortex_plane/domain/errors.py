@@ -50,6 +50,8 @@ class CortexError(Exception):
     """The root: ``except CortexError`` catches whatever the plane raises on purpose."""
 
     code: str = "error"
+    http_status: ClassVar[int] = 500
+    """What an HTTP API answers with it."""
     default_hint: ClassVar[str] = ""
 
     def __init__(
@@ -67,31 +69,37 @@ class CortexError(Exception):
 
 class InvalidInput(CortexError):
     code = "invalid_request"
+    http_status = 422
     default_hint = "Correct the named fields and send the request again."
 
 
 class TooLarge(InvalidInput):
     code = "too_large"
+    http_status = 413
     default_hint = "Send less, or store the data elsewhere and send a reference."
 
 
 class Unauthenticated(CortexError):
     code = "unauthenticated"
+    http_status = 401
     default_hint = "Send a valid key as `Authorization: Bearer cortex_key_…`."
 
 
 class Forbidden(CortexError):
     code = "forbidden"
+    http_status = 403
     default_hint = "Ask an admin of your org for a role that may do this."
 
 
 class NotFound(CortexError):
     code = "not_found"
+    http_status = 404
     default_hint = "Check the id; it must belong to the org of your key."
 
 
 class Conflict(CortexError):
     code = "conflict"
+    http_status = 409
     default_hint = "Read the current state, then decide again."
 
 
@@ -111,16 +119,19 @@ class InUse(Conflict):
 
 class Stale(Conflict):
     code = "stale"
+    http_status = 412
     default_hint = "Read it again and repeat the change with the new ETag in `If-Match`."
 
 
 class Unavailable(CortexError):
     code = "unavailable"
+    http_status = 503
     default_hint = "Try again in a moment; `cortex doctor` tells what is wrong."
 
 
 class TooMany(CortexError):
     code = "too_many"
+    http_status = 429
     default_hint = "Close some of them, or wait until others end."
 
 

@@ -24,6 +24,10 @@ MAX_ATLASES = 20
 """Of one agent, and of one session."""
 MAX_TEXT = 100_000
 MAX_OBJECT_BYTES = 256 * 1024
+MAX_BODY_BYTES = 1024 * 1024
+"""Of a request, where arguments, results or messages belong. Files of policies and atlases are larger."""
+BODY_LIMIT = "x-max-body-bytes"
+"""The extension in which a route says how large its body may be."""
 
 DRAFT = ConfigDict(extra="forbid", str_strip_whitespace=False, strict=False)
 """What callers send: unknown fields are errors, never ignored."""

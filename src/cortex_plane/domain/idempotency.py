@@ -1,8 +1,11 @@
-"""The caller's promise that a repeated request is the same request."""
+"""New ids, and the caller's promise that a repeated request is the same request."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from uuid import UUID
+
+import uuid_utils.compat
 
 MAX_KEY_LENGTH = 255
 
@@ -13,3 +16,8 @@ class Once:
 
     key: str
     fingerprint: bytes
+
+
+def new_id() -> UUID:
+    """A UUIDv7: close in time means close in the index. Nothing is ordered by it."""
+    return uuid_utils.compat.uuid7()

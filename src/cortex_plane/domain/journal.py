@@ -73,6 +73,7 @@ class StepFailed(CortexError):
     """The function of a step raised. The message says what."""
 
     code = "step_failed"
+    http_status = 424
     default_hint = "Catch StepFailed to go another way; otherwise the job is tried again."
 
 
@@ -80,6 +81,7 @@ class ToolFailed(CortexError):
     """A tool that a code agent called failed, or could not be called so."""
 
     code = "tool_failed"
+    http_status = 424
     default_hint = "Catch ToolFailed to go another way; otherwise the job fails."
 
 
@@ -87,6 +89,7 @@ class ToolDenied(CortexError):
     """A policy or a person said no to a call."""
 
     code = "tool_denied"
+    http_status = 403
     default_hint = "Do not send the same call again: go another way."
 
 
@@ -94,6 +97,7 @@ class GateClosed(ToolDenied):
     """A gate asks before it lets a call through. Answer it, and the same call again goes on."""
 
     code = "gate_closed"
+    http_status = 409
     default_hint = "Answer its questions, then make the same call again."
 
     @property
@@ -111,6 +115,7 @@ class WaitTimeout(CortexError):
     """Nobody sent the signal in time."""
 
     code = "wait_timeout"
+    http_status = 424
     default_hint = "Catch WaitTimeout to go on without it; otherwise the job fails."
 
 
@@ -118,6 +123,7 @@ class ContextMisused(CortexError):
     """The context of a code agent was used in a way that cannot be recorded."""
 
     code = "context_misused"
+    http_status = 422
     default_hint = "Correct the agent's code, then `cortex job resubmit` it."
 
 

@@ -5,14 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated
 from uuid import UUID
 
 from pydantic import AfterValidator, Field, StrictBool
 from pydantic.dataclasses import dataclass as draft
 
-from cortex_plane.domain.authorization import Role as Role
 from cortex_plane.domain.fields import DRAFT, Clearance, Name, Ref
+
+
+class Role(StrEnum):
+    ADMIN = "admin"
+    """Manages the org: people, keys, agents, connections."""
+    STEWARD = "steward"
+    """Writes gates and policies."""
+    OPERATOR = "operator"
+    """Watches and steers jobs."""
+    APPROVER = "approver"
+    """Decides approvals."""
+    MEMBER = "member"
+    """Talks with agents and submits work."""
+    GUEST = "guest"
+    """Came in over a channel; may chat, decides nothing."""
 
 
 def _sorted_roles(roles: list[Role]) -> list[Role]:

@@ -133,6 +133,7 @@ class ModelError(CortexError):
     """The model gave no answer."""
 
     code = "model_error"
+    http_status = 424
     default_hint = "Try again; if it stays, check the agent's model settings and the provider's status."
 
     def __init__(

@@ -187,6 +187,7 @@ class TryAgain(CortexError):
     """The message was not delivered, or nobody knows; later it may be."""
 
     code = "delivery_failed"
+    http_status = 424
 
     def __init__(self, message: str, *, after_seconds: float | None = None) -> None:
         super().__init__(message, hint="It is tried again by itself.")
@@ -197,6 +198,7 @@ class Undeliverable(CortexError):
     """No later try would help."""
 
     code = "undeliverable"
+    http_status = 424
 
     def __init__(self, message: str, *, gone: bool = False, address: bool = False) -> None:
         super().__init__(

@@ -1,8 +1,10 @@
-"""Text compared as people read it: whatever its case, its Unicode form, and what hides between its letters."""
+"""Text compared as people read it: whatever its case, its Unicode form, and what hides between its letters. And times as
+people say them."""
 
 from __future__ import annotations
 
 import unicodedata
+from datetime import UTC, datetime
 from functools import lru_cache
 
 _HIDDEN = ("Mn", "Me", "Cf", "Cc")
@@ -47,3 +49,25 @@ def normal_word(text: str) -> str:
 def lookalike(plain: str) -> str:
     """A normal text with the letters that only look like ours as ours."""
     return plain if plain.isascii() else plain.translate(_TWINS)
+
+
+def span(seconds: float, units: int = 2) -> str:
+    """The largest units of a duration."""
+    left = max(0, int(seconds))
+    parts = []
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        if left >= size:
+            parts.append(f"{left // size} {unit}")
+            left %= size
+        elif parts:
+            break
+    return " ".join(parts[:units]) or "0 s"
+
+
+def short_span(seconds: float) -> str:
+    """One unit, and tenths of a second where it is short."""
+    return f"{seconds:.1f} s" if 0 <= seconds < 10 else span(seconds)
+
+
+def stamp(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

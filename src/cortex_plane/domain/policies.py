@@ -13,7 +13,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from cortex_plane.domain.authorization import STRICTNESS, PolicyVerdict, Role
+from cortex_plane.domain.authorization import STRICTNESS, PolicyVerdict
+from cortex_plane.domain.members import Role
 from cortex_plane.domain.tools import Risk
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from typing import Any
 
 import orjson
 
+from cortex_plane.domain.audit import Receipt
 from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.json_keys import unique
-from cortex_plane.domain.receipts import Receipt, names_key, said_by
+from cortex_plane.domain.receipts import names_key, said_by
 from cortex_plane.domain.signing import KEY_BYTES, SIGNATURE_BYTES, fingerprint, from_base64, is_signed
 
 MAX_FILE_BYTES = 4 * 1024 * 1024

@@ -259,23 +259,6 @@ def receipt_body(
 # Reading one -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Receipt:
-    """The receipt of a decision, with the public key that verifies it."""
-
-    approval_id: UUID
-    body: str
-    """Canonical JSON: the exact bytes that were signed, as UTF-8."""
-    signature: str
-    """Ed25519 over the body, in base64."""
-    public_key: str
-    """The 32 raw bytes in base64."""
-    key_id: UUID
-    fingerprint: str
-    """SHA-256 of the raw public key, in hex."""
-    created_at: datetime
-
-
 def said_by(body: bytes) -> dict[str, Any] | None:
     """What a body says; None where it is no receipt of a version that we know."""
     try:

@@ -10,12 +10,13 @@ from pydantic import AfterValidator, Field, StrictBool, StringConstraints
 from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
-from cortex_plane.domain.authorization import PolicyVerdict, Role
+from cortex_plane.domain.authorization import PolicyVerdict
 from cortex_plane.domain.canonical import canonical, check_text
 from cortex_plane.domain.conditions import MAX_LENGTH, Condition
 from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.extras import MissingExtra
 from cortex_plane.domain.fields import DRAFT, ChannelType, Clearance, JsonObject, Name
+from cortex_plane.domain.members import Role
 from cortex_plane.domain.policies import MAX_TIMEOUT_SECONDS, OnDeny, PolicyRow, Quorum, RoleVotes, Template
 
 MAX_NAME = 100

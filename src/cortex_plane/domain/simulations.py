@@ -9,48 +9,20 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Any
 from uuid import UUID
 
-from pydantic import Field
-from pydantic.dataclasses import dataclass as draft
-from pydantic_core import PydanticCustomError
-
 from cortex_plane.domain.authorization import STRICTNESS, PolicyVerdict
-from cortex_plane.domain.fields import DRAFT, Moment
 from cortex_plane.domain.policies import Approvers, CallFacts, PolicyDecision, PolicyRow, Quorum, Terms
 from cortex_plane.domain.policy_engine import CompiledPolicies
-from cortex_plane.domain.policy_files import PolicyText
+from cortex_plane.domain.policy_files import ChangeGroup, Direction, Judged, Recorded, Totals
 from cortex_plane.domain.sessions import SessionKind
 from cortex_plane.domain.tools import Risk, highest_risk
 
-DEFAULT_CALLS, MAX_CALLS = 10_000, 100_000
-DEFAULT_SECONDS, MAX_SECONDS = 7 * 86400, 366 * 86400
 MAX_GROUPS = 200
 MAX_EXAMPLES = 3
 NOT_COMPARED = frozenset({"action", "details"})
 """What a request says to its approvers, whatever the policies are."""
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class SimulationRequest:
-    """A policy file that is not applied, and the calls that it is tried on."""
-
-    text: PolicyText
-    since: Moment | None = None
-    within_seconds: Annotated[int, Field(strict=True, ge=1, le=MAX_SECONDS)] | None = None
-    """So long before `until`, instead of `since`. Where both are absent: seven days."""
-    until: Moment | None = None
-    """Where absent: now."""
-    limit: Annotated[int, Field(strict=True, ge=1, le=MAX_CALLS)] = DEFAULT_CALLS
-    """How many calls at most, the newest first."""
-
-    def __post_init__(self) -> None:
-        if self.since is not None and self.within_seconds is not None:
-            raise PydanticCustomError("one_of", "say `since` or `within_seconds`, not both")
-        if self.since is not None and self.until is not None and self.since >= self.until:
-            raise PydanticCustomError("empty_span", "`since` must be earlier than `until`")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,83 +46,6 @@ class PastCall:
     recorded_rule: str | None
     known_risk: Risk | None = None
     """Of a call that ran elsewhere: what is known of its tool, whatever its agent declared."""
-
-
-class Direction(StrEnum):
-    STRICTER = "stricter"
-    LOOSER = "looser"
-    OTHERWISE = "otherwise"
-    """Neither, or both: other people decide, for example."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
-    verdict: PolicyVerdict
-    rule: str
-    """Without the version: level and name."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recorded:
-    """What was answered about calls when they were made."""
-
-    verdict: PolicyVerdict | None
-    rule: str | None
-    calls: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChangeGroup:
-    """Calls that would be judged otherwise, in the same way."""
-
-    tool: str
-    agent: str
-    direction: Direction
-    before: Judged
-    """By the policies of now."""
-    after: Judged
-    """By the proposed file."""
-    terms: list[str]
-    """Which of the terms differ, where both ask people."""
-    calls: int
-    recorded: list[Recorded]
-    """As it was then, the most frequent first; at most three."""
-    examples: list[UUID]
-    """Ids of calls, the newest first; at most three."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Totals:
-    looked_at: int
-    unchanged: int
-    other_rule: int
-    """Of the unchanged: another row says the same."""
-    changed: int
-    stricter: int
-    looser: int
-    unknown: int
-    """Calls that no policy is asked about: there is no such tool, or its arguments do not fit."""
-    drifted: int
-    """Calls of which the policies of now say another verdict than was recorded when they were made."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Simulation:
-    version: str
-    """The policies that hold now, and that the file was compared with."""
-    rows: int
-    """How many the file has."""
-    warnings: list[str]
-    since: datetime
-    until: datetime
-    stopped: bool
-    """There are more calls in this time: only the newest were looked at."""
-    oldest: datetime | None
-    """When the oldest call was made that was looked at."""
-    totals: Totals
-    groups: list[ChangeGroup]
-    """The largest first; at most two hundred."""
-    total_groups: int
 
 
 # Judging ---------------------------------------------------------------------------------------------------------

@@ -81,6 +81,7 @@ class ToolError(CortexError):
     """Raised by a tool: this failed and nothing happened. The model is told."""
 
     code = "tool_error"
+    http_status = 424
     default_hint = "Nothing was changed: correct the call, or go another way."
 
 
@@ -88,6 +89,7 @@ class UncertainOutcome(CortexError):
     """Raised by a tool: it cannot tell whether it happened. The call is settled as `on_uncertain` says."""
 
     code = "uncertain_outcome"
+    http_status = 409
     default_hint = "Find out whether it happened before it is done again."
 
 
@@ -95,6 +97,7 @@ class InvalidArguments(CortexError):
     """The model called a tool with arguments that it does not take. The message is written for the model."""
 
     code = "invalid_arguments"
+    http_status = 422
     default_hint = "Correct the arguments and call the tool again."
 
 

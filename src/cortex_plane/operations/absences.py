@@ -8,10 +8,10 @@ from cortex_plane.domain.absences import Absence, AbsenceDraft, AbsenceStatus, S
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
-from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.idempotency import Once, new_id
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.pages import Page, Position
-from cortex_plane.operations.verbs import found, new_id, once_only, verb
+from cortex_plane.operations.verbs import found, once_only, verb
 from cortex_plane.storage import absences, audit
 from cortex_plane.storage.database import Database, Row, Transaction
 

@@ -17,10 +17,10 @@ from cortex_plane.domain.agents import (
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.errors import InUse
-from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.idempotency import Once, new_id
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.operations.atlas_access import require_holding
-from cortex_plane.operations.verbs import found, new_id, once_only, require_revision, verb
+from cortex_plane.operations.verbs import found, once_only, require_revision, verb
 from cortex_plane.storage import agents, audit, teams
 from cortex_plane.storage.database import Database
 

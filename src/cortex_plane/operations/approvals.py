@@ -33,7 +33,7 @@ from cortex_plane.domain.errors import Conflict, CortexError
 from cortex_plane.domain.idempotency import Once
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.pages import Page, Position
-from cortex_plane.operations import decisions, edits, gates, standing_approvals, steering
+from cortex_plane.operations import decisions, edits, gates, settlements, standing_approvals
 from cortex_plane.operations.meters import meters
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import approvals, audit, members, notifications
@@ -212,7 +212,7 @@ async def answer(
             found(await approvals.get(tx, id, actor.sees), "approval")
             refused = _no_question(opened)
             if refused is None:
-                refused = await steering.settled(
+                refused = await settlements.settled(
                     tx, actor, request.job_id, opened.calls[0].id, given, channel, unread, by_card=True
                 )
             else:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from cortex_plane.domain.access import Actor, Permission
-from cortex_plane.domain.atlas_diffs import AtlasDiff, difference
+from cortex_plane.domain.atlas_diffs import difference
 from cortex_plane.domain.atlas_versions import (
     MAX_COUNTED,
+    AtlasDiff,
     AtlasFile,
     AtlasSummary,
     AtlasVersionDetails,

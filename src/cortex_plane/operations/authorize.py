@@ -14,9 +14,9 @@ from uuid import UUID
 from cortex_plane.domain.authorization import PolicyVerdict
 from cortex_plane.domain.gate_verdicts import strictest
 from cortex_plane.domain.gates import Ruling
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.policies import CallFacts, PolicyDecision, PolicyRow
 from cortex_plane.domain.policy_engine import CompiledPolicies
-from cortex_plane.operations.verbs import new_id
 
 
 class Asking(Protocol):

@@ -21,11 +21,12 @@ from cortex_plane.domain.browser_sessions import (
 )
 from cortex_plane.domain.credential_keys import Forged
 from cortex_plane.domain.errors import Forbidden, Unauthenticated
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.operations.forgeries import refused_as, report
 from cortex_plane.operations.keys import hold_origin
 from cortex_plane.operations.secrets import new_link_token, new_session_secret
-from cortex_plane.operations.verbs import found, new_id, verb
+from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import audit, browser_sessions, members
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.pool import Purpose

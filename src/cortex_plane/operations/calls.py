@@ -32,6 +32,7 @@ from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.effects import CallStatus
 from cortex_plane.domain.errors import Conflict, InvalidInput
 from cortex_plane.domain.gates import Missed
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.policies import Terms
@@ -49,7 +50,7 @@ from cortex_plane.operations.judging import (
     unless_overtaken,
 )
 from cortex_plane.operations.rulings import Ruled, ruled
-from cortex_plane.operations.verbs import new_id, verb
+from cortex_plane.operations.verbs import verb
 from cortex_plane.storage import calls, connections
 from cortex_plane.storage.calls import Context, NewCall, Unlooked
 from cortex_plane.storage.database import Database

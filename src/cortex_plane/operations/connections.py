@@ -20,13 +20,13 @@ from cortex_plane.domain.connections import (
     check_address,
 )
 from cortex_plane.domain.errors import Conflict
-from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.idempotency import Once, new_id
 from cortex_plane.domain.identities import Claim, Purpose, displaced, own
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.webhooks import GRACE, Secrets
 from cortex_plane.operations.people import sponsors_by
 from cortex_plane.operations.secrets import new_webhook_secret
-from cortex_plane.operations.verbs import found, new_id, once_only, require_revision, verb
+from cortex_plane.operations.verbs import found, once_only, require_revision, verb
 from cortex_plane.storage import audit, connections, identities, members, notifications
 from cortex_plane.storage.connections import Sealed
 from cortex_plane.storage.database import Database, Transaction

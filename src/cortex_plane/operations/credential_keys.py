@@ -9,8 +9,8 @@ import structlog
 from cortex_plane.domain.access import scheduler_actor
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.errors import Conflict
-from cortex_plane.storage import audit, credential_keys, orgs
-from cortex_plane.storage.database import CREDENTIAL_KEY, NOBODY, Database
+from cortex_plane.storage import audit, credential_keys, orgs, policies
+from cortex_plane.storage.database import CREDENTIAL_KEY, NOBODY, Database, Transaction
 from cortex_plane.storage.vault import Vault
 
 log = structlog.get_logger()
@@ -40,7 +40,7 @@ async def _convert_org(db: Database, org_id: UUID) -> int:
     while True:
         try:
             async with db.transaction(org_id) as tx:
-                converted = await credential_keys.convert_some(tx)
+                converted = await credential_keys.convert_some(tx) + await _convert_policies(tx)
                 if not converted:
                     return total
                 plane = scheduler_actor(org_id, UUID(int=0), "plane")
@@ -51,6 +51,16 @@ async def _convert_org(db: Database, org_id: UUID) -> int:
                 return total
             raise
         total += converted
+
+
+async def _convert_policies(tx: Transaction) -> int:
+    versions = await credential_keys.unsigned_policies(tx)
+    for version in versions:
+        await policies.sign_version(tx, version)
+    unsigned = await credential_keys.unsigned_policy_version(tx)
+    if unsigned is not None:
+        await policies.set_version(tx, unsigned)
+    return len(versions) + (unsigned is not None)
 
 
 async def reseal(db: Database, vault: Vault) -> None:

@@ -29,13 +29,13 @@ from cortex_plane.domain.credentials import (
     Visitor,
 )
 from cortex_plane.domain.errors import Conflict, CortexError, Unauthenticated
-from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.idempotency import Once, new_id
 from cortex_plane.domain.policies import Template
 from cortex_plane.operations import approvals
 from cortex_plane.operations.forgeries import refused_as
 from cortex_plane.operations.meters import meters
 from cortex_plane.operations.secrets import new_approval_token
-from cortex_plane.operations.verbs import new_id, verb
+from cortex_plane.operations.verbs import verb
 from cortex_plane.storage import audit, credentials, orgs
 from cortex_plane.storage.credentials import CALLBACK
 from cortex_plane.storage.database import Database, Transaction

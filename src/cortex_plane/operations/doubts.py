@@ -16,7 +16,7 @@ from cortex_plane.domain.errors import Conflict, CortexError
 from cortex_plane.domain.gates import Missed
 from cortex_plane.domain.jobs import TERMINAL, JobKind, Receipt
 from cortex_plane.domain.tools import OnUncertain
-from cortex_plane.operations import asking, gates, steering
+from cortex_plane.operations import asking, gates, settlements
 from cortex_plane.operations.judging import Wanted, context_of, new_request, sight
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import approvals, audit, calls, jobs
@@ -83,7 +83,7 @@ async def answer(db: Database, actor: Actor, job_id: UUID, call_id: UUID, answer
         unasked = job.kind is JobKind.EXTERNAL and await approvals.is_unasked(tx, job_id, call_id)
     if unasked:
         await ask_human(db, actor, call_id)
-    return await steering.settle(db, actor, job_id, call_id, answer)
+    return await settlements.settle(db, actor, job_id, call_id, answer)
 
 
 async def ask_human(db: Database, actor: Actor, id: UUID) -> bool:

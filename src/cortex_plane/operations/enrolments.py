@@ -19,11 +19,12 @@ from cortex_plane.domain.enrolments import (
     path_of,
 )
 from cortex_plane.domain.errors import Conflict, Forbidden, Unauthenticated
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.keys import KeyKind, NewKey
 from cortex_plane.operations import people
 from cortex_plane.operations.forgeries import refused_as, report
 from cortex_plane.operations.secrets import new_enrolment_code, new_key_secret, new_session_secret
-from cortex_plane.operations.verbs import found, new_id, verb
+from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import audit, browser_sessions, enrolments, identities, keys, members
 from cortex_plane.storage.database import Database, Transaction
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.identities import VERIFY_LIFE, Purpose, digest, path_of
 from cortex_plane.domain.notifications import Invitation
 from cortex_plane.operations.secrets import new_verify_code
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.storage import identities, members, orgs
 from cortex_plane.storage.database import Transaction
 

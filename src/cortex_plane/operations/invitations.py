@@ -13,7 +13,7 @@ from cortex_plane.domain.browser_sessions import digest as session_digest
 from cortex_plane.domain.connections import Mapping
 from cortex_plane.domain.credential_keys import Forged
 from cortex_plane.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, TooMany, Unauthenticated
-from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.idempotency import Once, new_id
 from cortex_plane.domain.identities import (
     INVITATIONS_AN_HOUR,
     MAIL_PAUSE,
@@ -35,7 +35,7 @@ from cortex_plane.operations import people
 from cortex_plane.operations.forgeries import refused_as, report
 from cortex_plane.operations.secrets import new_session_secret
 from cortex_plane.operations.teams import resolve_teams
-from cortex_plane.operations.verbs import found, new_id, once_only, verb
+from cortex_plane.operations.verbs import found, once_only, verb
 from cortex_plane.storage import audit, browser_sessions, identities, members, notifications
 from cortex_plane.storage.database import Database, Transaction
 

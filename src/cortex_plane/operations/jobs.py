@@ -10,7 +10,7 @@ from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.agents import Agent, SkillSettings
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.errors import Conflict
-from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.idempotency import Once, new_id
 from cortex_plane.domain.jobs import (
     RESUBMITTABLE,
     Job,
@@ -25,7 +25,7 @@ from cortex_plane.domain.sessions import SessionKind, SessionStatus
 from cortex_plane.operations import atlas_access
 from cortex_plane.operations.policy_book import require_members
 from cortex_plane.operations.sessions import agent_for_new_session
-from cortex_plane.operations.verbs import found, new_id, once_only, verb
+from cortex_plane.operations.verbs import found, once_only, verb
 from cortex_plane.storage import agents, audit, jobs, sessions
 from cortex_plane.storage.database import Database, Transaction
 

@@ -21,6 +21,7 @@ from cortex_plane.domain.calls import CallDraft, ExternalCall, advised
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.errors import AlreadyExists, Conflict, CortexError
 from cortex_plane.domain.gates import Ruling
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.policies import CallFacts, OnDeny, PolicyDecision, Terms
 from cortex_plane.domain.sessions import SessionKind
 from cortex_plane.domain.tools import Risk, highest_risk
@@ -30,7 +31,7 @@ from cortex_plane.operations.authorize import Authorization, leaning_on
 from cortex_plane.operations.authorize import authorize as judge
 from cortex_plane.operations.external import not_external
 from cortex_plane.operations.policy_book import book, request_rows
-from cortex_plane.operations.verbs import found, new_id
+from cortex_plane.operations.verbs import found
 from cortex_plane.storage import calls, sessions
 from cortex_plane.storage.calls import Context, Kept
 from cortex_plane.storage.database import Database

@@ -8,13 +8,13 @@ from cortex_plane.domain.access import Actor, ActorKind, Permission, database_ow
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.credential_keys import Forged
 from cortex_plane.domain.errors import Forbidden, InvalidInput, Unauthenticated
-from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.idempotency import Once, new_id
 from cortex_plane.domain.keys import Key, KeyDraft, KeyKind, NewKey, OwnKeyDraft, digest, is_well_formed
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.operations.forgeries import report
 from cortex_plane.operations.orgs import first as first_org
 from cortex_plane.operations.secrets import new_key_secret
-from cortex_plane.operations.verbs import found, new_id, once_only, verb
+from cortex_plane.operations.verbs import found, once_only, verb
 from cortex_plane.storage import audit, browser_sessions, enrolments, keys, members
 from cortex_plane.storage.database import Database, Transaction
 from cortex_plane.storage.pool import Purpose

@@ -8,6 +8,7 @@ from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.connections import Mapping
 from cortex_plane.domain.errors import Conflict, InvalidInput, TooMany
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.identities import (
     LINK_LIFE,
     MAX_WRONG,
@@ -26,7 +27,7 @@ from cortex_plane.domain.pages import Page, Position
 from cortex_plane.operations.forgeries import refused_as
 from cortex_plane.operations.invitations import person_of, require_room
 from cortex_plane.operations.secrets import new_sender_code
-from cortex_plane.operations.verbs import found, new_id, verb
+from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import audit, connections, identities, notifications
 from cortex_plane.storage.database import Database, Transaction
 

@@ -8,12 +8,12 @@ from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.connections import Mapping
 from cortex_plane.domain.errors import Conflict
-from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.idempotency import Once, new_id
 from cortex_plane.domain.members import Member, MemberChange, MemberDraft, Role
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.operations.people import EndedAccess, end_access, sponsors_by
 from cortex_plane.operations.teams import resolve_teams
-from cortex_plane.operations.verbs import found, new_id, once_only, require_revision, verb
+from cortex_plane.operations.verbs import found, once_only, require_revision, verb
 from cortex_plane.storage import audit, connections, members
 from cortex_plane.storage.database import Database
 

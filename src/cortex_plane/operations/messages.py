@@ -10,11 +10,11 @@ from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.errors import Conflict, Forbidden
 from cortex_plane.domain.fields import split_ref
-from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.idempotency import Once, new_id
 from cortex_plane.domain.messages import Delivery, InboundMessage, Message, MessageDraft
 from cortex_plane.domain.sessions import title_from
 from cortex_plane.operations.forgeries import refused_as
-from cortex_plane.operations.verbs import found, new_id, verb
+from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import messages, sessions
 from cortex_plane.storage.database import Database
 

@@ -10,6 +10,7 @@ from uuid import UUID
 from cortex_plane.domain.access import Actor, ActorKind, Permission, database_owner
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.errors import Stale
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.keys import KeyKind, NewKey
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.orgs import (
@@ -24,7 +25,7 @@ from cortex_plane.domain.orgs import (
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.operations import enrolments
 from cortex_plane.operations.secrets import new_key_secret
-from cortex_plane.operations.verbs import found, new_id, verb
+from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import audit, keys, members, orgs, teams
 from cortex_plane.storage.database import Database, Transaction
 

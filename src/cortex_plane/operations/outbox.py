@@ -22,6 +22,7 @@ from cortex_plane.domain.calls import advised
 from cortex_plane.domain.credential_keys import Kind
 from cortex_plane.domain.deliveries import NotificationKind
 from cortex_plane.domain.delivering import SCHEDULE, Said
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.notifications import (
     Callback,
     Card,
@@ -38,7 +39,7 @@ from cortex_plane.domain.values import parse
 from cortex_plane.operations import cards, identity_codes
 from cortex_plane.operations.forgeries import refused_as
 from cortex_plane.operations.ports import Channel
-from cortex_plane.operations.verbs import found, new_id
+from cortex_plane.operations.verbs import found
 from cortex_plane.storage import approvals, audit, calls, connections, notifications
 from cortex_plane.storage.database import Database, Row, Transaction
 from cortex_plane.storage.notifications import Lane

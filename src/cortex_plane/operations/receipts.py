@@ -8,8 +8,9 @@ from uuid import UUID
 
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.approvals import Channel, Choice
+from cortex_plane.domain.audit import Receipt
 from cortex_plane.domain.errors import NotFound
-from cortex_plane.domain.receipts import Decided, Receipt, Stamp, receipt_body, why_not_sent
+from cortex_plane.domain.receipts import Decided, Stamp, receipt_body, why_not_sent
 from cortex_plane.domain.signing import fingerprint, to_base64
 from cortex_plane.domain.standing_approvals import StandingApproval
 from cortex_plane.operations import signing

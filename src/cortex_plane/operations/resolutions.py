@@ -23,6 +23,7 @@ from cortex_plane.domain.errors import Conflict, InvalidInput, NotFound
 from cortex_plane.domain.gate_drafts import ReportDraft
 from cortex_plane.domain.gates import GatedCall, Limit, Ruling
 from cortex_plane.domain.gating import judge
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.policies import PolicyDecision
 from cortex_plane.domain.resolutions import (
     MAX_ACTIONS,
@@ -48,7 +49,7 @@ from cortex_plane.operations.gates import Gates
 from cortex_plane.operations.judging import Wanted, covered, judged, unless_overtaken
 from cortex_plane.operations.permissions import SLICE, denied_anyway, unasked
 from cortex_plane.operations.rulings import gated
-from cortex_plane.operations.verbs import found, new_id, verb
+from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import audit, resolutions, tools
 from cortex_plane.storage import calls as external_calls
 from cortex_plane.storage.calls import Context

@@ -8,9 +8,9 @@ import orjson
 import structlog
 
 from cortex_plane.domain.access import Actor, Permission
-from cortex_plane.domain.audit import GENESIS
+from cortex_plane.domain.audit import GENESIS, AuditRoot, RootMade
 from cortex_plane.domain.errors import CortexError, Unavailable
-from cortex_plane.domain.roots import AuditRoot, KeptRoot, RootMade, root_body, root_hash
+from cortex_plane.domain.roots import KeptRoot, root_body, root_hash
 from cortex_plane.domain.signing import fingerprint, to_base64
 from cortex_plane.operations import root_copies, signing
 from cortex_plane.operations.verbs import verb

@@ -9,7 +9,7 @@ from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.agents import Agent, AgentStatus, SkillSettings
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.errors import Conflict, CortexError
-from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.idempotency import Once, new_id
 from cortex_plane.domain.jobs import JobKind, JobStatus
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.sessions import (
@@ -21,7 +21,7 @@ from cortex_plane.domain.sessions import (
     Termination,
 )
 from cortex_plane.operations import atlas_access, gates
-from cortex_plane.operations.verbs import found, new_id, once_only, require_revision, verb
+from cortex_plane.operations.verbs import found, once_only, require_revision, verb
 from cortex_plane.storage import agents, approvals, audit, jobs, sessions
 from cortex_plane.storage.database import Database, Transaction
 

@@ -12,10 +12,10 @@ from uuid import UUID
 from cortex_plane.domain.access import Actor, Permission, scheduler_actor
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.canonical import canonical
-from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.idempotency import Once, new_id
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.signals import AT_ONCE, KEPT, Signal, SignalDraft, SignalReceipt, Wait, taken
-from cortex_plane.operations.verbs import found, new_id, once_only, verb
+from cortex_plane.operations.verbs import found, once_only, verb
 from cortex_plane.storage import audit, jobs, signals
 from cortex_plane.storage.database import Database, Transaction
 from cortex_plane.storage.signals import Reached

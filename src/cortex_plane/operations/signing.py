@@ -14,9 +14,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.errors import Conflict, SetupError
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.receipts import Stamp
 from cortex_plane.domain.signing import SigningKey, fingerprint, to_base64
-from cortex_plane.operations.verbs import new_id, verb
+from cortex_plane.operations.verbs import verb
 from cortex_plane.storage import audit, signing
 from cortex_plane.storage.database import Database, Row, Transaction
 from cortex_plane.storage.vault import Vault

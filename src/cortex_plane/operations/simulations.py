@@ -10,8 +10,14 @@ from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.credential_keys import Forged
 from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.policy_engine import CompiledPolicies
-from cortex_plane.domain.policy_files import PlacedRow, policy_set
-from cortex_plane.domain.simulations import DEFAULT_SECONDS, Replay, Simulation, SimulationRequest
+from cortex_plane.domain.policy_files import (
+    DEFAULT_SECONDS,
+    PlacedRow,
+    Simulation,
+    SimulationRequest,
+    policy_set,
+)
+from cortex_plane.domain.simulations import Replay
 from cortex_plane.manifests.policies import read
 from cortex_plane.operations.manifest_threads import reading_policies
 from cortex_plane.operations.policies import examined

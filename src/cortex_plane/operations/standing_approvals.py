@@ -19,6 +19,7 @@ from cortex_plane.domain.conditions import Condition
 from cortex_plane.domain.covering import CallAsked, check
 from cortex_plane.domain.deciding import Request
 from cortex_plane.domain.errors import InvalidInput
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.policies import CallFacts, Terms
 from cortex_plane.domain.receipts import Stamp, why_not_standing
@@ -30,7 +31,7 @@ from cortex_plane.domain.standing_approvals import (
 )
 from cortex_plane.operations import people, signing
 from cortex_plane.operations.authorize import Asking, Leaning
-from cortex_plane.operations.verbs import found, new_id, verb
+from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import audit, standing_approvals
 from cortex_plane.storage.database import Database, Row, Transaction
 from cortex_plane.storage.vault import Vault

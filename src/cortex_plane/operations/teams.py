@@ -8,10 +8,10 @@ from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.errors import InUse, InvalidInput, NotFound
 from cortex_plane.domain.fields import split_ref
-from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.idempotency import Once, new_id
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.teams import Team, TeamChange, TeamDraft
-from cortex_plane.operations.verbs import found, new_id, once_only, require_revision, verb
+from cortex_plane.operations.verbs import found, once_only, require_revision, verb
 from cortex_plane.storage import audit, teams
 from cortex_plane.storage.database import Database, Transaction
 

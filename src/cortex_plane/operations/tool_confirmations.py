@@ -11,11 +11,11 @@ from uuid import UUID
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.errors import Conflict, InvalidInput, NotFound
-from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.idempotency import Once, new_id
 from cortex_plane.domain.pages import Page, Position
 from cortex_plane.domain.tool_confirmations import ConfirmationDraft, ToolConfirmation
 from cortex_plane.domain.tools import ToolVersion
-from cortex_plane.operations.verbs import found, new_id, once_only, verb
+from cortex_plane.operations.verbs import found, once_only, verb
 from cortex_plane.storage import audit, tool_confirmations, tools
 from cortex_plane.storage.database import Database, Transaction
 

@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from uuid import UUID
 
-import uuid_utils.compat
-
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.errors import NotFound, Stale
 from cortex_plane.domain.idempotency import Once
@@ -58,11 +56,6 @@ def verb(
         return made  # type: ignore[return-value]
 
     return decorate
-
-
-def new_id() -> UUID:
-    """A UUIDv7: close in time means close in the index. Nothing is ordered by it."""
-    return uuid_utils.compat.uuid7()
 
 
 def found(thing: T | None, noun: str) -> T:

@@ -21,6 +21,7 @@ import structlog
 from pydantic import ValidationError
 
 from cortex_plane.domain.access import Actor, ActorKind, Permission, scheduler_actor
+from cortex_plane.domain.addresses import Allowed
 from cortex_plane.domain.approvals import Channel, Choice, Decision, RecordResult
 from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.connections import CHANNEL
@@ -36,7 +37,7 @@ from cortex_plane.domain.errors import (
     Stale,
     Unauthenticated,
 )
-from cortex_plane.domain.idempotency import Once
+from cortex_plane.domain.idempotency import Once, new_id
 from cortex_plane.domain.json_keys import unique
 from cortex_plane.domain.notifications import Target, TryAgain, Undeliverable
 from cortex_plane.domain.values import adapter, parse
@@ -55,7 +56,7 @@ from cortex_plane.operations import people
 from cortex_plane.operations.connections import require_webhook
 from cortex_plane.operations.forgeries import refused_as
 from cortex_plane.operations.meters import meters
-from cortex_plane.operations.verbs import new_id, verb
+from cortex_plane.operations.verbs import verb
 from cortex_plane.storage import approvals, audit, connections, webhooks
 from cortex_plane.storage.connections import Sealed
 from cortex_plane.storage.database import Database, Transaction
@@ -76,8 +77,11 @@ _OURS = (AlreadyExists, InUse)
 _MARKS: dict[RecordResult, str] = {RecordResult.OK: "ok", RecordResult.DUPLICATE: "duplicate"}
 
 
-class Pings(Protocol):
-    """What tries a connection out."""
+class Webhooks(Protocol):
+    """What tries a connection out, and knows which addresses the operator lists."""
+
+    @property
+    def allowed(self) -> Allowed: ...
 
     async def ping(self, target: Target, id: UUID) -> str:
         """Send a signed `ping`; returns what was answered. Raises ``TryAgain`` or ``Undeliverable``."""
@@ -298,7 +302,7 @@ def _mark(kept: dict[str, Any]) -> str:
 
 
 @verb(Permission.CONNECTION_WRITE)
-async def try_out(db: Database, actor: Actor, id: UUID, channel: Pings) -> Ping:
+async def try_out(db: Database, actor: Actor, id: UUID, channel: Webhooks) -> Ping:
     """Send a signed `ping` now, and say what came back. It changes nothing, also where it fails."""
     async with db.transaction(actor.org_id) as tx:
         connection = require_webhook(await connections.sealed(tx, id))

@@ -14,12 +14,12 @@ from cortex_plane.domain.approvals import ApprovalKind, Cause, NewRequest
 from cortex_plane.domain.attempts import Write
 from cortex_plane.domain.checkpoints import CheckpointStatus
 from cortex_plane.domain.effects import CallStatus, doubt
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.models import AssistantTurn, UserTurn
 from cortex_plane.domain.policies import OnDeny
 from cortex_plane.operations.asking import SETTLERS, Possible, bounded, nobody_can, possible
 from cortex_plane.operations.rulings import asked_of_people
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.calls import Call, Pending, storable
 from cortex_plane.runtime.lease import Ended
 

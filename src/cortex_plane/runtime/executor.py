@@ -26,6 +26,7 @@ from cortex_plane.domain.checkpoints import (
 from cortex_plane.domain.conversations import as_sent, heard, recorded_form, requests_of, spoken
 from cortex_plane.domain.effects import CallStatus
 from cortex_plane.domain.errors import CortexError
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import JobKind, JobStatus
 from cortex_plane.domain.models import (
     AssistantTurn,
@@ -36,7 +37,6 @@ from cortex_plane.domain.models import (
 )
 from cortex_plane.operations import attempts
 from cortex_plane.operations.meters import meters
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime import telling
 from cortex_plane.runtime.acting import Acting
 from cortex_plane.runtime.asking import ask

@@ -21,13 +21,13 @@ from cortex_plane.domain.conversations import Said, inputs_of
 from cortex_plane.domain.effects import CallStatus
 from cortex_plane.domain.errors import Conflict, CortexError, Unavailable
 from cortex_plane.domain.gates import ANSWER, PLANE_TOOLS, Moment, Ruling
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import Hold, JobKind, JobStatus
 from cortex_plane.domain.policies import PolicyDecision
 from cortex_plane.domain.tools import OnUncertain
 from cortex_plane.operations import attempts
 from cortex_plane.operations.atlas_book import book
 from cortex_plane.operations.authorize import Authorization
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime import gate_code
 from cortex_plane.runtime.calls import Call, CallKind, storable
 from cortex_plane.runtime.gating import Gates, as_gated, governed

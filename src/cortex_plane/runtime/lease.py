@@ -27,10 +27,10 @@ from cortex_plane.domain.checkpoints import (
     seal,
 )
 from cortex_plane.domain.errors import Conflict, TooLarge, Unavailable
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import Hold, JobStatus
 from cortex_plane.domain.retry import RETRIED, ErrorClass
 from cortex_plane.operations import steps
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime import telling
 from cortex_plane.runtime.calls import Call, storable
 from cortex_plane.runtime.clock import DatabaseTime, ticks

@@ -19,12 +19,12 @@ import structlog
 
 from cortex_plane.domain.access import Actor, scheduler_actor
 from cortex_plane.domain.errors import CortexError, Unavailable
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.notifications import Outgoing, Sent, TryAgain, Undeliverable
 from cortex_plane.operations import outbox
 from cortex_plane.operations.meters import meters
 from cortex_plane.operations.outbox import Prepared
 from cortex_plane.operations.ports import Channel
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.clock import ticks
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.notifications import Lane

@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Sequence
 import structlog
 
 from cortex_plane.domain.errors import CortexError
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.operations import deadlines
 from cortex_plane.operations.chores import CHORES, Chore
 from cortex_plane.operations.meters import meters
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.clock import ticks
 from cortex_plane.storage.database import Database
 

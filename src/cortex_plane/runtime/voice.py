@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from cortex_plane.domain.attempts import Assignment, Write, Written
 from cortex_plane.domain.budgets import Spent, estimated_prompt
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.domain.models import ModelError, Request, Response, StopReason, Turn, Usage
 from cortex_plane.domain.scripts import tokens
 from cortex_plane.domain.usage import ModelCall
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime import spending
 from cortex_plane.runtime.chunks import Chunks, heard
 from cortex_plane.runtime.clock import ticks

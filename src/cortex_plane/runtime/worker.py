@@ -18,9 +18,9 @@ import structlog
 from cortex_plane.domain.agents import DEFAULT_APP
 from cortex_plane.domain.attempts import Assignment, SlotShares
 from cortex_plane.domain.errors import CortexError
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.operations import attempts, workers
 from cortex_plane.operations.meters import meters
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime.acting import Acting
 from cortex_plane.runtime.clock import ticks
 from cortex_plane.runtime.code.attempt import CodeAttempt

@@ -8,7 +8,6 @@ from typing import Final
 from uuid import UUID
 
 from cortex_plane.domain.credential_keys import Kind
-from cortex_plane.storage import policies
 from cortex_plane.storage.database import NOBODY, Database, Row, Transaction
 from cortex_plane.storage.queries import Queries
 
@@ -112,11 +111,11 @@ PEOPLE: Final[Mapping[Kind, Rows]] = {
 
 
 async def convert_some(tx: Transaction) -> int:
-    """Gives some rows of the org their lookups and MACs; how many. 0 where none is left."""
+    """Gives some rows of the org their lookups and MACs, but for policies; how many. 0 where none is left."""
     converted = 0
     for kind in CREDENTIALS:
         converted += await _convert_credentials(tx, kind)
-    for convert in (convert_mappings, _convert_policies, _convert_atlases):
+    for convert in (convert_mappings, _convert_atlases):
         converted += await convert(tx)
     return converted
 
@@ -141,16 +140,6 @@ async def convert_mappings(tx: Transaction) -> int:
 
 async def sign_mappings(tx: Transaction, ids: Sequence[UUID], macs: Sequence[bytes]) -> None:
     await tx.rows(queries.sign_mappings, ids, macs)
-
-
-async def _convert_policies(tx: Transaction) -> int:
-    versions = await unsigned_policies(tx)
-    for version in versions:
-        await policies.sign_version(tx, version)
-    unsigned = await unsigned_policy_version(tx)
-    if unsigned is not None:
-        await policies.set_version(tx, unsigned)
-    return len(versions) + (unsigned is not None)
 
 
 async def unsigned_policies(tx: Transaction) -> list[int]:

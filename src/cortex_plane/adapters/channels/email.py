@@ -23,7 +23,6 @@ import aiosmtplib
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from cortex_plane.adapters.channels.smtp import Lost, Mail, SmtpPool
-from cortex_plane.adapters.dashboard import times
 from cortex_plane.domain.approvals import ApprovalKind, ApprovalStatus
 from cortex_plane.domain.mail_servers import SmtpServer, read_sender
 from cortex_plane.domain.notifications import (
@@ -37,6 +36,7 @@ from cortex_plane.domain.notifications import (
     TryAgain,
     Undeliverable,
 )
+from cortex_plane.domain.plain_words import span, stamp
 from cortex_plane.domain.visible import marked
 
 MAX_SUBJECT = 140
@@ -241,7 +241,7 @@ _templates = Environment(
     keep_trailing_newline=True,
 )
 _templates.filters.update(
-    visible=marked, stamp=times.stamp, indented=_indented, line=lambda text: one_line(text, 1000)
+    visible=marked, stamp=stamp, indented=_indented, line=lambda text: one_line(text, 1000)
 )
 
 
@@ -255,7 +255,7 @@ def _words(outgoing: Outgoing) -> dict[str, Any]:
         return {"invitation": content, "member": outgoing.target.member, "address": outgoing.target.address}
     left = None
     if content.deadline is not None:
-        left = times.span((content.deadline - outgoing.timestamp).total_seconds())
+        left = span((content.deadline - outgoing.timestamp).total_seconds())
     place = urlsplit(content.url)
     return {
         "card": content,

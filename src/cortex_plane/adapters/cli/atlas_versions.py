@@ -12,8 +12,14 @@ from cortex_plane.adapters.cli.files import text_of
 from cortex_plane.adapters.cli.output import AsJson, Limit, harmless, said, short, show_many, show_one, tell
 from cortex_plane.adapters.cli.plane import collect, run
 from cortex_plane.client import Client
-from cortex_plane.domain.atlas_diffs import AtlasChange, AtlasDiff
-from cortex_plane.domain.atlas_versions import AtlasFile, AtlasVersionDetails, Published, Retired
+from cortex_plane.domain.atlas_versions import (
+    AtlasChange,
+    AtlasDiff,
+    AtlasFile,
+    AtlasVersionDetails,
+    Published,
+    Retired,
+)
 
 File = Annotated[
     Path, typer.Argument(exists=True, dir_okay=False, allow_dash=True, help="YAML or JSON; - reads stdin.")

@@ -18,22 +18,20 @@ from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.json_keys import unique
 from cortex_plane.domain.policies import PolicyRow, Terms
 from cortex_plane.domain.policy_files import (
+    DEFAULT_CALLS,
+    MAX_CALLS,
     Applied,
+    ChangeGroup,
     Explained,
     ExplainRequest,
     PlacedRow,
     PolicyFile,
     RowChange,
-)
-from cortex_plane.domain.policy_words import approvers_said, term_said
-from cortex_plane.domain.quorums import quorum_said
-from cortex_plane.domain.simulations import (
-    DEFAULT_CALLS,
-    MAX_CALLS,
-    ChangeGroup,
     Simulation,
     SimulationRequest,
 )
+from cortex_plane.domain.policy_words import approvers_said, term_said
+from cortex_plane.domain.quorums import quorum_said
 from cortex_plane.domain.tools import Risk
 
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}

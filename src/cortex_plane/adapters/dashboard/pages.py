@@ -11,8 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
 from cortex_plane.adapters.dashboard import assets, gates, labels, text, times
-from cortex_plane.adapters.http.problems import status_of
-from cortex_plane.domain import visible
+from cortex_plane.domain import plain_words, visible
 from cortex_plane.domain.errors import CortexError, NotFound
 from cortex_plane.domain.marks import UNMARKED
 from cortex_plane.domain.quorums import ONE_HUMAN
@@ -53,8 +52,8 @@ _templates.filters.update(
     leaf=text.leaf,
     brief=text.brief,
     escaped_json=text.escaped_json,
-    stamp=times.stamp,
-    span=times.short_span,
+    stamp=plain_words.stamp,
+    span=plain_words.short_span,
     **labels.FILTERS,
     **gates.FILTERS,
 )
@@ -101,7 +100,7 @@ _HEADLINES = {
 def error_page(error: CortexError, **context: Any) -> Response:
     # The hint of what is not there speaks of keys, and a visitor has none.
     hint = "It may belong to another org, or to somebody else." if isinstance(error, NotFound) else error.hint
-    return message_page(status_of(error), error.message, hint, **context)
+    return message_page(error.http_status, error.message, hint, **context)
 
 
 def message_page(status: int, message: str, hint: str, **context: Any) -> Response:

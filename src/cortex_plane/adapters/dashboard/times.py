@@ -6,27 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from markupsafe import Markup
 
-
-def span(seconds: float, units: int = 2) -> str:
-    """The largest units of a duration."""
-    left = max(0, int(seconds))
-    parts = []
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
-        if left >= size:
-            parts.append(f"{left // size} {unit}")
-            left %= size
-        elif parts:
-            break
-    return " ".join(parts[:units]) or "0 s"
-
-
-def short_span(seconds: float) -> str:
-    """One unit, and tenths of a second where it is short."""
-    return f"{seconds:.1f} s" if 0 <= seconds < 10 else span(seconds)
-
-
-def stamp(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+from cortex_plane.domain.plain_words import span, stamp
 
 
 def ago(at: datetime, now: datetime) -> Markup:

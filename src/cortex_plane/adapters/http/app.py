@@ -11,8 +11,6 @@ from fastapi.openapi.utils import get_openapi
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from cortex_plane.adapters import dashboard
-from cortex_plane.adapters.channels.webhooks import WebhookChannel
 from cortex_plane.adapters.http import problems
 from cortex_plane.adapters.http.frame import Frame
 from cortex_plane.adapters.http.in_flight import DEFAULT_LIMITS, InFlight, RequestLimits
@@ -56,6 +54,7 @@ from cortex_plane.adapters.http.throttle import Throttle
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.operations.feeds import EventFeed
 from cortex_plane.operations.request_rates import RequestRates
+from cortex_plane.operations.webhooks import Webhooks
 from cortex_plane.storage.database import Database
 
 # Routes are tried in this order: the ones that programs call all day come first.
@@ -93,15 +92,15 @@ NOUNS = (
 )
 
 
-def create_app(
+def create_api(
     db: Database,
     metrics: Metrics,
-    feed: EventFeed | None = None,
-    webhook_channel: WebhookChannel | None = None,
+    feed: EventFeed,
+    webhooks: Webhooks,
     rates: RequestRates | None = None,
     limits: RequestLimits = DEFAULT_LIMITS,
 ) -> FastAPI:
-    """``webhook_channel`` tries webhooks out, and knows which addresses the operator lists. Without ``rates`` there is no limit."""
+    """The API, without pages. ``webhooks`` tries webhooks out. Without ``rates`` there is no limit."""
     app = FastAPI(
         title="Cortex Plane",
         version=version("cortex-plane"),
@@ -112,15 +111,14 @@ def create_app(
     )
     app.state.db = db
     app.state.metrics = metrics
-    app.state.feed = feed or EventFeed(db)
+    app.state.feed = feed
     app.state.streams = OpenStreams(limits.streams_of_org)
     app.state.in_flight = InFlight(limits)
     app.state.throttle = Throttle()
     app.state.rates = rates or RequestRates(0)
-    app.state.webhooks = webhook_channel or WebhookChannel()
+    app.state.webhooks = webhooks
     _mount(app)
     app.add_route("/openapi.json", _document, include_in_schema=False)
-    dashboard.mount(app)
     return app
 
 

@@ -20,12 +20,12 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from cortex_plane.adapters.http.exchange import BODY_LIMIT, HEAVY, authenticated
-from cortex_plane.adapters.http.frame import MAX_BODY_BYTES, SMALL_BODY_BYTES
+from cortex_plane.adapters.http.exchange import HEAVY, authenticated
+from cortex_plane.adapters.http.frame import SMALL_BODY_BYTES
 from cortex_plane.adapters.http.problems import MANY_FAULTS, SHOWN_FAULTS
 from cortex_plane.domain.access import Permission
 from cortex_plane.domain.errors import InvalidInput, TooLarge
-from cortex_plane.domain.fields import SLUG_PATTERN
+from cortex_plane.domain.fields import BODY_LIMIT, MAX_BODY_BYTES, SLUG_PATTERN
 from cortex_plane.domain.json_keys import unique
 from cortex_plane.operations.manifest_threads import Turns
 

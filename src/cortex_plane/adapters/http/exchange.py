@@ -17,7 +17,7 @@ from cortex_plane.adapters.http.problems import documented
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.domain.access import Actor
 from cortex_plane.domain.errors import InvalidInput, Unauthenticated
-from cortex_plane.domain.fields import SLUG_PATTERN, Ref
+from cortex_plane.domain.fields import BODY_LIMIT, SLUG_PATTERN, Ref
 from cortex_plane.domain.idempotency import MAX_KEY_LENGTH, Once
 from cortex_plane.domain.pages import Page
 from cortex_plane.domain.values import to_json
@@ -29,7 +29,6 @@ T = TypeVar("T")
 
 _KEY_PATTERN = r"^[\x21-\x7e]+$"
 MAX_PAGE_BYTES = 2 * 1024 * 1024
-BODY_LIMIT = "x-max-body-bytes"
 """In the OpenAPI entry of a route: how large its body may be."""
 HEAVY = "x-heavy"
 """In the OpenAPI entry of a route: it reads long spans, and few of them run at a time."""

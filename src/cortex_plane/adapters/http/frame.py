@@ -23,8 +23,6 @@ log = structlog.get_logger()
 
 SMALL_BODY_BYTES = 32 * 1024
 """What a body may have where its route says nothing else: a few names, and a note of 2,000 characters however it is written."""
-MAX_BODY_BYTES = 1024 * 1024
-"""Where arguments, results or messages belong. Files of policies and atlases are larger."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
 SAFE_HEADERS = (
     (b"x-content-type-options", b"nosniff"),

@@ -13,30 +13,14 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from cortex_plane.domain.checkpoint_recovery import CheckpointCorrupt
 from cortex_plane.domain.errors import (
-    Conflict,
     CortexError,
-    Forbidden,
     InvalidInput,
-    NotFound,
-    Stale,
     TooLarge,
-    TooMany,
-    Unauthenticated,
-    Unavailable,
 )
 from cortex_plane.domain.journal import (
-    ContextMisused,
     GateClosed,
-    StepFailed,
-    ToolDenied,
-    ToolFailed,
-    WaitTimeout,
 )
-from cortex_plane.domain.models import ModelError
-from cortex_plane.domain.notifications import TryAgain, Undeliverable
-from cortex_plane.domain.tools import InvalidArguments, ToolError, UncertainOutcome
 
 log = structlog.get_logger()
 
@@ -45,36 +29,6 @@ SHOWN_FAULTS = 10
 MANY_FAULTS = "many_faults"
 """The type of the fault that says how many there are where they are not all described."""
 _SHOWN_FIELD, _SHOWN_MESSAGE = 300, 1000
-
-# The nearest ancestor decides.
-STATUS: dict[type[CortexError], int] = {
-    InvalidInput: 422,
-    TooLarge: 413,
-    Unauthenticated: 401,
-    Forbidden: 403,
-    NotFound: 404,
-    Conflict: 409,
-    Stale: 412,
-    CheckpointCorrupt: 409,
-    # A job meets these while it runs: they end in its steps and its error, not in an answer.
-    ModelError: 424,
-    ToolError: 424,
-    UncertainOutcome: 409,
-    InvalidArguments: 422,
-    StepFailed: 424,
-    ToolFailed: 424,
-    ToolDenied: 403,
-    # Whoever answers the gate may make the same call again.
-    GateClosed: 409,
-    WaitTimeout: 424,
-    ContextMisused: 422,
-    # And a notifier these: they end with its deliveries.
-    TryAgain: 424,
-    Undeliverable: 424,
-    Unavailable: 503,
-    TooMany: 429,
-    CortexError: 500,
-}
 
 TITLES = {
     400: "The request cannot be read",
@@ -126,10 +80,6 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def status_of(error: CortexError) -> int:
-    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
-
-
 def problem(
     request: Request,
     status: int,
@@ -160,7 +110,7 @@ def problem(
 async def _ours(request: Request, error: Exception) -> Response:
     if not isinstance(error, CortexError):
         raise error
-    status = status_of(error)
+    status = error.http_status
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     if status in (429, 503):
         headers["Retry-After"] = str(error.details.get("retry_after", 1))

@@ -6,8 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from uuid import UUID
 
 from cortex_plane.client.nouns import Noun
-from cortex_plane.domain.audit import AuditRecord, Verification
-from cortex_plane.domain.roots import AuditRoot, RootMade
+from cortex_plane.domain.audit import AuditRecord, AuditRoot, RootMade, Verification
 from cortex_plane.domain.signing import SigningKey
 
 

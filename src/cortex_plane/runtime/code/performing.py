@@ -17,6 +17,7 @@ from cortex_plane.domain.attempts import NewStep, Write
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.conversations import recorded_form
 from cortex_plane.domain.errors import CortexError
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.journal import (
     MAX_ENTRIES,
     ContextMisused,
@@ -30,7 +31,6 @@ from cortex_plane.domain.journal import (
 )
 from cortex_plane.domain.models import AssistantTurn, ModelError, UserTurn
 from cortex_plane.operations import journal
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime import telling
 from cortex_plane.runtime.calls import storable
 from cortex_plane.runtime.clock import ticks

@@ -12,10 +12,10 @@ from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.effects import SETTLED, CallStatus, ToolCall
 from cortex_plane.domain.errors import CortexError
 from cortex_plane.domain.gates import PLANE_TOOLS
+from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.journal import Entry, EntryKind, EntryStatus, ToolDenied, ToolFailed
 from cortex_plane.domain.models import CallRequest
 from cortex_plane.domain.tools import provider_name
-from cortex_plane.operations.verbs import new_id
 from cortex_plane.runtime import telling
 from cortex_plane.runtime.asking import terms_of
 from cortex_plane.runtime.calls import Call, CallKind, Pending, planned, summary, together

@@ -5,16 +5,32 @@ from __future__ import annotations
 import asyncio
 import functools
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from pydantic import ValidationError
 
-from cortex_plane.domain.models import ModelError, Request, Response, TextChunk
-from cortex_plane.domain.scripts import Script, ScriptTurn, answer
+from cortex_plane.domain.memories import extract_of
+from cortex_plane.domain.models import (
+    CallRequest,
+    ModelError,
+    Request,
+    Response,
+    TextChunk,
+    ToolTurn,
+    Turn,
+    Usage,
+    UserTurn,
+)
+from cortex_plane.domain.scripts import Script, ScriptTurn, heard, length_of_calls, tokens
+from cortex_plane.domain.tools import provider_name
 from cortex_plane.domain.values import adapter
 
+THE_END = "The script ends here."
+
+_PLACEHOLDER = re.compile(r"\{(message|result)\}")
 _WORDS = re.compile(r"(?<=\s)(?=\S)")
 
 
@@ -54,3 +70,92 @@ def _script_of(settings: Mapping[str, Any]) -> tuple[ScriptTurn, ...] | None:
 def _parsed(script: bytes) -> tuple[ScriptTurn, ...]:
     """A job asks once per step, and a long script costs far more to parse than to serialise."""
     return tuple(adapter(Script).validate_json(script))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScriptedAnswer:
+    response: Response
+    delay_ms: int
+    chunk_delay_ms: int
+    error_status: int | None
+
+
+def answer(script: Sequence[ScriptTurn] | None, request: Request) -> ScriptedAnswer:
+    """The turn that is due, its placeholders filled in. Without a script the model repeats what it hears."""
+    if request.purpose == "summary":
+        return _summary(request)
+    words = _Words(request.turns)
+    turn = _due(script, request.turn_index, words)
+    text = None if turn.text is None else _filled(turn.text, words)
+    calls = tuple(
+        CallRequest(
+            id=f"call_{request.turn_index + 1}_{number}",
+            name=provider_name(call.tool),
+            arguments=_filled(call.arguments, words) if call.raw_arguments is None else call.raw_arguments,
+        )
+        for number, call in enumerate(turn.calls, start=1)
+    )
+    usage = Usage(
+        prompt_tokens=tokens(heard(request)),
+        completion_tokens=tokens(len(text or "") + length_of_calls(calls)),
+    )
+    return ScriptedAnswer(
+        response=Response(text=text, calls=calls, usage=usage, cost_micros=0),
+        delay_ms=turn.delay_ms,
+        chunk_delay_ms=turn.chunk_delay_ms,
+        error_status=turn.error_status,
+    )
+
+
+def _summary(request: Request) -> ScriptedAnswer:
+    """No turn of the script is used up: it tells what the agent says, not what is remembered of it."""
+    asked = next(turn.text for turn in request.turns if isinstance(turn, UserTurn))
+    text = extract_of(asked)
+    usage = Usage(prompt_tokens=tokens(len(asked)), completion_tokens=tokens(len(text)))
+    response = Response(text=text, calls=(), usage=usage, cost_micros=0)
+    return ScriptedAnswer(response=response, delay_ms=0, chunk_delay_ms=0, error_status=None)
+
+
+def _due(script: Sequence[ScriptTurn] | None, turn_index: int, words: _Words) -> ScriptTurn:
+    if script is None:
+        return ScriptTurn(text="You said: {message}")
+    if any(turn.said for turn in script):
+        heard = words["message"]
+        script = [turn for turn in script if turn.said is None or turn.said in heard]
+    for index, turn in enumerate(script):
+        if index == turn_index or turn.repeat:
+            return turn
+    return ScriptTurn(text=THE_END)
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What the placeholders stand for, looked for only where one is used: a conversation may be long."""
+
+    turns: Sequence[Turn]
+
+    def __getitem__(self, name: str) -> str:
+        return self._message() if name == "message" else self._result()
+
+    def _message(self) -> str:
+        return next((turn.text for turn in reversed(self.turns) if isinstance(turn, UserTurn)), "")
+
+    def _result(self) -> str:
+        results = (
+            result
+            for turn in reversed(self.turns)
+            if isinstance(turn, ToolTurn)
+            for result in turn.results[::-1]
+        )
+        return next((result.content for result in results), "")
+
+
+def _filled(value: Any, words: _Words) -> Any:
+    """One pass: what a placeholder stands for is not searched for placeholders again."""
+    if isinstance(value, str):
+        return _PLACEHOLDER.sub(lambda match: words[match[1]], value) if "{" in value else value
+    if isinstance(value, dict):
+        return {key: _filled(item, words) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_filled(item, words) for item in value]
+    return value

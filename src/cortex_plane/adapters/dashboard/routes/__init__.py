@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI
+from collections.abc import Callable
+
+from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,17 +26,18 @@ from cortex_plane.adapters.dashboard.routes import (
     standing,
     verify,
 )
-from cortex_plane.adapters.http import mounts
 
 PAGES = (
     inbox, approvals, callback, jobs, atlases, standing, absences, access, deliveries, login, verify, mail, live, files,
 )  # fmt: skip
 
 
-def mount(app: FastAPI) -> None:
-    """Add the dashboard. Its routes are for people: the API document does not list them."""
+def mount(app: FastAPI, add_routes: Callable[[FastAPI, APIRouter], None], stream: live.Stream) -> None:
+    """Add the dashboard. Its routes are for people: the API document does not list them. ``add_routes`` adds them as it adds
+    others, and ``stream`` makes an answer of hints."""
     for each in PAGES:
-        mounts.mount(app, each.router, in_document=False)
+        add_routes(app, each.router)
+    app.state.hint_stream = stream
     answer_programs = app.exception_handlers[HTTPException]
 
     async def answer(request: Request, error: Exception) -> Response:

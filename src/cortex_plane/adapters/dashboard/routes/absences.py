@@ -14,7 +14,6 @@ from cortex_plane.adapters.dashboard import pages
 from cortex_plane.adapters.dashboard.people import chosen
 from cortex_plane.adapters.dashboard.visits import Visit, signed_in
 from cortex_plane.adapters.http.cursors import decode_position, encode_position
-from cortex_plane.adapters.http.problems import status_of
 from cortex_plane.domain.absences import AbsenceDraft
 from cortex_plane.domain.access import Permission
 from cortex_plane.domain.delegates import AT_MOST
@@ -73,7 +72,7 @@ async def add_absence(visit: Visit) -> Response:
         too_long = InvalidInput("The reason is too long.", hint="Use at most 2000 characters.")
         return await _page(visit, 422, too_long)
     except (InvalidInput, Conflict, Forbidden, NotFound) as error:
-        return await _page(visit, status_of(error), error)
+        return await _page(visit, error.http_status, error)
     return RedirectResponse("/absences", 303, pages.HEADERS)
 
 

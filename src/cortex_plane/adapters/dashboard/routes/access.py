@@ -12,7 +12,6 @@ from starlette.responses import RedirectResponse, Response
 from cortex_plane.adapters.dashboard import pages
 from cortex_plane.adapters.dashboard.people import chosen
 from cortex_plane.adapters.dashboard.visits import Visit, signed_in
-from cortex_plane.adapters.http.problems import status_of
 from cortex_plane.domain.access import Permission
 from cortex_plane.domain.delegates import AT_MOST
 from cortex_plane.domain.errors import CortexError, InvalidInput, NotFound
@@ -108,7 +107,7 @@ async def add_key(visit: Visit) -> Response:
         )
         return await _page(visit, 422, error=wrong)
     except InvalidInput as error:
-        return await _page(visit, status_of(error), error=error)
+        return await _page(visit, error.http_status, error=error)
     return await _page(visit, 201, secret=new.secret)
 
 

@@ -14,9 +14,6 @@ from cortex_plane.adapters.dashboard import pages, text
 from cortex_plane.adapters.dashboard.cards import ASKED_TWICE, card, seen_of
 from cortex_plane.adapters.dashboard.people import chosen
 from cortex_plane.adapters.dashboard.visits import Visit, signed_in
-from cortex_plane.adapters.http.exchange import BODY_LIMIT
-from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
-from cortex_plane.adapters.http.problems import status_of
 from cortex_plane.domain.access import Permission
 from cortex_plane.domain.approvals import (
     Approval,
@@ -31,6 +28,7 @@ from cortex_plane.domain.approvals import (
 from cortex_plane.domain.canonical import canonical
 from cortex_plane.domain.delegates import AT_MOST, Delegate
 from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound
+from cortex_plane.domain.fields import BODY_LIMIT, MAX_BODY_BYTES
 from cortex_plane.domain.json_keys import unique
 from cortex_plane.domain.policies import Approvers
 from cortex_plane.domain.tools import ToolVersion
@@ -223,7 +221,7 @@ async def delegate(visit: Visit) -> Response:
 async def _refused(visit: Visit, id: UUID, error: CortexError) -> Response:
     details = await approvals.get(visit.db, visit.actor, id)
     notice = {"title": error.message, "text": error.hint}
-    return visit.page("approval.html", status_of(error), notice=notice, **await _card(visit, details))
+    return visit.page("approval.html", error.http_status, notice=notice, **await _card(visit, details))
 
 
 # Editing -------------------------------------------------------------------------------------------------------------

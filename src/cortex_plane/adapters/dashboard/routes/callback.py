@@ -17,7 +17,6 @@ from starlette.responses import HTMLResponse, Response
 
 from cortex_plane.adapters.dashboard import pages, text
 from cortex_plane.adapters.dashboard.visits import MAX_FIELDS, require_same_origin, session_cookie
-from cortex_plane.adapters.http.problems import status_of
 from cortex_plane.adapters.http.throttle import Throttle
 from cortex_plane.domain.access import Actor
 from cortex_plane.domain.approvals import (
@@ -164,7 +163,7 @@ def _decided(found: Visitor, receipt: DecisionReceipt) -> Response:
 
 
 async def _not_decided(request: Request, found: Visitor, error: CortexError, reason: str) -> Response:
-    status = status_of(error)
+    status = error.http_status
     if error.code in ("approval_changed", "not_confirmed", "invalid_request"):
         return await _card(request, found, status, error, reason)
     if error.code in ("approval_conflict", "link_expired", "approval_expired"):
@@ -174,19 +173,19 @@ async def _not_decided(request: Request, found: Visitor, error: CortexError, rea
 
 def _failed(error: CortexError, again: str | None = None) -> Response:
     if error.code == "login_required":
-        return _message(status_of(error), "Log in first", error.message, again=again, login=True)
+        return _message(error.http_status, "Log in first", error.message, again=again, login=True)
     if isinstance(error, NotFound):
         # They saw it once, or the link would not be theirs.
         return _message(404, "You have no part in this any more", "It is not yours to see or to decide now.")
     if error.code == "foreign_form":
-        return _message(status_of(error), "Nothing was decided", error.message, error.hint, again=again)
+        return _message(error.http_status, "Nothing was decided", error.message, error.hint, again=again)
     headline = {
         Unauthenticated: "This link does not work",
         Forbidden: "You may not decide this",
         Conflict: "Nothing was decided",
     }
     title = next((headline[kind] for kind in type(error).__mro__ if kind in headline), "That did not work")
-    return _message(status_of(error), title, error.message, error.hint)
+    return _message(error.http_status, title, error.message, error.hint)
 
 
 # Who comes --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager
 from uuid import UUID
 
@@ -14,7 +14,6 @@ from starlette.responses import Response
 
 from cortex_plane.adapters.dashboard import pages
 from cortex_plane.adapters.dashboard.visits import Visit, signed_in
-from cortex_plane.adapters.http.streaming import EventStream
 from cortex_plane.domain.errors import CortexError, NotFound, Unavailable
 from cortex_plane.domain.events import EventType
 from cortex_plane.operations import browser_sessions, events
@@ -26,6 +25,8 @@ HEARTBEAT_SECONDS = 15.0
 AT_MOST_EVERY = 0.25
 """Seconds between two hints."""
 _LAST = 2**62
+Stream = Callable[[AsyncGenerator[bytes, None], Callable[[], None]], Response]
+"""Makes an answer of lines, and of what says that it ended."""
 _CHANGED = b"event: changed\ndata: \n\n"
 
 
@@ -35,7 +36,9 @@ async def live(visit: Visit) -> Response:
     if feed is None:
         raise Unavailable("This process streams no events.", hint="The page looks every few seconds instead.")
     watching = await _watched(visit, feed)
-    stream = EventStream(_hints(visit, watching), visit.request.app.state.streams.opened(visit.actor))
+    state = visit.request.app.state
+    make: Stream = state.hint_stream
+    stream = make(_hints(visit, watching), state.streams.opened(visit.actor))
     stream.headers.update(pages.HEADERS)
     return stream
 

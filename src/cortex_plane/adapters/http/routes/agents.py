@@ -20,8 +20,8 @@ from cortex_plane.adapters.http.exchange import (
     reply_page,
     route,
 )
-from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
 from cortex_plane.domain.agents import Agent, AgentChange, AgentDraft, AgentStatus, AgentVersion
+from cortex_plane.domain.fields import MAX_BODY_BYTES
 from cortex_plane.operations import agents
 
 router = APIRouter(tags=["agents"])

@@ -17,7 +17,6 @@ from cortex_plane.adapters.http.exchange import (
     reply_page,
     route,
 )
-from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
 from cortex_plane.domain.approvals import (
     Approval,
     ApprovalDetails,
@@ -28,6 +27,7 @@ from cortex_plane.domain.approvals import (
     DelegationDraft,
     EffectAnswer,
 )
+from cortex_plane.domain.fields import MAX_BODY_BYTES
 from cortex_plane.operations import approvals
 
 router = APIRouter(tags=["approvals"])

@@ -17,8 +17,8 @@ from cortex_plane.adapters.http.exchange import (
     reply_numbered,
     route,
 )
-from cortex_plane.domain.atlas_diffs import AtlasDiff
 from cortex_plane.domain.atlas_versions import (
+    AtlasDiff,
     AtlasFile,
     AtlasSummary,
     AtlasVersionDetails,

@@ -19,9 +19,8 @@ from cortex_plane.adapters.http.exchange import (
     reply_numbered,
     route,
 )
-from cortex_plane.domain.audit import AuditRecord, Verification
+from cortex_plane.domain.audit import AuditRecord, AuditRoot, RootMade, Verification
 from cortex_plane.domain.audit_exports import MEDIA_TYPE
-from cortex_plane.domain.roots import AuditRoot, RootMade
 from cortex_plane.domain.signing import SigningKey
 from cortex_plane.operations import audit, audit_exports, roots, signing
 

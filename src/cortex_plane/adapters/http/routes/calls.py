@@ -17,7 +17,6 @@ from cortex_plane.adapters.http.exchange import (
     reply_page,
     route,
 )
-from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
 from cortex_plane.adapters.http.in_flight import leave
 from cortex_plane.adapters.http.streaming import OpenStreams
 from cortex_plane.adapters.http.waiting import decided
@@ -32,6 +31,7 @@ from cortex_plane.domain.calls import (
     OutcomeReceipt,
 )
 from cortex_plane.domain.effects import CallStatus
+from cortex_plane.domain.fields import MAX_BODY_BYTES
 from cortex_plane.domain.sessions import Session
 from cortex_plane.operations import calls, external
 

@@ -6,7 +6,6 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
-from cortex_plane.adapters.channels.webhooks import WebhookChannel
 from cortex_plane.adapters.http.cursors import decode_position
 from cortex_plane.adapters.http.exchange import (
     Caller,
@@ -19,7 +18,6 @@ from cortex_plane.adapters.http.exchange import (
     reply_page,
     route,
 )
-from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
 from cortex_plane.adapters.http.shortcut import IngestRoute
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.domain.connections import (
@@ -31,6 +29,7 @@ from cortex_plane.domain.connections import (
     NewConnection,
     NewSecret,
 )
+from cortex_plane.domain.fields import MAX_BODY_BYTES
 from cortex_plane.domain.messages import Delivery, InboundMessage
 from cortex_plane.domain.webhooks import Ping
 from cortex_plane.operations import connections, messages, webhooks
@@ -38,12 +37,12 @@ from cortex_plane.operations import connections, messages, webhooks
 router = APIRouter(tags=["connections"])
 
 
-async def webhook_channel(request: Request) -> WebhookChannel:
-    found: WebhookChannel = request.app.state.webhooks
+async def webhook_tests(request: Request) -> webhooks.Webhooks:
+    found: webhooks.Webhooks = request.app.state.webhooks
     return found
 
 
-Webhooks = Annotated[WebhookChannel, Depends(webhook_channel)]
+Webhooks = Annotated[webhooks.Webhooks, Depends(webhook_tests)]
 
 
 @router.post("/connections", response_model=NewConnection, status_code=201, **route(connections.create))

@@ -16,7 +16,7 @@ from cortex_plane.adapters.http.exchange import (
     reply_page,
     route,
 )
-from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
+from cortex_plane.domain.fields import MAX_BODY_BYTES
 from cortex_plane.domain.orgs import NewOrg, Org, OrgChange, OrgDraft
 from cortex_plane.operations import orgs
 

@@ -16,7 +16,7 @@ from cortex_plane.adapters.http.exchange import (
     reply_numbered,
     route,
 )
-from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
+from cortex_plane.domain.fields import MAX_BODY_BYTES
 from cortex_plane.domain.policy_files import (
     MAX_FILE_BYTES,
     Applied,
@@ -25,8 +25,9 @@ from cortex_plane.domain.policy_files import (
     PolicyFile,
     PolicyVersion,
     PolicyVersionDetails,
+    Simulation,
+    SimulationRequest,
 )
-from cortex_plane.domain.simulations import Simulation, SimulationRequest
 from cortex_plane.operations import policies, simulations
 
 router = APIRouter(tags=["policies"])

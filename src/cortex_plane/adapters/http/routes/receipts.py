@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from cortex_plane.adapters.http.exchange import Caller, Db, reply, route
-from cortex_plane.domain.receipts import Receipt
+from cortex_plane.domain.audit import Receipt
 from cortex_plane.operations import receipts
 
 router = APIRouter(tags=["approvals"])

@@ -6,8 +6,8 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from cortex_plane.adapters.http.exchange import Caller, Db, reply, route
-from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
 from cortex_plane.domain.calls import CallDraft, ExternalCall, OutcomeReceipt
+from cortex_plane.domain.fields import MAX_BODY_BYTES
 from cortex_plane.domain.gate_drafts import AnswerDraft, AnswerReceipt, ReportDraft
 from cortex_plane.domain.resolutions import Permissions, Resolution, ResolutionRequest
 from cortex_plane.operations import answers, permissions, resolutions

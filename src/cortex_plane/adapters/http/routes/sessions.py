@@ -20,9 +20,8 @@ from cortex_plane.adapters.http.exchange import (
     reply_page,
     route,
 )
-from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
 from cortex_plane.adapters.telemetry.metrics import Metrics
-from cortex_plane.domain.fields import Ref
+from cortex_plane.domain.fields import MAX_BODY_BYTES, Ref
 from cortex_plane.domain.jobs import Pause, Resumption, SessionReceipt
 from cortex_plane.domain.messages import Delivery, Message, MessageDraft
 from cortex_plane.domain.sessions import Session, SessionChange, SessionDraft, SessionStatus, Termination

@@ -18,7 +18,7 @@ from cortex_plane.adapters.http.exchange import (
     reply_page,
     route,
 )
-from cortex_plane.adapters.http.frame import MAX_BODY_BYTES
+from cortex_plane.domain.fields import MAX_BODY_BYTES
 from cortex_plane.domain.signals import Signal, SignalDraft, SignalKey, SignalName, SignalReceipt, Wait
 from cortex_plane.operations import signals
 

@@ -7,7 +7,8 @@ from uuid import UUID
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from cortex_plane.adapters.http.exchange import BODY_LIMIT, Db, reply
+from cortex_plane.adapters.http.exchange import Db, reply
+from cortex_plane.domain.fields import BODY_LIMIT
 from cortex_plane.domain.webhooks import MAX_INBOUND_BYTES
 from cortex_plane.operations import webhooks
 
