@@ -12,7 +12,7 @@ from cortex_plane.domain.connections import Connection, ConnectionDraft
 from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.keys import Grantable, KeyDraft, KeyKind
 from cortex_plane.domain.members import MemberDraft, Role
-from cortex_plane.domain.messages import Delivery, InboundMessage
+from cortex_plane.domain.messages import InboundMessage, IngestedMessage
 from cortex_plane.domain.orgs import OrgDraft
 from cortex_plane.domain.policy_files import PolicyFile
 from cortex_plane.operations import agents, connections, keys, members, messages, orgs, policies
@@ -84,7 +84,7 @@ class World:
         draft = KeyDraft(name="service", roles=list(roles), permissions=list(permissions))
         return await _key(self.db, self.admin.actor, draft)
 
-    async def say(self, text: str = "Hello", external_user_id: str = "u-1") -> Delivery:
+    async def say(self, text: str = "Hello", external_user_id: str = "u-1") -> IngestedMessage:
         """A message over the org's connection."""
         inbound = InboundMessage(external_user_id=external_user_id, agent=self.agent.slug, text=text)
         return await messages.ingest(self.db, self.service.actor, self.connection.id, inbound)

@@ -15,7 +15,7 @@ import pytest
 from cortex_plane import Client, JobDraft
 from cortex_plane.bootstrap import up
 from cortex_plane.bootstrap.main import main
-from cortex_plane.domain.jobs import Receipt
+from cortex_plane.domain.jobs import SteeringResult
 from tests.acceptance.planes import Plane, empty_folder
 from tests.conftest import Urls
 
@@ -26,7 +26,7 @@ def folder() -> Iterator[Path]:
         yield folder
 
 
-async def _pause_after_the_first_step(folder: Path) -> tuple[str, Receipt]:
+async def _pause_after_the_first_step(folder: Path) -> tuple[str, SteeringResult]:
     async with Client.here(folder / ".cortex") as client:
         job = await client.jobs.submit(JobDraft(agent="release-demo", payload={"text": "1.0"}))
         async with asyncio.timeout(60):

@@ -13,7 +13,7 @@ import pytest
 
 from cortex_plane.domain.errors import Conflict, CortexError, NotFound
 from cortex_plane.domain.jobs import Cancellation, JobDraft
-from cortex_plane.domain.messages import Delivery, InboundMessage, MessageDraft
+from cortex_plane.domain.messages import InboundMessage, IngestedMessage, MessageDraft
 from cortex_plane.domain.sessions import Termination
 from cortex_plane.operations import audit, jobs, messages, sessions, steering
 from tests.people import World
@@ -46,7 +46,7 @@ INVARIANTS = {
 }
 
 
-async def _one_act(world: World, chance: random.Random, seen: list[Delivery]) -> None:
+async def _one_act(world: World, chance: random.Random, seen: list[IngestedMessage]) -> None:
     db, admin, service = world.db, world.admin.actor, world.service.actor
     known = chance.choice(seen) if seen else None
     match chance.randrange(8) if known else 0:
@@ -72,7 +72,7 @@ async def _one_act(world: World, chance: random.Random, seen: list[Delivery]) ->
 
 async def _campaign(world: World, admin: asyncpg.Connection, acts: int, seed: int) -> None:
     chance = random.Random(seed)
-    seen: list[Delivery] = []
+    seen: list[IngestedMessage] = []
     left = iter(range(acts))
     unexpected: list[CortexError] = []
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from cortex_plane.domain.jobs import JobStatus, Pause, Resumption
-from cortex_plane.domain.messages import Delivery, InboundMessage, MessageDraft
+from cortex_plane.domain.messages import InboundMessage, IngestedMessage, MessageDraft
 from cortex_plane.domain.models import AssistantTurn, ModelError, ToolTurn, Turn, UserTurn
 from cortex_plane.operations import messages, steering
 from cortex_plane.runtime.models.backends import Backends
@@ -32,12 +32,12 @@ from tests.runtime.planes import (
 )
 
 
-async def say(world: World, text: str, user: str = "u-1", agent: str = "scripted") -> Delivery:
+async def say(world: World, text: str, user: str = "u-1", agent: str = "scripted") -> IngestedMessage:
     inbound = InboundMessage(external_user_id=user, agent=agent, text=text)
     return await messages.ingest(world.db, world.service.actor, world.connection.id, inbound)
 
 
-async def post(world: World, session: UUID, text: str) -> Delivery:
+async def post(world: World, session: UUID, text: str) -> IngestedMessage:
     return await messages.post(world.db, world.admin.actor, session, MessageDraft(text=text))
 
 
@@ -92,7 +92,7 @@ async def test_a_message_is_read_at_the_next_boundary(world: World) -> None:
 
 
 async def test_a_message_during_the_last_answer_is_answered_too(world: World) -> None:
-    delivered: list[Delivery] = []
+    delivered: list[IngestedMessage] = []
 
     async def interrupt(times: int) -> None:
         if times == 1:

@@ -13,7 +13,7 @@ import pytest
 
 from cortex_plane.domain.effects import Answer, Question, Verdict
 from cortex_plane.domain.errors import Conflict, Forbidden
-from cortex_plane.domain.jobs import Cancellation, Hold, Job, JobStatus, Pause, Receipt, Resumption
+from cortex_plane.domain.jobs import Cancellation, Hold, Job, JobStatus, Pause, Resumption, SteeringResult
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.tools import DidNotHappen, Happened, UncertainOutcome
 from cortex_plane.operations import events, settlements, steering
@@ -85,7 +85,7 @@ async def asked(world: World, app: App) -> tuple[UUID, Question]:
     return job.id, question
 
 
-async def settle(world: World, id: UUID, question: Question, verdict: Verdict, **more: Any) -> Receipt:
+async def settle(world: World, id: UUID, question: Question, verdict: Verdict, **more: Any) -> SteeringResult:
     answer = Answer(verdict=verdict, **more)
     return await settlements.settle(world.db, world.admin.actor, id, question.call_id, answer)
 
@@ -323,8 +323,8 @@ async def test_of_two_answers_at_once_exactly_one_counts(world: World) -> None:
         ends = await asyncio.gather(
             *(settle(world, id, question, verdict) for verdict in verdicts), return_exceptions=True
         )
-        assert sum(isinstance(end, Receipt) for end in ends) == 1
-        losers = [end for end in ends if not isinstance(end, Receipt)]
+        assert sum(isinstance(end, SteeringResult) for end in ends) == 1
+        losers = [end for end in ends if not isinstance(end, SteeringResult)]
         assert [end.code for end in losers if isinstance(end, Conflict)] == ["call_settled"] * 2
         verdicts.append(verdicts.pop(0))
     assert await whole(world)

@@ -17,7 +17,7 @@ from cortex_plane.domain.conversations import SILENCE
 from cortex_plane.domain.effects import CallStatus
 from cortex_plane.domain.gates import GatedCall, call_name
 from cortex_plane.domain.jobs import Cancellation, JobStatus
-from cortex_plane.domain.messages import Delivery, InboundMessage
+from cortex_plane.domain.messages import InboundMessage, IngestedMessage
 from cortex_plane.domain.models import (
     AssistantTurn,
     CallRequest,
@@ -588,7 +588,7 @@ async def test_what_people_say_is_looked_at_once_also_while_the_agent_speaks(wor
     assert (await state_in(world, job.session_id)).heard >= 3
 
 
-async def post(world: World, agent: Agent, text: str) -> Delivery:
+async def post(world: World, agent: Agent, text: str) -> IngestedMessage:
     made = InboundMessage(external_user_id="u-1", agent=agent.slug, text=text)
     return await messages.ingest(world.db, world.service.actor, world.connection.id, made)
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.messages import Delivery, InboundMessage
+from cortex_plane.domain.messages import InboundMessage, IngestedMessage
 from cortex_plane.domain.policies import OWNER_DECIDES
 from cortex_plane.domain.sessions import SessionStatus
 from cortex_plane.operations import deadlines, messages, sessions
@@ -154,7 +154,7 @@ async def _patient_agent(world: World) -> None:
     await make_agent(world, [turn(text="hm", repeat=True)], slug="patient", limits=limits)
 
 
-async def _say(world: World, text: str) -> Delivery:
+async def _say(world: World, text: str) -> IngestedMessage:
     inbound = InboundMessage(external_user_id="u-1", agent="patient", text=text)
     return await messages.ingest(world.db, world.service.actor, world.connection.id, inbound)
 

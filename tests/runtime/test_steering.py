@@ -20,8 +20,8 @@ from cortex_plane.domain.jobs import (
     JobDraft,
     JobStatus,
     Pause,
-    Receipt,
     Resumption,
+    SteeringResult,
 )
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.messages import MessageDraft
@@ -55,15 +55,15 @@ from tests.runtime.planes import (
 from tests.servers import VAULT
 
 
-async def pause(world: World, id: UUID) -> Receipt:
+async def pause(world: World, id: UUID) -> SteeringResult:
     return await steering.pause(world.db, world.admin.actor, id, Pause(reason="look"))
 
 
-async def resume(world: World, id: UUID) -> Receipt:
+async def resume(world: World, id: UUID) -> SteeringResult:
     return await steering.resume(world.db, world.admin.actor, id, Resumption())
 
 
-async def cancel(world: World, id: UUID, reason: str | None = None) -> Receipt:
+async def cancel(world: World, id: UUID, reason: str | None = None) -> SteeringResult:
     return await steering.cancel(world.db, world.admin.actor, id, Cancellation(reason=reason))
 
 
@@ -206,7 +206,9 @@ async def test_a_job_between_two_workers_is_paused_at_once(world: World) -> None
 
 
 @pytest.mark.parametrize("verb", [pause, resume, cancel])
-async def test_an_ended_job_cannot_be_steered(world: World, verb: Callable[..., Awaitable[Receipt]]) -> None:
+async def test_an_ended_job_cannot_be_steered(
+    world: World, verb: Callable[..., Awaitable[SteeringResult]]
+) -> None:
     agent = await make_agent(world, [])
     id = await submit(world, agent)
     async with working(world.db, App("tests")):
@@ -543,7 +545,7 @@ async def test_cancel_against_completion(world: World) -> None:
 
 
 async def test_everything_at_once(world: World) -> None:
-    def verbs(id: UUID, number: int) -> list[Coroutine[Any, Any, Receipt]]:
+    def verbs(id: UUID, number: int) -> list[Coroutine[Any, Any, SteeringResult]]:
         every = [pause(world, id), resume(world, id), cancel(world, id), pause(world, id)]
         return every[number % 4 :] + every[: number % 4]
 

@@ -19,7 +19,7 @@ from cortex_plane.domain.models import (
     UserTurn,
 )
 from cortex_plane.domain.retry import LONGEST_WISH_SECONDS, Backoff, ErrorClass
-from cortex_plane.domain.usage import Totals, cost_text
+from cortex_plane.domain.usage import UsageTotals, cost_text
 
 NOTHING = Spent(tokens=0, cost_micros=0)
 
@@ -113,7 +113,7 @@ def test_what_no_later_try_would_change_is_permanent() -> None:
 def test_an_unknown_price_is_said_and_never_taken_for_nothing(
     calls: int, cost: int | None, unpriced: int, says: str
 ) -> None:
-    totals = Totals(
+    totals = UsageTotals(
         calls=calls, prompt_tokens=1, completion_tokens=1, cache_read_tokens=0, cache_write_tokens=0,
         cost_micros=cost, unpriced_calls=unpriced, seconds=1,
     )  # fmt: skip

@@ -24,7 +24,7 @@ from cortex_plane.domain.policies import (
     Template,
 )
 from cortex_plane.domain.policy_engine import CompiledPolicies
-from cortex_plane.domain.policy_files import Direction, Recorded, SimulationRequest, Totals
+from cortex_plane.domain.policy_files import Direction, Recorded, SimulationRequest, SimulationTotals
 from cortex_plane.domain.simulations import MAX_GROUPS, PastCall, Replay, different_terms, direction
 from cortex_plane.domain.tools import Risk
 
@@ -117,7 +117,7 @@ def test_calls_are_grouped_by_what_would_change_with_examples_and_what_was_recor
             past(11, arguments="not an object"),
         ]
     )
-    assert replay.totals == Totals(
+    assert replay.totals == SimulationTotals(
         looked_at=11, unchanged=2, other_rule=1, changed=7, stricter=7, looser=0, unknown=2, drifted=1
     )
     first, second = replay.groups()

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from cortex_plane.client.transport import Transport
 from cortex_plane.domain.model_keys import ModelKey, ModelKeyDraft, Provider
-from cortex_plane.domain.usage import Grouping, Totals, UsageRow
+from cortex_plane.domain.usage import Grouping, UsageRow, UsageTotals
 
 
 class Usage:
@@ -30,8 +30,8 @@ class Usage:
             UsageRow, "/v1/usage", limit=limit, by=by, since=since, until=until, agent=agent, job_id=job_id
         )
 
-    async def of_job(self, job_id: UUID) -> Totals:
-        return await self._transport.one(Totals, "GET", f"/v1/jobs/{job_id}/usage")
+    async def of_job(self, job_id: UUID) -> UsageTotals:
+        return await self._transport.one(UsageTotals, "GET", f"/v1/jobs/{job_id}/usage")
 
 
 class ModelKeys:

@@ -33,8 +33,8 @@ __all__ = [
     "JobKind",
     "JobStatus",
     "Pause",
-    "Receipt",
     "Resumption",
+    "SteeringResult",
     "Step",
     "StepCall",
     "may_move",
@@ -209,7 +209,7 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Receipt:
+class SteeringResult:
     """What a request to steer a job found and did. Asking again gives the same, with ``changed`` false."""
 
     job: Job

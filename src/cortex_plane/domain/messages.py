@@ -50,7 +50,7 @@ class MessageDraft:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Delivery:
+class IngestedMessage:
     """What became of a message: where it landed and what had to be made for it."""
 
     session_id: UUID

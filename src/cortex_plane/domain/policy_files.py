@@ -341,7 +341,7 @@ class ChangeGroup:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Totals:
+class SimulationTotals:
     looked_at: int
     unchanged: int
     other_rule: int
@@ -368,7 +368,7 @@ class Simulation:
     """There are more calls in this time: only the newest were looked at."""
     oldest: datetime | None
     """When the oldest call was made that was looked at."""
-    totals: Totals
+    totals: SimulationTotals
     groups: list[ChangeGroup]
     """The largest first; at most two hundred."""
     total_groups: int

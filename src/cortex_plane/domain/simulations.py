@@ -15,7 +15,7 @@ from uuid import UUID
 from cortex_plane.domain.authorization import STRICTNESS, PolicyVerdict
 from cortex_plane.domain.policies import Approvers, CallFacts, PolicyDecision, PolicyRow, Quorum, Terms
 from cortex_plane.domain.policy_engine import CompiledPolicies
-from cortex_plane.domain.policy_files import ChangeGroup, Direction, Judged, Recorded, Totals
+from cortex_plane.domain.policy_files import ChangeGroup, Direction, Judged, Recorded, SimulationTotals
 from cortex_plane.domain.sessions import SessionKind
 from cortex_plane.domain.tools import Risk, highest_risk
 
@@ -101,9 +101,9 @@ class Replay:
             group.examples.append(call.id)
 
     @property
-    def totals(self) -> Totals:
-        names = Totals.__slots__
-        return Totals(**{name: self._counts[name] for name in names})
+    def totals(self) -> SimulationTotals:
+        names = SimulationTotals.__slots__
+        return SimulationTotals(**{name: self._counts[name] for name in names})
 
     @property
     def total_groups(self) -> int:

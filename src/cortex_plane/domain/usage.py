@@ -56,7 +56,7 @@ class ModelCall:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Totals:
+class UsageTotals:
     calls: int
     prompt_tokens: int
     """Those of the cache included."""
@@ -71,7 +71,7 @@ class Totals:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class UsageRow(Totals):
+class UsageRow(UsageTotals):
     """The totals of one day, agent, job or model."""
 
     key: str
@@ -83,7 +83,7 @@ class UsageRow(Totals):
     model: str | None
 
 
-def cost_text(totals: Totals) -> str:
+def cost_text(totals: UsageTotals) -> str:
     """For people: unknown is said, never taken for nothing."""
     if totals.calls == 0:
         return "$0"

@@ -14,7 +14,7 @@ from cortex_plane.domain.calls import MAX_SENDS, ExternalCall, OutcomeReceipt
 from cortex_plane.domain.effects import Answer, CallStatus, doubt
 from cortex_plane.domain.errors import Conflict, CortexError
 from cortex_plane.domain.gates import Missed
-from cortex_plane.domain.jobs import TERMINAL, JobKind, Receipt
+from cortex_plane.domain.jobs import TERMINAL, JobKind, SteeringResult
 from cortex_plane.domain.tools import OnUncertain
 from cortex_plane.operations import asking, gates, settlements
 from cortex_plane.operations.judging import Wanted, context_of, new_request, sight
@@ -75,7 +75,7 @@ async def settle_due(db: Database, actor: Actor, id: UUID) -> str | None:
 
 
 @verb(Permission.JOB_SETTLE)
-async def answer(db: Database, actor: Actor, job_id: UUID, call_id: UUID, answer: Answer) -> Receipt:
+async def answer(db: Database, actor: Actor, job_id: UUID, call_id: UUID, answer: Answer) -> SteeringResult:
     """A person's answer about an uncertain call. Where its agent was to find out, and people had let it be sent, those people are
     asked first: nobody else answers, and answers are counted on the card."""
     async with db.transaction(actor.org_id) as tx:

@@ -11,7 +11,7 @@ from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.errors import Conflict, Forbidden
 from cortex_plane.domain.fields import split_ref
 from cortex_plane.domain.idempotency import Once, new_id
-from cortex_plane.domain.messages import Delivery, InboundMessage, Message, MessageDraft
+from cortex_plane.domain.messages import InboundMessage, IngestedMessage, Message, MessageDraft
 from cortex_plane.domain.sessions import title_from
 from cortex_plane.operations.forgeries import refused_as
 from cortex_plane.operations.verbs import found, verb
@@ -30,7 +30,7 @@ _checked: OrderedDict[Sender, messages.Checked] = OrderedDict()
 @verb(Permission.MESSAGE_INGEST)
 async def ingest(
     db: Database, actor: Actor, connection_id: UUID, inbound: InboundMessage, once: Once | None = None
-) -> Delivery:
+) -> IngestedMessage:
     """Whoever wrote, and whatever exists already: afterwards the message is in a session with a job to read it."""
     account, mapping, session, job = new_id(), new_id(), new_id(), new_id()
     where = {"connection": str(connection_id), "external_user": inbound.external_user_id}
@@ -99,7 +99,7 @@ def _sender_unknown() -> Forbidden:
 @verb(Permission.SESSION_WRITE)
 async def post(
     db: Database, actor: Actor, session_id: UUID, draft: MessageDraft, once: Once | None = None
-) -> Delivery:
+) -> IngestedMessage:
     job = new_id()
     received = Fact.of(actor, "message_received", text_sha256=_digest(draft.text))
     created = Fact.of(actor, "job_created", job=str(job))

@@ -24,7 +24,7 @@ from cortex_plane.domain.jobs import (
     Hold,
     JobKind,
     JobStatus,
-    Receipt,
+    SteeringResult,
 )
 from cortex_plane.operations import decisions, gates, steering
 from cortex_plane.operations.sessions import end_approvals
@@ -35,11 +35,11 @@ from cortex_plane.storage.pool import Purpose
 
 
 @verb(Permission.JOB_SETTLE)
-async def settle(db: Database, actor: Actor, id: UUID, call_id: UUID, answer: Answer) -> Receipt:
+async def settle(db: Database, actor: Actor, id: UUID, call_id: UUID, answer: Answer) -> SteeringResult:
     """A person's answer about an uncertain call. With the last one that is needed the job goes on, unless something else holds it."""
     db = db.own(Purpose.DECISIONS)
 
-    async def once(unread: CortexError | None) -> tuple[Receipt, CortexError | None]:
+    async def once(unread: CortexError | None) -> tuple[SteeringResult, CortexError | None]:
         async with db.transaction(actor.org_id) as tx:
             refused = await settled(tx, actor, id, call_id, answer, Channel.API, unread)
             return await steering.receipt_of(tx, id, refused is None), refused

@@ -25,9 +25,9 @@ from cortex_plane.domain.jobs import (
     Hold,
     JobStatus,
     Pause,
-    Receipt,
     Resumption,
     SessionReceipt,
+    SteeringResult,
     Step,
 )
 from cortex_plane.domain.sessions import SessionStatus
@@ -54,7 +54,7 @@ def _may_lift(actor: Actor) -> tuple[Hold, ...]:
 
 
 @verb(Permission.JOB_STEER)
-async def cancel(db: Database, actor: Actor, id: UUID, cancellation: Cancellation) -> Receipt:
+async def cancel(db: Database, actor: Actor, id: UUID, cancellation: Cancellation) -> SteeringResult:
     """Cancelling a cancelled job changes nothing; a job that ended otherwise is a conflict."""
     async with db.transaction(actor.org_id) as tx:
         locked = found(await jobs.lock(tx, id, actor.sees), "job")
@@ -76,7 +76,7 @@ async def cancel(db: Database, actor: Actor, id: UUID, cancellation: Cancellatio
 
 
 @verb(Permission.JOB_STEER)
-async def pause(db: Database, actor: Actor, id: UUID, pause: Pause) -> Receipt:
+async def pause(db: Database, actor: Actor, id: UUID, pause: Pause) -> SteeringResult:
     """Hold a job until somebody resumes it. Pausing a paused one changes nothing."""
     async with db.transaction(actor.org_id) as tx:
         locked = found(await jobs.lock(tx, id, actor.sees), "job")
@@ -89,7 +89,7 @@ async def pause(db: Database, actor: Actor, id: UUID, pause: Pause) -> Receipt:
 
 
 @verb(Permission.JOB_STEER)
-async def resume(db: Database, actor: Actor, id: UUID, resumption: Resumption) -> Receipt:
+async def resume(db: Database, actor: Actor, id: UUID, resumption: Resumption) -> SteeringResult:
     """Lift what an operator may lift. Resuming what is not held changes nothing."""
     async with db.transaction(actor.org_id) as tx:
         locked = found(await jobs.lock(tx, id, actor.sees), "job")
@@ -259,10 +259,10 @@ async def append_fact(
     )
 
 
-async def receipt_of(tx: Transaction, id: UUID, changed: bool) -> Receipt:
+async def receipt_of(tx: Transaction, id: UUID, changed: bool) -> SteeringResult:
     job = found(await jobs.get(tx, id, None), "job")
     calls = await steps.last_calls(tx, id)
-    return Receipt(
+    return SteeringResult(
         job=job,
         changed=changed,
         pending=job.pending_pause or job.pending_cancel,

@@ -8,7 +8,7 @@ from uuid import UUID
 from cortex_plane.domain.access import Actor, Permission
 from cortex_plane.domain.attempts import Assignment
 from cortex_plane.domain.budgets import Spent
-from cortex_plane.domain.usage import Grouping, Totals, UsageRow
+from cortex_plane.domain.usage import Grouping, UsageRow, UsageTotals
 from cortex_plane.operations.verbs import found, verb
 from cortex_plane.storage import agents, jobs, usage
 from cortex_plane.storage.database import Database
@@ -50,7 +50,7 @@ async def list_totals(
 
 
 @verb(Permission.JOB_READ)
-async def of_job(db: Database, actor: Actor, job_id: UUID) -> Totals:
+async def of_job(db: Database, actor: Actor, job_id: UUID) -> UsageTotals:
     async with db.transaction(actor.org_id) as tx:
         found(await jobs.get(tx, job_id, actor.sees), "job")
         return await usage.of_job(tx, job_id)

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from cortex_plane.domain.credential_keys import Kind
 from cortex_plane.domain.idempotency import Once
-from cortex_plane.domain.messages import Delivery, Message
+from cortex_plane.domain.messages import IngestedMessage, Message
 from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Database, Transaction
 from cortex_plane.storage.identities import mapping_mac
@@ -35,7 +35,7 @@ async def ingest_message(
     checked: Checked | None,
     caller: UUID,
     once: Once | None,
-) -> Delivery:
+) -> IngestedMessage:
     """Ids are for account, mapping, session and job, audit bodies for account, session, message, job and activation. Raises
     ``Conflict`` (`mapping_unchecked`) where the sender has another mapping than the one that was ``checked``."""
     account, mapping, session, job = ids
@@ -44,7 +44,7 @@ async def ingest_message(
         "ingest_message", org, connection_id, *agent, external_user, display_name, metadata, text, title,
         account, mapping, session, job, *bodies, mac, *(checked or (None, None)), caller, *_parts(once),
     )  # fmt: skip
-    return parse(Delivery, row)
+    return parse(IngestedMessage, row)
 
 
 async def check_mapping(db: Database, org: UUID, connection_id: UUID, sender: str) -> Checked | None:
@@ -70,11 +70,11 @@ async def post_message(
     bodies: tuple[bytes, ...],
     caller: UUID,
     once: Once | None,
-) -> Delivery:
+) -> IngestedMessage:
     (row,) = await db.call(
         "post_message", org, session_id, sees, text, title, author, job, *bodies, caller, *_parts(once)
     )
-    return parse(Delivery, row)
+    return parse(IngestedMessage, row)
 
 
 async def list_page(tx: Transaction, session_id: UUID, above: int, limit: int) -> list[Message]:

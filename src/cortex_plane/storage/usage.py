@@ -7,7 +7,7 @@ from datetime import datetime
 from uuid import UUID
 
 from cortex_plane.domain.budgets import Spent
-from cortex_plane.domain.usage import Totals, UsageRow
+from cortex_plane.domain.usage import UsageRow, UsageTotals
 from cortex_plane.domain.values import parse
 from cortex_plane.storage.database import Transaction
 from cortex_plane.storage.queries import Queries
@@ -48,9 +48,9 @@ async def by_model(tx: Transaction, chosen: Chosen) -> list[UsageRow]:
     return [parse(UsageRow, row) for row in await tx.rows(queries.by_model, *chosen.arguments)]
 
 
-async def of_job(tx: Transaction, job_id: UUID) -> Totals:
+async def of_job(tx: Transaction, job_id: UUID) -> UsageTotals:
     (row,) = await tx.rows(queries.of_job, job_id)
-    return parse(Totals, row)
+    return parse(UsageTotals, row)
 
 
 async def spent_by_job(tx: Transaction, job_id: UUID) -> Spent:

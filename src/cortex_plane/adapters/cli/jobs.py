@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cortex_plane.client import Client
     from cortex_plane.domain.jobs import Job, Step
     from cortex_plane.domain.journal import Entry
-    from cortex_plane.domain.usage import Totals
+    from cortex_plane.domain.usage import UsageTotals
 
 app = typer.Typer(no_args_is_help=True, help="Jobs: the units of durable work.")
 
@@ -74,7 +74,7 @@ def show(job_id: UUID, as_json: AsJson = False) -> None:
     said(f"tokens: {tokens} ({used.cache_read_tokens} from the cache) in {asked}; cost: {cost_text(used)}")
 
 
-async def _with_usage(plane: Client, job_id: UUID) -> tuple[Job, Totals]:
+async def _with_usage(plane: Client, job_id: UUID) -> tuple[Job, UsageTotals]:
     return await plane.jobs.get(job_id), await plane.usage.of_job(job_id)
 
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from cortex_plane.adapters.cli.output import tell
-from cortex_plane.domain.jobs import TERMINAL, Job, Receipt
+from cortex_plane.domain.jobs import TERMINAL, Job, SteeringResult
 from cortex_plane.domain.values import to_json
 
 if TYPE_CHECKING:
     from cortex_plane.domain.jobs import SessionReceipt
 
 
-def show_receipt(receipt: Receipt, as_json: bool) -> None:
+def show_receipt(receipt: SteeringResult, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(to_json(receipt).decode() + "\n")
         return
@@ -58,7 +58,7 @@ def _counted(calls: list[UUID]) -> str:
     return f"{len(calls)} call{'s' if len(calls) > 1 else ''} ({', '.join(str(id) for id in calls)})"
 
 
-def _advice(receipt: Receipt) -> str:
+def _advice(receipt: SteeringResult) -> str:
     if not receipt.uncertain:
         return ""
     if receipt.job.status in TERMINAL:

@@ -15,7 +15,7 @@ from cortex_plane.domain.connections import (
     NewConnection,
     NewSecret,
 )
-from cortex_plane.domain.messages import Delivery, InboundMessage
+from cortex_plane.domain.messages import InboundMessage, IngestedMessage
 from cortex_plane.domain.webhooks import Ping
 
 
@@ -51,10 +51,10 @@ class Connections(Noun):
 
     async def ingest(
         self, id: UUID, message: InboundMessage, *, idempotency_key: str | None = None
-    ) -> Delivery:
+    ) -> IngestedMessage:
         """Hand over a person's message. Needs a service key."""
         return await self._transport.one(
-            Delivery,
+            IngestedMessage,
             "POST",
             f"/v1/connections/{id}/messages",
             body=message,

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from cortex_plane.client.nouns import Noun
 from cortex_plane.domain.effects import Answer, Question
-from cortex_plane.domain.jobs import Job, JobChange, JobStatus, Receipt, Step
+from cortex_plane.domain.jobs import Job, JobChange, JobStatus, SteeringResult, Step
 from cortex_plane.domain.journal import Entry
 
 if TYPE_CHECKING:
@@ -78,26 +78,30 @@ class Jobs(Noun):
         """Calls of which nobody knows whether they happened."""
         return await self._transport.all(Question, f"/v1/jobs/{id}/questions")
 
-    async def settle(self, id: UUID, call_id: UUID, answer: Answer) -> Receipt:
+    async def settle(self, id: UUID, call_id: UUID, answer: Answer) -> SteeringResult:
         return await self._transport.one(
-            Receipt, "POST", f"/v1/jobs/{id}/calls/{call_id}/settle", body=answer
+            SteeringResult, "POST", f"/v1/jobs/{id}/calls/{call_id}/settle", body=answer
         )
 
-    async def pause(self, id: UUID, reason: str | None = None) -> Receipt:
+    async def pause(self, id: UUID, reason: str | None = None) -> SteeringResult:
         from cortex_plane.domain.job_drafts import Pause
 
-        return await self._transport.one(Receipt, "POST", f"/v1/jobs/{id}/pause", body=Pause(reason=reason))
+        return await self._transport.one(
+            SteeringResult, "POST", f"/v1/jobs/{id}/pause", body=Pause(reason=reason)
+        )
 
-    async def resume(self, id: UUID, note: str | None = None) -> Receipt:
+    async def resume(self, id: UUID, note: str | None = None) -> SteeringResult:
         from cortex_plane.domain.job_drafts import Resumption
 
-        return await self._transport.one(Receipt, "POST", f"/v1/jobs/{id}/resume", body=Resumption(note=note))
+        return await self._transport.one(
+            SteeringResult, "POST", f"/v1/jobs/{id}/resume", body=Resumption(note=note)
+        )
 
-    async def cancel(self, id: UUID, reason: str | None = None) -> Receipt:
+    async def cancel(self, id: UUID, reason: str | None = None) -> SteeringResult:
         from cortex_plane.domain.job_drafts import Cancellation
 
         return await self._transport.one(
-            Receipt, "POST", f"/v1/jobs/{id}/cancel", body=Cancellation(reason=reason)
+            SteeringResult, "POST", f"/v1/jobs/{id}/cancel", body=Cancellation(reason=reason)
         )
 
     async def resubmit(self, id: UUID, *, idempotency_key: str | None = None) -> Job:

@@ -12,7 +12,7 @@ from cortex_plane.client.resolutions import Resolutions
 from cortex_plane.domain.gate_drafts import AnswerReceipt
 from cortex_plane.domain.jobs import Pause, Resumption, SessionReceipt
 from cortex_plane.domain.memories import SessionMemory
-from cortex_plane.domain.messages import Delivery, Message, MessageDraft
+from cortex_plane.domain.messages import IngestedMessage, Message, MessageDraft
 from cortex_plane.domain.resolutions import Permissions, Resolution, ResolutionRequest
 from cortex_plane.domain.sessions import (
     Session,
@@ -95,9 +95,9 @@ class Sessions(Noun):
         """Of an agent that runs elsewhere."""
         return await Resolutions(self._transport).answer(id, gate, answers, call=call)
 
-    async def send(self, id: UUID, text: str, *, idempotency_key: str | None = None) -> Delivery:
+    async def send(self, id: UUID, text: str, *, idempotency_key: str | None = None) -> IngestedMessage:
         return await self._transport.one(
-            Delivery,
+            IngestedMessage,
             "POST",
             f"/v1/sessions/{id}/messages",
             body=MessageDraft(text=text),

@@ -30,7 +30,7 @@ from cortex_plane.domain.connections import (
     NewSecret,
 )
 from cortex_plane.domain.fields import MAX_BODY_BYTES
-from cortex_plane.domain.messages import Delivery, InboundMessage
+from cortex_plane.domain.messages import InboundMessage, IngestedMessage
 from cortex_plane.domain.webhooks import Ping
 from cortex_plane.operations import connections, messages, webhooks
 
@@ -121,7 +121,7 @@ router.add_api_route(
     "/connections/{connection_id}/messages",
     ingest_message,
     methods=["POST"],
-    response_model=Delivery,
+    response_model=IngestedMessage,
     status_code=201,
     route_class_override=IngestRoute,
     **route(messages.ingest, body=MAX_BODY_BYTES),

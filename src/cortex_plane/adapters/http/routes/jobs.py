@@ -31,8 +31,8 @@ from cortex_plane.domain.jobs import (
     JobDraft,
     JobStatus,
     Pause,
-    Receipt,
     Resumption,
+    SteeringResult,
     Step,
 )
 from cortex_plane.domain.journal import Entry
@@ -127,7 +127,7 @@ async def list_questions(db: Db, actor: Caller, job_id: UUID) -> Response:
 
 @router.post(
     "/jobs/{job_id}/calls/{call_id}/settle",
-    response_model=Receipt,
+    response_model=SteeringResult,
     **route(doubts.answer, body=MAX_BODY_BYTES),
 )
 async def settle_call(db: Db, actor: Caller, job_id: UUID, call_id: UUID, answer: Answer) -> Response:
@@ -135,19 +135,19 @@ async def settle_call(db: Db, actor: Caller, job_id: UUID, call_id: UUID, answer
     return reply(await doubts.answer(db, actor, job_id, call_id, answer))
 
 
-@router.post("/jobs/{job_id}/pause", response_model=Receipt, **route(steering.pause))
+@router.post("/jobs/{job_id}/pause", response_model=SteeringResult, **route(steering.pause))
 async def pause_job(db: Db, actor: Caller, job_id: UUID, pause: Pause) -> Response:
     """Hold a job until it is resumed. One that runs stops at its next boundary; until then it is `pending`."""
     return reply(await steering.pause(db, actor, job_id, pause))
 
 
-@router.post("/jobs/{job_id}/resume", response_model=Receipt, **route(steering.resume))
+@router.post("/jobs/{job_id}/resume", response_model=SteeringResult, **route(steering.resume))
 async def resume_job(db: Db, actor: Caller, job_id: UUID, resumption: Resumption) -> Response:
     """Lift what an operator may lift. A question is answered instead, a session's hold ends with the session's."""
     return reply(await steering.resume(db, actor, job_id, resumption))
 
 
-@router.post("/jobs/{job_id}/cancel", response_model=Receipt, **route(steering.cancel))
+@router.post("/jobs/{job_id}/cancel", response_model=SteeringResult, **route(steering.cancel))
 async def cancel_job(db: Db, actor: Caller, job_id: UUID, cancellation: Cancellation) -> Response:
     """End a job. One that runs ends at its next boundary; until then it is `pending`."""
     return reply(await steering.cancel(db, actor, job_id, cancellation))

@@ -23,7 +23,7 @@ from cortex_plane.adapters.http.exchange import (
 from cortex_plane.adapters.telemetry.metrics import Metrics
 from cortex_plane.domain.fields import MAX_BODY_BYTES, Ref
 from cortex_plane.domain.jobs import Pause, Resumption, SessionReceipt
-from cortex_plane.domain.messages import Delivery, Message, MessageDraft
+from cortex_plane.domain.messages import IngestedMessage, Message, MessageDraft
 from cortex_plane.domain.sessions import Session, SessionChange, SessionDraft, SessionStatus, Termination
 from cortex_plane.operations import messages, sessions, steering
 
@@ -91,7 +91,7 @@ async def resume_session(db: Db, actor: Caller, session_id: UUID, resumption: Re
 
 @router.post(
     "/sessions/{session_id}/messages",
-    response_model=Delivery,
+    response_model=IngestedMessage,
     status_code=201,
     **route(messages.post, body=MAX_BODY_BYTES),
 )

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from cortex_plane.adapters.http.cursors import decode_text
 from cortex_plane.adapters.http.exchange import Caller, Db, Listing, ListQuery, reply, reply_keyed, route
 from cortex_plane.domain.fields import Moment, Ref
-from cortex_plane.domain.usage import Grouping, Totals, UsageRow
+from cortex_plane.domain.usage import Grouping, UsageRow, UsageTotals
 from cortex_plane.operations import usage
 
 router = APIRouter(tags=["models"])
@@ -45,7 +45,7 @@ async def list_usage(db: Db, actor: Caller, query: Annotated[UsageQuery, Query()
     return reply_keyed(noun, found, query.limit, lambda row: row.key)
 
 
-@router.get("/jobs/{job_id}/usage", response_model=Totals, **route(usage.of_job))
+@router.get("/jobs/{job_id}/usage", response_model=UsageTotals, **route(usage.of_job))
 async def get_job_usage(db: Db, actor: Caller, job_id: UUID) -> Response:
     """What the models of one job took, over all its attempts."""
     return reply(await usage.of_job(db, actor, job_id))
