@@ -24,7 +24,7 @@ from cortex_plane.embedded import EmbeddedPostgres
 from cortex_plane.operations import audit, health, keys
 from cortex_plane.storage.database import Database
 from cortex_plane.storage.migrate import migrate, pending, require_current, scripts
-from cortex_plane.storage.queries import SQL, every_query
+from cortex_plane.storage.queries import SQL, every_query, read_queries
 from tests.conftest import Urls
 from tests.crash.points import extents
 from tests.people import World
@@ -485,6 +485,12 @@ def test_every_query_is_run_by_the_function_of_its_name() -> None:
                     and (node.value.id, node.attr) == ("queries", function.name)
                 }
     assert set(every_query()) - used == set()
+
+
+@pytest.mark.parametrize("text", ["select 1\n", "-- name: get\nselect 1\n-- name: get\nselect 2\n"])
+def test_a_query_without_a_name_of_its_own_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="name of its own"):
+        read_queries(text)
 
 
 def test_no_query_is_run_that_has_no_file() -> None:

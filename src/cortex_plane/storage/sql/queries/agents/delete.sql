@@ -1,1 +1,0 @@
-delete from agent where id = $1 returning id

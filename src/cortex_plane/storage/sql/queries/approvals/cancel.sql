@@ -1,1 +1,0 @@
-select * from cancel_approvals($1, $2, $3)

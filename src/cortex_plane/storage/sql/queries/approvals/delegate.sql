@@ -1,1 +1,0 @@
-select delegate_approval($1, $2, $3, $4, $5, $6, $7, $8, false)

@@ -1,1 +1,0 @@
-select escalate_approval($1, $2, $3)

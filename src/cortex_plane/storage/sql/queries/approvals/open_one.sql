@@ -1,1 +1,0 @@
-select * from open_approval($1, $2, $3, $4)

@@ -1,1 +1,0 @@
-select * from reach_approval($1, $2)

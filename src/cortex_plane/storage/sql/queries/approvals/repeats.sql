@@ -1,1 +1,0 @@
-select call_repeats($1, $2)

@@ -1,1 +1,0 @@
-select bind_atlases($1, $2, $3, $4)

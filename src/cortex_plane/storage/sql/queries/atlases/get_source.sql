@@ -1,1 +1,0 @@
-select source from atlas_version where atlas_id = $1 and version = $2

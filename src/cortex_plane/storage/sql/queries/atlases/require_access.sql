@@ -1,1 +1,0 @@
-select require_atlas_access($1, $2, $3, $4)

@@ -1,1 +1,0 @@
-select org_append($1, $2, $3)

@@ -1,1 +1,0 @@
-delete from browser_session where id = $1 returning id

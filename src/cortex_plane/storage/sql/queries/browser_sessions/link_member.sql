@@ -1,1 +1,0 @@
-select org_id, id, user_account_id, key_id, expires_at, secret_hash, mac from login_link where id = $1

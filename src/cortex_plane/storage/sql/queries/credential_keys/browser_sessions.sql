@@ -1,3 +1,0 @@
-select org_id, id, user_account_id, key_id, readable_time(expires_at) as expires_at, secret_hash, mac,
-  true as live
-from browser_session where not $1::boolean or mac is null order by id limit $2

@@ -1,1 +1,0 @@
-select converted_at is not null from credential_key

@@ -1,1 +1,0 @@
-select plane_now()

@@ -1,1 +1,0 @@
-update credential_key set sealed = $1

@@ -1,1 +1,0 @@
-select sealed from credential_key

@@ -1,1 +1,0 @@
-select policy_version from org where id = $1 and policy_mac is null

@@ -1,1 +1,0 @@
-select id, sealed from signing_secret where purpose = $1 and retire_at is null

@@ -1,1 +1,0 @@
-select claim_once($1, $2, $3, $4, $5)

@@ -1,2 +1,0 @@
-select wrong from identity_guess
-where org_id = $1 and connection_id = $2 and sender = $3 and forget_at > (select plane_now())

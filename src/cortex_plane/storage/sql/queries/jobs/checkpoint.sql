@@ -1,1 +1,0 @@
-select checkpoint from job where id = $1

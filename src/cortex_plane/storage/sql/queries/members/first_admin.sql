@@ -1,3 +1,0 @@
-select id from user_account where 'admin' = any (roles) and deactivated_at is null
-order by created_at, id
-limit 1

@@ -1,1 +1,0 @@
-select has_proven_channel($1, $2, 'infinity')

@@ -1,1 +1,0 @@
-delete from team_member where user_account_id = $1

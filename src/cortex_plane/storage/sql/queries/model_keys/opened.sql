@@ -1,1 +1,0 @@
-select sealed from model_key where provider = $1

@@ -1,1 +1,0 @@
-select notify_mapping($1, $2)

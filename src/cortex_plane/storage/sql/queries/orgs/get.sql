@@ -1,1 +1,0 @@
-select id, slug, name, settings, revision, created_at, updated_at from org

@@ -1,4 +1,0 @@
-select position, name, action_type, target, effect, condition, required_clearance, template, timeout_seconds,
-  reminder_seconds, approvers, on_deny, self_approval, final, channels, quorum, escalation_seconds, escalate_to, standing
-from platform_policy
-order by position

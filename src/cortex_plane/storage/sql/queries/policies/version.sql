@@ -1,1 +1,0 @@
-select policies_version($1)

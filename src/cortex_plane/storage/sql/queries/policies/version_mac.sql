@@ -1,1 +1,0 @@
-select mac from policy_version where version = $1

@@ -1,4 +1,0 @@
-select r.org_id, r.seq, r.hash, r.body, r.signature, r.key_id, k.public_key, r.created_at
-from audit_root r join signing_key k on k.org_id = r.org_id and k.id = r.key_id
-order by r.seq desc
-limit 1

@@ -1,0 +1,83 @@
+-- name: get
+select s.id, s.kind, s.user_account_id, s.agent_id, s.status, s.context, s.title, s.origin_channel_mapping_id, s.held_at, s.hold_reason,
+  s.revision, h.last_activity_at, s.created_at, s.updated_at,
+  (select coalesce(jsonb_agg(jsonb_build_object(
+      'atlas_id', b.atlas_id, 'version', b.version, 'digest', b.digest, 'bound_at', b.bound_at) order by b.atlas_id), '[]')
+   from session_atlas b where b.org_id = s.org_id and b.session_id = s.id) as atlases
+from session s join session_head h on h.org_id = s.org_id and h.session_id = s.id
+where s.id = $1 and ($2::uuid is null or $2 in (s.user_account_id, s.opened_by))
+
+
+-- name: hold
+update session set held_at = plane_now(), hold_reason = $2, revision = revision + 1
+where id = $1 and held_at is null
+returning id
+
+
+-- name: insert
+with made as (
+  insert into session (org_id, id, kind, user_account_id, agent_id, title, context, opened_by, context_by)
+  values ($1, $2, $3, $4, $5, $6, $7, $8, case when $7::jsonb = '{}' then '{}' else array[$9::uuid] end)
+)
+insert into session_head (org_id, session_id) values ($1, $2)
+
+
+-- name: list_page
+select s.id, s.kind, s.user_account_id, s.agent_id, s.status, s.context, s.title, s.origin_channel_mapping_id, s.held_at, s.hold_reason,
+  s.revision, h.last_activity_at, s.created_at, s.updated_at,
+  (select coalesce(jsonb_agg(jsonb_build_object(
+      'atlas_id', b.atlas_id, 'version', b.version, 'digest', b.digest, 'bound_at', b.bound_at) order by b.atlas_id), '[]')
+   from session_atlas b where b.org_id = s.org_id and b.session_id = s.id) as atlases
+from session s join session_head h on h.org_id = s.org_id and h.session_id = s.id
+where ($1::timestamptz is null or (s.created_at, s.id) < ($1, $2::uuid))
+  and ($4::uuid is null or s.user_account_id = $4 or s.opened_by = $4)
+  and ($5::uuid is null or s.user_account_id = $5)
+  and ($6::text is null or s.status = $6)
+  and ($7::uuid is null or s.agent_id = $7)
+order by s.created_at desc, s.id desc
+limit $3
+
+
+-- name: lock
+-- First in the lock order: a termination and a new job cannot overlook each other.
+select status, kind, agent_id, revision from session
+where id = $1 and ($2::uuid is null or $2 in (user_account_id, opened_by))
+for no key update
+
+
+-- name: release
+update session set held_at = null, hold_reason = null, revision = revision + 1
+where id = $1 and held_at is not null
+returning id
+
+
+-- name: set_status
+update session set status = $2, revision = revision + 1 where id = $1
+
+
+-- name: update
+update session
+set title = case when $2::text is null then title else nullif($2, '') end, context = coalesce($3, context),
+    context_by = case when $3::jsonb is null or $4::uuid = any (context_by) then context_by else context_by || $4 end,
+    revision = revision + 1, updated_at = plane_now()
+where id = $1
+
+
+-- name: went_idle
+-- Looks again later where somebody said something meanwhile or a job is open; true where the session is idle now.
+with looked as (
+  select s.org_id, s.id, h.last_activity_at + make_interval(secs => coalesce(
+      (v.resource_limits ->> 'idle_timeout_seconds')::double precision, 86400)) as idle_at,
+    make_interval(secs => coalesce((v.resource_limits ->> 'idle_timeout_seconds')::double precision, 86400)) as patience,
+    exists (
+      select from job j where j.org_id = s.org_id and j.session_id = s.id
+        and j.status not in ('COMPLETED', 'FAILED', 'CANCELLED')) as busy
+  from session s
+  join session_head h on h.org_id = s.org_id and h.session_id = s.id
+  join agent a on a.org_id = s.org_id and a.id = s.agent_id
+  join agent_version v on v.org_id = a.org_id and v.agent_id = a.id and v.version = a.config_version
+  where s.id = $1 and s.status = 'ACTIVE' and s.idle_check_at <= plane_now())
+update session s
+set idle_check_at = case when l.busy then plane_now() + l.patience else greatest(l.idle_at, plane_now()) end
+from looked l where s.id = l.id and s.org_id = l.org_id
+returning not l.busy and l.idle_at <= plane_now()

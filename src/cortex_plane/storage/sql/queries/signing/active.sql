@@ -1,1 +1,0 @@
-select id, public_key, sealed from signing_key where retired_at is null

@@ -1,1 +1,0 @@
-select id, public_key, sealed from signing_key order by created_at, id

@@ -1,1 +1,0 @@
-select content from stored_result where job_id = $1 and id = $2

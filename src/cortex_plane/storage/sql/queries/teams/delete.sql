@@ -1,1 +1,0 @@
-delete from team where id = $1 returning id

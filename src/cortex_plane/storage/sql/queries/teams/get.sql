@@ -1,1 +1,0 @@
-select id, slug, name, parent_id, revision, created_at, updated_at from team where id = $1 or slug = $2

@@ -1,1 +1,0 @@
-delete from tool_server where worker_id = $1

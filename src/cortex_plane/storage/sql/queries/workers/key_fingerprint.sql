@@ -1,1 +1,0 @@
-select fingerprint from plane_key
