@@ -29,7 +29,7 @@ from cortex_plane.domain.orgs import OrgChange, OrgSettingsChange
 from cortex_plane.domain.sessions import SessionDraft
 from cortex_plane.domain.tools import Risk
 from cortex_plane.domain.trace import Trace
-from cortex_plane.operations import audit, connections, deliveries, orgs, sessions
+from cortex_plane.operations import audit, connections, deliveries, orgs, session_lifecycle
 from cortex_plane.operations.atlas_book import AtlasBook
 from cortex_plane.operations.atlas_notices import ON_THE_TRAIL, RanCall, notices
 from tests.adapters.test_http_callbacks import HOST, Hook, hooked
@@ -76,7 +76,7 @@ def url(hook: Hook) -> str:
 
 async def written(world: World, told: list[dict[str, Any]], revision: int = 0) -> UUID:
     """A write of a session whose gates say this."""
-    session = await sessions.create(world.db, world.admin.actor, SessionDraft(agent="deployer"))
+    session = await session_lifecycle.create(world.db, world.admin.actor, SessionDraft(agent="deployer"))
     gates = {"revision": revision, "state": {"executed": 1}, "notices": told}
     async with world.db.transaction(world.org_id) as tx:
         await tx.rows("select record_gates($1, $2, $3, plane_now())", world.org_id, session.id, gates)

@@ -345,7 +345,7 @@ async def test_a_result_that_is_not_json_does_not_undo_it(plane: Client, world: 
 @pytest.mark.proves("D.281")
 async def test_an_operator_stops_it(plane: Client, world: World) -> None:
     from cortex_plane.domain.sessions import Termination
-    from cortex_plane.operations import sessions
+    from cortex_plane.operations import session_lifecycle
 
     ran: list[int] = []
 
@@ -355,7 +355,7 @@ async def test_an_operator_stops_it(plane: Client, world: World) -> None:
 
     act(1)
     (row,) = await ledger(world)
-    await sessions.terminate(world.db, world.admin.actor, row.session_id, Termination())
+    await session_lifecycle.terminate(world.db, world.admin.actor, row.session_id, Termination())
     with pytest.raises(Conflict) as over:
         act(2)
     assert over.value.code == "external_over"

@@ -24,7 +24,7 @@ from cortex_plane.domain.effects import CallStatus
 from cortex_plane.domain.errors import InvalidInput
 from cortex_plane.domain.sessions import SessionDraft, SessionKind
 from cortex_plane.domain.tools import Happened
-from cortex_plane.operations import approvals, calls, sessions
+from cortex_plane.operations import approvals, calls, session_lifecycle
 from cortex_plane.operations.feeds import QUEUE, EventFeed
 from tests.adapters.apart import Apart, beside
 from tests.clock import Clock
@@ -345,7 +345,7 @@ async def test_whoever_cancels_it_before_it_runs_leaves_no_doubt(
 @pytest.mark.proves("D.271")
 async def test_a_wait_that_missed_something_is_answered(strict: World) -> None:
     actor = strict.service.actor
-    session = await sessions.create(
+    session = await session_lifecycle.create(
         strict.db, actor, SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL)
     )
     asked = await calls.authorize(strict.db, actor, session.id, CallDraft(tool="pay.out"))

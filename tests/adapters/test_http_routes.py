@@ -40,7 +40,7 @@ from cortex_plane.operations import (
     members,
     model_keys,
     resolutions,
-    sessions,
+    session_lifecycle,
     steering,
     teams,
 )
@@ -179,8 +179,8 @@ class Stage:
                 model_config=ModelConfig(model="scripted"),
             ),
         )
-        session = await sessions.create(db, acting, SessionDraft(agent="deployer"))
-        ending = await sessions.create(db, acting, SessionDraft(agent="deployer"))
+        session = await session_lifecycle.create(db, acting, SessionDraft(agent="deployer"))
+        ending = await session_lifecycle.create(db, acting, SessionDraft(agent="deployer"))
         job = await jobs.submit(db, acting, JobDraft(agent="deployer", session_id=session.id))
         cancelled = await jobs.submit(db, acting, JobDraft(agent="deployer", session_id=session.id))
         await steering.cancel(db, acting, cancelled.id, Cancellation())
@@ -208,10 +208,12 @@ class Stage:
         asking = await asking_job(world, shipper, admin if guest else acting)
         other = await asking_job(world, shipper, admin if guest else acting)
         apart = acting if opened_by is None else replace(acting, user_account_id=None)
-        elsewhere = await sessions.create(
+        elsewhere = await session_lifecycle.create(
             db, apart, SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL)
         )
-        failing = await sessions.create(db, apart, SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL))
+        failing = await session_lifecycle.create(
+            db, apart, SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL)
+        )
         begun = CallDraft(tool="ship.now", arguments={"version": "1"}, dispatch=True, sender="stage")
         elsewhere_call = await calls.authorize(db, apart, elsewhere.id, begun)
         await model_keys.put(db, admin, Provider.ANTHROPIC, ModelKeyDraft(key="sk-ant-of-the-stage-0001"))
@@ -255,7 +257,7 @@ class Stage:
             elsewhere=str(elsewhere.id),
             elsewhere_ending=str(failing.id),
             elsewhere_call=str(elsewhere_call.id),
-            gated=str((await sessions.create(db, apart, gated)).id),
+            gated=str((await session_lifecycle.create(db, apart, gated)).id),
             resolution=str(resolution.id),
             executed_call=str(executed.id),
             atlas=atlas,

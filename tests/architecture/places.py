@@ -91,7 +91,7 @@ _PLACES: Final[dict[tuple[str, str], dict[str, str]]] = {
     },
     ("gates", "store"): {"storage": "atlases gates"},
     ("gates", "verbs"): {
-        "operations": "atlas_book atlas_contents atlas_minutes atlas_weights atlases gates",
+        "operations": "atlas_book atlas_contents atlas_minutes atlas_weights atlases gates session_lifecycle",
     },
     ("approvals", "model"): {"domain": "approvals credentials delegates marks requests standing_approvals"},
     ("approvals", "rules"): {"domain": "covering deciding delegating"},

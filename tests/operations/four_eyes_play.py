@@ -37,6 +37,7 @@ from cortex_plane.operations import (
     keys,
     messages,
     policies,
+    session_lifecycle,
     sessions,
     signals,
     steering,
@@ -199,7 +200,7 @@ class Play(Stage):
             session = self._some(known)
         else:
             draft = SessionDraft(agent="clerk", kind=SessionKind.EXTERNAL)
-            session = (await sessions.create(self.db, by, draft)).id
+            session = (await session_lifecycle.create(self.db, by, draft)).id
             self.ledger.threads[session] = Thread("clerk", opener=who.holder)
         tool = self.chance.choice(["refund", "refund", "ship"])
         arguments = {"n": str(self.chance.randint(1, 2))}

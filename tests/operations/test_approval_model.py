@@ -31,7 +31,7 @@ from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import Cancellation, JobDraft, Pause, Resumption
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.sessions import Termination
-from cortex_plane.operations import approvals, audit, deadlines, jobs, sessions, steering
+from cortex_plane.operations import approvals, audit, deadlines, jobs, session_lifecycle, steering
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.runtime.tools.context import ToolContext
 from tests.approvals import decide, shown
@@ -329,7 +329,7 @@ class Approvals(RuleBasedStateMachine):
         self.model.terminate(session)
 
         async def end() -> None:
-            await sessions.terminate(self.db, self.people["Ada"].actor, session, Termination())
+            await session_lifecycle.terminate(self.db, self.people["Ada"].actor, session, Termination())
 
         self.run(end())
 

@@ -14,7 +14,15 @@ from cortex_plane.domain.idempotency import new_id
 from cortex_plane.domain.jobs import JobStatus, Pause
 from cortex_plane.domain.members import MemberChange, Role
 from cortex_plane.domain.sessions import Termination
-from cortex_plane.operations import approvals, audit, deadlines, keys, members, sessions, steering
+from cortex_plane.operations import (
+    approvals,
+    audit,
+    deadlines,
+    keys,
+    members,
+    session_lifecycle,
+    steering,
+)
 from tests.approvals import Shipping, decide, ship, shown, waiting
 from tests.clock import Clock
 from tests.operations.rows import digests
@@ -226,7 +234,7 @@ async def test_until_the_last_moment_a_decision_counts(strict: World, admin: asy
 
 async def test_nothing_of_a_terminated_session_is_decided(strict: World, admin: asyncpg.Connection) -> None:
     _, (asked,) = await waiting(strict, Shipping())
-    await sessions.terminate(strict.db, strict.admin.actor, asked.session_id, Termination())
+    await session_lifecycle.terminate(strict.db, strict.admin.actor, asked.session_id, Termination())
     for choice in Choice:
         error = await refused(
             strict, admin, asked, "approval_conflict", choice=choice, event="channel_conflict"

@@ -18,7 +18,7 @@ from cortex_plane.domain.jobs import Cancellation, JobDraft
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.messages import MessageDraft
 from cortex_plane.domain.sessions import SessionDraft, SessionKind, Termination
-from cortex_plane.operations import agents, atlases, jobs, messages, sessions, steering
+from cortex_plane.operations import agents, atlases, jobs, messages, session_lifecycle, sessions, steering
 from tests.atlases import ATLAS, govern, manifest, publish, service, steward
 from tests.macs import sign_mappings
 from tests.people import World
@@ -32,12 +32,12 @@ async def bound(world: World, session_id: UUID) -> list[tuple[str, str]]:
 
 
 async def opens(world: World) -> UUID:
-    return (await sessions.create(world.db, world.admin.actor, SessionDraft(agent="deployer"))).id
+    return (await session_lifecycle.create(world.db, world.admin.actor, SessionDraft(agent="deployer"))).id
 
 
 async def opens_elsewhere(world: World) -> UUID:
     draft = SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL)
-    return (await sessions.create(world.db, world.admin.actor, draft)).id
+    return (await session_lifecycle.create(world.db, world.admin.actor, draft)).id
 
 
 async def submits(world: World) -> UUID:
@@ -164,14 +164,18 @@ async def test_whoever_opens_or_submits_may_put_atlases_around_it(world: World) 
     await publish(world)
     await publish(world, manifest(atlas_id=OTHER))
     actor = world.service.actor
-    session = await sessions.create(world.db, actor, SessionDraft(agent="deployer", atlases=[ATLAS, OTHER]))
+    session = await session_lifecycle.create(
+        world.db, actor, SessionDraft(agent="deployer", atlases=[ATLAS, OTHER])
+    )
     assert await bound(world, session.id) == [(OTHER, "1.0.0"), (ATLAS, "1.0.0")]
     job = await jobs.submit(world.db, actor, JobDraft(agent="deployer", atlases=[OTHER]))
     assert await bound(world, job.session_id) == [(OTHER, "1.0.0")]
     again = JobDraft(agent="deployer", session_id=job.session_id, atlases=[OTHER])
     await jobs.submit(world.db, actor, again)
     with pytest.raises(NotFound) as unknown:
-        await sessions.create(world.db, actor, SessionDraft(agent="deployer", atlases=["com.acme.none"]))
+        await session_lifecycle.create(
+            world.db, actor, SessionDraft(agent="deployer", atlases=["com.acme.none"])
+        )
     assert unknown.value.code == "atlas_not_found"
     await atlases.retire(world.db, world.admin.actor, OTHER, "1.0.0")
     with pytest.raises(Conflict) as retired:
@@ -187,7 +191,7 @@ async def test_only_stewards_add_another_one_to_what_is_governed(world: World) -
     await govern(world)
     actor = world.service.actor
     with pytest.raises(Forbidden) as refused:
-        await sessions.create(world.db, actor, SessionDraft(agent="deployer", atlases=[OTHER]))
+        await session_lifecycle.create(world.db, actor, SessionDraft(agent="deployer", atlases=[OTHER]))
     assert refused.value.code == "atlas_addition_refused"
     job = await jobs.submit(world.db, actor, JobDraft(agent="deployer", atlases=[ATLAS]))
     more = JobDraft(agent="deployer", session_id=job.session_id, atlases=[OTHER])
@@ -197,7 +201,9 @@ async def test_only_stewards_add_another_one_to_what_is_governed(world: World) -
     with pytest.raises(Forbidden):  # bound to what the agent named before; it names another one now
         await jobs.submit(world.db, actor, JobDraft(agent="deployer", atlases=[ATLAS]))
     stella = await world.person(Role.STEWARD, name="Stella")
-    session = await sessions.create(world.db, stella.actor, SessionDraft(agent="deployer", atlases=[ATLAS]))
+    session = await session_lifecycle.create(
+        world.db, stella.actor, SessionDraft(agent="deployer", atlases=[ATLAS])
+    )
     assert await bound(world, session.id) == [(OTHER, "1.0.0"), (ATLAS, "1.0.0")]
 
 
@@ -232,7 +238,7 @@ async def test_what_a_caller_chose_is_not_merged_with_what_the_agent_names_later
         assert "new session" in refused.value.hint
     assert await _everything(admin) == before, "nothing is half written"
     # Ended, it makes way for one that is governed as its agent says.
-    await sessions.terminate(world.db, world.admin.actor, talk.session_id, Termination())
+    await session_lifecycle.terminate(world.db, world.admin.actor, talk.session_id, Termination())
     fresh = await world.say(external_user_id="u-7")
     assert await bound(world, fresh.session_id) == [(ATLAS, "1.0.0")]
     # An agent that names it too may go on, and so may what a steward chose.
@@ -248,7 +254,9 @@ async def test_what_a_steward_put_around_a_session_stays_beside_what_the_agent_n
     await publish(world)
     await publish(world, manifest(atlas_id=OTHER))
     stella = await world.person(Role.STEWARD, name="Stella")
-    session = await sessions.create(world.db, stella.actor, SessionDraft(agent="deployer", atlases=[OTHER]))
+    session = await session_lifecycle.create(
+        world.db, stella.actor, SessionDraft(agent="deployer", atlases=[OTHER])
+    )
     await govern(world)
     await jobs.submit(world.db, world.admin.actor, JobDraft(agent="deployer", session_id=session.id))
     assert await bound(world, session.id) == [(OTHER, "1.0.0"), (ATLAS, "1.0.0")]
@@ -371,14 +379,14 @@ async def test_only_keys_that_the_steward_names_may_be_used(world: World, admin:
     good, bad = await service(world, "sk-shop-prod"), await service(world, "sk-shop-test")
     draft = SessionDraft(agent="deployer")
     external = SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL)
-    session = await sessions.create(world.db, good.actor, draft)
-    await sessions.create(world.db, good.actor, external)
+    session = await session_lifecycle.create(world.db, good.actor, draft)
+    await session_lifecycle.create(world.db, good.actor, external)
     job = await jobs.submit(world.db, good.actor, JobDraft(agent="deployer", session_id=session.id))
     await messages.post(world.db, good.actor, session.id, MessageDraft(text="Hello"))
     before = await admin.fetchval("select count(*) from job")
     tries: list[Awaitable[object]] = [
-        sessions.create(world.db, bad.actor, draft),
-        sessions.create(world.db, bad.actor, external),
+        session_lifecycle.create(world.db, bad.actor, draft),
+        session_lifecycle.create(world.db, bad.actor, external),
         jobs.submit(world.db, bad.actor, JobDraft(agent="deployer")),
         # Whoever sees the session, with a key that is not among them.
         jobs.submit(world.db, world.admin.actor, JobDraft(agent="deployer", session_id=session.id)),
@@ -432,7 +440,7 @@ async def test_who_comes_without_a_key_is_told_so(world: World) -> None:
     await govern(world)
     in_a_browser = replace(world.admin.actor, key_id=new_id())
     for attempt in (
-        sessions.create(world.db, in_a_browser, SessionDraft(agent="deployer")),
+        session_lifecycle.create(world.db, in_a_browser, SessionDraft(agent="deployer")),
         jobs.submit(world.db, in_a_browser, JobDraft(agent="deployer")),
     ):
         with pytest.raises(Forbidden, match="without one"):

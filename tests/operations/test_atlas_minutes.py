@@ -11,7 +11,7 @@ import pytest
 
 from cortex_plane.domain.errors import Conflict
 from cortex_plane.domain.sessions import SessionDraft
-from cortex_plane.operations import atlas_minutes, sessions
+from cortex_plane.operations import atlas_minutes, session_lifecycle
 from cortex_plane.operations.atlas_book import AtlasBook
 from cortex_plane.storage.database import Database
 from tests.atlases import ATLAS, manifest, publish, steward
@@ -86,7 +86,7 @@ async def test_a_write_counts_what_its_atlases_limit(world: World, admin: asyncp
     pins = [{"atlas_id": v.atlas_id, "version": v.version, "digest": v.digest} for v in (one, two)]
     governing = await AtlasBook().at(world.db, world.org_id, pins)
     assert atlas_minutes.minutes(governing, 2) == {ATLAS: {"limit": 2, "calls": 2}}
-    session = await sessions.create(
+    session = await session_lifecycle.create(
         world.db, world.admin.actor, SessionDraft(agent="deployer", atlases=[ATLAS])
     )
 

@@ -15,7 +15,7 @@ from cortex_plane.domain.errors import Conflict, CortexError, NotFound
 from cortex_plane.domain.jobs import Cancellation, JobDraft
 from cortex_plane.domain.messages import InboundMessage, IngestedMessage, MessageDraft
 from cortex_plane.domain.sessions import Termination
-from cortex_plane.operations import audit, jobs, messages, sessions, steering
+from cortex_plane.operations import audit, jobs, messages, session_lifecycle, steering
 from tests.people import World
 
 PEOPLE = 12
@@ -52,7 +52,7 @@ async def _one_act(world: World, chance: random.Random, seen: list[IngestedMessa
     match chance.randrange(8) if known else 0:
         case 1:
             assert known
-            await sessions.terminate(db, admin, known.session_id, Termination(reason="enough"))
+            await session_lifecycle.terminate(db, admin, known.session_id, Termination(reason="enough"))
         case 2:
             assert known
             await steering.cancel(db, admin, known.job_id, Cancellation())

@@ -24,7 +24,7 @@ from cortex_plane.domain.errors import Conflict
 from cortex_plane.domain.jobs import JobKind, JobStatus
 from cortex_plane.domain.sessions import SessionDraft, SessionKind, Termination
 from cortex_plane.domain.tools import OnUncertain
-from cortex_plane.operations import approvals, attempts, calls, deadlines, jobs, sessions
+from cortex_plane.operations import approvals, attempts, calls, deadlines, jobs, session_lifecycle
 from cortex_plane.storage.database import Database
 from tests.clock import Clock
 from tests.people import World
@@ -39,7 +39,7 @@ async def clock(world: World, admin: asyncpg.Connection) -> Clock:
 
 async def opened(world: World) -> UUID:
     draft = SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL)
-    return (await sessions.create(world.db, world.service.actor, draft)).id
+    return (await session_lifecycle.create(world.db, world.service.actor, draft)).id
 
 
 async def begun(world: World, on_uncertain: str, key: str = "k", **more: Any) -> ExternalCall:
@@ -187,7 +187,9 @@ async def test_the_outcome_of_an_attempt_that_was_given_up_settles_nothing(
 @pytest.mark.proves("D.276")
 async def test_what_has_begun_is_settled_after_its_session_is_over(world: World, clock: Clock) -> None:
     call = await begun(world, "ask_human")
-    await sessions.terminate(world.db, world.admin.actor, call.session_id, Termination(reason="enough"))
+    await session_lifecycle.terminate(
+        world.db, world.admin.actor, call.session_id, Termination(reason="enough")
+    )
     await clock.advance(LONG)
     assert await tick(world) == ["doubted"]
     assert (await calls.get(world.db, world.admin.actor, call.id)).status is CallStatus.FAILED

@@ -34,7 +34,15 @@ from cortex_plane.domain.jobs import Pause, Resumption
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.sessions import SessionDraft, SessionKind, Termination
 from cortex_plane.domain.tools import OnUncertain
-from cortex_plane.operations import approvals, asking, calls, edits, external, sessions, steering
+from cortex_plane.operations import (
+    approvals,
+    asking,
+    calls,
+    edits,
+    external,
+    session_lifecycle,
+    steering,
+)
 from tests.clock import Clock
 from tests.people import World, apply_policies
 
@@ -47,7 +55,7 @@ ASK = 'policies: [{name: ask, target: "*", effect: requires_approval}]'
 
 async def opened(world: World, actor: Actor) -> UUID:
     draft = SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL)
-    return (await sessions.create(world.db, actor, draft)).id
+    return (await session_lifecycle.create(world.db, actor, draft)).id
 
 
 async def asked(world: World, actor: Actor, session: UUID | None = None, **more: Any) -> ExternalCall:
@@ -329,7 +337,7 @@ async def test_nobody_is_told_to_run_what_was_stopped_meanwhile(
     renewal = IntentDraft(input_hash=call.input_hash, sender="one", renew=True)
     renewed = await calls.intend(world.db, actor, call.id, renewal)
     assert (renewed.next, renewed.attempt) == (Next.RUN, 2)
-    await sessions.terminate(world.db, world.admin.actor, session, Termination())
+    await session_lifecycle.terminate(world.db, world.admin.actor, session, Termination())
     assert (await asked(world, actor, session, **same)).next is Next.STOP
     assert (await calls.intend(world.db, actor, call.id, intent)).next is Next.STOP
 

@@ -13,7 +13,7 @@ from cortex_plane.domain.audit import Fact
 from cortex_plane.domain.errors import Conflict, InvalidInput
 from cortex_plane.domain.jobs import JobDraft
 from cortex_plane.domain.sessions import SessionDraft, SessionKind
-from cortex_plane.operations import audit, jobs, sessions
+from cortex_plane.operations import audit, jobs, session_lifecycle
 from cortex_plane.operations.judging import TRIES, unless_overtaken
 from cortex_plane.storage import audit as audit_rows
 from cortex_plane.storage.database import Database
@@ -27,7 +27,7 @@ OTHER = "com.acme.other"
 
 
 async def _held(world: World, *atlases: str) -> tuple[UUID, Held]:
-    session = await sessions.create(
+    session = await session_lifecycle.create(
         world.db, world.admin.actor, SessionDraft(agent="deployer", atlases=list(atlases))
     )
     await jobs.submit(world.db, world.admin.actor, JobDraft(agent="deployer", session_id=session.id))
@@ -105,7 +105,7 @@ async def test_who_was_overtaken_acts_under_the_locks_of_the_session_with_one_co
     world: World, admin: asyncpg.Connection
 ) -> None:
     draft = SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL)
-    session = (await sessions.create(world.db, world.service.actor, draft)).id
+    session = (await session_lifecycle.create(world.db, world.service.actor, draft)).id
     seen: list[str] = []
 
     async def is_locked() -> bool:
@@ -154,7 +154,7 @@ async def test_who_was_overtaken_acts_under_the_locks_of_the_session_with_one_co
 @pytest.mark.proves("D.384")
 async def test_a_request_that_is_overtaken_again_and_again_ends_with_an_error(world: World) -> None:
     draft = SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL)
-    session = (await sessions.create(world.db, world.service.actor, draft)).id
+    session = (await session_lifecycle.create(world.db, world.service.actor, draft)).id
     tries = 0
 
     async def act(_: Database) -> None:

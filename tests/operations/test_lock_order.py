@@ -20,7 +20,7 @@ from cortex_plane.domain.errors import Conflict, NotFound
 from cortex_plane.domain.jobs import Cancellation, JobDraft, JobStatus, Pause, Resumption
 from cortex_plane.domain.messages import InboundMessage, MessageDraft
 from cortex_plane.domain.sessions import Termination
-from cortex_plane.operations import audit, jobs, messages, sessions, steering
+from cortex_plane.operations import audit, jobs, messages, session_lifecycle, sessions, steering
 from cortex_plane.storage import attempts, workers
 from cortex_plane.storage.database import NOBODY, Database
 from tests.conftest import Urls
@@ -145,7 +145,7 @@ class Crowd:
         )
 
     async def terminate(self, _: UUID) -> None:
-        await sessions.terminate(
+        await session_lifecycle.terminate(
             self.db, self.world.admin.actor, self.chance.choice(self.sessions), Termination()
         )
 

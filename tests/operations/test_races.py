@@ -31,7 +31,7 @@ from cortex_plane.operations import (
     members,
     messages,
     orgs,
-    sessions,
+    session_lifecycle,
     steering,
     teams,
 )
@@ -103,7 +103,7 @@ async def test_a_message_never_gets_lost_in_a_session_that_is_ending(
     rounds, at_once = 25, 4
     for _ in range(rounds):
         first = await world.say("first")
-        end = sessions.terminate(world.db, world.admin.actor, first.session_id, Termination())
+        end = session_lifecycle.terminate(world.db, world.admin.actor, first.session_id, Termination())
         results, errors = await together(end, *(world.say(f"more {n}") for n in range(at_once)))
         assert errors == []
         assert len(results) == at_once + 1
@@ -222,9 +222,9 @@ async def test_cancelling_a_job_of_a_session_that_is_ending(world: World, admin:
         second = await jobs.submit(db, actor, draft)
         calls: list[Awaitable[Any]] = [
             steering.cancel(db, actor, job.id, Cancellation()),
-            sessions.terminate(db, actor, job.session_id, Termination()),
+            session_lifecycle.terminate(db, actor, job.session_id, Termination()),
             steering.cancel(db, actor, second.id, Cancellation()),
-            sessions.terminate(db, actor, job.session_id, Termination()),
+            session_lifecycle.terminate(db, actor, job.session_id, Termination()),
         ]
         _, errors = await together(*calls)
         assert errors == []
@@ -240,11 +240,11 @@ async def test_a_job_is_never_added_to_a_session_that_has_ended(
 ) -> None:
     actor, db = world.admin.actor, world.db
     for _ in range(15):
-        session = await sessions.create(db, actor, SessionDraft(agent="deployer"))
+        session = await session_lifecycle.create(db, actor, SessionDraft(agent="deployer"))
         draft = JobDraft(agent="deployer", session_id=session.id)
         calls: list[Awaitable[Any]] = [
             jobs.submit(db, actor, draft),
-            sessions.terminate(db, actor, session.id, Termination()),
+            session_lifecycle.terminate(db, actor, session.id, Termination()),
             jobs.submit(db, actor, draft),
         ]
         _, errors = await together(*calls)

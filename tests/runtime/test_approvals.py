@@ -23,7 +23,7 @@ from cortex_plane.domain.members import Role
 from cortex_plane.domain.messages import InboundMessage, MessageDraft
 from cortex_plane.domain.models import AssistantTurn
 from cortex_plane.domain.sessions import Termination
-from cortex_plane.operations import approvals, jobs, messages, sessions, steering
+from cortex_plane.operations import approvals, jobs, messages, session_lifecycle, sessions, steering
 from cortex_plane.runtime.models.backends import Backends
 from cortex_plane.runtime.tools.app import App
 from tests.approvals import Shipping, decide, pending, ship, shown, waiting
@@ -237,7 +237,7 @@ async def test_what_ends_a_job_ends_its_approvals(strict: World, how: str) -> No
     if how == "cancel":
         await steering.cancel(strict.db, strict.admin.actor, id, Cancellation())
     else:
-        await sessions.terminate(strict.db, strict.admin.actor, job.session_id, Termination())
+        await session_lifecycle.terminate(strict.db, strict.admin.actor, job.session_id, Termination())
     after = await shown(strict, asked.id)
     assert after.status is ApprovalStatus.CANCELLED
     assert "approval_cancelled" in await actions(strict, job)

@@ -30,7 +30,7 @@ from cortex_plane.domain.models import (
     UserTurn,
 )
 from cortex_plane.domain.sessions import Termination
-from cortex_plane.operations import agents, audit, events, messages, sessions, steering
+from cortex_plane.operations import agents, audit, events, messages, session_lifecycle, steering
 from cortex_plane.runtime.models.backends import Backends
 from cortex_plane.runtime.models.messages import messages_of
 from cortex_plane.runtime.tools.app import App
@@ -367,8 +367,8 @@ async def test_gates_of_the_end_look_on_when_a_session_is_terminated(world: Worl
     desk = Desk()
     last = gate("goodbye", "session_end", mode="observational")
     job = await run(world, desk, atlas(last), turn(get()))
-    await sessions.terminate(world.db, world.admin.actor, job.session_id, Termination())
-    await sessions.terminate(world.db, world.admin.actor, job.session_id, Termination())
+    await session_lifecycle.terminate(world.db, world.admin.actor, job.session_id, Termination())
+    await session_lifecycle.terminate(world.db, world.admin.actor, job.session_id, Termination())
     assert await traced(world, job) == ["triggered goodbye"]
     assert await whole(world)
 

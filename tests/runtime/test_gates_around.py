@@ -15,7 +15,7 @@ from cortex_plane.domain.effects import Answer, Verdict
 from cortex_plane.domain.jobs import JobDraft, JobStatus
 from cortex_plane.domain.models import Request, Response, TextChunk
 from cortex_plane.domain.sessions import SessionDraft, SessionKind
-from cortex_plane.operations import agents, jobs, sessions, settlements, steering
+from cortex_plane.operations import agents, jobs, session_lifecycle, settlements, steering
 from cortex_plane.runtime.models.backends import Backends
 from cortex_plane.storage.database import Database
 from tests.approvals import decide, pending_soon
@@ -181,7 +181,7 @@ async def test_what_fires_once_is_told_once_whoever_comes_first(world: World) ->
     start = gate("hello", "session_start", mode="observational")
     agent = await governed(world, atlas(start), turn(get()), limits={"max_concurrent_jobs": 10})
     draft = SessionDraft(agent="clerk", kind=SessionKind.PROGRAMMATIC)
-    session = await sessions.create(world.db, world.admin.actor, draft)
+    session = await session_lifecycle.create(world.db, world.admin.actor, draft)
     ids = [await submit(world, agent, {"text": str(n)}, session_id=session.id) for n in range(6)]
     async with working(world.db, desk.app, concurrency=10):
         done = [await ended(world, id) for id in ids]

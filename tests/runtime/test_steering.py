@@ -26,7 +26,7 @@ from cortex_plane.domain.jobs import (
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.messages import MessageDraft
 from cortex_plane.domain.sessions import Termination
-from cortex_plane.operations import jobs, messages, sessions, steering
+from cortex_plane.operations import jobs, messages, session_lifecycle, steering
 from cortex_plane.runtime.models.backends import Backends
 from cortex_plane.runtime.tools.app import App
 from cortex_plane.runtime.tools.context import ToolContext
@@ -358,7 +358,7 @@ async def test_a_terminated_session_ends_its_running_job(world: World) -> None:
         world.db, App("tests"), backends=Backends({"recording": Recording(for_ever)}), concurrency=1
     ):
         await asked.wait()
-        await sessions.terminate(world.db, world.admin.actor, session, Termination(reason="over"))
+        await session_lifecycle.terminate(world.db, world.admin.actor, session, Termination(reason="over"))
         assert (await job_of(world, waiting)).status is JobStatus.CANCELLED
         assert (await job_of(world, id)).pending_cancel
         await until(world, id, JobStatus.CANCELLED)

@@ -38,7 +38,7 @@ from cortex_plane.operations import (
     model_keys,
     resolutions,
     roots,
-    sessions,
+    session_lifecycle,
     signals,
     steering,
 )
@@ -128,7 +128,7 @@ async def _govern(world: World) -> None:
     """An atlas, a session that is bound to it, what its gates remember, and a minute in which a call ran."""
     await publish(world, plain("com.example.governed", "1.0.0"))
     draft = SessionDraft(agent=world.agent.slug, atlases=["com.example.governed"])
-    session = await sessions.create(world.db, world.admin.actor, draft)
+    session = await session_lifecycle.create(world.db, world.admin.actor, draft)
     gates = {"revision": 0, "state": {"executed": 1}, "minutes": {"com.example.governed": 9}}
     async with world.db.transaction(world.org_id) as tx:
         await tx.rows("select record_gates($1, $2, $3, plane_now())", world.org_id, session.id, gates)
@@ -137,7 +137,7 @@ async def _govern(world: World) -> None:
 async def _call_elsewhere(world: World) -> None:
     """A call of an agent that runs elsewhere, under a resolution: allowed, and not begun."""
     draft = SessionDraft(agent=world.agent.slug, kind=SessionKind.EXTERNAL)
-    session = await sessions.create(world.db, world.admin.actor, draft)
+    session = await session_lifecycle.create(world.db, world.admin.actor, draft)
     asked = CallDraft(tool="pay.out", parameters={"type": "object"}, key="order-1")
     allowed = await calls.authorize(world.db, world.admin.actor, session.id, asked)
     request = ResolutionRequest(action="pay.out")

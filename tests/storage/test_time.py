@@ -16,7 +16,7 @@ from cortex_plane.domain.identities import WRONG_LIFE
 from cortex_plane.domain.keys import KeyDraft
 from cortex_plane.domain.members import Role
 from cortex_plane.domain.sessions import Termination
-from cortex_plane.operations import audit, keys, sessions
+from cortex_plane.operations import audit, keys, session_lifecycle, sessions
 from cortex_plane.storage.database import Database
 from tests.clock import Clock
 from tests.people import World
@@ -94,7 +94,7 @@ async def test_what_happens_later_is_later(db: Database, admin: asyncpg.Connecti
     session = await sessions.get(db, world.admin.actor, delivery.session_id)
     assert (session.created_at, session.last_activity_at) == (START, START + timedelta(hours=1))
     await clock.advance(timedelta(hours=1))
-    session = await sessions.terminate(db, world.admin.actor, delivery.session_id, Termination())
+    session = await session_lifecycle.terminate(db, world.admin.actor, delivery.session_id, Termination())
     assert (session.updated_at, session.last_activity_at) == (START + timedelta(hours=2),) * 2
     job = await admin.fetchrow("select * from job where id = $1", delivery.job_id)
     assert (job["created_at"], job["finished_at"]) == (START, START + timedelta(hours=2))

@@ -25,7 +25,7 @@ from cortex_plane.domain.fields import MAX_BODY_BYTES, Ref
 from cortex_plane.domain.jobs import Pause, Resumption, SessionReceipt
 from cortex_plane.domain.messages import IngestedMessage, Message, MessageDraft
 from cortex_plane.domain.sessions import Session, SessionChange, SessionDraft, SessionStatus, Termination
-from cortex_plane.operations import messages, sessions, steering
+from cortex_plane.operations import messages, session_lifecycle, sessions, steering
 
 router = APIRouter(tags=["sessions"])
 
@@ -37,11 +37,14 @@ class SessionQuery(ListQuery):
 
 
 @router.post(
-    "/sessions", response_model=Session, status_code=201, **route(sessions.create, body=MAX_BODY_BYTES)
+    "/sessions",
+    response_model=Session,
+    status_code=201,
+    **route(session_lifecycle.create, body=MAX_BODY_BYTES),
 )
 async def create_session(db: Db, actor: Caller, once: OnceOnly, draft: SessionDraft) -> Response:
     """Open a session from a program. A person's conversation opens by itself with the first message."""
-    return reply(await sessions.create(db, actor, draft, once), 201)
+    return reply(await session_lifecycle.create(db, actor, draft, once), 201)
 
 
 @router.get("/sessions", response_model=Listing[Session], **route(sessions.list_page))
@@ -71,10 +74,10 @@ async def update_session(
     return reply(await sessions.update(db, actor, session_id, change, revision))
 
 
-@router.post("/sessions/{session_id}/terminate", response_model=Session, **route(sessions.terminate))
+@router.post("/sessions/{session_id}/terminate", response_model=Session, **route(session_lifecycle.terminate))
 async def terminate_session(db: Db, actor: Caller, session_id: UUID, termination: Termination) -> Response:
     """End a session for good and cancel its open jobs."""
-    return reply(await sessions.terminate(db, actor, session_id, termination))
+    return reply(await session_lifecycle.terminate(db, actor, session_id, termination))
 
 
 @router.post("/sessions/{session_id}/pause", response_model=SessionReceipt, **route(steering.pause_session))
