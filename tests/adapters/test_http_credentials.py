@@ -117,23 +117,11 @@ async def test_address_that_guesses_is_stopped_and_a_right_token_from_it_is_take
 # The throttle itself -----------------------------------------------------------------------------------------------
 
 
-class _Client:
-    def __init__(self, host: str) -> None:
-        self.host = host
-
-
-class _Request:
-    """As much of a request as a throttle looks at."""
-
-    def __init__(self, host: str) -> None:
-        self.client = _Client(host)
-
-
 def _is_stopped(throttle: Throttle, host: str) -> bool:
     """Whether one failure more would be refused. It is not counted."""
     before = throttle._buckets.copy()
     try:
-        throttle.failed(_Request(host))  # type: ignore[arg-type]
+        throttle.failed(host)
     except TooMany:
         return True
     finally:
@@ -143,7 +131,7 @@ def _is_stopped(throttle: Throttle, host: str) -> bool:
 
 def _fail(throttle: Throttle, host: str, times: int = 1) -> None:
     for _ in range(times):
-        throttle.failed(_Request(host))  # type: ignore[arg-type]
+        throttle.failed(host)
 
 
 def test_failures_are_forgiven_with_time_and_never_more_than_there_were() -> None:

@@ -1,6 +1,6 @@
 """Where each module belongs: its noun, and its floor within the noun.
 
-Floors: kernel < model < rules < db < store < verbs < doors, worker, channels < main. A module may import lower floors of any
+Floors: kernel < model < rules < files < db < store < verbs < doors, worker, channels < main. A module may import lower floors of any
 noun, and on its own floor the nouns before its own in ``NOUNS``. ``client`` stands on kernel and models; ``embedded`` on the
 kernel alone. Doors, worker and channels do not import each other.
 """
@@ -15,7 +15,7 @@ NOUNS: Final = (
 
 OUTER: Final = ("client", "channels", "worker", "http", "dashboard", "cli")
 FLOORS: Final = {
-    "kernel": 0, "model": 1, "rules": 2, "db": 3, "store": 4, "verbs": 5, **dict.fromkeys(OUTER, 6), "embedded": 6, "main": 7,
+    "kernel": 0, "model": 1, "rules": 2, "files": 3, "db": 4, "store": 5, "verbs": 6, **dict.fromkeys(OUTER, 7), "embedded": 7, "main": 8,
 }  # fmt: skip
 
 

@@ -8,8 +8,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from starlette.requests import Request
-
 from cortex_plane.domain.errors import TooMany
 
 FAILURES = 30
@@ -25,9 +23,9 @@ class Throttle:
         self._clock = clock
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def failed(self, request: Request) -> None:
+    def failed(self, host: str) -> None:
         """Count a failure. Raises ``TooMany`` in the place of its reason where the address failed too often."""
-        address = _address(request)
+        address = _network(host)
         left = self._left(address)
         self._buckets[address] = (max(left - 1, 0.0), self._clock())
         self._buckets.move_to_end(address)
@@ -45,9 +43,8 @@ class Throttle:
         return min(float(FAILURES), left + (self._clock() - at) * FAILURES / PER_SECONDS)
 
 
-def _address(request: Request) -> str:
+def _network(host: str) -> str:
     """Of IPv6 the network: whoever has one address there has all of them."""
-    host = request.client.host if request.client else ""
     try:
         given = ipaddress.ip_address(host)
     except ValueError:

@@ -199,7 +199,7 @@ async def _visitor(request: Request, channel: str, approval_id: str) -> Visitor:
             request.app.state.db, channel, approval_id, query, await _session(request)
         )
     except Unauthenticated:
-        throttle.failed(request)
+        throttle.failed(request.client.host if request.client else "")
         raise
     request.scope["state"]["actor"] = found.actor
     return found

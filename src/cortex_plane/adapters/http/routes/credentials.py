@@ -35,7 +35,7 @@ async def decide_by_token(request: Request, db: Db, decision: TokenDecision) -> 
     try:
         return reply(await credentials.decide_by_token(db, decision))
     except Unauthenticated:
-        throttle.failed(request)
+        throttle.failed(request.client.host if request.client else "")
         raise
 
 

@@ -96,7 +96,7 @@ async def redeem_enrolment_code(request: Request, db: Db, redemption: Redemption
     try:
         return reply(await enrolments.redeem_for_key(db, redemption), 201)
     except Unauthenticated:
-        throttle.failed(request)
+        throttle.failed(request.client.host if request.client else "")
         raise
 
 
