@@ -17,15 +17,18 @@ from benchmarks.measuring import seconds_each
 from benchmarks.peers.databases import fresh_database
 from benchmarks.plane import CALL, KEY, Counter, Plane, counting_app, plane
 from benchmarks.wire import Wire
-from cortex_plane.domain.approvals import ApprovalStatus, Channel, Choice, Decision
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.models import Request, Response, TextChunk
-from cortex_plane.operations import approvals, deadlines, jobs, keys
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.models.scripted import ScriptedModel
-from cortex_plane.runtime.worker import Worker, WorkerSettings
-from cortex_plane.storage.hints import listening
+from cortex_plane.agents.model.models import Request, Response, TextChunk
+from cortex_plane.approvals.model.approvals import ApprovalStatus, Channel, Choice, Decision
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.calls.verbs import deadlines
+from cortex_plane.db.hints import listening
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.jobs.verbs import jobs
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.tenancy.verbs import keys
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.models.scripted import ScriptedModel
+from cortex_plane.worker.worker import Worker, WorkerSettings
 
 RESUMES, PEER_RESUMES, DECISIONS, EACH = 100, 40, 400, 100
 AIM_MS, AIM_TIMES, AIM_RATIO = 15.0, 1.5, 1.3

@@ -20,9 +20,10 @@ import asyncpg
 from benchmarks.peers.databases import fresh_database
 from benchmarks.plane import KEY, plane
 from benchmarks.trails import fill
-from cortex_plane.operations import audit, audit_exports, keys
-from cortex_plane.storage.database import Database
-from cortex_plane.storage.vault import Vault
+from cortex_plane.db.database import Database
+from cortex_plane.db.vault import Vault
+from cortex_plane.proof.verbs import audit, audit_exports
+from cortex_plane.tenancy.verbs import keys
 
 SIZES = (10_000, 1_000_000)
 AIM_MIB = 16.0

@@ -12,12 +12,13 @@ from benchmarks.measuring import compare
 from benchmarks.peers.databases import fresh_database
 from benchmarks.peers.payloads import words
 from benchmarks.plane import KEY, plane
-from cortex_plane.domain.attempts import Write
-from cortex_plane.domain.checkpoints import agent_data, seal
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.operations import attempts, steps, workers
-from cortex_plane.runtime.progress import Progress
-from cortex_plane.storage.database import NOBODY
+from cortex_plane.calls.verbs import steps
+from cortex_plane.db.database import NOBODY
+from cortex_plane.jobs.model.checkpoints import agent_data, seal
+from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.verbs import attempts, workers
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.worker.progress import Progress
 
 SIZES = (2_000, 20_000, 100_000)
 AIM = 1.15

@@ -12,14 +12,15 @@ import asyncpg
 
 from benchmarks.peers.databases import fresh_database
 from benchmarks.plane import Plane, plane
-from cortex_plane.domain.attempts import Write
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.jobs import JobDraft, JobStatus
-from cortex_plane.operations import attempts, jobs, steps, workers
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.worker import Worker, WorkerSettings
-from cortex_plane.storage.database import NOBODY
-from cortex_plane.storage.hints import listening
+from cortex_plane.calls.verbs import steps
+from cortex_plane.db.database import NOBODY
+from cortex_plane.db.hints import listening
+from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
+from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.verbs import attempts, jobs, workers
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.worker import Worker, WorkerSettings
 
 JOBS = 2_000
 STARTS = 100

@@ -14,12 +14,13 @@ from benchmarks.peers.databases import fresh_database
 from benchmarks.peers.payloads import words
 from benchmarks.plane import plane, working
 from benchmarks.steps import completions
-from cortex_plane.domain.connections import ConnectionDraft
-from cortex_plane.domain.keys import KeyDraft
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.messages import InboundMessage
-from cortex_plane.operations import connections, keys, messages
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.sessions.model.messages import InboundMessage
+from cortex_plane.sessions.verbs import messages
+from cortex_plane.tenancy.model.connections import ConnectionDraft
+from cortex_plane.tenancy.model.keys import KeyDraft
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.verbs import connections, keys
+from cortex_plane.worker.tools.app import App
 
 TURNS = 500
 PART = 50

@@ -16,8 +16,9 @@ from benchmarks.approvals import copies, waiting
 from benchmarks.ingest import serve
 from benchmarks.peers.databases import fresh_database
 from benchmarks.plane import Plane
-from cortex_plane.domain.approvals import Choice
-from cortex_plane.operations import credentials, keys
+from cortex_plane.approvals.model.approvals import Choice
+from cortex_plane.approvals.verbs import credentials
+from cortex_plane.tenancy.verbs import keys
 
 ROUNDS, EACH = 5, 40
 AIM = 1.2

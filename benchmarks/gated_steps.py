@@ -14,10 +14,11 @@ from typing import Any
 
 from benchmarks.peers.payloads import TOOL_ARGUMENTS, effect
 from benchmarks.plane import Plane, plane, working
-from cortex_plane.domain.atlas_versions import AtlasFile
-from cortex_plane.domain.jobs import Cancellation
-from cortex_plane.operations import atlases, steering
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.gates.model.atlas_versions import AtlasFile
+from cortex_plane.gates.verbs import atlases
+from cortex_plane.jobs.model.jobs import Cancellation
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.worker.tools.app import App
 
 AIM = 0.05
 WARM = 30

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from cortex_plane.domain.atlases import (
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.gates.model.atlases import (
     PRIORITIES,
     Action,
     Atlas,
@@ -31,12 +32,11 @@ from cortex_plane.domain.atlases import (
     Trigger,
     TriggerType,
 )
-from cortex_plane.domain.authorization import PolicyVerdict
-from cortex_plane.domain.gate_answers import answer, meant
-from cortex_plane.domain.gate_index import CompiledAtlases
-from cortex_plane.domain.gates import NOTHING_YET, GatedCall, GateState, Moment
-from cortex_plane.domain.gating import at_boundary, judge, ran
-from cortex_plane.domain.tools import Risk
+from cortex_plane.gates.model.gates import NOTHING_YET, GatedCall, GateState, Moment
+from cortex_plane.gates.rules.gate_answers import answer, meant
+from cortex_plane.gates.rules.gate_index import CompiledAtlases
+from cortex_plane.gates.rules.gating import at_boundary, judge, ran
+from cortex_plane.policies.model.authorization import PolicyVerdict
 
 SIZES = (10, 1_000, 100_000)
 AIM = 2.0

@@ -11,9 +11,9 @@ from benchmarks.peers.databases import fresh_database
 from benchmarks.peers.payloads import model_response
 from benchmarks.plane import plane, working
 from benchmarks.steps import completions
-from cortex_plane.domain.jobs import JobDraft
-from cortex_plane.operations import jobs
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.jobs.model.jobs import JobDraft
+from cortex_plane.jobs.verbs import jobs
+from cortex_plane.worker.tools.app import App
 
 STEPS = 1000
 AIM = 3.0

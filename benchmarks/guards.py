@@ -20,7 +20,7 @@ from benchmarks.peers.databases import fresh_database
 from benchmarks.peers.payloads import TOOL_ARGUMENTS, TOOL_RESULT, effect
 from benchmarks.plane import Plane, plane
 from cortex_plane import Client
-from cortex_plane.operations import keys
+from cortex_plane.tenancy.verbs import keys
 
 AIMS = {1: 4.0, 16: 5.0}
 CHECKPOINT_BYTES = 200

@@ -15,15 +15,17 @@ import asyncpg
 from benchmarks.measuring import Work, compare
 from benchmarks.plane import KEY, Plane, plane
 from benchmarks.wire import Wire
-from cortex_plane.domain.access import Actor
-from cortex_plane.domain.agents import AgentDraft, ModelConfig
-from cortex_plane.domain.connections import ConnectionDraft
-from cortex_plane.domain.keys import KeyDraft
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.messages import InboundMessage
-from cortex_plane.operations import agents, connections, keys, messages
-from cortex_plane.storage.database import Database
-from cortex_plane.storage.vault import Vault
+from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
+from cortex_plane.agents.verbs import agents
+from cortex_plane.db.database import Database
+from cortex_plane.db.vault import Vault
+from cortex_plane.sessions.model.messages import InboundMessage
+from cortex_plane.sessions.verbs import messages
+from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.connections import ConnectionDraft
+from cortex_plane.tenancy.model.keys import KeyDraft
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.verbs import connections, keys
 
 HERE = Path(__file__).parent
 TEXT = "Please plan the release of version 2.4 and tell me before you touch production. " * 3

@@ -21,16 +21,17 @@ from benchmarks.approvals import waiting
 from benchmarks.measuring import seconds_each
 from benchmarks.peers.databases import fresh_database
 from benchmarks.plane import CALL, KEY, Counter, Plane, counting_app
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.notifications import Card, Outgoing, Sent
-from cortex_plane.domain.orgs import OrgDraft
-from cortex_plane.domain.policy_files import PolicyFile
-from cortex_plane.operations import keys, orgs, policies
-from cortex_plane.operations.ports import Channel
-from cortex_plane.runtime.notifier import Notifier, notifying
-from cortex_plane.runtime.worker import Worker, WorkerSettings
-from cortex_plane.storage.credential_keys import convert_mappings
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.notify.model.notifications import Card, Outgoing, Sent
+from cortex_plane.notify.verbs.ports import Channel
+from cortex_plane.policies.model.policy_files import PolicyFile
+from cortex_plane.policies.verbs import policies
+from cortex_plane.tenancy.model.orgs import OrgDraft
+from cortex_plane.tenancy.store.credential_keys import convert_mappings
+from cortex_plane.tenancy.verbs import keys, orgs
+from cortex_plane.worker.notifier import Notifier, notifying
+from cortex_plane.worker.worker import Worker, WorkerSettings
 
 MAILS, ROUNDS, LINES = 400, 3, 4
 BURST = 10_000
@@ -133,8 +134,8 @@ async def bare(port: int, n: int) -> float:
 
 
 def _email(port: int) -> Any:
-    from cortex_plane.adapters.channels.email import EmailChannel
-    from cortex_plane.domain.mail_servers import SmtpServer
+    from cortex_plane.channels.email import EmailChannel
+    from cortex_plane.channels.mail_servers import SmtpServer
 
     return EmailChannel(SmtpServer.parse(f"smtp://{HOST}:{port}"), "plane@example.com")
 

@@ -27,8 +27,8 @@ from benchmarks.peers.databases import fresh_database
 from benchmarks.plane import Plane, plane, working
 from benchmarks.steps import completions
 from cortex_plane import App, Context
-from cortex_plane.domain.signals import SignalDraft
-from cortex_plane.operations import signals
+from cortex_plane.jobs.model.signals import SignalDraft
+from cortex_plane.jobs.verbs import signals
 
 EACH = 1000
 WINDOW = 15.0

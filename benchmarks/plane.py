@@ -16,21 +16,23 @@ from uuid import UUID
 import asyncpg
 
 from benchmarks.peers.payloads import TOOL_ARGUMENTS, effect
-from cortex_plane.bootstrap.databases import plain_login
-from cortex_plane.domain.access import Actor
-from cortex_plane.domain.agents import Agent, AgentDraft, ModelConfig, ResourceLimits
-from cortex_plane.domain.jobs import JobDraft
-from cortex_plane.domain.orgs import OrgDraft
-from cortex_plane.domain.policy_files import PolicyFile
-from cortex_plane.domain.values import adapter
-from cortex_plane.operations import agents, jobs, keys, orgs
-from cortex_plane.operations import policies as applied
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.worker import Worker, WorkerSettings
-from cortex_plane.storage.database import Database
-from cortex_plane.storage.hints import listening
-from cortex_plane.storage.migrate import migrate
-from cortex_plane.storage.vault import Vault
+from cortex_plane.agents.model.agents import Agent, AgentDraft, ModelConfig, ResourceLimits
+from cortex_plane.agents.verbs import agents
+from cortex_plane.db.database import Database
+from cortex_plane.db.hints import listening
+from cortex_plane.db.migrate import migrate
+from cortex_plane.db.vault import Vault
+from cortex_plane.jobs.model.jobs import JobDraft
+from cortex_plane.jobs.verbs import jobs
+from cortex_plane.kernel.values import adapter
+from cortex_plane.main.databases import plain_login
+from cortex_plane.policies.model.policy_files import PolicyFile
+from cortex_plane.policies.verbs import policies as applied
+from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.orgs import OrgDraft
+from cortex_plane.tenancy.verbs import keys, orgs
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.worker import Worker, WorkerSettings
 
 KEY = bytes(32)
 CALL = {"tool": "effect", "arguments": TOOL_ARGUMENTS}

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.plane import Plane, plane
-from cortex_plane.domain.jobs import JobStatus
 from cortex_plane.embedded import EmbeddedPostgres
-from cortex_plane.operations import jobs, keys
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.jobs.verbs import jobs
+from cortex_plane.tenancy.verbs import keys
 
 AIM_SECONDS = 5.0
 RUNS = 7

@@ -19,8 +19,8 @@ from benchmarks.measuring import seconds_each
 from benchmarks.peers.payloads import TOOL_ARGUMENTS, TOOL_RESULT
 from benchmarks.peers.rounds import Workload, interleaved, peer_columns
 from benchmarks.plane import CALL, Counter, counting_app, plane, working
-from cortex_plane.domain.jobs import Cancellation
-from cortex_plane.operations import steering
+from cortex_plane.jobs.model.jobs import Cancellation
+from cortex_plane.jobs.verbs import steering
 
 HERE = Path(__file__).parent
 TEN = 10

@@ -27,7 +27,7 @@ import httpx
 from benchmarks.peers.databases import fresh_database
 from benchmarks.plane import Plane, plane, working
 from benchmarks.steps import completions
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.worker.tools.app import App
 
 KEY = "sk-bench-0001"
 LONG, SHORT = 2000, 10

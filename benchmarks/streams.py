@@ -18,8 +18,8 @@ import orjson
 
 from benchmarks.ingest import serve
 from benchmarks.plane import Plane, plane, working
-from cortex_plane.operations import keys
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.tenancy.verbs import keys
+from cortex_plane.worker.tools.app import App
 
 STREAMS = 200
 STEPS = 5

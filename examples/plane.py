@@ -13,12 +13,12 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane import AgentDraft, Client, CortexError, ModelConfig, ToolContext
+from cortex_plane.agents.model.agents import AgentChange
+from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.client.access import read_access
-from cortex_plane.domain.agents import AgentChange
-from cortex_plane.domain.approvals import Approval
-from cortex_plane.domain.errors import AlreadyExists
-from cortex_plane.domain.jobs import Job
-from cortex_plane.domain.policy_files import PolicyFile
+from cortex_plane.jobs.model.jobs import Job
+from cortex_plane.kernel.errors import AlreadyExists
+from cortex_plane.policies.model.policy_files import PolicyFile
 
 ROOT = Path(__file__).parent.parent
 Decide = Callable[[Client, Approval], Awaitable[object]]

@@ -1,4 +1,4 @@
-"""Write ``domain/atlas.v1.schema.json`` from the shapes that read atlas files.
+"""Write ``gates/model/atlas.v1.schema.json`` from the shapes that read atlas files.
 
 python scripts/atlas_schema.py            write the file
 python scripts/atlas_schema.py --check    say whether the committed file is what the shapes say
@@ -11,11 +11,10 @@ import json
 import sys
 from pathlib import Path
 
-from cortex_plane import domain
-from cortex_plane.domain.atlas_schemas import SCHEMA_VERSION
-from cortex_plane.manifests.atlas_shapes import schema
+from cortex_plane.gates.files.atlas_shapes import schema
+from cortex_plane.gates.model import atlas_schemas
 
-FILE = Path(str(domain.__file__)).parent / f"atlas.v{SCHEMA_VERSION}.schema.json"
+FILE = Path(atlas_schemas.__file__).parent / f"atlas.v{atlas_schemas.SCHEMA_VERSION}.schema.json"
 
 
 def written() -> str:

@@ -13,9 +13,11 @@ from typing import TypeVar
 
 from tests.acceptance.requirements import REQUIREMENTS, proofs
 
-from cortex_plane.adapters.http.app import openapi_document
-from cortex_plane.domain import approvals, events, jobs, sessions
-from cortex_plane.domain.access import (
+from cortex_plane.approvals.model import approvals
+from cortex_plane.http.app import openapi_document
+from cortex_plane.jobs.model import jobs
+from cortex_plane.sessions.model import events, sessions
+from cortex_plane.tenancy.model.access import (
     BY_NAME,
     GRANTS,
     NEVER_SERVICES,
@@ -24,7 +26,7 @@ from cortex_plane.domain.access import (
     SERVICES_ONLY,
     Permission,
 )
-from cortex_plane.domain.members import Role
+from cortex_plane.tenancy.model.members import Role
 
 ROOT = Path(__file__).parent.parent
 
@@ -45,7 +47,7 @@ def access_table() -> str:
     lines = [
         "# Who may do what",
         "",
-        "One table in the code (`domain/access.py`) decides; a test tries every route with every role. `●` may,",
+        "One table in the code (`tenancy/model/access.py`) decides; a test tries every route with every role. `●` may,",
         "`○` may for what is their own. A browser session acts as its member, with the roles and the clearance that they have",
         "at that moment: the pages of the [dashboard](dashboard.md) call the same operations, and so obey the same table.",
         "",

@@ -22,8 +22,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
+from cortex_plane.db.migrate import migrate
 from cortex_plane.embedded import EmbeddedPostgres
-from cortex_plane.storage.migrate import migrate
 
 FILE = Path(__file__).parent.parent / "tests" / "storage" / "schema.sql"
 HEADER = """\

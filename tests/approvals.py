@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.domain.approvals import (
+from cortex_plane.approvals.model.approvals import (
     Approval,
     ApprovalStatus,
     Channel,
@@ -15,9 +15,9 @@ from cortex_plane.domain.approvals import (
     Decision,
     DecisionReceipt,
 )
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.operations import approvals
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.worker.tools.app import App
 from tests.people import Person, World
 from tests.runtime.planes import call, make_agent, submit, turn, until, working
 

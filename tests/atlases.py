@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cortex_plane.domain.access import Actor
-from cortex_plane.domain.agents import Agent, AgentChange
-from cortex_plane.domain.atlas_versions import AtlasFile, Published
-from cortex_plane.domain.keys import KeyDraft
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import agents, atlases, keys
+from cortex_plane.agents.model.agents import Agent, AgentChange
+from cortex_plane.agents.verbs import agents
+from cortex_plane.gates.model.atlas_versions import AtlasFile, Published
+from cortex_plane.gates.verbs import atlases
+from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.keys import KeyDraft
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.verbs import keys
 from tests.people import Person, World
 
 ATLAS = "com.acme.support"

@@ -8,9 +8,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from cortex_plane.domain.canonical import canonical
-from cortex_plane.domain.checkpoint_recovery import open_sealed
-from cortex_plane.domain.checkpoints import (
+from cortex_plane.jobs.model.checkpoints import (
     ActiveTool,
     Checkpoint,
     CheckpointStatus,
@@ -23,6 +21,8 @@ from cortex_plane.domain.checkpoints import (
     agent_data,
     seal,
 )
+from cortex_plane.jobs.rules.checkpoint_recovery import open_sealed
+from cortex_plane.kernel.canonical import canonical
 
 JOB, AGENT, KEY = UUID(int=7), UUID(int=8), b"k" * 32
 NOW = datetime(2026, 3, 15, 12, 30, 0, 250_000, tzinfo=UTC)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.domain import answers, keywords
-from cortex_plane.domain.keywords import expression
+from cortex_plane.gates.rules import answers, keywords
+from cortex_plane.gates.rules.keywords import expression
 
 
 def instructions(work: Callable[[], object]) -> int:

@@ -10,9 +10,9 @@ from uuid import UUID
 
 import httpx
 
-from cortex_plane.domain.access import Actor
-from cortex_plane.domain.approvals import Approval, Choice
-from cortex_plane.operations import approvals, credentials
+from cortex_plane.approvals.model.approvals import Approval, Choice
+from cortex_plane.approvals.verbs import approvals, credentials
+from cortex_plane.tenancy.model.access import Actor
 from tests.people import Person, World
 
 PUBLIC = "http://plane"

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.domain.access import Actor
-from cortex_plane.domain.audit import ERASED, Fact
-from cortex_plane.operations import audit_exports
-from cortex_plane.storage import audit
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.proof.model.audit import ERASED, Fact
+from cortex_plane.proof.store import audit
+from cortex_plane.proof.verbs import audit_exports
+from cortex_plane.tenancy.model.access import Actor
 from tests.people import World
 
 SCRIPT = Path(__file__).parent.parent / "examples" / "verify_export.py"

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import httpx
 
-from cortex_plane.domain.audit import AuditRecord
-from cortex_plane.operations import audit
+from cortex_plane.proof.model.audit import AuditRecord
+from cortex_plane.proof.verbs import audit
 from tests.atlases import govern, manifest, publish
 from tests.people import Person, World
 

@@ -7,7 +7,8 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cortex_plane.domain.atlases import (
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.gates.model.atlases import (
     PRIORITIES,
     Action,
     Atlas,
@@ -24,10 +25,7 @@ from cortex_plane.domain.atlases import (
     Trigger,
     TriggerType,
 )
-from cortex_plane.domain.authorization import PolicyVerdict
-from cortex_plane.domain.gate_answers import answer, ignored, meant
-from cortex_plane.domain.gate_index import CompiledAtlases
-from cortex_plane.domain.gates import (
+from cortex_plane.gates.model.gates import (
     NOTHING_YET,
     Answered,
     Evaluation,
@@ -38,9 +36,11 @@ from cortex_plane.domain.gates import (
     kept_state,
     state_of,
 )
-from cortex_plane.domain.gating import at_boundary, judge, ran, requested, shown
-from cortex_plane.domain.tools import Risk
-from cortex_plane.domain.trace import Trace
+from cortex_plane.gates.model.trace import Trace
+from cortex_plane.gates.rules.gate_answers import answer, ignored, meant
+from cortex_plane.gates.rules.gate_index import CompiledAtlases
+from cortex_plane.gates.rules.gating import at_boundary, judge, ran, requested, shown
+from cortex_plane.policies.model.authorization import PolicyVerdict
 
 ATLAS = "com.acme"
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

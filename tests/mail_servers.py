@@ -13,7 +13,7 @@ from email.policy import default
 
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
-from cortex_plane.domain.mail_servers import SmtpServer
+from cortex_plane.channels.mail_servers import SmtpServer
 
 _URL = re.compile(r"https?://[^\s\"<>]+")
 

@@ -6,8 +6,8 @@ from uuid import UUID
 
 import asyncpg
 
-from cortex_plane.domain.approvals import Approval
-from cortex_plane.domain.idempotency import new_id
+from cortex_plane.approvals.model.approvals import Approval
+from cortex_plane.kernel.idempotency import new_id
 from tests.macs import sign_mappings
 from tests.people import World
 

@@ -6,19 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from cortex_plane.domain.access import Actor
-from cortex_plane.domain.agents import Agent, AgentDraft, ModelConfig
-from cortex_plane.domain.connections import Connection, ConnectionDraft
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.keys import Grantable, KeyDraft, KeyKind
-from cortex_plane.domain.members import MemberDraft, Role
-from cortex_plane.domain.messages import InboundMessage, IngestedMessage
-from cortex_plane.domain.orgs import OrgDraft
-from cortex_plane.domain.policy_files import PolicyFile
-from cortex_plane.operations import agents, connections, keys, members, messages, orgs, policies
-from cortex_plane.operations.secrets import new_key_secret
-from cortex_plane.storage import keys as key_rows
-from cortex_plane.storage.database import Database
+from cortex_plane.agents.model.agents import Agent, AgentDraft, ModelConfig
+from cortex_plane.agents.verbs import agents
+from cortex_plane.db.database import Database
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.policies.model.policy_files import PolicyFile
+from cortex_plane.policies.verbs import policies
+from cortex_plane.sessions.model.messages import InboundMessage, IngestedMessage
+from cortex_plane.sessions.verbs import messages
+from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.connections import Connection, ConnectionDraft
+from cortex_plane.tenancy.model.keys import Grantable, KeyDraft, KeyKind
+from cortex_plane.tenancy.model.members import MemberDraft, Role
+from cortex_plane.tenancy.model.orgs import OrgDraft
+from cortex_plane.tenancy.store import keys as key_rows
+from cortex_plane.tenancy.verbs import connections, keys, members, orgs
+from cortex_plane.tenancy.verbs.secrets import new_key_secret
 
 EVERYTHING_GOES = 'policies: [{name: everything-goes, target: "*", effect: allow}]'
 

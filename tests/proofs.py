@@ -13,18 +13,25 @@ from uuid import UUID
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from cortex_plane.domain.approvals import ApprovalKind, Channel, Choice
-from cortex_plane.domain.audit import ERASED as ERASES
-from cortex_plane.domain.audit import GENESIS, AuditEntry, ChainHead, RootedHead, Verification, chain_hash
-from cortex_plane.domain.audit_exports import ExportWriter
-from cortex_plane.domain.canonical import canonical
-from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.export_reading import verify_export
-from cortex_plane.domain.receipts import CastVote, CheckpointMark, Decided, Hop
-from cortex_plane.domain.roots import GrownHead, KeptRoot, root_body, root_hash
-from cortex_plane.domain.signing import SigningKey, fingerprint, to_base64
-from cortex_plane.operations import signing
-from cortex_plane.storage import receipts
+from cortex_plane.approvals.model.approvals import ApprovalKind, Channel, Choice
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.proof.model.audit import ERASED as ERASES
+from cortex_plane.proof.model.audit import (
+    GENESIS,
+    AuditEntry,
+    ChainHead,
+    RootedHead,
+    Verification,
+    chain_hash,
+)
+from cortex_plane.proof.model.signing import SigningKey, fingerprint, to_base64
+from cortex_plane.proof.rules.audit_exports import ExportWriter
+from cortex_plane.proof.rules.export_reading import verify_export
+from cortex_plane.proof.rules.receipts import CastVote, CheckpointMark, Decided, Hop
+from cortex_plane.proof.rules.roots import GrownHead, KeptRoot, root_body, root_hash
+from cortex_plane.proof.store import receipts
+from cortex_plane.proof.verbs import signing
 from tests.exports import SCRIPT
 from tests.people import World
 

@@ -7,11 +7,12 @@ from uuid import UUID
 
 import asyncpg
 
-from cortex_plane.domain.attempts import Write
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.signals import SignalDraft, SignalReceipt, WaitDraft
-from cortex_plane.operations import signals, steps
-from cortex_plane.storage.database import Database
+from cortex_plane.calls.verbs import steps
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.jobs.model.signals import SignalDraft, SignalReceipt, WaitDraft
+from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.verbs import signals
 from tests.people import Person, World
 from tests.storage.leases import Held, make_worker, queue
 

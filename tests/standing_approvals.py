@@ -6,13 +6,13 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.domain.access import Actor
-from cortex_plane.domain.approvals import Approval
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.standing_approvals import StandingApproval, StandingDraft
-from cortex_plane.operations import standing_approvals
-from cortex_plane.storage import standing_approvals as rows
-from cortex_plane.storage.database import Database
+from cortex_plane.approvals.model.approvals import Approval
+from cortex_plane.approvals.model.standing_approvals import StandingApproval, StandingDraft
+from cortex_plane.approvals.store import standing_approvals as rows
+from cortex_plane.approvals.verbs import standing_approvals
+from cortex_plane.db.database import Database
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.tenancy.model.access import Actor
 from tests.approvals import Shipping, decide, ship, waiting
 from tests.people import Person, World
 

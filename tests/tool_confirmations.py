@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from cortex_plane.domain.tool_confirmations import ConfirmationDraft
-from cortex_plane.domain.tools import OnUncertain, Risk, ToolVersion
-from cortex_plane.operations import tool_confirmations, workers
-from cortex_plane.storage.database import Database
+from cortex_plane.agents.model.tool_confirmations import ConfirmationDraft
+from cortex_plane.agents.model.tools import OnUncertain, Risk, ToolVersion
+from cortex_plane.agents.verbs import tool_confirmations
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.verbs import workers
 from tests.people import World
 
 DIGEST = "ab" * 32

@@ -17,8 +17,10 @@ from typing import Any
 
 import asyncpg
 
-from cortex_plane.operations import atlas_book, forgeries, policy_book
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.gates.verbs import atlas_book
+from cortex_plane.policies.verbs import policy_book
+from cortex_plane.tenancy.verbs import forgeries
 from tests.people import EVERYTHING_GOES, World
 from tests.servers import (
     CREDENTIAL_KEY,

@@ -12,9 +12,9 @@ import httpx
 import orjson
 from standardwebhooks import Webhook
 
-from cortex_plane.domain.approvals import Approval, Choice
-from cortex_plane.domain.connections import ConnectionDraft, MappingDraft
-from cortex_plane.operations import connections
+from cortex_plane.approvals.model.approvals import Approval, Choice
+from cortex_plane.tenancy.model.connections import ConnectionDraft, MappingDraft
+from cortex_plane.tenancy.verbs import connections
 from tests.people import Person, World
 
 URL = "https://hooks.example/cortex"

@@ -9,13 +9,14 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.domain.agents import Agent, AgentDraft, ModelConfig, ResourceLimits
-from cortex_plane.domain.memories import LABEL, SessionMemory
-from cortex_plane.domain.models import Request, Response, TextChunk, Turn, Usage, UserTurn
-from cortex_plane.domain.values import adapter
-from cortex_plane.operations import agents, memories
-from cortex_plane.runtime.models.scripted import ScriptedModel
-from cortex_plane.storage.database import Database, Row
+from cortex_plane.agents.model.agents import Agent, AgentDraft, ModelConfig, ResourceLimits
+from cortex_plane.agents.model.models import Request, Response, TextChunk, Turn, Usage, UserTurn
+from cortex_plane.agents.verbs import agents
+from cortex_plane.db.database import Database, Row
+from cortex_plane.kernel.values import adapter
+from cortex_plane.sessions.model.memories import LABEL, SessionMemory
+from cortex_plane.sessions.verbs import memories
+from cortex_plane.worker.models.scripted import ScriptedModel
 from tests.people import World
 from tests.runtime.planes import turn
 

@@ -15,12 +15,13 @@ from uuid import UUID
 from benchmarks.crash.outcomes import STEPS, act_key
 from benchmarks.crash.worker import Script, run_worker
 from benchmarks.plane import KEY, Plane, plane
-from cortex_plane.domain.effects import Answer, Verdict
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.tools import DidNotHappen, Happened
-from cortex_plane.operations import jobs, settlements, steering
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.worker import Worker, WorkerSettings
+from cortex_plane.agents.model.tools import DidNotHappen, Happened
+from cortex_plane.approvals.verbs import settlements
+from cortex_plane.jobs.model.effects import Answer, Verdict
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.worker import Worker, WorkerSettings
 
 FAST = WorkerSettings(concurrency=1, poll_seconds=0.05, adoption_seconds=2, dispatch_seconds=0.5)
 TIMEOUT = 0.8

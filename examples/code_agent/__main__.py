@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from cortex_plane import Client, JobDraft
-from cortex_plane.domain.jobs import Job
+from cortex_plane.jobs.model.jobs import Job
 from examples.code_agent.agent import AGENT
 from examples.plane import approve, ask, follow, plane, prepare, until, world
 

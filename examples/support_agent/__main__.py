@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from cortex_plane import Client
-from cortex_plane.domain.approvals import Approval
-from cortex_plane.domain.sessions import SessionDraft
+from cortex_plane.approvals.model.approvals import Approval
+from cortex_plane.sessions.model.sessions import SessionDraft
 from examples.plane import ask, follow, plane, prepare, world
 from examples.support_agent.agent import AGENT, COMPLAINT, LATER
 

@@ -9,13 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
+    from cortex_plane.agents.model.tools import DidNotHappen, Happened, ToolError, UncertainOutcome
     from cortex_plane.client.client import Client
     from cortex_plane.client.dialogue import ApprovalPending, Denied
-    from cortex_plane.domain.agents import AgentDraft, ModelConfig
-    from cortex_plane.domain.connections import ConnectionDraft
-    from cortex_plane.domain.errors import CortexError
-    from cortex_plane.domain.job_drafts import JobDraft
-    from cortex_plane.domain.journal import (
+    from cortex_plane.jobs.model.job_drafts import JobDraft
+    from cortex_plane.jobs.model.journal import (
         ContextMisused,
         GateClosed,
         StepFailed,
@@ -23,14 +22,15 @@ if TYPE_CHECKING:
         ToolFailed,
         WaitTimeout,
     )
-    from cortex_plane.domain.keys import KeyDraft
-    from cortex_plane.domain.members import Role
-    from cortex_plane.domain.messages import InboundMessage
-    from cortex_plane.domain.tools import DidNotHappen, Happened, ToolError, UncertainOutcome
-    from cortex_plane.runtime.code.context import Context, Decision
-    from cortex_plane.runtime.tools.app import App
-    from cortex_plane.runtime.tools.context import ToolContext
-    from cortex_plane.runtime.tools.mcp.servers import Secret
+    from cortex_plane.kernel.errors import CortexError
+    from cortex_plane.sessions.model.messages import InboundMessage
+    from cortex_plane.tenancy.model.connections import ConnectionDraft
+    from cortex_plane.tenancy.model.keys import KeyDraft
+    from cortex_plane.tenancy.model.members import Role
+    from cortex_plane.worker.code.context import Context, Decision
+    from cortex_plane.worker.tools.app import App
+    from cortex_plane.worker.tools.context import ToolContext
+    from cortex_plane.worker.tools.mcp.servers import Secret
 
 __version__ = "0.1.0"
 
@@ -66,32 +66,32 @@ __all__ = [
 
 # The module of each name: the same as above, for the interpreter. A test compares them.
 _MODULES = {
-    "AgentDraft": "domain.agents",
-    "App": "runtime.tools.app",
+    "AgentDraft": "agents.model.agents",
+    "App": "worker.tools.app",
     "ApprovalPending": "client.dialogue",
     "Client": "client.client",
-    "ConnectionDraft": "domain.connections",
-    "Context": "runtime.code.context",
-    "ContextMisused": "domain.journal",
-    "CortexError": "domain.errors",
-    "Decision": "runtime.code.context",
+    "ConnectionDraft": "tenancy.model.connections",
+    "Context": "worker.code.context",
+    "ContextMisused": "jobs.model.journal",
+    "CortexError": "kernel.errors",
+    "Decision": "worker.code.context",
     "Denied": "client.dialogue",
-    "DidNotHappen": "domain.tools",
-    "GateClosed": "domain.journal",
-    "Happened": "domain.tools",
-    "InboundMessage": "domain.messages",
-    "JobDraft": "domain.job_drafts",
-    "KeyDraft": "domain.keys",
-    "ModelConfig": "domain.agents",
-    "Role": "domain.members",
-    "Secret": "runtime.tools.mcp.servers",
-    "StepFailed": "domain.journal",
-    "ToolContext": "runtime.tools.context",
-    "ToolDenied": "domain.journal",
-    "ToolError": "domain.tools",
-    "ToolFailed": "domain.journal",
-    "UncertainOutcome": "domain.tools",
-    "WaitTimeout": "domain.journal",
+    "DidNotHappen": "agents.model.tools",
+    "GateClosed": "jobs.model.journal",
+    "Happened": "agents.model.tools",
+    "InboundMessage": "sessions.model.messages",
+    "JobDraft": "jobs.model.job_drafts",
+    "KeyDraft": "tenancy.model.keys",
+    "ModelConfig": "agents.model.agents",
+    "Role": "tenancy.model.members",
+    "Secret": "worker.tools.mcp.servers",
+    "StepFailed": "jobs.model.journal",
+    "ToolContext": "worker.tools.context",
+    "ToolDenied": "jobs.model.journal",
+    "ToolError": "agents.model.tools",
+    "ToolFailed": "jobs.model.journal",
+    "UncertainOutcome": "agents.model.tools",
+    "WaitTimeout": "jobs.model.journal",
 }
 
 

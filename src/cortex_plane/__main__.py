@@ -1,5 +1,5 @@
 """`python -m cortex_plane` is `cortex`."""
 
-from cortex_plane.bootstrap.main import main
+from cortex_plane.main.main import main
 
 main()

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.worker.tools.app import App
 
 POLICIES = 'policies: [{name: everything-goes, target: "*", effect: allow}]'
 WRONG = {"Authorization": "Bearer cortex_key_" + "0" * 43}

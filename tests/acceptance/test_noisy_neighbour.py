@@ -19,9 +19,9 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.domain.members import Role
-from cortex_plane.runtime.worker import Worker
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.worker.worker import Worker
 from tests.acceptance.neighbours import Flood, Neighbour, app, p99
 from tests.adapters.streams import serving
 from tests.conftest import Urls

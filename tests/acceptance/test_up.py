@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from cortex_plane import Client, JobDraft
-from cortex_plane.bootstrap import up
-from cortex_plane.bootstrap.main import main
-from cortex_plane.domain.jobs import SteeringResult
+from cortex_plane.jobs.model.jobs import SteeringResult
+from cortex_plane.main import up
+from cortex_plane.main.main import main
 from tests.acceptance.planes import Plane, empty_folder
 from tests.conftest import Urls
 

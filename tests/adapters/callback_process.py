@@ -10,11 +10,11 @@ import ssl
 import sys
 from collections.abc import Sequence
 
-from cortex_plane.adapters.channels.webhooks import WebhookChannel
-from cortex_plane.domain.addresses import Allowed
-from cortex_plane.runtime.notifier import Notifier
-from cortex_plane.storage.database import Database
-from cortex_plane.storage.vault import Vault
+from cortex_plane.channels.webhooks import WebhookChannel
+from cortex_plane.db.database import Database
+from cortex_plane.db.vault import Vault
+from cortex_plane.kernel.addresses import Allowed
+from cortex_plane.worker.notifier import Notifier
 
 
 async def here(host: str, port: int) -> Sequence[str]:

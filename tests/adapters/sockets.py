@@ -9,13 +9,13 @@ from typing import Any
 
 import uvicorn
 
-from cortex_plane.adapters.http.app import framed
-from cortex_plane.adapters.http.read_deadlines import DeadlineProtocol
-from cortex_plane.adapters.telemetry.metrics import Metrics
-from cortex_plane.bootstrap.application import create_app
-from cortex_plane.bootstrap.serving import KEEP_ALIVE_SECONDS
-from cortex_plane.operations.feeds import EventFeed
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.http.app import framed
+from cortex_plane.http.metrics import Metrics
+from cortex_plane.http.read_deadlines import DeadlineProtocol
+from cortex_plane.main.application import create_app
+from cortex_plane.main.serving import KEEP_ALIVE_SECONDS
+from cortex_plane.sessions.verbs.feeds import EventFeed
 from tests.listeners import listen
 
 

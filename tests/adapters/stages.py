@@ -6,14 +6,15 @@ import hashlib
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from cortex_plane.domain.access import Actor
-from cortex_plane.domain.agents import DEFAULT_APP, Agent
-from cortex_plane.domain.authorization import PolicyVerdict
-from cortex_plane.domain.jobs import JobDraft, JobStatus
-from cortex_plane.domain.policies import Template
-from cortex_plane.domain.request_policies import RequestPolicy
-from cortex_plane.operations import approvals, jobs, steering
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.agents.model.agents import DEFAULT_APP, Agent
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
+from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policies import Template
+from cortex_plane.policies.model.request_policies import RequestPolicy
+from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.worker.tools.app import App
 from tests.people import World
 from tests.runtime.planes import FAST, call, make_agent, turn, until, working
 

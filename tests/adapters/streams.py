@@ -13,12 +13,12 @@ import httpx
 import orjson
 import uvicorn
 
-from cortex_plane.adapters.http.app import framed
-from cortex_plane.adapters.telemetry.metrics import Metrics
-from cortex_plane.bootstrap.application import create_app
-from cortex_plane.operations.feeds import EventFeed
-from cortex_plane.storage import audit
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.http.app import framed
+from cortex_plane.http.metrics import Metrics
+from cortex_plane.main.application import create_app
+from cortex_plane.proof.store import audit
+from cortex_plane.sessions.verbs.feeds import EventFeed
 from tests.listeners import listen
 from tests.people import Person, World
 

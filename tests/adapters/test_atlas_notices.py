@@ -11,7 +11,8 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from cortex_plane.domain.atlases import (
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.gates.model.atlases import (
     NOTIFICATIONS,
     Mode,
     OnInvalid,
@@ -19,19 +20,21 @@ from cortex_plane.domain.atlases import (
     ResponseType,
     TriggerType,
 )
-from cortex_plane.domain.connections import ConnectionChange
-from cortex_plane.domain.deliveries import DeliveryStatus, NotificationKind
-from cortex_plane.domain.errors import Conflict
-from cortex_plane.domain.events import TraceType
-from cortex_plane.domain.gate_effects import UNANSWERED
-from cortex_plane.domain.gate_index import CompiledAtlases
-from cortex_plane.domain.orgs import OrgChange, OrgSettingsChange
-from cortex_plane.domain.sessions import SessionDraft
-from cortex_plane.domain.tools import Risk
-from cortex_plane.domain.trace import Trace
-from cortex_plane.operations import audit, connections, deliveries, orgs, session_lifecycle
-from cortex_plane.operations.atlas_book import AtlasBook
-from cortex_plane.operations.atlas_notices import ON_THE_TRAIL, RanCall, notices
+from cortex_plane.gates.model.trace import Trace
+from cortex_plane.gates.rules.atlas_notices import ON_THE_TRAIL, RanCall, notices
+from cortex_plane.gates.rules.gate_effects import UNANSWERED
+from cortex_plane.gates.rules.gate_index import CompiledAtlases
+from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.gates.verbs.atlas_book import AtlasBook
+from cortex_plane.kernel.errors import Conflict
+from cortex_plane.notify.verbs import deliveries
+from cortex_plane.proof.verbs import audit
+from cortex_plane.sessions.model.events import TraceType
+from cortex_plane.sessions.model.sessions import SessionDraft
+from cortex_plane.tenancy.model.connections import ConnectionChange
+from cortex_plane.tenancy.model.deliveries import DeliveryStatus, NotificationKind
+from cortex_plane.tenancy.model.orgs import OrgChange, OrgSettingsChange
+from cortex_plane.tenancy.verbs import connections, orgs
 from tests.adapters.test_http_callbacks import HOST, Hook, hooked
 from tests.atlases import ATLAS, manifest, publish, steward
 from tests.gates import Life, atlas, gate

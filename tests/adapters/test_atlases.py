@@ -11,12 +11,14 @@ import httpx
 import pytest
 
 from cortex_plane.client import Client
-from cortex_plane.domain.atlas_versions import AtlasFile
-from cortex_plane.domain.atlases import MAX_ATLAS_BYTES
-from cortex_plane.domain.connections import ConnectionChange, ConnectionDraft
-from cortex_plane.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import atlases, audit, connections
+from cortex_plane.gates.model.atlas_versions import AtlasFile
+from cortex_plane.gates.model.atlases import MAX_ATLAS_BYTES
+from cortex_plane.gates.verbs import atlases
+from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.connections import ConnectionChange, ConnectionDraft
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.verbs import connections
 from tests.atlases import ATLAS, govern, manifest, publish, service, steward
 from tests.people import Person, World
 

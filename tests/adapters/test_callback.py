@@ -13,11 +13,12 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from cortex_plane.adapters.http.throttle import FAILURES
-from cortex_plane.domain.approvals import Approval, ApprovalStatus, Choice, DelegationDraft
-from cortex_plane.domain.members import MemberChange, Role
-from cortex_plane.domain.orgs import OrgChange, OrgSettingsChange
-from cortex_plane.operations import approvals, members, orgs
+from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Choice, DelegationDraft
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.kernel.throttle import FAILURES
+from cortex_plane.tenancy.model.members import MemberChange, Role
+from cortex_plane.tenancy.model.orgs import OrgChange, OrgSettingsChange
+from cortex_plane.tenancy.verbs import members, orgs
 from tests.adapters.test_dashboard_approvals import shown as read
 from tests.adapters.visitors import Visitor
 from tests.approvals import Shipping, decide, ship, shown, waiting

@@ -11,9 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from cortex_plane import Client
-from cortex_plane.domain.calls import ExternalCall, Next
-from cortex_plane.domain.sessions import SessionStatus
-from cortex_plane.operations import browser_sessions
+from cortex_plane.calls.model.calls import ExternalCall, Next
+from cortex_plane.sessions.model.sessions import SessionStatus
+from cortex_plane.tenancy.verbs import browser_sessions
 from tests.adapters.test_cli import Shell
 from tests.adapters.test_cli_jobs import _serving
 from tests.adapters.test_http_calls import asked, opened

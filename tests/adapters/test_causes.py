@@ -13,11 +13,11 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.keys import Grantable
-from cortex_plane.domain.members import Role
-from cortex_plane.runtime.code.context import Context
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.tenancy.model.keys import Grantable
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.worker.code.context import Context
 from tests.adapters.test_http_calls import asked, opened, post
 from tests.adapters.visitors import Visitor
 from tests.approvals import Shipping, ship

@@ -17,8 +17,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from cortex_plane.bootstrap.main import main
 from cortex_plane.client.access import ACCESS_FILE, write_private
+from cortex_plane.main.main import main
 from tests.acceptance.planes import Plane
 
 

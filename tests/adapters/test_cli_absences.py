@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cortex_plane.domain.approvals import Approval
-from cortex_plane.domain.members import Role
-from cortex_plane.storage.database import Database
-from cortex_plane.storage.vault import Vault
+from cortex_plane.approvals.model.approvals import Approval
+from cortex_plane.db.database import Database
+from cortex_plane.db.vault import Vault
+from cortex_plane.tenancy.model.members import Role
 from tests.adapters.test_cli import Shell
 from tests.adapters.test_cli_jobs import Live, _serving
 from tests.approvals import Shipping, decide, waiting

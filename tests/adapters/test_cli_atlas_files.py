@@ -10,9 +10,9 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from cortex_plane.bootstrap.main import app
-from cortex_plane.domain.answers import MAX_MATCHED
-from cortex_plane.domain.atlas_schemas import schema
+from cortex_plane.gates.model.atlas_schemas import schema
+from cortex_plane.gates.rules.answers import MAX_MATCHED
+from cortex_plane.main.main import app
 from tests.external_gates import desk, gate, governed, opened, question, sent
 from tests.hostile import HOSTILE, INVISIBLE
 from tests.manifests.files import EXAMPLES, HEAD, SPEC

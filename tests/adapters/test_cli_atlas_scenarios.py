@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cortex_plane.bootstrap.main import app
-from cortex_plane.domain.errors import InvalidInput
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.main.main import app
 from tests.hostile import INVISIBLE
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "atlases"

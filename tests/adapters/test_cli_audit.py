@@ -20,11 +20,11 @@ import pytest_asyncio
 from benchmarks.trails import fill
 from structlog.testing import capture_logs
 
-from cortex_plane.bootstrap.main import main
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import audit
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.main.main import main
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.members import Role
 from tests.adapters.sockets import served
 from tests.exports import lines, verdict
 from tests.people import Person, World

@@ -15,10 +15,10 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.client import Client
-from cortex_plane.domain.approvals import Choice
-from cortex_plane.domain.errors import Conflict, Unauthenticated
-from cortex_plane.domain.jobs import JobStatus
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.kernel.errors import Conflict, Unauthenticated
 from tests.adapters.test_cli import Shell
 from tests.adapters.test_cli_approvals import asked, end_of, live, shipping  # noqa: F401 -- fixtures
 from tests.adapters.test_cli_jobs import Live

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from cortex_plane.adapters.cli.watching import GATE, event_line
-from cortex_plane.domain.events import CARRIES, GATES, Event, EventType
+from cortex_plane.cli.watching import GATE, event_line
+from cortex_plane.sessions.model.events import CARRIES, GATES, Event, EventType
 from tests.hostile import HOSTILE, INVISIBLE
 
 GATE_ID = {"atlas_id": "com.acme", "checkpoint_id": "delete-confirm"}

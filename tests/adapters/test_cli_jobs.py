@@ -26,17 +26,18 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from cortex_plane import Client
-from cortex_plane.adapters.cli import tools, workers
-from cortex_plane.adapters.cli.watching import watch
-from cortex_plane.adapters.http.app import framed
-from cortex_plane.adapters.telemetry.metrics import Metrics
-from cortex_plane.bootstrap.application import create_app
-from cortex_plane.domain.approvals import Channel, Choice, Decision
-from cortex_plane.domain.effects import Answer, Verdict
-from cortex_plane.domain.jobs import Cancellation, JobStatus
-from cortex_plane.operations import approvals, settlements, steering
-from cortex_plane.operations.feeds import EventFeed
-from cortex_plane.storage.database import Database
+from cortex_plane.approvals.model.approvals import Channel, Choice, Decision
+from cortex_plane.approvals.verbs import approvals, settlements
+from cortex_plane.cli import tools, workers
+from cortex_plane.cli.watching import watch
+from cortex_plane.db.database import Database
+from cortex_plane.http.app import framed
+from cortex_plane.http.metrics import Metrics
+from cortex_plane.jobs.model.effects import Answer, Verdict
+from cortex_plane.jobs.model.jobs import Cancellation, JobStatus
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.main.application import create_app
+from cortex_plane.sessions.verbs.feeds import EventFeed
 from tests.adapters.stages import PATIENT, staging
 from tests.adapters.test_cli import Shell
 from tests.conftest import Urls

@@ -15,11 +15,12 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
-from cortex_plane.adapters.channels.root_copies import RootsFile
-from cortex_plane.operations import audit_exports, roots, workers
-from cortex_plane.operations.root_copies import copied_to
-from cortex_plane.storage.database import Database
-from cortex_plane.storage.vault import Vault
+from cortex_plane.channels.root_copies import RootsFile
+from cortex_plane.db.database import Database
+from cortex_plane.db.vault import Vault
+from cortex_plane.jobs.verbs import workers
+from cortex_plane.proof.verbs import audit_exports, roots
+from cortex_plane.proof.verbs.root_copies import copied_to
 from tests.adapters.test_cli import Shell
 from tests.adapters.test_cli_jobs import Live, _serving
 from tests.approvals import Shipping, decide, waiting

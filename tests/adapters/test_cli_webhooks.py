@@ -14,12 +14,12 @@ from uuid import UUID
 
 import pytest
 
-from cortex_plane.adapters.channels.webhooks import WebhookChannel
-from cortex_plane.domain.addresses import Allowed
-from cortex_plane.domain.approvals import Approval, ApprovalStatus, Channel
-from cortex_plane.domain.connections import ConnectionDraft, MappingDraft
-from cortex_plane.operations import connections
-from cortex_plane.runtime.notifier import Notifier
+from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Channel
+from cortex_plane.channels.webhooks import WebhookChannel
+from cortex_plane.kernel.addresses import Allowed
+from cortex_plane.tenancy.model.connections import ConnectionDraft, MappingDraft
+from cortex_plane.tenancy.verbs import connections
+from cortex_plane.worker.notifier import Notifier
 from tests.adapters.sockets import served
 from tests.adapters.test_cli import Shell, shell
 from tests.approvals import Shipping, shown, waiting

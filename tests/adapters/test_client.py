@@ -9,12 +9,12 @@ import httpx
 import pytest
 
 from cortex_plane import Client, CortexError
-from cortex_plane.adapters.http.app import framed
-from cortex_plane.adapters.telemetry.metrics import Metrics
-from cortex_plane.bootstrap.application import create_app
-from cortex_plane.domain.errors import AlreadyExists, InUse, NotFound, Stale, Unavailable
-from cortex_plane.domain.teams import TeamChange, TeamDraft
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.http.app import framed
+from cortex_plane.http.metrics import Metrics
+from cortex_plane.kernel.errors import AlreadyExists, InUse, NotFound, Stale, Unavailable
+from cortex_plane.main.application import create_app
+from cortex_plane.tenancy.model.teams import TeamChange, TeamDraft
 from tests.people import World
 
 

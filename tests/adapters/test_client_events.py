@@ -13,10 +13,11 @@ import pytest
 
 from cortex_plane import Client, CortexError
 from cortex_plane.client import events as reconnecting
-from cortex_plane.domain.errors import NotFound, TooMany, Unauthenticated, Unavailable
-from cortex_plane.domain.jobs import Cancellation, JobDraft
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import jobs, keys, steering
+from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
+from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.kernel.errors import NotFound, TooMany, Unauthenticated, Unavailable
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.verbs import keys
 from tests.adapters.streams import append, serving
 from tests.people import World
 

@@ -10,9 +10,9 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import audit
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.members import Role
 from tests.adapters.visitors import Visitor
 from tests.approvals import Shipping, waiting
 from tests.clock import Clock

@@ -12,15 +12,15 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.bootstrap.databases import opened
-from cortex_plane.domain.errors import SetupError
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import credential_keys, linking
-from cortex_plane.operations.secrets import new_key_secret
-from cortex_plane.settings import Settings
-from cortex_plane.storage.database import Database
-from cortex_plane.storage.vault import Vault
+from cortex_plane.db.database import Database
+from cortex_plane.db.vault import Vault
+from cortex_plane.kernel.errors import SetupError
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.main.databases import opened
+from cortex_plane.main.settings import Settings
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.verbs import credential_keys, linking
+from cortex_plane.tenancy.verbs.secrets import new_key_secret
 from tests.adapters.test_enrolments import added, code_for
 from tests.adapters.test_forged_rules import say
 from tests.adapters.visitors import Visitor

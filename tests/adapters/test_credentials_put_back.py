@@ -9,8 +9,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import linking
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.verbs import linking
 from tests.adapters.test_enrolments import added, code_for, enrolled
 from tests.adapters.visitors import Visitor
 from tests.approvals import Shipping, waiting

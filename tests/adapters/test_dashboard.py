@@ -12,13 +12,13 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.adapters.dashboard.assets import ASSETS, address
-from cortex_plane.adapters.dashboard.routes import live
-from cortex_plane.domain.events import Event, EventType
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.members import MemberChange, Role
-from cortex_plane.operations import browser_sessions, members
-from cortex_plane.operations.feeds import Subscription
+from cortex_plane.dashboard.assets import ASSETS, address
+from cortex_plane.dashboard.routes import live
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.sessions.model.events import Event, EventType
+from cortex_plane.sessions.verbs.feeds import Subscription
+from cortex_plane.tenancy.model.members import MemberChange, Role
+from cortex_plane.tenancy.verbs import browser_sessions, members
 from tests.adapters.sockets import served
 from tests.adapters.visitors import Visitor, asked, fields_of, open_shop
 from tests.clock import Clock

@@ -12,11 +12,14 @@ from uuid import UUID
 import httpx
 import pytest
 
-from cortex_plane.bootstrap import demo, demo_gates
-from cortex_plane.domain.approvals import Approval
-from cortex_plane.domain.jobs import TERMINAL, JobStatus
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import agents, approvals, atlases, jobs
+from cortex_plane.agents.verbs import agents
+from cortex_plane.approvals.model.approvals import Approval
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.gates.verbs import atlases
+from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
+from cortex_plane.jobs.verbs import jobs
+from cortex_plane.main import demo, demo_gates
+from cortex_plane.tenancy.model.members import Role
 from tests.adapters.test_dashboard_approvals import shown
 from tests.adapters.visitors import Visitor
 from tests.approvals import decide

@@ -13,12 +13,14 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.domain.absences import AbsenceStatus
-from cortex_plane.domain.approvals import Approval, ApprovalStatus, Choice, DelegationDraft
-from cortex_plane.domain.connections import ConnectionDraft
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import absences, approvals, connections, deliveries, standing_approvals
+from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Choice, DelegationDraft
+from cortex_plane.approvals.verbs import approvals, standing_approvals
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.notify.verbs import deliveries
+from cortex_plane.tenancy.model.absences import AbsenceStatus
+from cortex_plane.tenancy.model.connections import ConnectionDraft
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.verbs import absences, connections
 from tests.adapters.test_dashboard_approvals import shown
 from tests.adapters.visitors import Visitor, fields_of, open_shop
 from tests.adapters.visitors import asked as asked_by

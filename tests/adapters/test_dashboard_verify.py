@@ -13,14 +13,14 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from cortex_plane.adapters.channels.email import EmailChannel
-from cortex_plane.bootstrap.mail_sink import mail_sink
-from cortex_plane.bootstrap.mailing import SINK_SENDER
-from cortex_plane.domain.identities import AddressDraft, InvitationDraft, nonce
-from cortex_plane.domain.mail_servers import SmtpServer
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import browser_sessions, invitations
-from cortex_plane.runtime.notifier import Notifier
+from cortex_plane.channels.email import EmailChannel
+from cortex_plane.channels.mail_servers import SmtpServer
+from cortex_plane.main.mail_sink import mail_sink
+from cortex_plane.main.mailing import SINK_SENDER
+from cortex_plane.tenancy.model.identities import AddressDraft, InvitationDraft, nonce
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.verbs import browser_sessions, invitations
+from cortex_plane.worker.notifier import Notifier
 from tests.adapters.visitors import Visitor, asked, fields_of, open_shop
 from tests.conformance.channels import ASK, drain
 from tests.conftest import _application

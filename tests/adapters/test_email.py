@@ -12,10 +12,10 @@ from uuid import UUID
 
 import pytest
 
-from cortex_plane.adapters.channels.email import EmailChannel
-from cortex_plane.domain.approvals import ApprovalKind, ApprovalStatus, Choice
-from cortex_plane.domain.mail_servers import SmtpServer
-from cortex_plane.domain.notifications import (
+from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus, Choice
+from cortex_plane.channels.email import EmailChannel
+from cortex_plane.channels.mail_servers import SmtpServer
+from cortex_plane.notify.model.notifications import (
     Card,
     CardVote,
     Invitation,
@@ -26,7 +26,7 @@ from cortex_plane.domain.notifications import (
     TryAgain,
     Undeliverable,
 )
-from cortex_plane.domain.policies import Template
+from cortex_plane.policies.model.policies import Template
 from tests.hostile import HOSTILE
 from tests.mail_servers import Got, MailServer, mail_server
 

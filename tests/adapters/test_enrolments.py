@@ -9,13 +9,14 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.domain.connections import Mapping
-from cortex_plane.domain.enrolments import digest
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.identities import LinkDraft
-from cortex_plane.domain.keys import Grantable
-from cortex_plane.domain.members import MemberDraft, Role
-from cortex_plane.operations import audit, keys, linking, members
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.connections import Mapping
+from cortex_plane.tenancy.model.enrolments import digest
+from cortex_plane.tenancy.model.identities import LinkDraft
+from cortex_plane.tenancy.model.keys import Grantable
+from cortex_plane.tenancy.model.members import MemberDraft, Role
+from cortex_plane.tenancy.verbs import keys, linking, members
 from tests.adapters.visitors import Visitor
 from tests.clock import Clock
 from tests.people import Person, World, with_key

@@ -10,12 +10,14 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.domain.approvals import Channel, EffectAnswer
-from cortex_plane.domain.calls import OutcomeDraft, OutcomeStatus
-from cortex_plane.domain.effects import Verdict
-from cortex_plane.operations import approvals, calls, deadlines, gates
-from cortex_plane.operations.atlas_book import AtlasBook
-from cortex_plane.storage.database import Database
+from cortex_plane.approvals.model.approvals import Channel, EffectAnswer
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.calls.model.calls import OutcomeDraft, OutcomeStatus
+from cortex_plane.calls.verbs import calls, deadlines
+from cortex_plane.db.database import Database
+from cortex_plane.gates.verbs import gates
+from cortex_plane.gates.verbs.atlas_book import AtlasBook
+from cortex_plane.jobs.model.effects import Verdict
 from tests.adapters.test_external_gates import decide, intended
 from tests.clock import Clock
 from tests.external_gates import (

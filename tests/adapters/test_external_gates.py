@@ -12,10 +12,12 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.domain.agents import AgentChange
-from cortex_plane.domain.approvals import Channel, Choice, Decision
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import agents, approvals, audit
+from cortex_plane.agents.model.agents import AgentChange
+from cortex_plane.agents.verbs import agents
+from cortex_plane.approvals.model.approvals import Channel, Choice, Decision
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.members import Role
 from tests.atlases import steward
 from tests.clock import Clock
 from tests.external_gates import (

@@ -13,12 +13,12 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.keys import Grantable
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import linking
-from cortex_plane.operations.meters import Unread, metered
-from cortex_plane.operations.secrets import new_key_secret
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.meters import Unread, metered
+from cortex_plane.tenancy.model.keys import Grantable
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.verbs import linking
+from cortex_plane.tenancy.verbs.secrets import new_key_secret
 from tests.adapters.test_enrolments import added, code_for
 from tests.adapters.visitors import Visitor
 from tests.approvals import Shipping, shown, waiting

@@ -17,14 +17,15 @@ import pytest
 import pytest_asyncio
 
 from cortex_plane import Client, ToolError
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.approvals.model.approvals import ApprovalStatus, Channel, Choice, Decision
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.calls.model.calls import CallShown
+from cortex_plane.calls.verbs import calls
 from cortex_plane.client.dialogue import ApprovalPending, Denied, NotJson, TimedOut
 from cortex_plane.client.guarding import current_call, default_name
-from cortex_plane.domain.approvals import ApprovalStatus, Channel, Choice, Decision
-from cortex_plane.domain.calls import CallShown
-from cortex_plane.domain.effects import CallStatus
-from cortex_plane.domain.errors import Conflict, InvalidInput, Unauthenticated, Unavailable
-from cortex_plane.domain.tools import Risk
-from cortex_plane.operations import approvals, calls
+from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.kernel.errors import Conflict, InvalidInput, Unauthenticated, Unavailable
 from tests.adapters.apart import Apart, beside
 from tests.conftest import Urls
 from tests.guards import left_behind_ended
@@ -344,8 +345,8 @@ async def test_a_result_that_is_not_json_does_not_undo_it(plane: Client, world: 
 
 @pytest.mark.proves("D.281")
 async def test_an_operator_stops_it(plane: Client, world: World) -> None:
-    from cortex_plane.domain.sessions import Termination
-    from cortex_plane.operations import session_lifecycle
+    from cortex_plane.gates.verbs import session_lifecycle
+    from cortex_plane.sessions.model.sessions import Termination
 
     ran: list[int] = []
 

@@ -15,17 +15,19 @@ import pytest
 import pytest_asyncio
 
 from cortex_plane import Client, ToolError
-from cortex_plane.adapters.http import waiting
+from cortex_plane.agents.model.tools import Happened
+from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Channel, Choice, Decision
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.calls.model.calls import CallDraft, CallShown, ExternalCall, Next
+from cortex_plane.calls.verbs import calls
 from cortex_plane.client import dialogue
 from cortex_plane.client.dialogue import CallFailed, TimedOut
-from cortex_plane.domain.approvals import Approval, ApprovalStatus, Channel, Choice, Decision
-from cortex_plane.domain.calls import CallDraft, CallShown, ExternalCall, Next
-from cortex_plane.domain.effects import CallStatus
-from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.sessions import SessionDraft, SessionKind
-from cortex_plane.domain.tools import Happened
-from cortex_plane.operations import approvals, calls, session_lifecycle
-from cortex_plane.operations.feeds import QUEUE, EventFeed
+from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.http import waiting
+from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
+from cortex_plane.sessions.verbs.feeds import QUEUE, EventFeed
 from tests.adapters.apart import Apart, beside
 from tests.clock import Clock
 from tests.conftest import Urls

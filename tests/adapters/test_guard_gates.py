@@ -10,9 +10,9 @@ import pytest
 import pytest_asyncio
 
 from cortex_plane import Client
+from cortex_plane.calls.verbs import calls
 from cortex_plane.client.dialogue import Denied
-from cortex_plane.domain.journal import GateClosed
-from cortex_plane.operations import calls
+from cortex_plane.jobs.model.journal import GateClosed
 from tests.adapters.apart import Apart, beside
 from tests.conftest import Urls
 from tests.external_gates import DELETE_CONFIRM, DESK, ONBOARDING, desk, gate, governed, question

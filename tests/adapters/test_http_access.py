@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from cortex_plane.domain.access import (
+from cortex_plane.tenancy.model.access import (
     BY_NAME,
     GRANTS,
     NEVER_SERVICES,
@@ -21,7 +21,7 @@ from cortex_plane.domain.access import (
     SERVICES_ONLY,
     Permission,
 )
-from cortex_plane.domain.members import Role
+from cortex_plane.tenancy.model.members import Role
 from tests.adapters.test_http_routes import OPEN, Example, Stage, document, documented_routes, examples
 from tests.people import World
 

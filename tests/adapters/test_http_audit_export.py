@@ -14,15 +14,15 @@ from benchmarks.trails import fill
 from starlette.types import Message
 from structlog.testing import capture_logs
 
-from cortex_plane.adapters.http import downloads
-from cortex_plane.adapters.http.app import framed
-from cortex_plane.adapters.http.in_flight import RequestLimits
 from cortex_plane.client import Client
-from cortex_plane.domain.errors import Conflict, Forbidden, NotFound, Unavailable
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import audit
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.http import downloads
+from cortex_plane.http.app import framed
+from cortex_plane.http.in_flight import RequestLimits
+from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound, Unavailable
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.members import Role
 from tests.adapters.sockets import served
 from tests.adapters.test_shares import process
 from tests.exports import lines, verdict

@@ -19,12 +19,14 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from cortex_plane.adapters.channels.webhooks import WebhookChannel
-from cortex_plane.domain.addresses import Allowed
-from cortex_plane.domain.connections import ConnectionChange, ConnectionDraft
-from cortex_plane.domain.deliveries import Delivery, DeliveryStatus, NotificationKind
-from cortex_plane.operations import connections, deadlines, deliveries
-from cortex_plane.runtime.notifier import Notifier
+from cortex_plane.calls.verbs import deadlines
+from cortex_plane.channels.webhooks import WebhookChannel
+from cortex_plane.kernel.addresses import Allowed
+from cortex_plane.notify.verbs import deliveries
+from cortex_plane.tenancy.model.connections import ConnectionChange, ConnectionDraft
+from cortex_plane.tenancy.model.deliveries import Delivery, DeliveryStatus, NotificationKind
+from cortex_plane.tenancy.verbs import connections
+from cortex_plane.worker.notifier import Notifier
 from tests.adapters.callback_process import here
 from tests.adapters.test_http_calls import asked, ended, looked, opened, post
 from tests.clock import Clock

@@ -11,12 +11,12 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.domain.approvals import Channel, Choice, Decision
-from cortex_plane.domain.canonical import canonical
-from cortex_plane.domain.errors import CortexError
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import approvals
-from cortex_plane.storage.database import Database
+from cortex_plane.approvals.model.approvals import Channel, Choice, Decision
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.db.database import Database
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.errors import CortexError
+from cortex_plane.tenancy.model.members import Role
 from tests.people import Person, World, apply_policies
 
 REFUND = {"order": "A-1", "cents": 500}

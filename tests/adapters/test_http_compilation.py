@@ -12,12 +12,12 @@ import httpx
 import orjson
 import pytest
 
-from cortex_plane.domain import canonical, conditions, schemas
-from cortex_plane.domain.schemas import MAX_PATTERN, MAX_PATTERNS, Unusable, check_strangers, compiled
-from cortex_plane.manifests import policies as policy_files
-from cortex_plane.manifests.documents import Bounds
-from cortex_plane.operations import policies, policy_book
-from cortex_plane.operations.policy_book import PolicyBook
+from cortex_plane.kernel import canonical, conditions, schemas
+from cortex_plane.kernel.documents import Bounds
+from cortex_plane.kernel.schemas import MAX_PATTERN, MAX_PATTERNS, Unusable, check_strangers, compiled
+from cortex_plane.policies.files import policies as policy_files
+from cortex_plane.policies.verbs import policies, policy_book
+from cortex_plane.policies.verbs.policy_book import PolicyBook
 from tests.adapters.test_http_bad_input import problem
 from tests.adapters.test_http_calls import asked, opened
 from tests.adapters.test_shares import process

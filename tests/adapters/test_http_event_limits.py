@@ -10,12 +10,12 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from cortex_plane.adapters.http import streaming
-from cortex_plane.adapters.http.streaming import OpenStreams, stream
-from cortex_plane.domain.errors import TooMany, Unauthenticated, Unavailable
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import events
-from cortex_plane.operations.feeds import EventFeed
+from cortex_plane.http import streaming
+from cortex_plane.http.streaming import OpenStreams, stream
+from cortex_plane.kernel.errors import TooMany, Unauthenticated, Unavailable
+from cortex_plane.sessions.verbs import events
+from cortex_plane.sessions.verbs.feeds import EventFeed
+from cortex_plane.tenancy.model.members import Role
 from tests.adapters.streams import append, reading, serving
 from tests.adapters.test_http_events import a_session, ids_in, until
 from tests.people import World
@@ -35,7 +35,7 @@ async def test_a_reader_that_takes_nothing_is_given_up(world: World, monkeypatch
             await super().__call__(*asgi)  # type: ignore[arg-type]
             ended.append(True)
 
-    monkeypatch.setattr("cortex_plane.adapters.http.routes.events.EventStream", Watched)
+    monkeypatch.setattr("cortex_plane.http.routes.events.EventStream", Watched)
     with capture_logs() as logs:
         async with (
             serving(world.db) as plane,

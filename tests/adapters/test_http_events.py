@@ -19,16 +19,18 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from cortex_plane.adapters.http import streaming
-from cortex_plane.adapters.http.streaming import stream
-from cortex_plane.bootstrap.serving import GRACE_SECONDS
-from cortex_plane.domain.events import Event
-from cortex_plane.domain.jobs import Cancellation, JobDraft
-from cortex_plane.domain.members import MemberChange, Role
-from cortex_plane.operations import events, feeds, jobs, keys, members, steering
-from cortex_plane.operations.feeds import EventFeed
-from cortex_plane.storage.database import Database
-from cortex_plane.storage.hints import EVENTS, listening
+from cortex_plane.db.database import Database
+from cortex_plane.db.hints import EVENTS, listening
+from cortex_plane.http import streaming
+from cortex_plane.http.streaming import stream
+from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
+from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.main.serving import GRACE_SECONDS
+from cortex_plane.sessions.model.events import Event
+from cortex_plane.sessions.verbs import events, feeds
+from cortex_plane.sessions.verbs.feeds import EventFeed
+from cortex_plane.tenancy.model.members import MemberChange, Role
+from cortex_plane.tenancy.verbs import keys, members
 from tests.adapters.streams import Plane, append, reading, serving
 from tests.conftest import Urls
 from tests.people import World

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
 from tests.people import World
 
 

@@ -9,11 +9,14 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.domain.agents import AgentChange, ModelConfig
-from cortex_plane.domain.jobs import JobDraft
-from cortex_plane.domain.messages import MessageDraft
-from cortex_plane.domain.teams import TeamDraft
-from cortex_plane.operations import agents, jobs, messages, teams
+from cortex_plane.agents.model.agents import AgentChange, ModelConfig
+from cortex_plane.agents.verbs import agents
+from cortex_plane.jobs.model.jobs import JobDraft
+from cortex_plane.jobs.verbs import jobs
+from cortex_plane.sessions.model.messages import MessageDraft
+from cortex_plane.sessions.verbs import messages
+from cortex_plane.tenancy.model.teams import TeamDraft
+from cortex_plane.tenancy.verbs import teams
 from tests.people import World
 
 

@@ -9,12 +9,12 @@ import httpx
 import pytest
 
 from cortex_plane import Client
-from cortex_plane.domain.authorization import PolicyVerdict
-from cortex_plane.domain.errors import InvalidInput, Stale
-from cortex_plane.domain.fields import MAX_BODY_BYTES
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.policy_files import ExplainRequest, PolicyFile, SimulationRequest
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.kernel.errors import InvalidInput, Stale
+from cortex_plane.kernel.fields import MAX_BODY_BYTES
+from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policy_files import ExplainRequest, PolicyFile, SimulationRequest
+from cortex_plane.tenancy.model.members import Role
 from tests.adapters.stages import staging
 from tests.people import World
 from tests.runtime.planes import call, make_agent, submit, turn, until, working

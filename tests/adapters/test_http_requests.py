@@ -8,12 +8,13 @@ from uuid import UUID
 import httpx
 import pytest
 
-from cortex_plane.domain.events import Event
-from cortex_plane.domain.jobs import Cancellation, JobStatus, Pause
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import events, steering
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.model.jobs import Cancellation, JobStatus, Pause
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.sessions.model.events import Event
+from cortex_plane.sessions.verbs import events
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.worker.tools.app import App
 from tests.people import World
 from tests.runtime.planes import call, job_of, make_agent, submit, turn, until, working
 

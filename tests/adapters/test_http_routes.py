@@ -12,39 +12,37 @@ import httpx
 import uuid_utils.compat
 from fastapi.routing import APIRoute, iter_route_contexts
 
-from cortex_plane.adapters.dashboard.routes import PAGES
-from cortex_plane.adapters.telemetry.metrics import Metrics
-from cortex_plane.bootstrap.application import create_app
-from cortex_plane.domain.absences import AbsenceDraft
-from cortex_plane.domain.access import Permission
-from cortex_plane.domain.agents import AgentDraft, ModelConfig
-from cortex_plane.domain.calls import CallDraft
-from cortex_plane.domain.identities import InvitationDraft, LinkDraft
-from cortex_plane.domain.jobs import Cancellation, JobDraft
-from cortex_plane.domain.keys import KeyDraft
-from cortex_plane.domain.members import MemberDraft, Role
-from cortex_plane.domain.model_keys import ModelKeyDraft, Provider
-from cortex_plane.domain.resolutions import ResolutionRequest
-from cortex_plane.domain.sessions import SessionDraft, SessionKind
-from cortex_plane.domain.teams import TeamDraft
-from cortex_plane.operations import (
+from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
+from cortex_plane.agents.verbs import agents
+from cortex_plane.calls.model.calls import CallDraft
+from cortex_plane.calls.model.resolutions import ResolutionRequest
+from cortex_plane.calls.verbs import calls, resolutions
+from cortex_plane.dashboard.routes import PAGES
+from cortex_plane.db.database import Database
+from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.http.metrics import Metrics
+from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
+from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.main.application import create_app
+from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
+from cortex_plane.tenancy.model.absences import AbsenceDraft
+from cortex_plane.tenancy.model.access import Permission
+from cortex_plane.tenancy.model.identities import InvitationDraft, LinkDraft
+from cortex_plane.tenancy.model.keys import KeyDraft
+from cortex_plane.tenancy.model.members import MemberDraft, Role
+from cortex_plane.tenancy.model.model_keys import ModelKeyDraft, Provider
+from cortex_plane.tenancy.model.teams import TeamDraft
+from cortex_plane.tenancy.verbs import (
     absences,
-    agents,
     browser_sessions,
-    calls,
     enrolments,
     invitations,
-    jobs,
     keys,
     linking,
     members,
     model_keys,
-    resolutions,
-    session_lifecycle,
-    steering,
     teams,
 )
-from cortex_plane.storage.database import Database
 from tests.adapters.stages import SHIP_HASH, asking_agent, asking_job, card_of, held_job
 from tests.atlases import plain, publish
 from tests.credentials import token_for

@@ -30,12 +30,12 @@ from schemathesis.checks import (
 )
 from schemathesis.core.result import Ok
 
-from cortex_plane.adapters.channels.webhooks import WebhookChannel
-from cortex_plane.adapters.http.app import framed
-from cortex_plane.adapters.http.throttle import Throttle
-from cortex_plane.adapters.telemetry.metrics import Metrics
-from cortex_plane.bootstrap.application import create_app
-from cortex_plane.storage.database import Database
+from cortex_plane.channels.webhooks import WebhookChannel
+from cortex_plane.db.database import Database
+from cortex_plane.http.app import framed
+from cortex_plane.http.metrics import Metrics
+from cortex_plane.kernel.throttle import Throttle
+from cortex_plane.main.application import create_app
 from tests.adapters.stages import SHIP_HASH
 from tests.adapters.test_http_routes import SERVICES, Stage
 from tests.atlases import plain

@@ -12,9 +12,9 @@ from uuid import UUID
 import asyncpg
 import httpx
 
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.members import Role
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.worker.tools.app import App
 from tests.adapters.stages import PATIENT, held_job, staging
 from tests.operations.rows import digests
 from tests.people import Person, World

@@ -11,13 +11,13 @@ import jsonschema_rs
 import pytest
 
 from cortex_plane import Client
-from cortex_plane.adapters.http.app import framed
-from cortex_plane.adapters.telemetry.metrics import Metrics
-from cortex_plane.bootstrap.application import create_app
-from cortex_plane.domain.effects import Answer, Verdict
-from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, NotFound
-from cortex_plane.domain.jobs import Hold, JobDraft, JobStatus
-from cortex_plane.domain.members import Role
+from cortex_plane.http.app import framed
+from cortex_plane.http.metrics import Metrics
+from cortex_plane.jobs.model.effects import Answer, Verdict
+from cortex_plane.jobs.model.jobs import Hold, JobDraft, JobStatus
+from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, NotFound
+from cortex_plane.main.application import create_app
+from cortex_plane.tenancy.model.members import Role
 from tests.adapters.stages import LARGE, PATIENT, held_job, staging
 from tests.people import World
 from tests.runtime.planes import call, make_agent, submit, turn, until, working

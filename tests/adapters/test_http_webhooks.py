@@ -16,18 +16,19 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from cortex_plane.adapters.channels.webhooks import WebhookChannel
-from cortex_plane.adapters.http.app import framed
-from cortex_plane.adapters.telemetry.metrics import Metrics
-from cortex_plane.bootstrap.application import create_app
-from cortex_plane.domain.addresses import Allowed
-from cortex_plane.domain.approvals import ApprovalStatus, Choice
-from cortex_plane.domain.deliveries import DeliveryStatus
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import connections, deliveries
-from cortex_plane.operations.meters import metered
-from cortex_plane.operations.secrets import new_webhook_secret
-from cortex_plane.runtime.notifier import Notifier
+from cortex_plane.approvals.model.approvals import ApprovalStatus, Choice
+from cortex_plane.channels.webhooks import WebhookChannel
+from cortex_plane.http.app import framed
+from cortex_plane.http.metrics import Metrics
+from cortex_plane.kernel.addresses import Allowed
+from cortex_plane.kernel.meters import metered
+from cortex_plane.main.application import create_app
+from cortex_plane.notify.verbs import deliveries
+from cortex_plane.tenancy.model.deliveries import DeliveryStatus
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.verbs import connections
+from cortex_plane.tenancy.verbs.secrets import new_webhook_secret
+from cortex_plane.worker.notifier import Notifier
 from tests.approvals import Shipping, ship, shown, waiting
 from tests.clock import Clock
 from tests.operations.rows import digests

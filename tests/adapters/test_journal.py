@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from cortex_plane import Client
-from cortex_plane.domain.errors import NotFound
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.journal import StepFailed
-from cortex_plane.domain.members import Role
-from cortex_plane.runtime.code.context import Context
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.jobs.model.journal import StepFailed
+from cortex_plane.kernel.errors import NotFound
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.worker.code.context import Context
 from tests.adapters.stages import PATIENT
 from tests.adapters.visitors import Visitor
 from tests.people import World

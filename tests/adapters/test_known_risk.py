@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from cortex_plane.domain.agents import AgentChange
-from cortex_plane.domain.tool_confirmations import ConfirmationDraft
-from cortex_plane.domain.tools import Risk
-from cortex_plane.operations import agents, tool_confirmations
+from cortex_plane.agents.model.agents import AgentChange
+from cortex_plane.agents.model.tool_confirmations import ConfirmationDraft
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.agents.verbs import agents, tool_confirmations
 from tests.adapters.test_http_calls import asked, opened, post
 from tests.atlases import govern, manifest
 from tests.atlases import publish as publish_atlas

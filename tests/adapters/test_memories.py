@@ -13,10 +13,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from cortex_plane import Client
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.members import Role
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.tools.app import App
 from tests.adapters.test_cli import Shell
 from tests.adapters.test_cli_jobs import _serving
 from tests.adapters.visitors import Visitor

@@ -15,15 +15,15 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.adapters.telemetry.metrics import Metrics
-from cortex_plane.bootstrap.exposition import exposed
-from cortex_plane.domain.errors import SetupError
-from cortex_plane.domain.jobs import Resumption
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.policies import Template
-from cortex_plane.operations import steering
-from cortex_plane.operations.meters import Meters, metered, meters
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.http.metrics import Metrics
+from cortex_plane.jobs.model.jobs import Resumption
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.errors import SetupError
+from cortex_plane.kernel.meters import Meters, metered, meters
+from cortex_plane.main.exposition import exposed
+from cortex_plane.policies.model.policies import Template
+from cortex_plane.tenancy.model.members import Role
 from tests.conftest import Urls
 from tests.people import World
 from tests.servers import MASTER_KEY

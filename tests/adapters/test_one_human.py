@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.domain.approvals import Approval, ApprovalStatus
-from cortex_plane.domain.jobs import JobDraft, JobStatus
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.policies import Quorum
-from cortex_plane.domain.quorums import CountedVote, independent, is_reached
-from cortex_plane.operations import approvals, audit, jobs
+from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
+from cortex_plane.jobs.verbs import jobs
+from cortex_plane.policies.model.policies import Quorum
+from cortex_plane.policies.model.quorums import CountedVote, independent, is_reached
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.members import Role
 from tests.adapters.test_enrolments import added, enrolled, prove_channel
 from tests.adapters.visitors import Visitor
 from tests.approvals import Shipping, pending, ship, shown, waiting

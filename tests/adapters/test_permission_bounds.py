@@ -9,13 +9,16 @@ from typing import Any
 import httpx
 import pytest
 
-from cortex_plane.domain import resolving
-from cortex_plane.domain.gates import Ruling
-from cortex_plane.domain.gating import judge
-from cortex_plane.domain.resolutions import MAX_ACTIONS, MAX_ASKS
-from cortex_plane.operations import agents, atlas_contents, jobs, resolutions
-from cortex_plane.operations import permissions as permission_verbs
-from cortex_plane.operations.atlas_book import book
+from cortex_plane.agents.verbs import agents
+from cortex_plane.calls.model.resolutions import MAX_ACTIONS, MAX_ASKS
+from cortex_plane.calls.rules import resolving
+from cortex_plane.calls.verbs import permissions as permission_verbs
+from cortex_plane.calls.verbs import resolutions
+from cortex_plane.gates.model.gates import Ruling
+from cortex_plane.gates.rules.gating import judge
+from cortex_plane.gates.verbs import atlas_contents
+from cortex_plane.gates.verbs.atlas_book import book
+from cortex_plane.jobs.verbs import jobs
 from tests.adapters.test_dashboard_approvals import shown
 from tests.adapters.visitors import Visitor
 from tests.atlases import ATLAS, manifest, publish

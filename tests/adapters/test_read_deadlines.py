@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from cortex_plane.adapters.http.read_deadlines import DeadlineProtocol
+from cortex_plane.http.read_deadlines import DeadlineProtocol
 from tests.adapters.sockets import served
 from tests.people import World
 

@@ -12,16 +12,16 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.adapters.http.app import framed
-from cortex_plane.adapters.telemetry.metrics import Metrics
-from cortex_plane.bootstrap.application import create_app
-from cortex_plane.domain.errors import TooMany
-from cortex_plane.domain.keys import KeyDraft
-from cortex_plane.operations import browser_sessions, keys, request_rates
-from cortex_plane.operations.chores import CHORES
-from cortex_plane.operations.request_rates import BATCHES, BURST_SECONDS, RequestRates
-from cortex_plane.storage import request_budgets
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.http.app import framed
+from cortex_plane.http.metrics import Metrics
+from cortex_plane.kernel.errors import TooMany
+from cortex_plane.main.application import create_app
+from cortex_plane.tenancy.model.keys import KeyDraft
+from cortex_plane.tenancy.store import request_budgets
+from cortex_plane.tenancy.verbs import browser_sessions, keys, request_rates
+from cortex_plane.tenancy.verbs.request_rates import BATCHES, BURST_SECONDS, RequestRates
+from cortex_plane.worker.chores import CHORES
 from tests.adapters.test_http_bad_input import problem
 from tests.clock import Clock
 from tests.people import World

@@ -10,11 +10,11 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from cortex_plane.domain.effects import MAX_REPEATS
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.members import Role
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.model.effects import MAX_REPEATS
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.worker.tools.app import App
 from tests.adapters.stages import PATIENT, held_job, staging
 from tests.adapters.test_causes import card_of, decide, shown, submitted
 from tests.adapters.test_http_calls import asked, digest, ended, looked, opened, post

@@ -13,25 +13,19 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from cortex_plane.adapters.http.app import framed
-from cortex_plane.adapters.http.in_flight import (
-    BESIDE_OTHERS,
-    BESIDE_SECONDS,
-    WORK_SECONDS,
-    InFlight,
-    RequestLimits,
-)
-from cortex_plane.adapters.http.streaming import OpenStreams
-from cortex_plane.adapters.telemetry.metrics import Metrics
-from cortex_plane.bootstrap.application import create_app
-from cortex_plane.domain.errors import TooMany, Unavailable
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import deadlines
-from cortex_plane.operations.decisions import MOST_VAIN
-from cortex_plane.storage import pool
-from cortex_plane.storage.database import Database
-from cortex_plane.storage.pool import Purpose
+from cortex_plane.approvals.verbs.decisions import MOST_VAIN
+from cortex_plane.calls.verbs import deadlines
+from cortex_plane.db import pool
+from cortex_plane.db.database import Database
+from cortex_plane.db.pool import Purpose
+from cortex_plane.http.app import framed
+from cortex_plane.http.in_flight import BESIDE_OTHERS, BESIDE_SECONDS, WORK_SECONDS, InFlight, RequestLimits
+from cortex_plane.http.metrics import Metrics
+from cortex_plane.http.streaming import OpenStreams
+from cortex_plane.kernel.errors import TooMany, Unavailable
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.main.application import create_app
+from cortex_plane.tenancy.model.members import Role
 from tests.adapters.test_http_approvals import Door
 from tests.adapters.test_http_bad_input import problem
 from tests.approvals import Shipping, ship, waiting

@@ -14,13 +14,13 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
+from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus
+from cortex_plane.approvals.model.standing_approvals import StandingDraft
 from cortex_plane.client import Client
-from cortex_plane.domain.approvals import Approval, ApprovalStatus
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.standing_approvals import StandingDraft
-from cortex_plane.storage.database import Database
-from cortex_plane.storage.vault import Vault
+from cortex_plane.db.database import Database
+from cortex_plane.db.vault import Vault
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.tenancy.model.members import Role
 from tests.adapters.stages import PATIENT
 from tests.adapters.test_cli import Shell
 from tests.adapters.test_cli_jobs import Live, _serving

@@ -7,15 +7,18 @@ from datetime import timedelta
 import httpx
 import pytest
 
+from cortex_plane.agents.model.tool_confirmations import ConfirmationDraft
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.agents.verbs import tool_confirmations
 from cortex_plane.client import Client
-from cortex_plane.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.policy_files import PolicyFile, SimulationRequest
-from cortex_plane.domain.tool_confirmations import ConfirmationDraft
-from cortex_plane.domain.tools import Risk
-from cortex_plane.operations import audit, policies, simulations, tool_confirmations, workers
-from cortex_plane.operations.policy_book import book
+from cortex_plane.jobs.verbs import workers
+from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.policies.model.policy_files import PolicyFile, SimulationRequest
+from cortex_plane.policies.verbs import policies, simulations
+from cortex_plane.policies.verbs.policy_book import book
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.members import Role
 from tests.people import EVERYTHING_GOES, World
 from tests.tool_confirmations import DIGEST, offered, publish
 

@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from cortex_plane.adapters.http.throttle import FAILURES
-from cortex_plane.domain.errors import SetupError
-from cortex_plane.operations import browser_sessions
-from cortex_plane.operations.secrets import new_approval_token
-from cortex_plane.settings import load
+from cortex_plane.kernel.errors import SetupError
+from cortex_plane.kernel.throttle import FAILURES
+from cortex_plane.main.settings import load
+from cortex_plane.tenancy.verbs import browser_sessions
+from cortex_plane.tenancy.verbs.secrets import new_approval_token
 from tests.adapters.sockets import served
 from tests.conftest import Urls
 from tests.people import World

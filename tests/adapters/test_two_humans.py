@@ -10,10 +10,10 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import keys, linking
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.verbs import keys, linking
 from tests.adapters.test_causes import asking, card_of, decide, refused, shown, submitted
 from tests.adapters.test_enrolments import code_for, prove_channel
 from tests.adapters.test_http_calls import asked, digest, ended, opened, post

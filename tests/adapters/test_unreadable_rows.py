@@ -10,8 +10,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.jobs import JobStatus
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.kernel.idempotency import new_id
 from tests.adapters.test_http_calls import asked, opened
 from tests.approvals import Shipping
 from tests.conftest import Urls

@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from cortex_plane.client import Client
-from cortex_plane.domain.errors import Forbidden, NotFound
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.model_keys import Provider
-from cortex_plane.domain.usage import Grouping
+from cortex_plane.jobs.model.usage import Grouping
+from cortex_plane.kernel.errors import Forbidden, NotFound
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.model_keys import Provider
 from tests.adapters.test_cli import Shell, shell
 from tests.adapters.test_http_bad_input import problem
 from tests.adapters.visitors import Visitor

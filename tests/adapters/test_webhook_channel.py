@@ -15,8 +15,9 @@ from uuid import UUID
 
 import pytest
 
-from cortex_plane.adapters.channels import webhooks as webhook_channel
-from cortex_plane.adapters.channels.pinned import (
+from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus, Choice
+from cortex_plane.channels import webhooks as webhook_channel
+from cortex_plane.channels.pinned import (
     MAX_ANSWER_BYTES,
     RESOLVER_THREADS,
     PinnedClient,
@@ -24,10 +25,9 @@ from cortex_plane.adapters.channels.pinned import (
     Unreachable,
     vetted,
 )
-from cortex_plane.adapters.channels.webhooks import MAX_BYTES, PINGS_AT_ONCE, WebhookChannel
-from cortex_plane.domain.addresses import Allowed
-from cortex_plane.domain.approvals import ApprovalKind, ApprovalStatus, Choice
-from cortex_plane.domain.notifications import (
+from cortex_plane.channels.webhooks import MAX_BYTES, PINGS_AT_ONCE, WebhookChannel
+from cortex_plane.kernel.addresses import Allowed
+from cortex_plane.notify.model.notifications import (
     Card,
     CardVote,
     Invitation,
@@ -37,9 +37,9 @@ from cortex_plane.domain.notifications import (
     TryAgain,
     Undeliverable,
 )
-from cortex_plane.domain.policies import Template
-from cortex_plane.domain.webhooks import Secrets
-from cortex_plane.operations.secrets import new_webhook_secret
+from cortex_plane.notify.model.webhooks import Secrets
+from cortex_plane.policies.model.policies import Template
+from cortex_plane.tenancy.verbs.secrets import new_webhook_secret
 from tests.receivers import Receiver, Reply, certified, receiving
 
 SECRET, OLDER = new_webhook_secret(), new_webhook_secret()

@@ -12,12 +12,14 @@ from uuid import UUID
 
 import httpx
 
-from cortex_plane.domain.agents import Agent
-from cortex_plane.domain.approvals import Approval
-from cortex_plane.domain.jobs import JobDraft, JobStatus
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import approvals, browser_sessions, jobs
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.agents.model.agents import Agent
+from cortex_plane.approvals.model.approvals import Approval
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
+from cortex_plane.jobs.verbs import jobs
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.verbs import browser_sessions
+from cortex_plane.worker.tools.app import App
 from tests.people import Person, World
 from tests.runtime.planes import FAST, call, make_agent, turn, until, working
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scripts.docs import ROOT, outdated
 
-from cortex_plane.settings import Settings
+from cortex_plane.main.settings import Settings
 
 DOCS = ROOT / "docs"
 
@@ -40,18 +40,18 @@ def error_codes() -> set[str]:
     source = ROOT / "src" / "cortex_plane"
     codes: set[str] = set()
     for path in source.rglob("*.py"):
-        if "embedded" in path.parts or "cli" in path.parts or "bootstrap" in path.parts:
+        if "embedded" in path.parts or "cli" in path.parts or "main" in path.parts:
             continue
         text = path.read_text()
         codes |= set(re.findall(r'\bcode(?:: str)? = "(\w+)"', text)) | set(
             re.findall(r'\bcode="(\w+)"', text)
         )
         codes |= {f"{noun}_not_found" for noun in re.findall(r'\bfound\(.*, "(\w+)"\)', text)}
-    problems = (source / "adapters/http/problems.py").read_text()
+    problems = (source / "http/problems.py").read_text()
     codes |= set(re.findall(r'\d+: \("(\w+)",', problems)) | set(
         re.findall(r'request,\s+\d+,\s+"(\w+)"', problems)
     )
-    for path in (source / "storage" / "sql").rglob("*.sql"):
+    for path in source.rglob("*.sql"):
         codes |= set(re.findall(r"detail = '(\w+)'", path.read_text()))
     return codes
 
@@ -74,7 +74,7 @@ def test_links_between_docs_lead_somewhere() -> None:
 
 
 def test_every_command_is_in_the_docs() -> None:
-    from cortex_plane.bootstrap.main import COMMANDS, NOUNS
+    from cortex_plane.main.main import COMMANDS, NOUNS
 
     text = (DOCS / "cli.md").read_text()
     names = [*COMMANDS, *NOUNS]

@@ -66,7 +66,7 @@ def without_extras(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    code = f"sys.argv = ['cortex', *{words!r}]\nfrom cortex_plane.bootstrap.main import main\nmain()"
+    code = f"sys.argv = ['cortex', *{words!r}]\nfrom cortex_plane.main.main import main\nmain()"
     return without_extras(code, folder)
 
 
@@ -83,7 +83,7 @@ import importlib, pkgutil
 import cortex_plane
 for name in cortex_plane.__all__:
     getattr(cortex_plane, name)
-for name in ("client", "adapters.cli"):
+for name in ("client", "cli"):
     package = importlib.import_module(f"cortex_plane.{name}")
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)

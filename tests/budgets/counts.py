@@ -23,8 +23,8 @@ from typing import Any
 
 import asyncpg
 
-from cortex_plane.storage.database import Database
-from cortex_plane.storage.pool import OWN
+from cortex_plane.db.database import Database
+from cortex_plane.db.pool import OWN
 from tests.budgets.operations import Operation, Stage
 from tests.budgets.stage import CONNECTIONS, CROWD
 

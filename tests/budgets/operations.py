@@ -19,18 +19,19 @@ import httpx
 from benchmarks.peers.payloads import TOOL_ARGUMENTS, TOOL_RESULT, words
 
 from cortex_plane import App, Client, Context
-from cortex_plane.adapters.http.app import framed
-from cortex_plane.domain.approvals import Approval
-from cortex_plane.domain.attempts import Assignment
-from cortex_plane.domain.jobs import Cancellation
-from cortex_plane.domain.messages import InboundMessage
-from cortex_plane.domain.models import Request, Response, TextChunk
-from cortex_plane.operations import attempts, messages, steering, workers
-from cortex_plane.runtime.acting import Acting
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.models.scripted import ScriptedModel
-from cortex_plane.runtime.worker import Worker, attempt_of
-from cortex_plane.storage.database import NOBODY
+from cortex_plane.agents.model.models import Request, Response, TextChunk
+from cortex_plane.approvals.model.approvals import Approval
+from cortex_plane.db.database import NOBODY
+from cortex_plane.http.app import framed
+from cortex_plane.jobs.model.jobs import Cancellation
+from cortex_plane.jobs.rules.attempts import Assignment
+from cortex_plane.jobs.verbs import attempts, steering, workers
+from cortex_plane.sessions.model.messages import InboundMessage
+from cortex_plane.sessions.verbs import messages
+from cortex_plane.worker.acting import Acting
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.models.scripted import ScriptedModel
+from cortex_plane.worker.worker import Worker, attempt_of
 from tests.approvals import decide, pending
 from tests.atlases import plain, publish
 from tests.people import World

@@ -18,13 +18,13 @@ from pathlib import Path
 import asyncpg
 from fastapi import FastAPI
 
-from cortex_plane.adapters.channels.webhooks import WebhookChannel
-from cortex_plane.adapters.http.throttle import Throttle
-from cortex_plane.adapters.telemetry.metrics import Metrics
-from cortex_plane.bootstrap.application import create_app
+from cortex_plane.channels.webhooks import WebhookChannel
+from cortex_plane.db.database import Database
 from cortex_plane.embedded import EmbeddedPostgres
-from cortex_plane.operations.feeds import EventFeed
-from cortex_plane.storage.database import Database
+from cortex_plane.http.metrics import Metrics
+from cortex_plane.kernel.throttle import Throttle
+from cortex_plane.main.application import create_app
+from cortex_plane.sessions.verbs.feeds import EventFeed
 from tests.budgets.operations import OPERATIONS, Stage
 from tests.people import World
 from tests.receivers import nowhere

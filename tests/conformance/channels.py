@@ -18,15 +18,20 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.approvals import Approval, ApprovalStatus, Choice
-from cortex_plane.domain.connections import ConnectionChange
-from cortex_plane.domain.deliveries import Delivery, DeliveryStatus
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.jobs import Cancellation
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import approvals, audit, connections, deadlines, deliveries, steering
-from cortex_plane.operations.ports import Channel
-from cortex_plane.runtime.notifier import SEND_SECONDS, Notifier
+from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Choice
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.calls.verbs import deadlines
+from cortex_plane.jobs.model.jobs import Cancellation
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.notify.verbs import deliveries
+from cortex_plane.notify.verbs.ports import Channel
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.connections import ConnectionChange
+from cortex_plane.tenancy.model.deliveries import Delivery, DeliveryStatus
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.verbs import connections
+from cortex_plane.worker.notifier import SEND_SECONDS, Notifier
 from tests.approvals import Shipping, decide, shown, waiting
 from tests.clock import Clock
 from tests.macs import sign_mappings

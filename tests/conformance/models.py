@@ -19,13 +19,14 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.events import Event
-from cortex_plane.domain.jobs import Cancellation, Job, JobStatus
-from cortex_plane.domain.usage import Grouping
-from cortex_plane.operations import events, jobs, steering, usage
-from cortex_plane.runtime import chunks
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.jobs.model.jobs import Cancellation, Job, JobStatus
+from cortex_plane.jobs.model.usage import Grouping
+from cortex_plane.jobs.verbs import jobs, steering, usage
+from cortex_plane.sessions.model.events import Event
+from cortex_plane.sessions.verbs import events
+from cortex_plane.worker import chunks
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.tools.app import App
 from tests.clock import Clock
 from tests.people import World
 from tests.runtime import planes

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.domain.approvals import ApprovalStatus
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.notifications import Card, Outgoing, Sent, TryAgain, Undeliverable
+from cortex_plane.approvals.model.approvals import ApprovalStatus
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.notify.model.notifications import Card, Outgoing, Sent, TryAgain, Undeliverable
 from tests.conformance.channels import Arrived, Failure
 from tests.people import World
 

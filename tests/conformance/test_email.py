@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 
-from cortex_plane.adapters.channels.email import EmailChannel
+from cortex_plane.channels.email import EmailChannel
 from tests.conformance.channels import Arrived, ChannelSuite, Failure
 from tests.conformance.postbox import connect
 from tests.mail_servers import Got, MailServer, mail_server

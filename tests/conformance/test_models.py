@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from cortex_plane.domain.models import ModelError, Request, Response, TextChunk, ToolTurn, Usage
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.models.keys import Keys
-from cortex_plane.runtime.models.scripted import ScriptedModel
+from cortex_plane.agents.model.models import ModelError, Request, Response, TextChunk, ToolTurn, Usage
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.models.keys import Keys
+from cortex_plane.worker.models.scripted import ScriptedModel
 from tests.conformance.models import Counted, ModelStage, ModelSuite, Mood
 from tests.providers import Answer, Asked, Provider, ToolUse, anthropic_server, openai_server, says
 

@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from cortex_plane.domain.notifications import Card
+from cortex_plane.notify.model.notifications import Card
 from tests.conformance.channels import ChannelSuite, Failure
 from tests.conformance.postbox import Postbox, PostboxStage
 from tests.people import World

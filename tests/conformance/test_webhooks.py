@@ -8,10 +8,10 @@ from uuid import UUID
 import orjson
 import pytest_asyncio
 
-from cortex_plane.adapters.channels.webhooks import WebhookChannel
-from cortex_plane.domain.addresses import Allowed
-from cortex_plane.domain.connections import ConnectionDraft
-from cortex_plane.operations import connections
+from cortex_plane.channels.webhooks import WebhookChannel
+from cortex_plane.kernel.addresses import Allowed
+from cortex_plane.tenancy.model.connections import ConnectionDraft
+from cortex_plane.tenancy.verbs import connections
 from tests.conformance.channels import Arrived, ChannelSuite, Failure
 from tests.people import World
 from tests.receivers import Got, Receiver, Reply, certified, receiving

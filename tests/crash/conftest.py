@@ -13,7 +13,7 @@ import pytest_asyncio
 from benchmarks.world import HOST
 from benchmarks.world import World as Outside
 
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
 from tests.conftest import Urls
 from tests.crash.stage import Stage
 from tests.crash.workers import REPOSITORY, Workers, fork_server

@@ -8,17 +8,20 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.domain.access import scheduler_actor
-from cortex_plane.domain.approvals import Channel, Choice, Decision, DelegationDraft
-from cortex_plane.domain.credentials import TokenDecision
-from cortex_plane.domain.idempotency import Once, new_id
-from cortex_plane.domain.jobs import Cancellation
-from cortex_plane.domain.notifications import Card, Outgoing, Sent
-from cortex_plane.domain.signals import SignalDraft
-from cortex_plane.domain.standing_approvals import StandingDraft
-from cortex_plane.operations import approvals, credentials, deadlines, keys, signals, steering
-from cortex_plane.runtime.notifier import Notifier
-from cortex_plane.storage.database import Database
+from cortex_plane.approvals.model.approvals import Channel, Choice, Decision, DelegationDraft
+from cortex_plane.approvals.model.credentials import TokenDecision
+from cortex_plane.approvals.model.standing_approvals import StandingDraft
+from cortex_plane.approvals.verbs import approvals, credentials
+from cortex_plane.calls.verbs import deadlines
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.model.jobs import Cancellation
+from cortex_plane.jobs.model.signals import SignalDraft
+from cortex_plane.jobs.verbs import signals, steering
+from cortex_plane.kernel.idempotency import Once, new_id
+from cortex_plane.notify.model.notifications import Card, Outgoing, Sent
+from cortex_plane.tenancy.model.access import scheduler_actor
+from cortex_plane.tenancy.verbs import keys
+from cortex_plane.worker.notifier import Notifier
 from tests.operations.approval_racer import follow
 
 

@@ -31,16 +31,16 @@ from benchmarks.world import World as Outside
 from fastapi import FastAPI
 
 from cortex_plane import Client, CortexError, DidNotHappen, Happened
-from cortex_plane.adapters.http.app import framed
-from cortex_plane.adapters.telemetry.metrics import Metrics
-from cortex_plane.bootstrap.application import create_app
 from cortex_plane.client.dialogue import Send
 from cortex_plane.client.guarding import current_call
 from cortex_plane.client.lines import Lines
-from cortex_plane.operations.feeds import EventFeed
-from cortex_plane.storage import crash_points
-from cortex_plane.storage.crash_points import reached
-from cortex_plane.storage.database import Database
+from cortex_plane.db import crash_points
+from cortex_plane.db.crash_points import reached
+from cortex_plane.db.database import Database
+from cortex_plane.http.app import framed
+from cortex_plane.http.metrics import Metrics
+from cortex_plane.main.application import create_app
+from cortex_plane.sessions.verbs.feeds import EventFeed
 from tests.servers import VAULT
 
 REPOSITORY = Path(__file__).parents[2]

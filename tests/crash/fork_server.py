@@ -26,24 +26,24 @@ from typing import Any
 import structlog
 from benchmarks.world import World
 
-from cortex_plane.domain.agents import ResourceLimits
-from cortex_plane.domain.approvals import Approval
-from cortex_plane.domain.attempts import Leased
-from cortex_plane.domain.conversations import Said
-from cortex_plane.domain.credentials import Token
-from cortex_plane.domain.deciding import Opened
-from cortex_plane.domain.effects import ToolCall
-from cortex_plane.domain.gates import GateState
-from cortex_plane.domain.journal import Entry
-from cortex_plane.domain.policies import PolicyRow, Terms
-from cortex_plane.domain.receipts import Decided
-from cortex_plane.domain.scripts import Script
-from cortex_plane.domain.values import adapter
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.worker import Worker
-from cortex_plane.storage import crash_points
-from cortex_plane.storage.database import Database
-from cortex_plane.storage.hints import listening
+from cortex_plane.agents.model.agents import ResourceLimits
+from cortex_plane.agents.model.scripts import Script
+from cortex_plane.approvals.model.approvals import Approval
+from cortex_plane.approvals.model.credentials import Token
+from cortex_plane.approvals.rules.deciding import Opened
+from cortex_plane.db import crash_points
+from cortex_plane.db.database import Database
+from cortex_plane.db.hints import listening
+from cortex_plane.gates.model.gates import GateState
+from cortex_plane.jobs.model.effects import ToolCall
+from cortex_plane.jobs.model.journal import Entry
+from cortex_plane.jobs.rules.attempts import Leased
+from cortex_plane.kernel.values import adapter
+from cortex_plane.policies.model.policies import PolicyRow, Terms
+from cortex_plane.proof.rules.receipts import Decided
+from cortex_plane.sessions.rules.conversations import Said
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.worker import Worker
 from tests.crash import deciders
 from tests.crash.tools import SHORT, TOOL_SECONDS, crash_app, renamed
 from tests.mcp_servers.apps import mortal

@@ -12,8 +12,8 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.domain.checkpoint_recovery import CheckpointCorrupt, open_sealed
-from cortex_plane.operations import audit
+from cortex_plane.jobs.rules.checkpoint_recovery import CheckpointCorrupt, open_sealed
+from cortex_plane.proof.verbs import audit
 from tests.crash.stage import Run, Stage
 from tests.crash.tools import Kind, act_name
 from tests.operations.test_campaign import INVARIANTS

@@ -14,14 +14,16 @@ from uuid import UUID
 import asyncpg
 from benchmarks.world import World as Outside
 
-from cortex_plane.domain.agents import Agent
-from cortex_plane.domain.effects import Answer, Verdict
-from cortex_plane.domain.errors import Conflict, CortexError
-from cortex_plane.domain.jobs import JobDraft
-from cortex_plane.domain.messages import InboundMessage
-from cortex_plane.operations import jobs, messages, settlements, steering
-from cortex_plane.operations import workers as worker_operations
-from cortex_plane.runtime.worker import STEADY_BEATS, Worker
+from cortex_plane.agents.model.agents import Agent
+from cortex_plane.approvals.verbs import settlements
+from cortex_plane.jobs.model.effects import Answer, Verdict
+from cortex_plane.jobs.model.jobs import JobDraft
+from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.jobs.verbs import workers as worker_operations
+from cortex_plane.kernel.errors import Conflict, CortexError
+from cortex_plane.sessions.model.messages import InboundMessage
+from cortex_plane.sessions.verbs import messages
+from cortex_plane.worker.worker import STEADY_BEATS, Worker
 from tests.crash.tools import SHORT, Kind, act_name, crash_app, renamed
 from tests.crash.workers import DEADLINE, WorkerProcess, Workers
 from tests.people import World

@@ -13,11 +13,21 @@ import pytest
 import pytest_asyncio
 from benchmarks.world import World as Outside
 
-from cortex_plane.domain.access import scheduler_actor
-from cortex_plane.domain.approvals import Approval, ApprovalStatus, Channel, Choice, Decision, RecordResult
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.jobs import Cancellation
-from cortex_plane.operations import approvals, audit, deadlines, signing, steering
+from cortex_plane.approvals.model.approvals import (
+    Approval,
+    ApprovalStatus,
+    Channel,
+    Choice,
+    Decision,
+    RecordResult,
+)
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.calls.verbs import deadlines
+from cortex_plane.jobs.model.jobs import Cancellation
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.proof.verbs import audit, signing
+from cortex_plane.tenancy.model.access import scheduler_actor
 from tests.conftest import Urls
 from tests.crash.outcomes import require_clean
 from tests.crash.points import (

@@ -10,10 +10,12 @@ from signal import SIGKILL
 
 import pytest
 
-from cortex_plane.domain.approvals import ApprovalKind, ApprovalStatus, Channel, Choice, Decision
-from cortex_plane.domain.errors import CortexError
-from cortex_plane.domain.jobs import JobDraft
-from cortex_plane.operations import approvals, audit, jobs
+from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus, Channel, Choice, Decision
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.jobs.model.jobs import JobDraft
+from cortex_plane.jobs.verbs import jobs
+from cortex_plane.kernel.errors import CortexError
+from cortex_plane.proof.verbs import audit
 from tests.crash.outcomes import Outcome
 from tests.crash.points import apart, each, extents, from_the_claim_on, name, worth_a_try
 from tests.crash.stage import LOOK_SECONDS, Run, Stage

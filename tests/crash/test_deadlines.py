@@ -20,11 +20,11 @@ import asyncpg
 import orjson
 import pytest
 
-from cortex_plane.domain.policies import OWNER_DECIDES
+from cortex_plane.db.database import Database
 from cortex_plane.embedded import EmbeddedPostgres
-from cortex_plane.operations import audit
-from cortex_plane.runtime.scheduler import Scheduler, scheduling
-from cortex_plane.storage.database import Database
+from cortex_plane.policies.model.policies import OWNER_DECIDES
+from cortex_plane.proof.verbs import audit
+from cortex_plane.worker.scheduler import Scheduler, scheduling
 from tests.crash.test_soak import PatientConnection, _folder, patiently
 from tests.crash.workers import DEADLINE, until
 from tests.people import World

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from cortex_plane.domain.agents import Agent
+from cortex_plane.agents.model.agents import Agent
 from tests.crash.outcomes import require_clean
 from tests.crash.points import (
     apart,

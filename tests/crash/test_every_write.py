@@ -12,9 +12,9 @@ from uuid import UUID
 
 import pytest
 
-from cortex_plane.domain.errors import Conflict, InvalidInput, Unavailable
-from cortex_plane.runtime.worker import Worker
-from cortex_plane.storage.database import Database, Row
+from cortex_plane.db.database import Database, Row
+from cortex_plane.kernel.errors import Conflict, InvalidInput, Unavailable
+from cortex_plane.worker.worker import Worker
 from tests.crash.outcomes import require_clean
 from tests.crash.points import naming
 from tests.crash.stage import Stage

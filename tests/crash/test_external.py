@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 from benchmarks.world import World as Outside
 
-from cortex_plane.domain.approvals import (
+from cortex_plane.approvals.model.approvals import (
     ApprovalKind,
     ApprovalStatus,
     Channel,
@@ -25,8 +25,9 @@ from cortex_plane.domain.approvals import (
     Decision,
     EffectAnswer,
 )
-from cortex_plane.domain.effects import CallStatus, Verdict
-from cortex_plane.operations import approvals, calls, deadlines
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.calls.verbs import calls, deadlines
+from cortex_plane.jobs.model.effects import CallStatus, Verdict
 from tests.clock import Clock
 from tests.conftest import Urls
 from tests.crash.elsewhere import Elsewhere, elsewhere

@@ -8,9 +8,10 @@ from collections import Counter
 import orjson
 import pytest
 
-from cortex_plane.domain.gates import state_of
-from cortex_plane.domain.jobs import JobDraft
-from cortex_plane.operations import audit, jobs
+from cortex_plane.gates.model.gates import state_of
+from cortex_plane.jobs.model.jobs import JobDraft
+from cortex_plane.jobs.verbs import jobs
+from cortex_plane.proof.verbs import audit
 from tests.atlases import publish
 from tests.crash.points import apart, each, extents, from_the_claim_on, name, worth_a_try
 from tests.crash.stage import Run, Stage

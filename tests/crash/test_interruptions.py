@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.operations import workers as worker_operations
+from cortex_plane.jobs.verbs import workers as worker_operations
 from tests.crash.outcomes import require_clean
 from tests.crash.points import each, extents, from_the_claim_on, recorded, worth_a_try
 from tests.crash.stage import ACTS, Run, Stage

@@ -9,10 +9,11 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.approvals import ApprovalKind
-from cortex_plane.domain.effects import Answer, Verdict
-from cortex_plane.domain.jobs import Hold, JobStatus
-from cortex_plane.operations import settlements, steering
+from cortex_plane.approvals.model.approvals import ApprovalKind
+from cortex_plane.approvals.verbs import settlements
+from cortex_plane.jobs.model.effects import Answer, Verdict
+from cortex_plane.jobs.model.jobs import Hold, JobStatus
+from cortex_plane.jobs.verbs import steering
 from tests.approvals import decide, pending
 from tests.conftest import Urls
 from tests.crash.workers import Workers

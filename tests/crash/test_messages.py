@@ -13,13 +13,13 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.notifications import Card, Outgoing
-from cortex_plane.domain.policies import OWNER_DECIDES, Approvers
-from cortex_plane.operations import audit
-from cortex_plane.runtime.notifier import Notifier, notifying
-from cortex_plane.runtime.scheduler import Scheduler, scheduling
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.notify.model.notifications import Card, Outgoing
+from cortex_plane.policies.model.policies import OWNER_DECIDES, Approvers
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.worker.notifier import Notifier, notifying
+from cortex_plane.worker.scheduler import Scheduler, scheduling
 from tests.clock import Clock
 from tests.conformance.channels import PUBLIC_URL, Failure, link
 from tests.conformance.postbox import Postbox, connect

@@ -10,8 +10,9 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 
-from cortex_plane.domain.jobs import JobDraft
-from cortex_plane.operations import events, jobs
+from cortex_plane.jobs.model.jobs import JobDraft
+from cortex_plane.jobs.verbs import jobs
+from cortex_plane.sessions.verbs import events
 from tests.crash.outcomes import judged
 from tests.crash.points import each
 from tests.crash.stage import ACTS, Run, Stage

@@ -16,15 +16,18 @@ import pytest
 import pytest_asyncio
 from benchmarks.world import World as Outside
 
-from cortex_plane.domain.absences import AbsenceDraft
-from cortex_plane.domain.access import scheduler_actor
-from cortex_plane.domain.approvals import Approval, Channel, Choice, Decision, DelegationDraft
-from cortex_plane.domain.credentials import TokenDecision
-from cortex_plane.domain.errors import CortexError
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import absences, approvals, credentials, deadlines, signing
-from cortex_plane.runtime.notifier import Notifier
+from cortex_plane.approvals.model.approvals import Approval, Channel, Choice, Decision, DelegationDraft
+from cortex_plane.approvals.model.credentials import TokenDecision
+from cortex_plane.approvals.verbs import approvals, credentials
+from cortex_plane.calls.verbs import deadlines
+from cortex_plane.kernel.errors import CortexError
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.proof.verbs import signing
+from cortex_plane.tenancy.model.absences import AbsenceDraft
+from cortex_plane.tenancy.model.access import scheduler_actor
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.verbs import absences
+from cortex_plane.worker.notifier import Notifier
 from tests.approvals import shown
 from tests.conformance.channels import PUBLIC_URL, drain, link
 from tests.conformance.postbox import Postbox, connect

@@ -10,7 +10,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from cortex_plane.operations import audit, signals
+from cortex_plane.jobs.verbs import signals
+from cortex_plane.proof.verbs import audit
 from tests.conftest import Urls
 from tests.crash.points import naming
 from tests.crash.workers import DEADLINE, WorkerProcess, Workers

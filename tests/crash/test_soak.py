@@ -30,12 +30,13 @@ import asyncpg
 import pytest
 from benchmarks.world import World as Outside
 
-from cortex_plane.domain.effects import Answer, Verdict
-from cortex_plane.domain.errors import Conflict, Unavailable
-from cortex_plane.domain.jobs import JobDraft
+from cortex_plane.approvals.verbs import settlements
+from cortex_plane.db.database import Database
 from cortex_plane.embedded import EmbeddedPostgres
-from cortex_plane.operations import jobs, settlements
-from cortex_plane.storage.database import Database
+from cortex_plane.jobs.model.effects import Answer, Verdict
+from cortex_plane.jobs.model.jobs import JobDraft
+from cortex_plane.jobs.verbs import jobs
+from cortex_plane.kernel.errors import Conflict, Unavailable
 from tests.crash.outcomes import judged
 from tests.crash.stage import ACTS, Run, Stage
 from tests.crash.tools import SHORT, Kind, act_name

@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 
 from benchmarks.world import World
 
-from cortex_plane.domain.tools import DidNotHappen, Happened
-from cortex_plane.runtime.code.context import Context
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.tools.context import ToolContext
-from cortex_plane.runtime.worker import WorkerSettings
-from cortex_plane.storage.crash_points import reached
+from cortex_plane.agents.model.tools import DidNotHappen, Happened
+from cortex_plane.db.crash_points import reached
+from cortex_plane.worker.code.context import Context
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.tools.context import ToolContext
+from cortex_plane.worker.worker import WorkerSettings
 
 # Short, so that a death is noticed and settled within three seconds; not shorter, because a worker on a busy machine
 # must not seem dead. Many deaths are no poison here.

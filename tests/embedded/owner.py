@@ -12,8 +12,8 @@ from pathlib import Path
 
 import asyncpg
 
-from cortex_plane.domain.errors import SetupError
 from cortex_plane.embedded import EmbeddedPostgres
+from cortex_plane.kernel.errors import SetupError
 
 
 async def whoami(url: str) -> str:

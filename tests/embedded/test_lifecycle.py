@@ -12,8 +12,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from cortex_plane.domain.errors import SetupError
 from cortex_plane.embedded import EmbeddedPostgres, Server, log, places
+from cortex_plane.kernel.errors import SetupError
 
 Launch = Callable[..., EmbeddedPostgres]
 Fetch = Callable[[str, str], Any]

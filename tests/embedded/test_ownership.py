@@ -12,11 +12,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from cortex_plane.domain.errors import SetupError
 from cortex_plane.embedded import EmbeddedPostgres, child, places, readiness
 from cortex_plane.embedded.account import choose_account
 from cortex_plane.embedded.binaries import find_binaries
 from cortex_plane.embedded.configuration import command_line
+from cortex_plane.kernel.errors import SetupError
 
 Launch = Callable[..., EmbeddedPostgres]
 Fetch = Callable[[str, str], Any]

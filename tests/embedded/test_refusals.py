@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.domain.errors import SetupError
 from cortex_plane.embedded import EmbeddedPostgres, binaries, launcher
+from cortex_plane.kernel.errors import SetupError
 
 Launch = Callable[..., EmbeddedPostgres]
 Owners = Callable[..., Any]

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.domain.errors import SetupError
 from cortex_plane.embedded import EmbeddedPostgres, binaries
+from cortex_plane.kernel.errors import SetupError
 
 Launch = Callable[..., EmbeddedPostgres]
 Fetch = Callable[[str, str], Any]

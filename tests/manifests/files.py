@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import dedent
 
-from cortex_plane.domain.atlases import Atlas
-from cortex_plane.manifests.atlases import Read, read
+from cortex_plane.gates.files.atlases import Read, read
+from cortex_plane.gates.model.atlases import Atlas
 
 HEAD = """\
 atlas_version: "1.0"

@@ -10,15 +10,15 @@ from typing import Any
 import orjson
 import pytest
 
-from cortex_plane.domain.answers import MAX_ANSWER, MAX_MATCHED, check
-from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.fields import MAX_ATLASES
-from cortex_plane.domain.gate_effects import MAX_FIRED
-from cortex_plane.domain.gate_index import CompiledAtlases
-from cortex_plane.domain.gate_prompts import MAX_CARD, card
-from cortex_plane.domain.glob_index import MAX_VAGUE
-from cortex_plane.domain.keywords import EFFORT, MAX_EXPRESSIONS, MAX_PROGRAM, SEARCHED, expression
-from cortex_plane.manifests.atlases import BOUNDS, read
+from cortex_plane.gates.files.atlases import BOUNDS, read
+from cortex_plane.gates.rules.answers import MAX_ANSWER, MAX_MATCHED, check
+from cortex_plane.gates.rules.gate_effects import MAX_FIRED
+from cortex_plane.gates.rules.gate_index import CompiledAtlases
+from cortex_plane.gates.rules.gate_prompts import MAX_CARD, card
+from cortex_plane.gates.rules.keywords import EFFORT, MAX_EXPRESSIONS, MAX_PROGRAM, SEARCHED, expression
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.fields import MAX_ATLASES
+from cortex_plane.kernel.glob_index import MAX_VAGUE
 from tests.counting import Searches
 
 YES = {"question_id": "q", "question": "Well?", "response_type": "boolean"}
@@ -50,7 +50,7 @@ def refused(**more: Any) -> str:
 
 _READS = """
 import resource, sys
-from cortex_plane.manifests.atlases import read
+from cortex_plane.gates.files.atlases import read
 head = '{"atlas_version": "1.0", "atlas_id": "a.b", "version": "1", "name": "n", "steward": {"id": "s", "name": "s"}'
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 def said(text):

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cortex_plane.domain import atlases
-from cortex_plane.domain.atlases import MAX_ATLAS_BYTES, MAX_CONTEXT
-from cortex_plane.domain.canonical import canonical
-from cortex_plane.domain.errors import InvalidInput, TooLarge
-from cortex_plane.manifests import atlases as files
-from cortex_plane.manifests.atlases import compiled, read
-from cortex_plane.manifests.documents import Bounds
+from cortex_plane.gates.files import atlases as files
+from cortex_plane.gates.files.atlases import compiled, read
+from cortex_plane.gates.model import atlases
+from cortex_plane.gates.model.atlases import MAX_ATLAS_BYTES, MAX_CONTEXT
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.documents import Bounds
+from cortex_plane.kernel.errors import InvalidInput, TooLarge
 from tests.manifests.files import BODY, EXAMPLES, HEAD, SPEC, atlas, below, loaded
 from tests.manifests.test_atlases import CONFIG
 
@@ -186,7 +186,7 @@ def test_a_context_of_ten_megabytes_is_refused_and_the_largest_is_read() -> None
 
 @pytest.mark.proves("D.315")
 def test_more_gates_than_may_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cortex_plane.manifests import atlas_checks
+    from cortex_plane.gates.files import atlas_checks
 
     monkeypatch.setattr(atlas_checks, "MAX_GATES", 3)
     gates = "\n".join(

@@ -13,12 +13,12 @@ import jsonschema_rs
 import pytest
 import yaml  # type: ignore[import-untyped, unused-ignore]
 
-from cortex_plane.domain.atlas_schemas import schema
-from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.manifests.atlas_shapes import ATLAS
-from cortex_plane.manifests.atlas_shapes import schema as made_schema
-from cortex_plane.manifests.atlases import read
-from cortex_plane.manifests.shapes import ListOf, MapOf, Record, Shape, Tagged
+from cortex_plane.gates.files.atlas_shapes import ATLAS
+from cortex_plane.gates.files.atlas_shapes import schema as made_schema
+from cortex_plane.gates.files.atlases import read
+from cortex_plane.gates.model.atlas_schemas import schema
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.shapes import ListOf, MapOf, Record, Shape, Tagged
 from tests.manifests.files import EXAMPLES, HEAD, SPEC, below
 from tests.manifests.test_atlases import CONFIG
 

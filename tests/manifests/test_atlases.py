@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cortex_plane.domain.atlases import (
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.gates.files.atlases import compiled, read
+from cortex_plane.gates.model.atlases import (
     PRIORITIES,
     AccessType,
     Action,
@@ -28,9 +30,7 @@ from cortex_plane.domain.atlases import (
     Trigger,
     TriggerType,
 )
-from cortex_plane.domain.policies import Template
-from cortex_plane.domain.tools import Risk
-from cortex_plane.manifests.atlases import compiled, read
+from cortex_plane.policies.model.policies import Template
 from tests.manifests.files import EXAMPLES, SPEC, atlas, loaded
 
 ATLAS = "com.acme.support"

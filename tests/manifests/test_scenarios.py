@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.domain.atlases import (
+from cortex_plane.gates.files import atlases, scenarios
+from cortex_plane.gates.model.atlases import (
     AnswerValidation,
     AtlasPolicyType,
     Guidance,
@@ -17,10 +18,9 @@ from cortex_plane.domain.atlases import (
     ResponseType,
     TriggerType,
 )
-from cortex_plane.domain.errors import InvalidInput, TooLarge
-from cortex_plane.domain.gate_index import CompiledAtlases
-from cortex_plane.domain.scenarios import Outcome, play
-from cortex_plane.manifests import atlases, scenarios
+from cortex_plane.gates.rules.gate_index import CompiledAtlases
+from cortex_plane.gates.rules.scenarios import Outcome, play
+from cortex_plane.kernel.errors import InvalidInput, TooLarge
 from tests.gates import ask, atlas, capability, context, gate, human, policy
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "atlases"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.worker.tools.app import App
 from tests.mcp_servers.lines import hostile
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.tools.context import ToolContext
-from cortex_plane.runtime.tools.mcp.connection import Connection
-from cortex_plane.runtime.tools.mcp.remote_tool import RemoteTool
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.tools.context import ToolContext
+from cortex_plane.worker.tools.mcp.connection import Connection
+from cortex_plane.worker.tools.mcp.remote_tool import RemoteTool
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from cortex_plane.domain.approvals import Choice
+from cortex_plane.approvals.model.approvals import Choice
 
 OPEN = ("RUNNING", "WAITING_FOR_APPROVAL", "PAUSED", "PENDING")
 

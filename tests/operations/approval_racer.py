@@ -17,14 +17,17 @@ from uuid import UUID
 import asyncpg
 import structlog
 
-from cortex_plane.domain.access import Actor, scheduler_actor
-from cortex_plane.domain.approvals import Approval, Channel, Choice, Decision, DelegationDraft
-from cortex_plane.domain.credentials import Confirmation, TokenDecision
-from cortex_plane.domain.errors import CortexError
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.jobs import Cancellation, Pause
-from cortex_plane.operations import approvals, credentials, deadlines, keys, steering
-from cortex_plane.storage.database import Database
+from cortex_plane.approvals.model.approvals import Approval, Channel, Choice, Decision, DelegationDraft
+from cortex_plane.approvals.model.credentials import Confirmation, TokenDecision
+from cortex_plane.approvals.verbs import approvals, credentials
+from cortex_plane.calls.verbs import deadlines
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.model.jobs import Cancellation, Pause
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.errors import CortexError
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.tenancy.model.access import Actor, scheduler_actor
+from cortex_plane.tenancy.verbs import keys
 from tests.servers import VAULT
 
 CLIENTS = 32

@@ -11,18 +11,19 @@ from uuid import UUID
 
 import asyncpg
 
-from cortex_plane.domain.access import Actor
-from cortex_plane.domain.connections import ConnectionDraft, MappingDraft
-from cortex_plane.domain.enrolments import Redemption
-from cortex_plane.domain.errors import CortexError
-from cortex_plane.domain.identities import LinkDraft
-from cortex_plane.domain.keys import Grantable, KeyDraft, OwnKeyDraft
-from cortex_plane.domain.members import MemberChange, MemberDraft, Role
-from cortex_plane.domain.policy_files import PolicyFile
-from cortex_plane.operations import connections, enrolments, keys, linking, members, policies
-from cortex_plane.runtime.code.context import Context
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.tools.context import ToolContext
+from cortex_plane.kernel.errors import CortexError
+from cortex_plane.policies.model.policy_files import PolicyFile
+from cortex_plane.policies.verbs import policies
+from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.connections import ConnectionDraft, MappingDraft
+from cortex_plane.tenancy.model.enrolments import Redemption
+from cortex_plane.tenancy.model.identities import LinkDraft
+from cortex_plane.tenancy.model.keys import Grantable, KeyDraft, OwnKeyDraft
+from cortex_plane.tenancy.model.members import MemberChange, MemberDraft, Role
+from cortex_plane.tenancy.verbs import connections, enrolments, keys, linking, members
+from cortex_plane.worker.code.context import Context
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.tools.context import ToolContext
 from tests.clock import Clock
 from tests.operations.four_eyes_ledger import Credential, Hook, Ledger
 from tests.people import World

@@ -9,41 +9,39 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.domain.absences import AbsenceDraft
-from cortex_plane.domain.access import Actor
-from cortex_plane.domain.agents import AgentChange, ModelConfig, ResourceLimits
-from cortex_plane.domain.approvals import Approval, Channel, Choice, Decision, DelegationDraft, EffectAnswer
-from cortex_plane.domain.calls import CallDraft, IntentDraft, OutcomeDraft, OutcomeStatus
-from cortex_plane.domain.effects import CallStatus, Verdict
-from cortex_plane.domain.errors import CortexError, Unauthenticated
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.jobs import Cancellation, JobDraft
-from cortex_plane.domain.messages import InboundMessage, MessageDraft
-from cortex_plane.domain.policy_files import PolicyFile
-from cortex_plane.domain.sessions import SessionChange, SessionDraft, SessionKind
-from cortex_plane.domain.signals import SignalDraft
-from cortex_plane.domain.standing_approvals import StandingDraft
-from cortex_plane.domain.tool_confirmations import ConfirmationDraft
-from cortex_plane.domain.tools import Risk
-from cortex_plane.domain.values import adapter
-from cortex_plane.operations import (
-    absences,
-    agents,
-    approvals,
-    browser_sessions,
-    calls,
-    deadlines,
-    jobs,
-    keys,
-    messages,
-    policies,
-    session_lifecycle,
-    sessions,
-    signals,
-    steering,
-    tool_confirmations,
-    webhooks,
+from cortex_plane.agents.model.agents import AgentChange, ModelConfig, ResourceLimits
+from cortex_plane.agents.model.tool_confirmations import ConfirmationDraft
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.agents.verbs import agents, tool_confirmations
+from cortex_plane.approvals.model.approvals import (
+    Approval,
+    Channel,
+    Choice,
+    Decision,
+    DelegationDraft,
+    EffectAnswer,
 )
+from cortex_plane.approvals.model.standing_approvals import StandingDraft
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.calls.model.calls import CallDraft, IntentDraft, OutcomeDraft, OutcomeStatus
+from cortex_plane.calls.verbs import calls, deadlines
+from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.jobs.model.effects import CallStatus, Verdict
+from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
+from cortex_plane.jobs.model.signals import SignalDraft
+from cortex_plane.jobs.verbs import jobs, signals, steering
+from cortex_plane.kernel.errors import CortexError, Unauthenticated
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.values import adapter
+from cortex_plane.notify.verbs import webhooks
+from cortex_plane.policies.model.policy_files import PolicyFile
+from cortex_plane.policies.verbs import policies
+from cortex_plane.sessions.model.messages import InboundMessage, MessageDraft
+from cortex_plane.sessions.model.sessions import SessionChange, SessionDraft, SessionKind
+from cortex_plane.sessions.verbs import messages, sessions
+from cortex_plane.tenancy.model.absences import AbsenceDraft
+from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.verbs import absences, browser_sessions, keys
 from tests.adapters.stages import PATIENT
 from tests.operations.four_eyes_ledger import Call, Credential, Question, Thread
 from tests.operations.four_eyes_people import POLICIES, ROLES, Stage, nothing

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from cortex_plane.domain.access import Actor
+from cortex_plane.tenancy.model.access import Actor
 from tests.operations.four_eyes_ledger import Credential
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ import json
 import sys
 from uuid import UUID
 
-from cortex_plane.domain.messages import InboundMessage
-from cortex_plane.operations import keys, messages
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.sessions.model.messages import InboundMessage
+from cortex_plane.sessions.verbs import messages
+from cortex_plane.tenancy.verbs import keys
 from tests.servers import VAULT
 
 

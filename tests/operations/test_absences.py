@@ -10,12 +10,14 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.absences import Absence, AbsenceDraft, AbsenceStatus
-from cortex_plane.domain.access import Actor
-from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound
-from cortex_plane.domain.idempotency import Once, new_id
-from cortex_plane.domain.members import MemberChange, Role
-from cortex_plane.operations import absences, audit, delegates, members
+from cortex_plane.approvals.verbs import delegates
+from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound
+from cortex_plane.kernel.idempotency import Once, new_id
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.absences import Absence, AbsenceDraft, AbsenceStatus
+from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.members import MemberChange, Role
+from cortex_plane.tenancy.verbs import absences, members
 from tests.clock import Clock
 from tests.operations.rows import digests
 from tests.people import Person, World

@@ -9,13 +9,15 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.approvals import ApprovalStatus, RecordResult
-from cortex_plane.domain.jobs import Cancellation, JobDraft, JobStatus
-from cortex_plane.operations import approvals, jobs, outbox, steering
-from cortex_plane.storage import approvals as stored
-from cortex_plane.storage import jobs as stored_jobs
-from cortex_plane.storage import notifications
-from cortex_plane.storage.notifications import Lane
+from cortex_plane.approvals.model.approvals import ApprovalStatus, RecordResult
+from cortex_plane.approvals.store import approvals as stored
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus
+from cortex_plane.jobs.store import jobs as stored_jobs
+from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.notify.store import notifications
+from cortex_plane.notify.store.notifications import Lane
+from cortex_plane.notify.verbs import outbox
 from tests.approvals import decide
 from tests.conformance.channels import link
 from tests.conformance.postbox import connect

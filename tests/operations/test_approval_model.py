@@ -25,15 +25,19 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from cortex_plane.domain.approvals import Choice, DelegationDraft
-from cortex_plane.domain.errors import CortexError, NotFound
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.jobs import Cancellation, JobDraft, Pause, Resumption
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.sessions import Termination
-from cortex_plane.operations import approvals, audit, deadlines, jobs, session_lifecycle, steering
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.tools.context import ToolContext
+from cortex_plane.approvals.model.approvals import Choice, DelegationDraft
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.calls.verbs import deadlines
+from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, Pause, Resumption
+from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.kernel.errors import CortexError, NotFound
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.proof.verbs import audit
+from cortex_plane.sessions.model.sessions import Termination
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.tools.context import ToolContext
 from tests.approvals import decide, shown
 from tests.clock import Clock
 from tests.operations.approval_model import CLEARANCES, POLICIES, RULES, Job, Model, Request

@@ -22,14 +22,16 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.agents import Agent
-from cortex_plane.domain.approvals import Approval, Channel, Choice, Decision, RecordResult
-from cortex_plane.domain.jobs import JobStatus, Resumption
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import approvals, audit, steering
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.tools.context import ToolContext
-from cortex_plane.storage.database import Database
+from cortex_plane.agents.model.agents import Agent
+from cortex_plane.approvals.model.approvals import Approval, Channel, Choice, Decision, RecordResult
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.model.jobs import JobStatus, Resumption
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.tools.context import ToolContext
 from tests.approvals import pending
 from tests.conftest import Urls
 from tests.operations.approval_racer import CLIENTS

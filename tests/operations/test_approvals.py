@@ -8,21 +8,18 @@ from typing import Any
 import asyncpg
 import pytest
 
-from cortex_plane.domain.approvals import Approval, ApprovalStatus, Choice
-from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound, Stale
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.jobs import JobStatus, Pause
-from cortex_plane.domain.members import MemberChange, Role
-from cortex_plane.domain.sessions import Termination
-from cortex_plane.operations import (
-    approvals,
-    audit,
-    deadlines,
-    keys,
-    members,
-    session_lifecycle,
-    steering,
-)
+from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Choice
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.calls.verbs import deadlines
+from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.jobs.model.jobs import JobStatus, Pause
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound, Stale
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.proof.verbs import audit
+from cortex_plane.sessions.model.sessions import Termination
+from cortex_plane.tenancy.model.members import MemberChange, Role
+from cortex_plane.tenancy.verbs import keys, members
 from tests.approvals import Shipping, decide, ship, shown, waiting
 from tests.clock import Clock
 from tests.operations.rows import digests
@@ -351,7 +348,7 @@ async def test_a_large_edit_runs_as_it_was_written(strict: World) -> None:
 
 async def test_a_number_that_json_writes_in_two_ways_is_judged_as_it_is_sent(strict: World) -> None:
     """1.0 is stored and sent as 1: a policy must not see another value than the tool does."""
-    from cortex_plane.runtime.tools.app import App
+    from cortex_plane.worker.tools.app import App
     from tests.approvals import pending
     from tests.runtime.planes import call, make_agent, submit, turn, until
 

@@ -10,15 +10,18 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.agents import AgentChange, AgentDraft, ModelConfig
-from cortex_plane.domain.errors import Conflict, Forbidden, NotFound
-from cortex_plane.domain.globs import Glob
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.jobs import Cancellation, JobDraft
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.messages import MessageDraft
-from cortex_plane.domain.sessions import SessionDraft, SessionKind, Termination
-from cortex_plane.operations import agents, atlases, jobs, messages, session_lifecycle, sessions, steering
+from cortex_plane.agents.model.agents import AgentChange, AgentDraft, ModelConfig
+from cortex_plane.agents.verbs import agents
+from cortex_plane.gates.verbs import atlases, session_lifecycle
+from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
+from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound
+from cortex_plane.kernel.globs import Glob
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.sessions.model.messages import MessageDraft
+from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind, Termination
+from cortex_plane.sessions.verbs import messages, sessions
+from cortex_plane.tenancy.model.members import Role
 from tests.atlases import ATLAS, govern, manifest, publish, service, steward
 from tests.macs import sign_mappings
 from tests.people import World

@@ -14,13 +14,13 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.domain.errors import Conflict, NotFound
-from cortex_plane.domain.keywords import MAX_MEMORY
-from cortex_plane.manifests import atlases as manifests
-from cortex_plane.manifests.atlases import read
-from cortex_plane.operations import atlas_book, atlases
-from cortex_plane.operations.atlas_book import AtlasBook
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.gates.files import atlases as manifests
+from cortex_plane.gates.files.atlases import read
+from cortex_plane.gates.rules.keywords import MAX_MEMORY
+from cortex_plane.gates.verbs import atlas_book, atlases
+from cortex_plane.gates.verbs.atlas_book import AtlasBook
+from cortex_plane.kernel.errors import Conflict, NotFound
 from tests.atlases import ATLAS, manifest, plain, publish
 from tests.crash.points import extents
 from tests.people import World

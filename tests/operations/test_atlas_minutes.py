@@ -9,11 +9,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from cortex_plane.domain.errors import Conflict
-from cortex_plane.domain.sessions import SessionDraft
-from cortex_plane.operations import atlas_minutes, session_lifecycle
-from cortex_plane.operations.atlas_book import AtlasBook
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.gates.verbs import atlas_minutes, session_lifecycle
+from cortex_plane.gates.verbs.atlas_book import AtlasBook
+from cortex_plane.kernel.errors import Conflict
+from cortex_plane.sessions.model.sessions import SessionDraft
 from tests.atlases import ATLAS, manifest, publish, steward
 from tests.clock import Clock
 from tests.people import World

@@ -9,10 +9,10 @@ from dataclasses import replace
 import asyncpg
 import pytest
 
-from cortex_plane.domain.approvals import Choice
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.operations import atlases
-from cortex_plane.operations.audit import verify_org
+from cortex_plane.approvals.model.approvals import Choice
+from cortex_plane.gates.verbs import atlases
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.proof.verbs.audit import verify_org
 from tests.approvals import Shipping, decide, ship, waiting
 from tests.atlases import plain, publish
 from tests.people import World, apply_policies

@@ -12,12 +12,12 @@ import asyncpg
 import pytest
 from benchmarks.trails import fill
 
-from cortex_plane.domain.audit import GENESIS, chain_hash
-from cortex_plane.domain.errors import Conflict, Forbidden, NotFound, TooMany, Unavailable
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import audit, audit_exports
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound, TooMany, Unavailable
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.proof.model.audit import GENESIS, chain_hash
+from cortex_plane.proof.verbs import audit, audit_exports
+from cortex_plane.tenancy.model.members import Role
 from tests.crash.points import extents
 from tests.exports import erase, exported, lines, verdict
 from tests.people import World

@@ -9,12 +9,13 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 
-from cortex_plane.domain.access import ActorKind
-from cortex_plane.domain.browser_sessions import digest, form_token, is_form_token
-from cortex_plane.domain.errors import Forbidden, Unauthenticated
-from cortex_plane.domain.members import MemberChange, Role
-from cortex_plane.operations import audit, browser_sessions, members
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.kernel.errors import Forbidden, Unauthenticated
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.access import ActorKind
+from cortex_plane.tenancy.model.browser_sessions import digest, form_token, is_form_token
+from cortex_plane.tenancy.model.members import MemberChange, Role
+from cortex_plane.tenancy.verbs import browser_sessions, members
 from tests.clock import Clock
 from tests.people import Person, World, with_key
 from tests.servers import CREDENTIAL_KEY

@@ -11,11 +11,14 @@ import random
 import asyncpg
 import pytest
 
-from cortex_plane.domain.errors import Conflict, CortexError, NotFound
-from cortex_plane.domain.jobs import Cancellation, JobDraft
-from cortex_plane.domain.messages import InboundMessage, IngestedMessage, MessageDraft
-from cortex_plane.domain.sessions import Termination
-from cortex_plane.operations import audit, jobs, messages, session_lifecycle, steering
+from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
+from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.kernel.errors import Conflict, CortexError, NotFound
+from cortex_plane.proof.verbs import audit
+from cortex_plane.sessions.model.messages import InboundMessage, IngestedMessage, MessageDraft
+from cortex_plane.sessions.model.sessions import Termination
+from cortex_plane.sessions.verbs import messages
 from tests.people import World
 
 PEOPLE = 12

@@ -15,9 +15,8 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
-from cortex_plane.domain.access import Actor
-from cortex_plane.domain.approvals import Approval, ApprovalStatus, Choice, DelegationDraft
-from cortex_plane.domain.credentials import (
+from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Choice, DelegationDraft
+from cortex_plane.approvals.model.credentials import (
     GRACE,
     KEEP_TOKENS,
     ROTATE_AFTER,
@@ -25,14 +24,19 @@ from cortex_plane.domain.credentials import (
     TokenDecision,
     Visitor,
 )
-from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, Unauthenticated
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.jobs import Cancellation
-from cortex_plane.domain.members import MemberChange, Role
-from cortex_plane.operations import approvals, audit, credentials, deadlines, members, steering
-from cortex_plane.operations.meters import Unread, metered
-from cortex_plane.operations.secrets import new_approval_token
-from cortex_plane.storage.vault import Vault
+from cortex_plane.approvals.verbs import approvals, credentials
+from cortex_plane.calls.verbs import deadlines
+from cortex_plane.db.vault import Vault
+from cortex_plane.jobs.model.jobs import Cancellation
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, Unauthenticated
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.meters import Unread, metered
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.members import MemberChange, Role
+from cortex_plane.tenancy.verbs import members
+from cortex_plane.tenancy.verbs.secrets import new_approval_token
 from tests.approvals import Shipping, decide, shown, waiting
 from tests.clock import Clock
 from tests.credentials import link_for, token_for

@@ -9,11 +9,13 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
-from cortex_plane.domain.approvals import ApprovalStatus
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import approvals, audit, deadlines
+from cortex_plane.approvals.model.approvals import ApprovalStatus
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.calls.verbs import deadlines
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.members import Role
 from tests.approvals import Shipping, decide, pending, ship, shown, waiting
 from tests.clock import Clock
 from tests.operations.rows import digests
@@ -198,8 +200,8 @@ async def test_one_that_cannot_be_kept_does_not_stop_the_others(
 async def test_a_time_that_ends_while_a_job_is_held_fails_it_all_the_same(
     strict: World, admin: asyncpg.Connection
 ) -> None:
-    from cortex_plane.domain.jobs import Pause
-    from cortex_plane.operations import steering
+    from cortex_plane.jobs.model.jobs import Pause
+    from cortex_plane.jobs.verbs import steering
 
     id, (asked,) = await waiting(strict, Shipping())
     await steering.pause(strict.db, strict.admin.actor, id, Pause())

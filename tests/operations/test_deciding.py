@@ -8,14 +8,24 @@ from typing import Any
 import asyncpg
 import pytest
 
-from cortex_plane.domain.agents import AgentDraft, ModelConfig
-from cortex_plane.domain.approvals import Approval, ApprovalStatus, Channel, Choice, Decision, RecordResult
-from cortex_plane.domain.errors import Conflict, Forbidden, NotFound
-from cortex_plane.domain.idempotency import Once
-from cortex_plane.domain.jobs import JobDraft, JobStatus
-from cortex_plane.domain.members import MemberChange, Role
-from cortex_plane.domain.request_policies import RequestPolicy
-from cortex_plane.operations import approvals, audit, jobs, keys, members
+from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
+from cortex_plane.approvals.model.approvals import (
+    Approval,
+    ApprovalStatus,
+    Channel,
+    Choice,
+    Decision,
+    RecordResult,
+)
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
+from cortex_plane.jobs.verbs import jobs
+from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound
+from cortex_plane.kernel.idempotency import Once
+from cortex_plane.policies.model.request_policies import RequestPolicy
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.members import MemberChange, Role
+from cortex_plane.tenancy.verbs import keys, members
 from tests.approvals import Shipping, decide, ship, shown, waiting
 from tests.operations.rows import digests
 from tests.operations.test_approvals import TRAIL, ask, refused

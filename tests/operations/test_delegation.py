@@ -9,12 +9,14 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.absences import AbsenceDraft
-from cortex_plane.domain.approvals import Approval, ApprovalStatus, DelegationDraft
-from cortex_plane.domain.errors import CortexError
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import absences, approvals, audit
+from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, DelegationDraft
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.kernel.errors import CortexError
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.absences import AbsenceDraft
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.verbs import absences
 from tests.approvals import Shipping, decide, shown, waiting
 from tests.operations.rows import digests
 from tests.operations.test_approvals import TRAIL

@@ -9,11 +9,13 @@ from datetime import datetime, timedelta
 import asyncpg
 import pytest
 
-from cortex_plane.domain.approvals import Approval, ApprovalStatus
-from cortex_plane.domain.errors import CortexError
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import approvals, audit, deadlines
-from cortex_plane.storage.database import Database
+from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.calls.verbs import deadlines
+from cortex_plane.db.database import Database
+from cortex_plane.kernel.errors import CortexError
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.members import Role
 from tests.approvals import Shipping, decide, shown, waiting
 from tests.clock import Clock
 from tests.conftest import Urls

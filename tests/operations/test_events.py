@@ -10,15 +10,16 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.errors import Forbidden, NotFound
-from cortex_plane.domain.jobs import Cancellation, JobDraft, JobStatus
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.messages import MessageDraft
-from cortex_plane.operations import events, feeds, jobs, messages, steering
-from cortex_plane.operations.feeds import EventFeed, Subscription
-from cortex_plane.storage import audit
-from cortex_plane.storage import events as stored
-from cortex_plane.storage.queries import Queries
+from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus
+from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.kernel.errors import Forbidden, NotFound
+from cortex_plane.proof.store import audit
+from cortex_plane.sessions.model.messages import MessageDraft
+from cortex_plane.sessions.store import events as stored
+from cortex_plane.sessions.store.events import queries
+from cortex_plane.sessions.verbs import events, feeds, messages
+from cortex_plane.sessions.verbs.feeds import EventFeed, Subscription
+from cortex_plane.tenancy.model.members import Role
 from tests.people import World
 
 
@@ -183,7 +184,7 @@ async def test_an_inbox_is_read_through_its_index(world: World, admin: asyncpg.C
     await append(world, session, count=2000)
     await append(world, session, "approval_requested")
     await admin.execute("analyze")
-    text = Queries("events").approvals
+    text = queries.approvals
     async with world.db.transaction(world.org_id) as tx:
         await tx.rows("set local plan_cache_mode = force_generic_plan")
         plan = "\n".join(row["QUERY PLAN"] for row in await tx.rows(f"explain {text}", 30.0, 100))

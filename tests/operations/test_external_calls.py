@@ -10,8 +10,10 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from cortex_plane.domain.approvals import ApprovalKind, ApprovalStatus, Channel, EffectAnswer
-from cortex_plane.domain.calls import (
+from cortex_plane.agents.model.tools import OnUncertain
+from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus, Channel, EffectAnswer
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.calls.model.calls import (
     CallDraft,
     ExternalCall,
     IntentDraft,
@@ -19,13 +21,14 @@ from cortex_plane.domain.calls import (
     OutcomeDraft,
     OutcomeStatus,
 )
-from cortex_plane.domain.effects import CallStatus, Verdict
-from cortex_plane.domain.errors import Conflict
-from cortex_plane.domain.jobs import JobKind, JobStatus
-from cortex_plane.domain.sessions import SessionDraft, SessionKind, Termination
-from cortex_plane.domain.tools import OnUncertain
-from cortex_plane.operations import approvals, attempts, calls, deadlines, jobs, session_lifecycle
-from cortex_plane.storage.database import Database
+from cortex_plane.calls.verbs import calls, deadlines
+from cortex_plane.db.database import Database
+from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.jobs.model.effects import CallStatus, Verdict
+from cortex_plane.jobs.model.jobs import JobKind, JobStatus
+from cortex_plane.jobs.verbs import attempts, jobs
+from cortex_plane.kernel.errors import Conflict
+from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind, Termination
 from tests.clock import Clock
 from tests.people import World
 

@@ -16,9 +16,17 @@ import asyncpg
 import pytest
 from pydantic import ValidationError
 
-from cortex_plane.domain.access import Actor
-from cortex_plane.domain.approvals import Approval, ApprovalStatus, Channel, Choice, Decision, EffectAnswer
-from cortex_plane.domain.calls import (
+from cortex_plane.agents.model.tools import OnUncertain
+from cortex_plane.approvals.model.approvals import (
+    Approval,
+    ApprovalStatus,
+    Channel,
+    Choice,
+    Decision,
+    EffectAnswer,
+)
+from cortex_plane.approvals.verbs import approvals, asking, edits
+from cortex_plane.calls.model.calls import (
     CallDraft,
     Ending,
     ExternalCall,
@@ -27,22 +35,16 @@ from cortex_plane.domain.calls import (
     OutcomeDraft,
     OutcomeStatus,
 )
-from cortex_plane.domain.canonical import canonical
-from cortex_plane.domain.effects import CallStatus, Verdict
-from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, InvalidInput
-from cortex_plane.domain.jobs import Pause, Resumption
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.sessions import SessionDraft, SessionKind, Termination
-from cortex_plane.domain.tools import OnUncertain
-from cortex_plane.operations import (
-    approvals,
-    asking,
-    calls,
-    edits,
-    external,
-    session_lifecycle,
-    steering,
-)
+from cortex_plane.calls.verbs import calls, external
+from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.jobs.model.effects import CallStatus, Verdict
+from cortex_plane.jobs.model.jobs import Pause, Resumption
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput
+from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind, Termination
+from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.members import Role
 from tests.clock import Clock
 from tests.people import World, apply_policies
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.domain import deciding
-from cortex_plane.operations import decisions
+from cortex_plane.approvals.rules import deciding
+from cortex_plane.approvals.verbs import decisions
 from tests.operations.test_four_eyes_model import play
 from tests.servers import TestServer
 from tests.warm_databases import WarmDatabases

@@ -8,16 +8,18 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.attempts import Write
-from cortex_plane.domain.audit import Fact
-from cortex_plane.domain.errors import Conflict, InvalidInput
-from cortex_plane.domain.jobs import JobDraft
-from cortex_plane.domain.sessions import SessionDraft, SessionKind
-from cortex_plane.operations import audit, jobs, session_lifecycle
-from cortex_plane.operations.judging import TRIES, unless_overtaken
-from cortex_plane.storage import audit as audit_rows
-from cortex_plane.storage.database import Database
-from cortex_plane.storage.within import at_hand
+from cortex_plane.calls.verbs.judging import TRIES, unless_overtaken
+from cortex_plane.db.database import Database
+from cortex_plane.db.within import at_hand
+from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.jobs.model.jobs import JobDraft
+from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.verbs import jobs
+from cortex_plane.kernel.errors import Conflict, InvalidInput
+from cortex_plane.proof.model.audit import Fact
+from cortex_plane.proof.store import audit as audit_rows
+from cortex_plane.proof.verbs import audit
+from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
 from tests.atlases import ATLAS, manifest, publish
 from tests.people import World
 from tests.storage.leases import Held, call, ledger, make_worker, step

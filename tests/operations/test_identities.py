@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from cortex_plane.domain.connections import ConnectionDraft
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.jobs import JobDraft
-from cortex_plane.domain.messages import InboundMessage
-from cortex_plane.operations import connections, jobs, messages
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.model.jobs import JobDraft
+from cortex_plane.jobs.verbs import jobs
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.sessions.model.messages import InboundMessage
+from cortex_plane.sessions.verbs import messages
+from cortex_plane.tenancy.model.connections import ConnectionDraft
+from cortex_plane.tenancy.verbs import connections
 from tests.macs import sign_mappings
 from tests.people import World
 

@@ -10,9 +10,8 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.access import Actor
-from cortex_plane.domain.connections import ConnectionChange, Mapping
-from cortex_plane.domain.errors import (
+from cortex_plane.db.database import Database
+from cortex_plane.kernel.errors import (
     Conflict,
     CortexError,
     Forbidden,
@@ -20,8 +19,14 @@ from cortex_plane.domain.errors import (
     TooMany,
     Unauthenticated,
 )
-from cortex_plane.domain.idempotency import Once
-from cortex_plane.domain.identities import (
+from cortex_plane.kernel.idempotency import Once
+from cortex_plane.notify.model.notifications import Invitation
+from cortex_plane.proof.verbs import audit
+from cortex_plane.sessions.model.messages import InboundMessage
+from cortex_plane.sessions.verbs import messages
+from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.connections import ConnectionChange, Mapping
+from cortex_plane.tenancy.model.identities import (
     INVITATIONS_AN_HOUR,
     MAILS_AN_HOUR,
     MAX_CHANNELS,
@@ -29,20 +34,15 @@ from cortex_plane.domain.identities import (
     InvitationDraft,
     Invited,
 )
-from cortex_plane.domain.members import MemberChange, Role
-from cortex_plane.domain.messages import InboundMessage
-from cortex_plane.domain.notifications import Invitation
-from cortex_plane.operations import (
-    audit,
+from cortex_plane.tenancy.model.members import MemberChange, Role
+from cortex_plane.tenancy.verbs import (
     browser_sessions,
     connections,
     identity_codes,
     invitations,
     linking,
     members,
-    messages,
 )
-from cortex_plane.storage.database import Database
 from tests.clock import Clock
 from tests.conftest import Urls
 from tests.operations.rows import digests

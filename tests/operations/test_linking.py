@@ -9,12 +9,13 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.connections import ConnectionChange, Mapping
-from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound, TooMany
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.identities import ALPHABET, MAX_WRONG, LinkDraft, read_code, shown_code
-from cortex_plane.domain.members import MemberChange, Role
-from cortex_plane.operations import audit, connections, linking, members
+from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound, TooMany
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.connections import ConnectionChange, Mapping
+from cortex_plane.tenancy.model.identities import ALPHABET, MAX_WRONG, LinkDraft, read_code, shown_code
+from cortex_plane.tenancy.model.members import MemberChange, Role
+from cortex_plane.tenancy.verbs import connections, linking, members
 from tests.clock import Clock
 from tests.operations.rows import digests
 from tests.people import Person, World

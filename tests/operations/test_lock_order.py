@@ -15,14 +15,17 @@ import asyncpg
 import orjson
 import pytest
 
-from cortex_plane.domain.attempts import Adoption, Write
-from cortex_plane.domain.errors import Conflict, NotFound
-from cortex_plane.domain.jobs import Cancellation, JobDraft, JobStatus, Pause, Resumption
-from cortex_plane.domain.messages import InboundMessage, MessageDraft
-from cortex_plane.domain.sessions import Termination
-from cortex_plane.operations import audit, jobs, messages, session_lifecycle, sessions, steering
-from cortex_plane.storage import attempts, workers
-from cortex_plane.storage.database import NOBODY, Database
+from cortex_plane.db.database import NOBODY, Database
+from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus, Pause, Resumption
+from cortex_plane.jobs.rules.attempts import Adoption, Write
+from cortex_plane.jobs.store import attempts, workers
+from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.kernel.errors import Conflict, NotFound
+from cortex_plane.proof.verbs import audit
+from cortex_plane.sessions.model.messages import InboundMessage, MessageDraft
+from cortex_plane.sessions.model.sessions import Termination
+from cortex_plane.sessions.verbs import messages, sessions
 from tests.conftest import Urls
 from tests.operations.test_campaign import INVARIANTS
 from tests.people import World

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from cortex_plane.domain.errors import Unavailable
-from cortex_plane.operations.manifest_threads import Turns
+from cortex_plane.kernel.errors import Unavailable
+from cortex_plane.kernel.manifest_threads import Turns
 
 
 class Slow:

@@ -10,18 +10,28 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.adapters.channels.webhooks import WebhookChannel
-from cortex_plane.domain.access import scheduler_actor
-from cortex_plane.domain.approvals import Approval, ApprovalKind, ApprovalStatus, Choice, DelegationDraft
-from cortex_plane.domain.connections import ConnectionChange
-from cortex_plane.domain.deliveries import Delivery, DeliveryStatus
-from cortex_plane.domain.errors import Conflict, Forbidden, NotFound
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.notifications import Card, Occasion, Outgoing, TryAgain, Undeliverable
-from cortex_plane.domain.orgs import OrgChange, OrgSettingsChange
-from cortex_plane.operations import approvals, audit, cards, connections, deadlines, deliveries, orgs, outbox
-from cortex_plane.runtime.notifier import Notifier
+from cortex_plane.approvals.model.approvals import (
+    Approval,
+    ApprovalKind,
+    ApprovalStatus,
+    Choice,
+    DelegationDraft,
+)
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.calls.verbs import deadlines
+from cortex_plane.channels.webhooks import WebhookChannel
+from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.notify.model.notifications import Card, Occasion, Outgoing, TryAgain, Undeliverable
+from cortex_plane.notify.verbs import cards, deliveries, outbox
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.access import scheduler_actor
+from cortex_plane.tenancy.model.connections import ConnectionChange
+from cortex_plane.tenancy.model.deliveries import Delivery, DeliveryStatus
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import OrgChange, OrgSettingsChange
+from cortex_plane.tenancy.verbs import connections, orgs
+from cortex_plane.worker.notifier import Notifier
 from tests.adapters.stages import held_job
 from tests.approvals import Shipping, decide, ship, shown, waiting
 from tests.clock import Clock

@@ -12,23 +12,27 @@ import pytest
 import pytest_asyncio
 from pydantic import ValidationError
 
-from cortex_plane.domain.access import ActorKind
-from cortex_plane.domain.agents import AgentChange
-from cortex_plane.domain.authorization import PolicyVerdict
-from cortex_plane.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, Stale
-from cortex_plane.domain.idempotency import Once
-from cortex_plane.domain.jobs import Cancellation, JobDraft
-from cortex_plane.domain.members import MemberChange, Role
-from cortex_plane.domain.policies import Approvers, CallFacts, PolicyRow, Quorum, RoleVotes, Template
-from cortex_plane.domain.policy_engine import CompiledPolicies
-from cortex_plane.domain.policy_files import Applied, ExplainRequest, PolicyFile
-from cortex_plane.domain.request_policies import QuorumDraft, RequestPolicy
-from cortex_plane.domain.teams import TeamDraft
-from cortex_plane.domain.tools import OnUncertain, Risk, ToolVersion
-from cortex_plane.operations import agents, audit, jobs, members, policies, steering, teams
-from cortex_plane.operations.policy_book import PolicyBook, request_rows
-from cortex_plane.storage import tools
-from cortex_plane.storage.database import Database
+from cortex_plane.agents.model.agents import AgentChange
+from cortex_plane.agents.model.tools import OnUncertain, Risk, ToolVersion
+from cortex_plane.agents.store import tools
+from cortex_plane.agents.verbs import agents
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
+from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound, Stale
+from cortex_plane.kernel.idempotency import Once
+from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policies import Approvers, CallFacts, PolicyRow, Quorum, RoleVotes, Template
+from cortex_plane.policies.model.policy_files import Applied, ExplainRequest, PolicyFile
+from cortex_plane.policies.model.request_policies import QuorumDraft, RequestPolicy
+from cortex_plane.policies.rules.policy_engine import CompiledPolicies
+from cortex_plane.policies.verbs import policies
+from cortex_plane.policies.verbs.policy_book import PolicyBook, request_rows
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.access import ActorKind
+from cortex_plane.tenancy.model.members import MemberChange, Role
+from cortex_plane.tenancy.model.teams import TeamDraft
+from cortex_plane.tenancy.verbs import members, teams
 from tests.operations.rows import digests
 from tests.people import World
 

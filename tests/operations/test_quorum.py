@@ -8,12 +8,14 @@ from dataclasses import replace
 import asyncpg
 import pytest
 
-from cortex_plane.domain.approvals import ApprovalStatus, Channel, Choice, Decision, RecordResult
-from cortex_plane.domain.errors import CortexError, InvalidInput
-from cortex_plane.domain.idempotency import Once
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.members import MemberChange, Role
-from cortex_plane.operations import approvals, audit, members
+from cortex_plane.approvals.model.approvals import ApprovalStatus, Channel, Choice, Decision, RecordResult
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.kernel.errors import CortexError, InvalidInput
+from cortex_plane.kernel.idempotency import Once
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.members import MemberChange, Role
+from cortex_plane.tenancy.verbs import members
 from tests.approvals import Shipping, decide, ship, shown, waiting
 from tests.operations.rows import digests
 from tests.people import Person, World, apply_policies

@@ -13,29 +13,23 @@ from typing import Any, TypeVar
 import asyncpg
 import pytest
 
-from cortex_plane.domain.agents import AgentChange, AgentDraft, ModelConfig
-from cortex_plane.domain.connections import ConnectionDraft
-from cortex_plane.domain.errors import AlreadyExists, Conflict, CortexError, Stale
-from cortex_plane.domain.idempotency import Once
-from cortex_plane.domain.jobs import Cancellation, JobDraft
-from cortex_plane.domain.members import MemberChange, Role
-from cortex_plane.domain.messages import InboundMessage, MessageDraft
-from cortex_plane.domain.orgs import OrgDraft
-from cortex_plane.domain.sessions import SessionDraft, Termination
-from cortex_plane.domain.teams import TeamDraft
-from cortex_plane.operations import (
-    agents,
-    audit,
-    connections,
-    jobs,
-    members,
-    messages,
-    orgs,
-    session_lifecycle,
-    steering,
-    teams,
-)
-from cortex_plane.storage.database import Database
+from cortex_plane.agents.model.agents import AgentChange, AgentDraft, ModelConfig
+from cortex_plane.agents.verbs import agents
+from cortex_plane.db.database import Database
+from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
+from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.kernel.errors import AlreadyExists, Conflict, CortexError, Stale
+from cortex_plane.kernel.idempotency import Once
+from cortex_plane.proof.verbs import audit
+from cortex_plane.sessions.model.messages import InboundMessage, MessageDraft
+from cortex_plane.sessions.model.sessions import SessionDraft, Termination
+from cortex_plane.sessions.verbs import messages
+from cortex_plane.tenancy.model.connections import ConnectionDraft
+from cortex_plane.tenancy.model.members import MemberChange, Role
+from cortex_plane.tenancy.model.orgs import OrgDraft
+from cortex_plane.tenancy.model.teams import TeamDraft
+from cortex_plane.tenancy.verbs import connections, members, orgs, teams
 from tests.conftest import Urls
 from tests.people import World
 

@@ -17,14 +17,14 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.agents import Agent
-from cortex_plane.domain.approvals import Approval, Choice
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.notifications import Card
-from cortex_plane.domain.receipt_files import as_file, check_file
-from cortex_plane.operations import audit, receipts
-from cortex_plane.runtime.notifier import Notifier, notifying
-from cortex_plane.storage.database import Database
+from cortex_plane.agents.model.agents import Agent
+from cortex_plane.approvals.model.approvals import Approval, Choice
+from cortex_plane.db.database import Database
+from cortex_plane.notify.model.notifications import Card
+from cortex_plane.proof.rules.receipt_files import as_file, check_file
+from cortex_plane.proof.verbs import audit, receipts
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.worker.notifier import Notifier, notifying
 from tests.approvals import decide, pending
 from tests.conformance.channels import PUBLIC_URL, drain, link
 from tests.conformance.postbox import Postbox, connect

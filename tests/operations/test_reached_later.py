@@ -8,22 +8,17 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.approvals import Approval, ApprovalStatus, Choice
-from cortex_plane.domain.connections import ConnectionChange, ConnectionDraft, MappingDraft
-from cortex_plane.domain.deliveries import DeliveryStatus
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.identities import AddressDraft, LinkDraft
-from cortex_plane.domain.members import MemberChange, Role
-from cortex_plane.domain.notifications import Occasion, Outgoing, Undeliverable
-from cortex_plane.operations import (
-    audit,
-    connections,
-    deadlines,
-    deliveries,
-    invitations,
-    linking,
-    members,
-)
+from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Choice
+from cortex_plane.calls.verbs import deadlines
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.notify.model.notifications import Occasion, Outgoing, Undeliverable
+from cortex_plane.notify.verbs import deliveries
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.connections import ConnectionChange, ConnectionDraft, MappingDraft
+from cortex_plane.tenancy.model.deliveries import DeliveryStatus
+from cortex_plane.tenancy.model.identities import AddressDraft, LinkDraft
+from cortex_plane.tenancy.model.members import MemberChange, Role
+from cortex_plane.tenancy.verbs import connections, invitations, linking, members
 from tests.approvals import decide, shown
 from tests.clock import Clock
 from tests.conformance.channels import Failure, delivery_of, drain

@@ -11,16 +11,19 @@ import asyncpg
 import orjson
 import pytest
 
-from cortex_plane.domain.approvals import Approval, Choice, DelegationDraft
-from cortex_plane.domain.audit import Receipt
-from cortex_plane.domain.errors import CortexError, NotFound, SetupError
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.members import MemberChange, Role
-from cortex_plane.domain.receipt_files import as_file, check_file
-from cortex_plane.domain.receipts import card_digest
-from cortex_plane.operations import approvals, members, receipts, roots, signing, steering
-from cortex_plane.storage.database import Database
-from cortex_plane.storage.vault import Vault
+from cortex_plane.approvals.model.approvals import Approval, Choice, DelegationDraft
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.db.database import Database
+from cortex_plane.db.vault import Vault
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.errors import CortexError, NotFound, SetupError
+from cortex_plane.proof.model.audit import Receipt
+from cortex_plane.proof.rules.receipt_files import as_file, check_file
+from cortex_plane.proof.rules.receipts import card_digest
+from cortex_plane.proof.verbs import receipts, roots, signing
+from cortex_plane.tenancy.model.members import MemberChange, Role
+from cortex_plane.tenancy.verbs import members
 from tests.approvals import Shipping, decide, ship, shown, waiting
 from tests.people import Person, World, apply_policies
 from tests.runtime.planes import ended, job_of, submit, until, working

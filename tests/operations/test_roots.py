@@ -13,15 +13,15 @@ import asyncpg
 import orjson
 import pytest
 
-from cortex_plane.domain.audit import GENESIS, Fault, RootFault, chain_hash
-from cortex_plane.domain.errors import Conflict, Forbidden
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.signing import fingerprint
-from cortex_plane.operations import audit, roots, signing
-from cortex_plane.operations.audit import verify_org
-from cortex_plane.storage import roots as root_rows
-from cortex_plane.storage.database import Database, Transaction
-from cortex_plane.storage.vault import Vault
+from cortex_plane.db.database import Database, Transaction
+from cortex_plane.db.vault import Vault
+from cortex_plane.kernel.errors import Conflict, Forbidden
+from cortex_plane.proof.model.audit import GENESIS, Fault, RootFault, chain_hash
+from cortex_plane.proof.model.signing import fingerprint
+from cortex_plane.proof.store import roots as root_rows
+from cortex_plane.proof.verbs import audit, roots, signing
+from cortex_plane.proof.verbs.audit import verify_org
+from cortex_plane.tenancy.model.members import Role
 from tests.clock import Clock
 from tests.exports import erase, exported, verdict
 from tests.people import World

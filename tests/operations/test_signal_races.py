@@ -12,14 +12,15 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from cortex_plane.domain.attempts import Write
-from cortex_plane.domain.errors import Conflict
-from cortex_plane.domain.jobs import JobStatus, Pause, Resumption
-from cortex_plane.domain.signals import SignalDraft
-from cortex_plane.operations import audit, signals, steering
-from cortex_plane.storage import attempts
-from cortex_plane.storage import signals as stored
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.model.jobs import JobStatus, Pause, Resumption
+from cortex_plane.jobs.model.signals import SignalDraft
+from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.store import attempts
+from cortex_plane.jobs.store import signals as stored
+from cortex_plane.jobs.verbs import signals, steering
+from cortex_plane.kernel.errors import Conflict
+from cortex_plane.proof.verbs import audit
 from tests.conftest import Urls
 from tests.people import World
 from tests.servers import VAULT

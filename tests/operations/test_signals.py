@@ -10,16 +10,18 @@ import asyncpg
 import pytest
 from pydantic import ValidationError
 
-from cortex_plane.domain.access import Actor
-from cortex_plane.domain.attempts import Write
-from cortex_plane.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
-from cortex_plane.domain.idempotency import Once
-from cortex_plane.domain.jobs import Cancellation, JobDraft, JobStatus, Pause, Resumption
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.signals import KEPT, MAX_PAYLOAD_BYTES, SignalDraft, WaitDraft
-from cortex_plane.operations import audit, events, jobs, signals, steering
-from cortex_plane.operations.chores import CHORES
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus, Pause, Resumption
+from cortex_plane.jobs.model.signals import KEPT, MAX_PAYLOAD_BYTES, SignalDraft, WaitDraft
+from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.verbs import jobs, signals, steering
+from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
+from cortex_plane.kernel.idempotency import Once
+from cortex_plane.proof.verbs import audit
+from cortex_plane.sessions.verbs import events
+from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.worker.chores import CHORES
 from tests.clock import Clock
 from tests.people import World
 from tests.signals import park, parked, send, wait

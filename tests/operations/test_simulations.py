@@ -10,17 +10,19 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from cortex_plane.domain.agents import AgentChange
-from cortex_plane.domain.authorization import PolicyVerdict
-from cortex_plane.domain.errors import Forbidden, InvalidInput
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.policy_files import Direction, Simulation, SimulationRequest
-from cortex_plane.domain.request_policies import RequestPolicy
-from cortex_plane.domain.teams import TeamDraft
-from cortex_plane.operations import agents, policies, simulations, teams
-from cortex_plane.storage.database import Database
-from cortex_plane.storage.simulations import queries
+from cortex_plane.agents.model.agents import AgentChange
+from cortex_plane.agents.verbs import agents
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.kernel.errors import Forbidden, InvalidInput
+from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policy_files import Direction, Simulation, SimulationRequest
+from cortex_plane.policies.model.request_policies import RequestPolicy
+from cortex_plane.policies.store.simulations import queries
+from cortex_plane.policies.verbs import policies, simulations
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.teams import TeamDraft
+from cortex_plane.tenancy.verbs import teams
 from tests.approvals import Shipping, ship
 from tests.operations.rows import digests
 from tests.people import World, apply_policies

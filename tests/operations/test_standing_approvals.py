@@ -13,14 +13,15 @@ import pydantic
 import pytest
 import pytest_asyncio
 
-from cortex_plane.domain.approvals import ApprovalStatus, Choice
-from cortex_plane.domain.attempts import Write
-from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, NotFound
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.standing_approvals import Revocation, StandingApproval, StandingDraft
-from cortex_plane.operations import audit, standing_approvals
-from cortex_plane.storage import attempts
-from cortex_plane.storage.database import Database
+from cortex_plane.approvals.model.approvals import ApprovalStatus, Choice
+from cortex_plane.approvals.model.standing_approvals import Revocation, StandingApproval, StandingDraft
+from cortex_plane.approvals.verbs import standing_approvals
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.store import attempts
+from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, NotFound
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.members import Role
 from tests.approvals import Shipping, decide, shown, waiting
 from tests.operations.test_campaign import INVARIANTS
 from tests.people import Person, World, apply_policies

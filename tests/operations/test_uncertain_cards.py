@@ -7,7 +7,7 @@ import asyncio
 import asyncpg
 import pytest
 
-from cortex_plane.domain.approvals import (
+from cortex_plane.approvals.model.approvals import (
     Approval,
     ApprovalStatus,
     Channel,
@@ -15,12 +15,15 @@ from cortex_plane.domain.approvals import (
     DecisionReceipt,
     EffectAnswer,
 )
-from cortex_plane.domain.effects import Answer, Verdict
-from cortex_plane.domain.errors import Conflict, Forbidden, NotFound
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.jobs import Cancellation, JobStatus
-from cortex_plane.domain.members import Role
-from cortex_plane.operations import approvals, audit, deadlines, settlements, steering
+from cortex_plane.approvals.verbs import approvals, settlements
+from cortex_plane.calls.verbs import deadlines
+from cortex_plane.jobs.model.effects import Answer, Verdict
+from cortex_plane.jobs.model.jobs import Cancellation, JobStatus
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.members import Role
 from tests.adapters.stages import Held, held_job
 from tests.approvals import Shipping, pending, shown, waiting
 from tests.operations.rows import digests

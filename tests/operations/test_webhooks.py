@@ -11,15 +11,18 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from cortex_plane.domain.approvals import ApprovalStatus, Channel, Choice, RecordResult
-from cortex_plane.domain.connections import ConnectionChange, ConnectionDraft, MappingDraft
-from cortex_plane.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
-from cortex_plane.domain.members import MemberChange, Role
-from cortex_plane.domain.webhooks import EventAnswer
-from cortex_plane.operations import approvals, audit, connections, members, webhooks
-from cortex_plane.operations.meters import Unread, metered
-from cortex_plane.storage import crash_points
-from cortex_plane.storage.database import Database
+from cortex_plane.approvals.model.approvals import ApprovalStatus, Channel, Choice, RecordResult
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.db import crash_points
+from cortex_plane.db.database import Database
+from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
+from cortex_plane.kernel.meters import Unread, metered
+from cortex_plane.notify.model.webhooks import EventAnswer
+from cortex_plane.notify.verbs import webhooks
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.connections import ConnectionChange, ConnectionDraft, MappingDraft
+from cortex_plane.tenancy.model.members import MemberChange, Role
+from cortex_plane.tenancy.verbs import connections, members
 from tests.approvals import Shipping, decide, ship, shown, waiting
 from tests.clock import Clock
 from tests.people import World, apply_policies

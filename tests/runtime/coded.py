@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.domain.agents import Agent
-from cortex_plane.domain.journal import Entry
-from cortex_plane.operations import journal
-from cortex_plane.runtime.code.context import Context
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.agents.model.agents import Agent
+from cortex_plane.jobs.model.journal import Entry
+from cortex_plane.jobs.verbs import journal
+from cortex_plane.worker.code.context import Context
+from cortex_plane.worker.tools.app import App
 from tests.people import World
 from tests.runtime.planes import make_agent
 

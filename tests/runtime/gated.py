@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.domain.agents import Agent
-from cortex_plane.domain.gates import GateState, state_of
-from cortex_plane.domain.jobs import Job, StepCall
-from cortex_plane.domain.models import Request, Response, TextChunk
-from cortex_plane.domain.tools import ToolError
-from cortex_plane.operations import audit
-from cortex_plane.runtime.models.scripted import ScriptedModel
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.storage import gates
+from cortex_plane.agents.model.agents import Agent
+from cortex_plane.agents.model.models import Request, Response, TextChunk
+from cortex_plane.agents.model.tools import ToolError
+from cortex_plane.gates.model.gates import GateState, state_of
+from cortex_plane.gates.store import gates
+from cortex_plane.jobs.model.jobs import Job, StepCall
+from cortex_plane.proof.verbs import audit
+from cortex_plane.worker.models.scripted import ScriptedModel
+from cortex_plane.worker.tools.app import App
 from tests.atlases import plain, publish
 from tests.people import World
 from tests.runtime.planes import call, ended, make_agent, steps_of, submit, working

@@ -11,18 +11,18 @@ from uuid import UUID
 import asyncpg
 import orjson
 
-from cortex_plane.domain.agents import Agent
-from cortex_plane.domain.canonical import canonical
-from cortex_plane.domain.checkpoints import mac_of
-from cortex_plane.domain.jobs import JobStatus, Pause
-from cortex_plane.domain.preflight import Reason
-from cortex_plane.domain.tools import DidNotHappen
-from cortex_plane.operations import steering
-from cortex_plane.runtime.code.context import Context
-from cortex_plane.runtime.lease import checkpoint_key
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.models.scripted import ScriptedModel
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.agents.model.agents import Agent
+from cortex_plane.agents.model.tools import DidNotHappen
+from cortex_plane.jobs.model.checkpoints import mac_of
+from cortex_plane.jobs.model.jobs import JobStatus, Pause
+from cortex_plane.jobs.model.preflight import Reason
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.worker.code.context import Context
+from cortex_plane.worker.lease import checkpoint_key
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.models.scripted import ScriptedModel
+from cortex_plane.worker.tools.app import App
 from tests.approvals import decide, pending
 from tests.people import World, apply_policies
 from tests.runtime.planes import KEY, call, make_agent, submit, turn, until, working

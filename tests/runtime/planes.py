@@ -10,17 +10,19 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.domain.agents import Agent, AgentDraft, ModelConfig, ResourceLimits
-from cortex_plane.domain.attempts import Assignment
-from cortex_plane.domain.jobs import TERMINAL, Job, JobDraft, JobStatus, Step
-from cortex_plane.domain.models import Request, Response, TextChunk, Turn
-from cortex_plane.domain.values import adapter
-from cortex_plane.operations import agents, attempts, audit, jobs, steering, workers
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.models.scripted import ScriptedModel
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.worker import STEADY_BEATS, Worker, WorkerSettings, attempt_of
-from cortex_plane.storage.database import NOBODY, Database
+from cortex_plane.agents.model.agents import Agent, AgentDraft, ModelConfig, ResourceLimits
+from cortex_plane.agents.model.models import Request, Response, TextChunk, Turn
+from cortex_plane.agents.verbs import agents
+from cortex_plane.db.database import NOBODY, Database
+from cortex_plane.jobs.model.jobs import TERMINAL, Job, JobDraft, JobStatus, Step
+from cortex_plane.jobs.rules.attempts import Assignment
+from cortex_plane.jobs.verbs import attempts, jobs, steering, workers
+from cortex_plane.kernel.values import adapter
+from cortex_plane.proof.verbs import audit
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.models.scripted import ScriptedModel
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.worker import STEADY_BEATS, Worker, WorkerSettings, attempt_of
 from tests.people import World
 
 KEY = bytes(range(32))

@@ -8,7 +8,8 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.approvals import (
+from cortex_plane.agents.model.models import AssistantTurn
+from cortex_plane.approvals.model.approvals import (
     Approval,
     ApprovalKind,
     ApprovalStatus,
@@ -16,16 +17,18 @@ from cortex_plane.domain.approvals import (
     Choice,
     EffectAnswer,
 )
-from cortex_plane.domain.effects import Verdict
-from cortex_plane.domain.errors import Forbidden
-from cortex_plane.domain.jobs import TERMINAL, Cancellation, JobDraft, JobStatus, Pause, Resumption
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.messages import InboundMessage, MessageDraft
-from cortex_plane.domain.models import AssistantTurn
-from cortex_plane.domain.sessions import Termination
-from cortex_plane.operations import approvals, jobs, messages, session_lifecycle, sessions, steering
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.jobs.model.effects import Verdict
+from cortex_plane.jobs.model.jobs import TERMINAL, Cancellation, JobDraft, JobStatus, Pause, Resumption
+from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.kernel.errors import Forbidden
+from cortex_plane.sessions.model.messages import InboundMessage, MessageDraft
+from cortex_plane.sessions.model.sessions import Termination
+from cortex_plane.sessions.verbs import messages, sessions
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.tools.app import App
 from tests.approvals import Shipping, decide, pending, ship, shown, waiting
 from tests.people import World, apply_policies
 from tests.runtime.planes import (
@@ -208,7 +211,7 @@ async def test_a_second_job_of_the_session_joins_an_open_request(strict: World) 
 
 
 async def _agent(world: World):  # type: ignore[no-untyped-def]
-    from cortex_plane.operations import agents
+    from cortex_plane.agents.verbs import agents
 
     return await agents.get(world.db, world.admin.actor, "shipper")
 
@@ -354,8 +357,8 @@ async def test_a_request_that_nobody_can_decide_fails_at_once(strict: World) -> 
     )
     other = await strict.person(*strict.admin.actor.roles, name="Bea")
     await apply_policies(strict.db, strict.admin.actor, text)
-    from cortex_plane.domain.members import MemberChange
-    from cortex_plane.operations import members
+    from cortex_plane.tenancy.model.members import MemberChange
+    from cortex_plane.tenancy.verbs import members
 
     assert other.actor.user_account_id is not None
     await members.update(

@@ -11,21 +11,21 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.agents import Agent
-from cortex_plane.domain.attempts import Leased, Write
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.jobs import Job, JobStatus
-from cortex_plane.domain.models import ModelError, Usage
-from cortex_plane.domain.usage import ModelCall
-from cortex_plane.operations import attempts
-from cortex_plane.runtime import acting, effects, lease
-from cortex_plane.runtime.clock import ticks
-from cortex_plane.runtime.code.attempt import CodeAttempt
-from cortex_plane.runtime.code.context import Context
-from cortex_plane.runtime.lease import Abandoned
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.worker import Worker
+from cortex_plane.agents.model.agents import Agent
+from cortex_plane.agents.model.models import ModelError, Usage
+from cortex_plane.jobs.model.jobs import Job, JobStatus
+from cortex_plane.jobs.model.usage import ModelCall
+from cortex_plane.jobs.rules.attempts import Leased, Write
+from cortex_plane.jobs.verbs import attempts
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.worker import acting, effects, lease
+from cortex_plane.worker.clock import ticks
+from cortex_plane.worker.code.attempt import CodeAttempt
+from cortex_plane.worker.code.context import Context
+from cortex_plane.worker.lease import Abandoned
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.worker import Worker
 from tests.clock import Clock
 from tests.people import World
 from tests.runtime.coded import Code, coded, entries_of, keys_of, make_coded

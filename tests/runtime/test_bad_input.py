@@ -13,14 +13,14 @@ import asyncpg
 import orjson
 import pytest
 
-from cortex_plane.domain.errors import NotFound
-from cortex_plane.domain.jobs import Hold, Job, JobStatus, Pause, Resumption, Step
-from cortex_plane.domain.models import ModelError, Request, Response, TextChunk
-from cortex_plane.domain.tools import ToolError
-from cortex_plane.operations import jobs, steering
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.tools.context import ToolContext
+from cortex_plane.agents.model.models import ModelError, Request, Response, TextChunk
+from cortex_plane.agents.model.tools import ToolError
+from cortex_plane.jobs.model.jobs import Hold, Job, JobStatus, Pause, Resumption, Step
+from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.kernel.errors import NotFound
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.tools.context import ToolContext
 from tests.clock import Clock
 from tests.people import World
 from tests.runtime.planes import (

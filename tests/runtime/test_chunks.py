@@ -10,13 +10,13 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.events import Event
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.models import ModelError, Request, Response, TextChunk, Usage
-from cortex_plane.operations import events
-from cortex_plane.operations.chores import CHORES
-from cortex_plane.runtime import chunks, scheduler
-from cortex_plane.runtime.models.backends import Backends
+from cortex_plane.agents.model.models import ModelError, Request, Response, TextChunk, Usage
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.sessions.model.events import Event
+from cortex_plane.sessions.verbs import events
+from cortex_plane.worker import chunks, scheduler
+from cortex_plane.worker.chores import CHORES
+from cortex_plane.worker.models.backends import Backends
 from tests.people import World
 from tests.runtime.planes import Gate, expire, leased, make_agent, submit, until, working
 from tests.waits import lock_waiters

@@ -10,18 +10,21 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.agents import AgentChange
-from cortex_plane.domain.approvals import Choice
-from cortex_plane.domain.effects import Answer, Verdict
-from cortex_plane.domain.jobs import Hold, JobStatus
-from cortex_plane.domain.journal import StepFailed, ToolDenied, ToolFailed, WaitTimeout
-from cortex_plane.domain.signals import SignalDraft
-from cortex_plane.domain.tools import ToolError, UncertainOutcome
-from cortex_plane.operations import agents, messages, settlements, signals, steering
-from cortex_plane.runtime.code.context import Context
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.tools.context import ToolContext
+from cortex_plane.agents.model.agents import AgentChange
+from cortex_plane.agents.model.tools import ToolError, UncertainOutcome
+from cortex_plane.agents.verbs import agents
+from cortex_plane.approvals.model.approvals import Choice
+from cortex_plane.approvals.verbs import settlements
+from cortex_plane.jobs.model.effects import Answer, Verdict
+from cortex_plane.jobs.model.jobs import Hold, JobStatus
+from cortex_plane.jobs.model.journal import StepFailed, ToolDenied, ToolFailed, WaitTimeout
+from cortex_plane.jobs.model.signals import SignalDraft
+from cortex_plane.jobs.verbs import signals, steering
+from cortex_plane.sessions.verbs import messages
+from cortex_plane.worker.code.context import Context
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.tools.context import ToolContext
 from tests.approvals import decide, pending_soon
 from tests.clock import Clock
 from tests.people import World, apply_policies

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.domain.agents import AgentDraft, ModelConfig
-from cortex_plane.domain.jobs import Cancellation, Hold, JobStatus, Pause, Resumption
-from cortex_plane.domain.journal import ContextMisused
-from cortex_plane.domain.tools import InvalidApp
-from cortex_plane.domain.values import adapter
-from cortex_plane.operations import steering
-from cortex_plane.runtime.code.context import Context
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
+from cortex_plane.agents.model.tools import InvalidApp
+from cortex_plane.jobs.model.jobs import Cancellation, Hold, JobStatus, Pause, Resumption
+from cortex_plane.jobs.model.journal import ContextMisused
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.values import adapter
+from cortex_plane.worker.code.context import Context
+from cortex_plane.worker.tools.app import App
 from tests.people import World
 from tests.runtime.coded import Code, coded, keys_of, make_coded
 from tests.runtime.planes import Gate, ended, submit, until, whole, working

@@ -14,12 +14,12 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.journal import ToolDenied
-from cortex_plane.domain.models import ModelError, Request, Response, TextChunk, Usage, UserTurn
-from cortex_plane.operations.policy_book import book
-from cortex_plane.runtime.code.context import Context
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.agents.model.models import ModelError, Request, Response, TextChunk, Usage, UserTurn
+from cortex_plane.jobs.model.journal import ToolDenied
+from cortex_plane.policies.verbs.policy_book import book
+from cortex_plane.worker.code.context import Context
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.tools.app import App
 from tests.approvals import decide, pending_soon
 from tests.people import World, apply_policies
 from tests.runtime.coded import coded, make_coded

@@ -11,12 +11,15 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.approvals import ApprovalStatus
-from cortex_plane.domain.jobs import Hold, Job, JobStatus, Resumption
-from cortex_plane.operations import approvals, audit, events, steering
-from cortex_plane.runtime.code.context import Context
-from cortex_plane.runtime.code.replaying import dry_run
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.approvals.model.approvals import ApprovalStatus
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.jobs.model.jobs import Hold, Job, JobStatus, Resumption
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.proof.verbs import audit
+from cortex_plane.sessions.verbs import events
+from cortex_plane.worker.code.context import Context
+from cortex_plane.worker.code.replaying import dry_run
+from cortex_plane.worker.tools.app import App
 from tests.approvals import decide, pending_soon
 from tests.clock import Clock
 from tests.people import World

@@ -11,18 +11,20 @@ import asyncpg
 import pytest
 from pydantic import AfterValidator
 
-from cortex_plane.domain.agents import AgentDraft, ModelConfig
-from cortex_plane.domain.approvals import Choice
-from cortex_plane.domain.jobs import Cancellation, Hold, Job, JobDraft, JobStatus, Pause, Resumption
-from cortex_plane.domain.journal import StepFailed, ToolFailed, WaitTimeout
-from cortex_plane.domain.models import ModelError, Request, Response, TextChunk, Usage
-from cortex_plane.domain.signals import SignalDraft
-from cortex_plane.domain.values import adapter
-from cortex_plane.operations import agents, events, jobs, signals, steering
-from cortex_plane.runtime.code.context import Context
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.models.keys import Keys
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
+from cortex_plane.agents.model.models import ModelError, Request, Response, TextChunk, Usage
+from cortex_plane.agents.verbs import agents
+from cortex_plane.approvals.model.approvals import Choice
+from cortex_plane.jobs.model.jobs import Cancellation, Hold, Job, JobDraft, JobStatus, Pause, Resumption
+from cortex_plane.jobs.model.journal import StepFailed, ToolFailed, WaitTimeout
+from cortex_plane.jobs.model.signals import SignalDraft
+from cortex_plane.jobs.verbs import jobs, signals, steering
+from cortex_plane.kernel.values import adapter
+from cortex_plane.sessions.verbs import events
+from cortex_plane.worker.code.context import Context
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.models.keys import Keys
+from cortex_plane.worker.tools.app import App
 from tests.approvals import decide, pending_soon
 from tests.clock import Clock
 from tests.people import World

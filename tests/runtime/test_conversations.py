@@ -8,13 +8,14 @@ from uuid import UUID
 
 import pytest
 
-from cortex_plane.domain.jobs import JobStatus, Pause, Resumption
-from cortex_plane.domain.messages import InboundMessage, IngestedMessage, MessageDraft
-from cortex_plane.domain.models import AssistantTurn, ModelError, ToolTurn, Turn, UserTurn
-from cortex_plane.operations import messages, steering
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.tools.context import ToolContext
+from cortex_plane.agents.model.models import AssistantTurn, ModelError, ToolTurn, Turn, UserTurn
+from cortex_plane.jobs.model.jobs import JobStatus, Pause, Resumption
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.sessions.model.messages import InboundMessage, IngestedMessage, MessageDraft
+from cortex_plane.sessions.verbs import messages
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.tools.context import ToolContext
 from tests.people import World
 from tests.runtime.planes import (
     Died,

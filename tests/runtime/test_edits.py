@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.worker.tools.app import App
 from tests.approvals import decide, pending
 from tests.people import World
 from tests.runtime.planes import call, ended, make_agent, steps_of, submit, turn, until, working

@@ -11,14 +11,16 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.effects import Answer, Question, Verdict
-from cortex_plane.domain.errors import Conflict, Forbidden
-from cortex_plane.domain.jobs import Cancellation, Hold, Job, JobStatus, Pause, Resumption, SteeringResult
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.tools import DidNotHappen, Happened, UncertainOutcome
-from cortex_plane.operations import events, settlements, steering
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.tools.context import ToolContext
+from cortex_plane.agents.model.tools import DidNotHappen, Happened, UncertainOutcome
+from cortex_plane.approvals.verbs import settlements
+from cortex_plane.jobs.model.effects import Answer, Question, Verdict
+from cortex_plane.jobs.model.jobs import Cancellation, Hold, Job, JobStatus, Pause, Resumption, SteeringResult
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.errors import Conflict, Forbidden
+from cortex_plane.sessions.verbs import events
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.tools.context import ToolContext
 from tests.people import World, apply_policies
 from tests.runtime.planes import (
     FAST,

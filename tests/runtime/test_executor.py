@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.operations import audit, messages, steering
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.tools.context import ToolContext
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.proof.verbs import audit
+from cortex_plane.sessions.verbs import messages
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.tools.context import ToolContext
 from tests.people import World
 from tests.runtime.planes import call, make_agent, submit, turn, until, working
 

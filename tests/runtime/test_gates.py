@@ -10,15 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from cortex_plane.domain.agents import Agent, AgentChange
-from cortex_plane.domain.budgets import estimated_prompt
-from cortex_plane.domain.canonical import canonical
-from cortex_plane.domain.conversations import SILENCE
-from cortex_plane.domain.effects import CallStatus
-from cortex_plane.domain.gates import GatedCall, call_name
-from cortex_plane.domain.jobs import Cancellation, JobStatus
-from cortex_plane.domain.messages import InboundMessage, IngestedMessage
-from cortex_plane.domain.models import (
+from cortex_plane.agents.model.agents import Agent, AgentChange
+from cortex_plane.agents.model.models import (
     AssistantTurn,
     CallRequest,
     CallResult,
@@ -29,11 +22,22 @@ from cortex_plane.domain.models import (
     Turn,
     UserTurn,
 )
-from cortex_plane.domain.sessions import Termination
-from cortex_plane.operations import agents, audit, events, messages, session_lifecycle, steering
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.models.messages import messages_of
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.agents.verbs import agents
+from cortex_plane.gates.model.gates import GatedCall, call_name
+from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.jobs.model.budgets import estimated_prompt
+from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.jobs.model.jobs import Cancellation, JobStatus
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.proof.verbs import audit
+from cortex_plane.sessions.model.messages import InboundMessage, IngestedMessage
+from cortex_plane.sessions.model.sessions import Termination
+from cortex_plane.sessions.rules.conversations import SILENCE
+from cortex_plane.sessions.verbs import events, messages
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.models.messages import messages_of
+from cortex_plane.worker.tools.app import App
 from tests.atlases import publish
 from tests.people import World
 from tests.runtime.gated import (

@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 
 from cortex_plane import Context, ToolDenied
-from cortex_plane.domain.agents import AgentChange
-from cortex_plane.domain.effects import Answer, Verdict
-from cortex_plane.domain.jobs import JobDraft, JobStatus
-from cortex_plane.domain.models import Request, Response, TextChunk
-from cortex_plane.domain.sessions import SessionDraft, SessionKind
-from cortex_plane.operations import agents, jobs, session_lifecycle, settlements, steering
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.storage.database import Database
+from cortex_plane.agents.model.agents import AgentChange
+from cortex_plane.agents.model.models import Request, Response, TextChunk
+from cortex_plane.agents.verbs import agents
+from cortex_plane.approvals.verbs import settlements
+from cortex_plane.db.database import Database
+from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.jobs.model.effects import Answer, Verdict
+from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
+from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
+from cortex_plane.worker.models.backends import Backends
 from tests.approvals import decide, pending_soon
 from tests.atlases import plain, publish
 from tests.people import World

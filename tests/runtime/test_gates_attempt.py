@@ -9,18 +9,18 @@ from uuid import uuid4
 import orjson
 import pytest
 
-from cortex_plane.domain.agents import SkillSettings
-from cortex_plane.domain.atlases import Atlas, Mode, TriggerType
-from cortex_plane.domain.attempts import Write
-from cortex_plane.domain.authorization import PolicyVerdict
-from cortex_plane.domain.effects import CallStatus
-from cortex_plane.domain.gate_index import CompiledAtlases
-from cortex_plane.domain.gates import GateState, Moment, Pass, kept_state
-from cortex_plane.domain.models import CallRequest
-from cortex_plane.domain.tools import provider_name
-from cortex_plane.runtime.calls import Call, planned
-from cortex_plane.runtime.gating import Gates, as_gated
-from cortex_plane.runtime.opening import _anew, toolbox_of
+from cortex_plane.agents.model.agents import SkillSettings
+from cortex_plane.agents.model.models import CallRequest
+from cortex_plane.agents.model.tools import provider_name
+from cortex_plane.gates.model.atlases import Atlas, Mode, TriggerType
+from cortex_plane.gates.model.gates import GateState, Moment, Pass, kept_state
+from cortex_plane.gates.rules.gate_index import CompiledAtlases
+from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.worker.calls import Call, planned
+from cortex_plane.worker.gating import Gates, as_gated
+from cortex_plane.worker.opening import _anew, toolbox_of
 from tests.gates import ATLAS, NOON, atlas, capability, gate, human
 from tests.runtime.gated import Desk
 from tests.storage.leases import call as row

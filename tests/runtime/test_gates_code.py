@@ -8,9 +8,9 @@ import pytest
 
 import cortex_plane
 from cortex_plane import Context, ToolDenied, ToolFailed
-from cortex_plane.domain.jobs import Job, JobStatus
-from cortex_plane.domain.journal import GateClosed
-from cortex_plane.runtime.models.backends import Backends
+from cortex_plane.jobs.model.jobs import Job, JobStatus
+from cortex_plane.jobs.model.journal import GateClosed
+from cortex_plane.worker.models.backends import Backends
 from tests.approvals import decide, pending_soon
 from tests.people import World
 from tests.runtime.coded import Code, coded, entries_of

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.tools import InvalidApp
-from cortex_plane.runtime import gate_code
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.agents.model.tools import InvalidApp
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.worker import gate_code
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.tools.app import App
 from tests.people import World
 from tests.runtime.gated import (
     Desk,

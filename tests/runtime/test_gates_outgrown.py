@@ -9,13 +9,16 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.agents import AgentChange, ModelConfig
-from cortex_plane.domain.approvals import Approval, Channel, Choice, Decision, EffectAnswer
-from cortex_plane.domain.effects import Answer, Verdict
-from cortex_plane.domain.jobs import TERMINAL, Job, JobStatus
-from cortex_plane.domain.values import adapter
-from cortex_plane.operations import agents, approvals, audit, settlements, steering
-from cortex_plane.runtime.models.backends import Backends
+from cortex_plane.agents.model.agents import AgentChange, ModelConfig
+from cortex_plane.agents.verbs import agents
+from cortex_plane.approvals.model.approvals import Approval, Channel, Choice, Decision, EffectAnswer
+from cortex_plane.approvals.verbs import approvals, settlements
+from cortex_plane.jobs.model.effects import Answer, Verdict
+from cortex_plane.jobs.model.jobs import TERMINAL, Job, JobStatus
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.values import adapter
+from cortex_plane.proof.verbs import audit
+from cortex_plane.worker.models.backends import Backends
 from tests.approvals import decide, pending
 from tests.people import World, apply_policies
 from tests.runtime.gated import (

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.domain.approvals import Choice
-from cortex_plane.domain.jobs import Cancellation, Job, JobStatus, Pause, Resumption
-from cortex_plane.operations import steering
-from cortex_plane.runtime.models.backends import Backends
+from cortex_plane.approvals.model.approvals import Choice
+from cortex_plane.jobs.model.jobs import Cancellation, Job, JobStatus, Pause, Resumption
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.worker.models.backends import Backends
 from tests.approvals import decide, pending
 from tests.people import World, apply_policies
 from tests.runtime.gated import (

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.models import CallRequest, Request, Response, TextChunk, Usage
-from cortex_plane.domain.tools import provider_name
-from cortex_plane.runtime.models.backends import Backends
+from cortex_plane.agents.model.models import CallRequest, Request, Response, TextChunk, Usage
+from cortex_plane.agents.model.tools import provider_name
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.worker.models.backends import Backends
 from tests.people import World
 from tests.runtime.gated import (
     Desk,

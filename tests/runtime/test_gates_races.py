@@ -12,16 +12,19 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.domain.agents import AgentChange, ModelConfig
-from cortex_plane.domain.effects import Answer, Verdict
-from cortex_plane.domain.jobs import TERMINAL, Hold, Job, JobStatus, Resumption
-from cortex_plane.domain.models import Request, Response, TextChunk
-from cortex_plane.domain.values import adapter
-from cortex_plane.operations import agents, gates, settlements, steering
-from cortex_plane.operations.atlas_book import AtlasBook
-from cortex_plane.runtime import governing
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.models.scripted import ScriptedModel
+from cortex_plane.agents.model.agents import AgentChange, ModelConfig
+from cortex_plane.agents.model.models import Request, Response, TextChunk
+from cortex_plane.agents.verbs import agents
+from cortex_plane.approvals.verbs import settlements
+from cortex_plane.gates.verbs import gates
+from cortex_plane.gates.verbs.atlas_book import AtlasBook
+from cortex_plane.jobs.model.effects import Answer, Verdict
+from cortex_plane.jobs.model.jobs import TERMINAL, Hold, Job, JobStatus, Resumption
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.values import adapter
+from cortex_plane.worker import governing
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.models.scripted import ScriptedModel
 from tests.approvals import decide, pending
 from tests.atlases import publish
 from tests.crash.test_every_write import Fault, Faulty

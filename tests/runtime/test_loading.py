@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cortex_plane.domain.errors import SetupError
-from cortex_plane.runtime.tools.loading import load_app
+from cortex_plane.kernel.errors import SetupError
+from cortex_plane.worker.tools.loading import load_app
 
-IMPORT = "from cortex_plane.runtime.tools.app import App\n"
+IMPORT = "from cortex_plane.worker.tools.app import App\n"
 
 
 @pytest.fixture(autouse=True)

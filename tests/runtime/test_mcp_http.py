@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import structlog
 
-from cortex_plane.domain.tools import ToolError, UncertainOutcome
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.tools.mcp import bounds
-from cortex_plane.runtime.tools.mcp import connection as connections
-from cortex_plane.runtime.tools.mcp.servers import Secret
+from cortex_plane.agents.model.tools import ToolError, UncertainOutcome
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.tools.mcp import bounds
+from cortex_plane.worker.tools.mcp import connection as connections
+from cortex_plane.worker.tools.mcp.servers import Secret
 from tests.mcp_servers.lines import HERE, log_of, spoken
 from tests.mcp_servers.rpc_http import rpc_server
 from tests.runtime.test_mcp_servers import until

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import structlog
 
-from cortex_plane.domain.errors import SetupError
-from cortex_plane.domain.tool_confirmations import Confirmed, trouble
-from cortex_plane.domain.tools import InvalidApp, InvalidArguments, ToolError, UncertainOutcome
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.tools.mcp import bounds
-from cortex_plane.runtime.tools.mcp import connection as connections
-from cortex_plane.runtime.tools.mcp import stdio as pipes
-from cortex_plane.runtime.tools.mcp.servers import Secret
+from cortex_plane.agents.model.tool_confirmations import Confirmed, trouble
+from cortex_plane.agents.model.tools import InvalidApp, InvalidArguments, ToolError, UncertainOutcome
+from cortex_plane.kernel.errors import SetupError
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.tools.mcp import bounds
+from cortex_plane.worker.tools.mcp import connection as connections
+from cortex_plane.worker.tools.mcp import stdio as pipes
+from cortex_plane.worker.tools.mcp.servers import Secret
 from tests.mcp_servers.hostile import default_tools
 from tests.mcp_servers.lines import BIN, hostile, log_of, spoken, sqlite
 

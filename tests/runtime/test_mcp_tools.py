@@ -13,16 +13,19 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.approvals import ApprovalKind
-from cortex_plane.domain.effects import Answer, Verdict
-from cortex_plane.domain.errors import SetupError
-from cortex_plane.domain.jobs import Hold, JobStatus
-from cortex_plane.domain.policy_files import ExplainRequest
-from cortex_plane.domain.tool_confirmations import ConfirmationDraft
-from cortex_plane.domain.tools import Risk
-from cortex_plane.operations import policies, settlements, steering, tool_confirmations, workers
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.agents.model.tool_confirmations import ConfirmationDraft
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.agents.verbs import tool_confirmations
+from cortex_plane.approvals.model.approvals import ApprovalKind
+from cortex_plane.approvals.verbs import settlements
+from cortex_plane.jobs.model.effects import Answer, Verdict
+from cortex_plane.jobs.model.jobs import Hold, JobStatus
+from cortex_plane.jobs.verbs import steering, workers
+from cortex_plane.kernel.errors import SetupError
+from cortex_plane.policies.model.policy_files import ExplainRequest
+from cortex_plane.policies.verbs import policies
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.tools.app import App
 from tests.approvals import decide, pending
 from tests.mcp_servers.hostile import default_tools
 from tests.mcp_servers.lines import context, hostile, log_of, sqlite
@@ -61,7 +64,7 @@ def seen(app: App, tool: str, **more: Any) -> ConfirmationDraft:
 @pytest.fixture(autouse=True)
 def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lists of tools are read as soon as they are said to have changed."""
-    monkeypatch.setattr("cortex_plane.runtime.tools.mcp.bounds.READ_SECONDS", 0.01)
+    monkeypatch.setattr("cortex_plane.worker.tools.mcp.bounds.READ_SECONDS", 0.01)
 
 
 def change(folder: Path, **more: Any) -> None:
@@ -326,9 +329,9 @@ async def test_an_idempotent_call_whose_server_died_is_sent_again_and_others_are
 async def test_a_server_that_is_down_stops_neither_the_worker_nor_what_was_approved(
     strict: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cortex_plane.runtime.tools.mcp.serving.START_SECONDS", 0.5)
-    monkeypatch.setattr("cortex_plane.runtime.tools.mcp.connection.WAIT_SECONDS", 0.2)
-    monkeypatch.setattr("cortex_plane.runtime.opening.SERVER_SECONDS", 0.2)
+    monkeypatch.setattr("cortex_plane.worker.tools.mcp.serving.START_SECONDS", 0.5)
+    monkeypatch.setattr("cortex_plane.worker.tools.mcp.connection.WAIT_SECONDS", 0.2)
+    monkeypatch.setattr("cortex_plane.worker.opening.SERVER_SECONDS", 0.2)
     db = strict.db
     asking = App("tests")
     hostile(asking, tmp_path)

@@ -11,14 +11,14 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
-from cortex_plane.domain.approvals import Approval
-from cortex_plane.domain.deliveries import DeliveryStatus
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.notifications import Card, Outgoing
-from cortex_plane.operations import deliveries
-from cortex_plane.runtime.notifier import Notifier, notifying
-from cortex_plane.storage.database import Database
-from cortex_plane.storage.vault import Vault
+from cortex_plane.approvals.model.approvals import Approval
+from cortex_plane.db.database import Database
+from cortex_plane.db.vault import Vault
+from cortex_plane.notify.model.notifications import Card, Outgoing
+from cortex_plane.notify.verbs import deliveries
+from cortex_plane.tenancy.model.deliveries import DeliveryStatus
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.worker.notifier import Notifier, notifying
 from tests.approvals import Shipping, decide, waiting
 from tests.clock import Clock
 from tests.conformance.channels import ASK, PUBLIC_URL, Failure, delivery_of, drain, link

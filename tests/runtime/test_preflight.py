@@ -14,14 +14,14 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.jobs import Hold, JobStatus
-from cortex_plane.domain.preflight import Finding, Outcome, Reason, Severity
-from cortex_plane.operations import workers
-from cortex_plane.operations.preflight import every_parked
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.preflight import Preflight
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.model.jobs import Hold, JobStatus
+from cortex_plane.jobs.model.preflight import Finding, Outcome, Reason, Severity
+from cortex_plane.jobs.verbs import workers
+from cortex_plane.jobs.verbs.preflight import every_parked
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.preflight import Preflight
+from cortex_plane.worker.tools.app import App
 from tests.adapters.test_cli import Outcome as Told
 from tests.adapters.test_cli import Shell
 from tests.approvals import decide, pending, pending_soon

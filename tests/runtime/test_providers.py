@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from cortex_plane.domain.errors import SetupError
-from cortex_plane.domain.models import (
+from cortex_plane.agents.model.models import (
     AssistantTurn,
     CallRequest,
     CallResult,
@@ -27,10 +26,11 @@ from cortex_plane.domain.models import (
     Usage,
     UserTurn,
 )
-from cortex_plane.domain.retry import ErrorClass
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.models.keys import Keys
-from cortex_plane.runtime.models.prices import cost_micros
+from cortex_plane.kernel.errors import SetupError
+from cortex_plane.kernel.retry import ErrorClass
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.models.keys import Keys
+from cortex_plane.worker.models.prices import cost_micros
 from tests.providers import (
     Answer,
     Provider,
@@ -104,8 +104,8 @@ def stage(request: pytest.FixtureRequest) -> Stage:
 @pytest.mark.proves("D.214")
 def test_a_worker_imports_no_provider_before_the_first_call() -> None:
     code = (
-        "import sys, cortex_plane.bootstrap.working, cortex_plane.bootstrap.main, cortex_plane.runtime.worker\n"
-        "from cortex_plane.runtime.models.backends import Backends\n"
+        "import sys, cortex_plane.main.working, cortex_plane.main.main, cortex_plane.worker.worker\n"
+        "from cortex_plane.worker.models.backends import Backends\n"
         "Backends()\n"
         "heavy = {'anthropic', 'openai', 'pydantic_ai', 'genai_prices', 'httpx2'}\n"
         "print(sorted(heavy & {name.split('.')[0] for name in sys.modules}))"

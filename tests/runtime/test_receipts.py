@@ -10,12 +10,13 @@ import asyncpg
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from cortex_plane.domain.approvals import Approval, ApprovalStatus, Choice
-from cortex_plane.domain.canonical import canonical
-from cortex_plane.domain.jobs import Job, JobStatus
-from cortex_plane.operations import jobs, signing
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.storage.vault import Vault
+from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Choice
+from cortex_plane.db.vault import Vault
+from cortex_plane.jobs.model.jobs import Job, JobStatus
+from cortex_plane.jobs.verbs import jobs
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.proof.verbs import signing
+from cortex_plane.worker.tools.app import App
 from tests.approvals import Shipping, decide, pending, ship, waiting
 from tests.people import World
 from tests.runtime.planes import (

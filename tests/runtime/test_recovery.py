@@ -12,14 +12,15 @@ import pytest
 from jsonschema_rs import validator_for
 from structlog.testing import capture_logs
 
-from cortex_plane.domain.checkpoint_recovery import CorruptionType
-from cortex_plane.domain.checkpoints import mac_of, schema
-from cortex_plane.domain.jobs import Hold, Job, JobStatus, Pause, Resumption
-from cortex_plane.operations import events, jobs, steering
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.tools.context import ToolContext
-from cortex_plane.runtime.worker import Worker
+from cortex_plane.jobs.model.checkpoints import mac_of, schema
+from cortex_plane.jobs.model.jobs import Hold, Job, JobStatus, Pause, Resumption
+from cortex_plane.jobs.rules.checkpoint_recovery import CorruptionType
+from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.sessions.verbs import events
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.tools.context import ToolContext
+from cortex_plane.worker.worker import Worker
 from tests.people import World
 from tests.runtime.planes import (
     FAST,

@@ -11,14 +11,15 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.messages import InboundMessage, IngestedMessage
-from cortex_plane.domain.policies import OWNER_DECIDES
-from cortex_plane.domain.sessions import SessionStatus
-from cortex_plane.operations import deadlines, messages, sessions
-from cortex_plane.runtime.scheduler import POLL_SECONDS, Scheduler, scheduling
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.calls.verbs import deadlines
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.policies.model.policies import OWNER_DECIDES
+from cortex_plane.sessions.model.messages import InboundMessage, IngestedMessage
+from cortex_plane.sessions.model.sessions import SessionStatus
+from cortex_plane.sessions.verbs import messages, sessions
+from cortex_plane.worker.scheduler import POLL_SECONDS, Scheduler, scheduling
+from cortex_plane.worker.tools.app import App
 from tests.approvals import shown
 from tests.clock import Clock
 from tests.people import World

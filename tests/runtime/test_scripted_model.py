@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.domain.models import CallRequest, ModelError, Request, Response, TextChunk, UserTurn
-from cortex_plane.operations.ports import ModelBackend
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.models.scripted import ScriptedModel
+from cortex_plane.agents.model.models import CallRequest, ModelError, Request, Response, TextChunk, UserTurn
+from cortex_plane.notify.verbs.ports import ModelBackend
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.models.scripted import ScriptedModel
 
 
 def _request(script: Any = None, message: str = "Hi", index: int = 0) -> Request:

@@ -10,12 +10,12 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.domain.attempts import MOST_HAND_BACKS, SlotShares
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.operations import attempts
-from cortex_plane.runtime.code.context import Context
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.storage.database import NOBODY
+from cortex_plane.db.database import NOBODY
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.jobs.rules.attempts import MOST_HAND_BACKS, SlotShares
+from cortex_plane.jobs.verbs import attempts
+from cortex_plane.worker.code.context import Context
+from cortex_plane.worker.tools.app import App
 from tests.clock import Clock
 from tests.people import World
 from tests.runtime.coded import coded, make_coded

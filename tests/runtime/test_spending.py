@@ -14,16 +14,20 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from cortex_plane.domain.agents import AgentDraft, ModelConfig, ResourceLimits
-from cortex_plane.domain.jobs import Job, JobDraft, JobStatus
-from cortex_plane.domain.model_keys import ModelKeyDraft, Provider
-from cortex_plane.domain.usage import Grouping
-from cortex_plane.domain.values import adapter
-from cortex_plane.operations import agents, audit, events, jobs, model_keys, usage
-from cortex_plane.runtime.models import keys as of_keys
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.models.keys import Keys
-from cortex_plane.runtime.tools.app import App
+from cortex_plane.agents.model.agents import AgentDraft, ModelConfig, ResourceLimits
+from cortex_plane.agents.verbs import agents
+from cortex_plane.jobs.model.jobs import Job, JobDraft, JobStatus
+from cortex_plane.jobs.model.usage import Grouping
+from cortex_plane.jobs.verbs import jobs, usage
+from cortex_plane.kernel.values import adapter
+from cortex_plane.proof.verbs import audit
+from cortex_plane.sessions.verbs import events
+from cortex_plane.tenancy.model.model_keys import ModelKeyDraft, Provider
+from cortex_plane.tenancy.verbs import model_keys
+from cortex_plane.worker.models import keys as of_keys
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.models.keys import Keys
+from cortex_plane.worker.tools.app import App
 from tests.clock import Clock
 from tests.people import World
 from tests.providers import Answer, AnthropicServer, ToolUse, anthropic_server, call, calls, fails, says

@@ -9,14 +9,17 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from cortex_plane.domain.approvals import Channel, Choice, EffectAnswer
-from cortex_plane.domain.effects import Verdict
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.members import MemberChange, Role
-from cortex_plane.domain.standing_approvals import Revocation
-from cortex_plane.operations import agents, approvals, audit, members, standing_approvals
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.storage.database import Database
+from cortex_plane.agents.verbs import agents
+from cortex_plane.approvals.model.approvals import Channel, Choice, EffectAnswer
+from cortex_plane.approvals.model.standing_approvals import Revocation
+from cortex_plane.approvals.verbs import approvals, standing_approvals
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.model.effects import Verdict
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.members import MemberChange, Role
+from cortex_plane.tenancy.verbs import members
+from cortex_plane.worker.tools.app import App
 from tests.approvals import Shipping, decide, pending, ship, waiting
 from tests.people import Person, World, apply_policies
 from tests.proofs import MALLORY

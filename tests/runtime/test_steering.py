@@ -11,8 +11,9 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.errors import Conflict, Forbidden
-from cortex_plane.domain.jobs import (
+from cortex_plane.db.database import Database
+from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.jobs.model.jobs import (
     TERMINAL,
     TRANSITIONS,
     Cancellation,
@@ -23,14 +24,15 @@ from cortex_plane.domain.jobs import (
     Resumption,
     SteeringResult,
 )
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.messages import MessageDraft
-from cortex_plane.domain.sessions import Termination
-from cortex_plane.operations import jobs, messages, session_lifecycle, steering
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.tools.context import ToolContext
-from cortex_plane.storage.database import Database
+from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.kernel.errors import Conflict, Forbidden
+from cortex_plane.sessions.model.messages import MessageDraft
+from cortex_plane.sessions.model.sessions import Termination
+from cortex_plane.sessions.verbs import messages
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.tools.context import ToolContext
 from tests.conftest import Urls
 from tests.people import World
 from tests.runtime.planes import (

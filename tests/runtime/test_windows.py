@@ -12,20 +12,23 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.domain import tokens
-from cortex_plane.domain.agents import AgentChange, ModelConfig
-from cortex_plane.domain.approvals import Choice
-from cortex_plane.domain.checkpoint_recovery import open_sealed
-from cortex_plane.domain.jobs import JobStatus, Pause, Resumption
-from cortex_plane.domain.models import AssistantTurn, ModelError, Request, ToolTurn, UserTurn
-from cortex_plane.domain.values import adapter
-from cortex_plane.domain.windows import Thread
-from cortex_plane.operations import agents, attempts, audit, events, memories, steering
-from cortex_plane.runtime.executor import Attempt
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.tools.context import ToolContext
-from cortex_plane.storage.database import NOBODY
+from cortex_plane.agents.model import tokens
+from cortex_plane.agents.model.agents import AgentChange, ModelConfig
+from cortex_plane.agents.model.models import AssistantTurn, ModelError, Request, ToolTurn, UserTurn
+from cortex_plane.agents.verbs import agents
+from cortex_plane.approvals.model.approvals import Choice
+from cortex_plane.db.database import NOBODY
+from cortex_plane.jobs.model.jobs import JobStatus, Pause, Resumption
+from cortex_plane.jobs.rules.checkpoint_recovery import open_sealed
+from cortex_plane.jobs.verbs import attempts, steering
+from cortex_plane.kernel.values import adapter
+from cortex_plane.proof.verbs import audit
+from cortex_plane.sessions.rules.windows import Thread
+from cortex_plane.sessions.verbs import events, memories
+from cortex_plane.worker.executor import Attempt
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.tools.context import ToolContext
 from tests.approvals import Shipping, decide, pending_soon, ship
 from tests.people import World, apply_policies
 from tests.runtime.planes import (

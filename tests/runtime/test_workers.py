@@ -12,19 +12,21 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
-from cortex_plane.domain.attempts import Assignment, Write
-from cortex_plane.domain.errors import Conflict, SetupError, Unavailable
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.jobs import Cancellation, JobStatus, Pause, Resumption
-from cortex_plane.operations import attempts, events, steering, steps, workers
-from cortex_plane.runtime.models.backends import Backends
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.tools.context import ToolContext
-from cortex_plane.runtime.worker import Worker
-from cortex_plane.storage import attempts as stored_attempts
-from cortex_plane.storage.attempts import find_orphans
-from cortex_plane.storage.database import NOBODY, Database
-from cortex_plane.storage.hints import Hints
+from cortex_plane.calls.verbs import steps
+from cortex_plane.db.database import NOBODY, Database
+from cortex_plane.db.hints import Hints
+from cortex_plane.jobs.model.jobs import Cancellation, JobStatus, Pause, Resumption
+from cortex_plane.jobs.rules.attempts import Assignment, Write
+from cortex_plane.jobs.store import attempts as stored_attempts
+from cortex_plane.jobs.store.attempts import find_orphans
+from cortex_plane.jobs.verbs import attempts, steering, workers
+from cortex_plane.kernel.errors import Conflict, SetupError, Unavailable
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.sessions.verbs import events
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.tools.context import ToolContext
+from cortex_plane.worker.worker import Worker
 from tests.conftest import Urls
 from tests.people import World
 from tests.runtime.planes import (

@@ -11,17 +11,18 @@ from uuid import UUID, uuid4
 import asyncpg
 import orjson
 
-from cortex_plane.domain.access import worker_actor
-from cortex_plane.domain.agents import Agent, AgentDraft, ModelConfig, ResourceLimits
-from cortex_plane.domain.approvals import ApprovalKind, NewRequest
-from cortex_plane.domain.attempts import Assignment, NewStep, Write, Written
-from cortex_plane.domain.audit import Fact
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.policies import OWNER_DECIDES, Terms
-from cortex_plane.operations import agents, steps
-from cortex_plane.storage import attempts, workers
-from cortex_plane.storage.database import NOBODY, Database
+from cortex_plane.agents.model.agents import Agent, AgentDraft, ModelConfig, ResourceLimits
+from cortex_plane.agents.verbs import agents
+from cortex_plane.approvals.model.approvals import ApprovalKind, NewRequest
+from cortex_plane.calls.verbs import steps
+from cortex_plane.db.database import NOBODY, Database
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.jobs.rules.attempts import Assignment, NewStep, Write, Written
+from cortex_plane.jobs.store import attempts, workers
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.policies.model.policies import OWNER_DECIDES, Terms
+from cortex_plane.proof.model.audit import Fact
+from cortex_plane.tenancy.model.access import worker_actor
 from tests.people import World
 
 LEASE = timedelta(seconds=30)

@@ -11,39 +11,30 @@ from uuid import UUID
 
 import asyncpg
 
-from cortex_plane.domain.absences import AbsenceDraft
-from cortex_plane.domain.approvals import Channel, Choice, Decision, DelegationDraft
-from cortex_plane.domain.attempts import Write
-from cortex_plane.domain.calls import CallDraft
-from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.idempotency import Once, new_id
-from cortex_plane.domain.identities import LinkDraft
-from cortex_plane.domain.jobs import Cancellation, JobDraft, JobStatus
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.model_keys import ModelKeyDraft, Provider
-from cortex_plane.domain.models import Usage
-from cortex_plane.domain.resolutions import ResolutionRequest
-from cortex_plane.domain.sessions import SessionDraft, SessionKind
-from cortex_plane.domain.signals import SignalDraft
-from cortex_plane.domain.usage import ModelCall
-from cortex_plane.operations import (
-    absences,
-    approvals,
-    browser_sessions,
-    calls,
-    credentials,
-    enrolments,
-    jobs,
-    linking,
-    model_keys,
-    resolutions,
-    roots,
-    session_lifecycle,
-    signals,
-    steering,
-)
-from cortex_plane.operations.request_rates import RequestRates
-from cortex_plane.storage import events, webhooks
+from cortex_plane.agents.model.models import Usage
+from cortex_plane.approvals.model.approvals import Channel, Choice, Decision, DelegationDraft
+from cortex_plane.approvals.verbs import approvals, credentials
+from cortex_plane.calls.model.calls import CallDraft
+from cortex_plane.calls.model.resolutions import ResolutionRequest
+from cortex_plane.calls.verbs import calls, resolutions
+from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus
+from cortex_plane.jobs.model.signals import SignalDraft
+from cortex_plane.jobs.model.usage import ModelCall
+from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.verbs import jobs, signals, steering
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.idempotency import Once, new_id
+from cortex_plane.notify.store import webhooks
+from cortex_plane.proof.verbs import roots
+from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
+from cortex_plane.sessions.store import events
+from cortex_plane.tenancy.model.absences import AbsenceDraft
+from cortex_plane.tenancy.model.identities import LinkDraft
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.model_keys import ModelKeyDraft, Provider
+from cortex_plane.tenancy.verbs import absences, browser_sessions, enrolments, linking, model_keys
+from cortex_plane.tenancy.verbs.request_rates import RequestRates
 from tests.atlases import plain, publish
 from tests.notifications import dead_letter
 from tests.people import World

@@ -12,12 +12,13 @@ import asyncpg
 import orjson
 import pytest
 
-from cortex_plane.domain.attempts import Adoption, Orphan, Write
-from cortex_plane.domain.errors import Conflict, InvalidInput
-from cortex_plane.domain.jobs import Cancellation, Hold, JobStatus, Pause, Resumption
-from cortex_plane.operations import audit, steering
-from cortex_plane.storage import attempts, workers
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.model.jobs import Cancellation, Hold, JobStatus, Pause, Resumption
+from cortex_plane.jobs.rules.attempts import Adoption, Orphan, Write
+from cortex_plane.jobs.store import attempts, workers
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.errors import Conflict, InvalidInput
+from cortex_plane.proof.verbs import audit
 from tests.clock import Clock
 from tests.people import World
 from tests.storage.leases import Held, call, claim, ledger, make_worker, queue, step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from cortex_plane.domain.approvals import TRANSITIONS, ApprovalStatus
+from cortex_plane.approvals.model.approvals import TRANSITIONS, ApprovalStatus
 from tests.approvals import Shipping, waiting
 from tests.people import World
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from cortex_plane.domain.canonical import MAX_DEPTH, canonical
-from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.storage.database import NOBODY, Database
+from cortex_plane.db.database import NOBODY, Database
+from cortex_plane.kernel.canonical import MAX_DEPTH, canonical
+from cortex_plane.kernel.errors import InvalidInput
 
 TEXT = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]))
 NUMBERS = (

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from cortex_plane.domain.canonical import canonical
-from cortex_plane.domain.checkpoint_recovery import CheckpointCorrupt, CorruptionType
-from cortex_plane.domain.checkpoints import Checkpoint
-from cortex_plane.storage.database import NOBODY, Database
+from cortex_plane.db.database import NOBODY, Database
+from cortex_plane.jobs.model.checkpoints import Checkpoint
+from cortex_plane.jobs.rules.checkpoint_recovery import CheckpointCorrupt, CorruptionType
+from cortex_plane.kernel.canonical import canonical
 from tests.checkpoints import CHECKPOINTS, VALUES, opened, plain, sealed
 
 with_database = settings(

@@ -14,13 +14,14 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from cortex_plane.domain.agents import AgentChange, ResourceLimits
-from cortex_plane.domain.attempts import Write
-from cortex_plane.domain.errors import Conflict
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.operations import agents, audit
-from cortex_plane.storage import attempts, workers
-from cortex_plane.storage.database import NOBODY, Database
+from cortex_plane.agents.model.agents import AgentChange, ResourceLimits
+from cortex_plane.agents.verbs import agents
+from cortex_plane.db.database import NOBODY, Database
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.store import attempts, workers
+from cortex_plane.kernel.errors import Conflict
+from cortex_plane.proof.verbs import audit
 from tests.clock import Clock
 from tests.conftest import Urls
 from tests.crash.points import extents

@@ -13,7 +13,10 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.errors import (
+from cortex_plane.db.database import NOBODY, Database, Transaction
+from cortex_plane.db.faults import translate
+from cortex_plane.embedded import EmbeddedPostgres
+from cortex_plane.kernel.errors import (
     AlreadyExists,
     Conflict,
     CortexError,
@@ -26,11 +29,8 @@ from cortex_plane.domain.errors import (
     Unauthenticated,
     Unavailable,
 )
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.embedded import EmbeddedPostgres
-from cortex_plane.storage import connections, orgs, teams
-from cortex_plane.storage.database import NOBODY, Database, Transaction
-from cortex_plane.storage.faults import translate
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.tenancy.store import connections, orgs, teams
 from tests.conftest import Urls
 from tests.people import World
 from tests.servers import TestServer, with_database

@@ -17,14 +17,16 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-import cortex_plane.storage
-from cortex_plane.domain.errors import SetupError, Unavailable
-from cortex_plane.domain.idempotency import new_id
+import cortex_plane
+from cortex_plane.db import health
+from cortex_plane.db.database import Database
+from cortex_plane.db.migrate import migrate, pending, require_current, scripts
+from cortex_plane.db.queries import SQL, every_query, read_queries
 from cortex_plane.embedded import EmbeddedPostgres
-from cortex_plane.operations import audit, health, keys
-from cortex_plane.storage.database import Database
-from cortex_plane.storage.migrate import migrate, pending, require_current, scripts
-from cortex_plane.storage.queries import SQL, every_query, read_queries
+from cortex_plane.kernel.errors import SetupError, Unavailable
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.verbs import keys
 from tests.conftest import Urls
 from tests.crash.points import extents
 from tests.people import World
@@ -472,10 +474,11 @@ async def test_a_query_that_does_not_fit_is_named(db: Database, admin: asyncpg.C
 
 
 def test_every_query_is_run_by_the_function_of_its_name() -> None:
-    package = Path(cortex_plane.storage.__file__).parent
+    package = Path(cortex_plane.__file__).parent
     used: set[str] = set()
-    for noun in {name.partition("/")[0] for name in every_query()}:
-        for function in ast.parse((package / f"{noun}.py").read_text()).body:
+    for module in package.glob("*/store/*.py"):
+        noun = module.stem
+        for function in ast.parse(module.read_text()).body:
             if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 used |= {
                     f"{noun}/{node.attr}"
@@ -494,9 +497,9 @@ def test_a_query_without_a_name_of_its_own_is_refused(text: str) -> None:
 
 
 def test_no_query_is_run_that_has_no_file() -> None:
-    package = Path(cortex_plane.storage.__file__).parent
+    package = Path(cortex_plane.__file__).parent
     files = every_query()
-    for module in package.glob("*.py"):
+    for module in package.glob("*/store/*.py"):
         for node in ast.walk(ast.parse(module.read_text())):
             if (
                 isinstance(node, ast.Attribute)

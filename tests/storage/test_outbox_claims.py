@@ -10,10 +10,10 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.storage import notifications
-from cortex_plane.storage.database import NOBODY, Database
-from cortex_plane.storage.notifications import Lane
+from cortex_plane.db.database import NOBODY, Database
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.notify.store import notifications
+from cortex_plane.notify.store.notifications import Lane
 from tests.clock import Clock
 from tests.conformance.postbox import connect
 from tests.people import World

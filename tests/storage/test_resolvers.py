@@ -10,15 +10,15 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.access import ActorKind
-from cortex_plane.domain.enrolments import Redemption
-from cortex_plane.domain.errors import NotFound, Unauthenticated
-from cortex_plane.domain.keys import KeyDraft, digest
-from cortex_plane.domain.members import MemberChange, Role
-from cortex_plane.domain.orgs import OrgDraft
-from cortex_plane.operations import enrolments, keys, members, orgs
-from cortex_plane.operations.secrets import new_key_secret
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.kernel.errors import NotFound, Unauthenticated
+from cortex_plane.tenancy.model.access import ActorKind
+from cortex_plane.tenancy.model.enrolments import Redemption
+from cortex_plane.tenancy.model.keys import KeyDraft, digest
+from cortex_plane.tenancy.model.members import MemberChange, Role
+from cortex_plane.tenancy.model.orgs import OrgDraft
+from cortex_plane.tenancy.verbs import enrolments, keys, members, orgs
+from cortex_plane.tenancy.verbs.secrets import new_key_secret
 from tests.clock import Clock
 from tests.people import World
 from tests.servers import CREDENTIAL_KEY

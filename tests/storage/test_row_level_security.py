@@ -13,10 +13,11 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.agents import AgentDraft, ModelConfig
-from cortex_plane.operations import agents, keys
-from cortex_plane.storage.database import Database
-from cortex_plane.storage.queries import every_query
+from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
+from cortex_plane.agents.verbs import agents
+from cortex_plane.db.database import Database
+from cortex_plane.db.queries import every_query
+from cortex_plane.tenancy.verbs import keys
 from tests.conftest import Urls
 from tests.people import World
 from tests.servers import VAULT

@@ -12,12 +12,14 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain import approvals, jobs, sessions
-from cortex_plane.domain.errors import AlreadyExists, Conflict
-from cortex_plane.domain.idempotency import new_id
-from cortex_plane.domain.jobs import TERMINAL, JobStatus
-from cortex_plane.domain.sessions import SessionStatus
-from cortex_plane.storage.database import Database
+from cortex_plane.approvals.model import approvals
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.model import jobs
+from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
+from cortex_plane.kernel.errors import AlreadyExists, Conflict
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.sessions.model import sessions
+from cortex_plane.sessions.model.sessions import SessionStatus
 from tests.clock import Clock
 from tests.people import World
 from tests.storage.tenants import inside, populate, tables

@@ -8,16 +8,19 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.domain.browser_sessions import LINK_LIFE, WHOLE_LIFE
-from cortex_plane.domain.enrolments import CODE_LIFE
-from cortex_plane.domain.errors import Unauthenticated
-from cortex_plane.domain.identities import LINK_LIFE as LINK_CODE_LIFE
-from cortex_plane.domain.identities import WRONG_LIFE
-from cortex_plane.domain.keys import KeyDraft
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.sessions import Termination
-from cortex_plane.operations import audit, keys, session_lifecycle, sessions
-from cortex_plane.storage.database import Database
+from cortex_plane.db.database import Database
+from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.kernel.errors import Unauthenticated
+from cortex_plane.proof.verbs import audit
+from cortex_plane.sessions.model.sessions import Termination
+from cortex_plane.sessions.verbs import sessions
+from cortex_plane.tenancy.model.browser_sessions import LINK_LIFE, WHOLE_LIFE
+from cortex_plane.tenancy.model.enrolments import CODE_LIFE
+from cortex_plane.tenancy.model.identities import LINK_LIFE as LINK_CODE_LIFE
+from cortex_plane.tenancy.model.identities import WRONG_LIFE
+from cortex_plane.tenancy.model.keys import KeyDraft
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.verbs import keys
 from tests.clock import Clock
 from tests.people import World
 from tests.storage.tenants import inside, populate, tables

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from cortex_plane.operations import keys
+from cortex_plane.tenancy.verbs import keys
 from tests import warm_databases
 from tests.clock import Clock
 from tests.operations.rows import digests

@@ -7,7 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from cortex_plane.domain.access import (
+from cortex_plane.kernel.errors import Forbidden
+from cortex_plane.tenancy.model.access import (
     GRANTS,
     PLATFORM_ONLY,
     SERVICES_ONLY,
@@ -16,9 +17,8 @@ from cortex_plane.domain.access import (
     Permission,
     actor_kind,
 )
-from cortex_plane.domain.errors import Forbidden
-from cortex_plane.domain.keys import KeyKind
-from cortex_plane.domain.members import Role
+from cortex_plane.tenancy.model.keys import KeyKind
+from cortex_plane.tenancy.model.members import Role
 
 ME = UUID(int=7)
 

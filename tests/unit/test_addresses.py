@@ -6,9 +6,9 @@ from ipaddress import ip_address
 
 import pytest
 
-from cortex_plane.domain.addresses import Allowed, is_host, is_public
-from cortex_plane.domain.errors import SetupError
-from cortex_plane.settings import load
+from cortex_plane.kernel.addresses import Allowed, is_host, is_public
+from cortex_plane.kernel.errors import SetupError
+from cortex_plane.main.settings import load
 
 PUBLIC = [
     "1.1.1.1", "8.8.8.8", "93.184.216.34", "99.255.255.255", "100.63.255.255", "100.128.0.0", "126.255.255.255",

@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from cortex_plane.domain.attempts import Orphan, adoption
-from cortex_plane.domain.jobs import JobStatus, may_move
+from cortex_plane.jobs.model.jobs import JobStatus, may_move
+from cortex_plane.jobs.rules.attempts import Orphan, adoption
 
 
 def an_orphan(**changes: Any) -> Orphan:

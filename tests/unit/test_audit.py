@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from cortex_plane.domain.access import Actor, ActorKind
-from cortex_plane.domain.audit import (
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.proof.model.audit import (
     ERASED,
     GENESIS,
     AuditEntry,
@@ -20,7 +20,7 @@ from cortex_plane.domain.audit import (
     chain_hash_1,
     shown,
 )
-from cortex_plane.domain.canonical import canonical
+from cortex_plane.tenancy.model.access import Actor, ActorKind
 
 CHAIN = UUID(int=9)
 JOB = UUID(int=10)

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.domain.agents import ResourceLimits
-from cortex_plane.domain.budgets import Spent, alone_over_day, estimated_prompt, over_day, over_job
-from cortex_plane.domain.models import (
+from cortex_plane.agents.model.agents import ResourceLimits
+from cortex_plane.agents.model.models import (
     AssistantTurn,
     CallRequest,
     CallResult,
@@ -18,8 +17,9 @@ from cortex_plane.domain.models import (
     ToolTurn,
     UserTurn,
 )
-from cortex_plane.domain.retry import LONGEST_WISH_SECONDS, Backoff, ErrorClass
-from cortex_plane.domain.usage import UsageTotals, cost_text
+from cortex_plane.jobs.model.budgets import Spent, alone_over_day, estimated_prompt, over_day, over_job
+from cortex_plane.jobs.model.usage import UsageTotals, cost_text
+from cortex_plane.kernel.retry import LONGEST_WISH_SECONDS, Backoff, ErrorClass
 
 NOTHING = Spent(tokens=0, cost_micros=0)
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.domain.canonical import MAX_DEPTH, canonical, check_json
-from cortex_plane.domain.errors import InvalidInput, TooLarge
+from cortex_plane.kernel.canonical import MAX_DEPTH, canonical, check_json
+from cortex_plane.kernel.errors import InvalidInput, TooLarge
 
 
 def test_one_value_has_one_form() -> None:

@@ -16,15 +16,7 @@ from asyncpg.pgproto import pgproto
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cortex_plane.domain.canonical import MAX_DEPTH, canonical
-from cortex_plane.domain.checkpoint_recovery import (
-    MIGRATIONS,
-    CheckpointCorrupt,
-    CorruptionType,
-    Migration,
-    migrate,
-)
-from cortex_plane.domain.checkpoints import (
+from cortex_plane.jobs.model.checkpoints import (
     LOG_KEPT,
     MAX_BYTES,
     SCHEMA_VERSION,
@@ -39,7 +31,15 @@ from cortex_plane.domain.checkpoints import (
     schema,
     seal,
 )
-from cortex_plane.domain.errors import InvalidInput, TooLarge
+from cortex_plane.jobs.rules.checkpoint_recovery import (
+    MIGRATIONS,
+    CheckpointCorrupt,
+    CorruptionType,
+    Migration,
+    migrate,
+)
+from cortex_plane.kernel.canonical import MAX_DEPTH, canonical
+from cortex_plane.kernel.errors import InvalidInput, TooLarge
 from tests.checkpoints import (
     AGENT,
     AGENT_DATA,

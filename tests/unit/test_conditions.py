@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.domain.conditions import Condition, ConditionFailed, Surroundings
-from cortex_plane.domain.errors import InvalidInput
+from cortex_plane.kernel.conditions import Condition, ConditionFailed, Surroundings
+from cortex_plane.kernel.errors import InvalidInput
 
 CONTEXT = {
     "tool": "t", "risk": "low", "read_only": False, "agent": "a", "session_kind": "programmatic",

@@ -10,13 +10,19 @@ from uuid import UUID, uuid4
 import pydantic
 import pytest
 
-from cortex_plane.domain.access import Actor, ActorKind
-from cortex_plane.domain.approvals import ApprovalKind, ApprovalStatus
-from cortex_plane.domain.covering import CallAsked, check, covers, may_revoke, unusable
-from cortex_plane.domain.deciding import Request
-from cortex_plane.domain.errors import CortexError
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.policies import (
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus
+from cortex_plane.approvals.model.standing_approvals import (
+    MAX_CALLS,
+    MAX_SECONDS,
+    GrantedUnder,
+    StandingApproval,
+    StandingDraft,
+)
+from cortex_plane.approvals.rules.covering import CallAsked, check, covers, may_revoke, unusable
+from cortex_plane.approvals.rules.deciding import Request
+from cortex_plane.kernel.errors import CortexError
+from cortex_plane.policies.model.policies import (
     OWNER_DECIDES,
     Approvers,
     CallFacts,
@@ -26,14 +32,8 @@ from cortex_plane.domain.policies import (
     Template,
     Terms,
 )
-from cortex_plane.domain.standing_approvals import (
-    MAX_CALLS,
-    MAX_SECONDS,
-    GrantedUnder,
-    StandingApproval,
-    StandingDraft,
-)
-from cortex_plane.domain.tools import Risk
+from cortex_plane.tenancy.model.access import Actor, ActorKind
+from cortex_plane.tenancy.model.members import Role
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
 SESSION, OWNER, GRANTER = uuid4(), uuid4(), uuid4()

@@ -14,12 +14,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cortex_plane.adapters.telemetry.redaction import HIDDEN, redact
-from cortex_plane.domain import credentials as rules
-from cortex_plane.domain.approvals import Channel, Choice
-from cortex_plane.domain.credentials import Confirmation, Link, Secret, digest, read_confirmation, read_link
-from cortex_plane.domain.errors import Unauthenticated
-from cortex_plane.operations.secrets import new_approval_token
+from cortex_plane.approvals.model import credentials as rules
+from cortex_plane.approvals.model.approvals import Channel, Choice
+from cortex_plane.approvals.model.credentials import (
+    Confirmation,
+    Link,
+    Secret,
+    digest,
+    read_confirmation,
+    read_link,
+)
+from cortex_plane.kernel.errors import Unauthenticated
+from cortex_plane.main.redaction import HIDDEN, redact
+from cortex_plane.tenancy.verbs.secrets import new_approval_token
 
 APPROVAL = UUID("01936f3a-0000-7000-8000-000000000001")
 OPERATOR = UUID("01936f3a-0000-7000-8000-000000000002")

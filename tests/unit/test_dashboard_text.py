@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.adapters.dashboard import text, times
-from cortex_plane.adapters.dashboard.assets import ASSETS, FOLDER
-from cortex_plane.adapters.dashboard.routes import approvals
-from cortex_plane.domain.approvals import Excerpt
-from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.plain_words import span
+from cortex_plane.approvals.model.approvals import Excerpt
+from cortex_plane.dashboard import text, times
+from cortex_plane.dashboard.assets import ASSETS, FOLDER
+from cortex_plane.dashboard.routes import approvals
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.plain_words import span
 
 NOW = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 

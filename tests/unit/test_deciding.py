@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.domain.access import Actor, ActorKind
-from cortex_plane.domain.approvals import TRANSITIONS, ApprovalKind, ApprovalStatus, Choice, Decision
-from cortex_plane.domain.deciding import (
+from cortex_plane.approvals.model.approvals import TRANSITIONS, ApprovalKind, ApprovalStatus, Choice, Decision
+from cortex_plane.approvals.rules.deciding import (
     JobOutcome,
     Opened,
     Request,
@@ -33,10 +32,11 @@ from cortex_plane.domain.deciding import (
     refusal,
     said,
 )
-from cortex_plane.domain.effects import CallStatus
-from cortex_plane.domain.jobs import JobStatus
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.policies import TEMPLATES, Approvers, OnDeny, Quorum, Template
+from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.policies.model.policies import TEMPLATES, Approvers, OnDeny, Quorum, Template
+from cortex_plane.tenancy.model.access import Actor, ActorKind
+from cortex_plane.tenancy.model.members import Role
 
 NOW = datetime(2026, 3, 15, 12, tzinfo=UTC)
 ME, OTHER, ORG = UUID(int=1), UUID(int=2), UUID(int=9)

@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from cortex_plane.domain.effects import SETTLED, CallStatus, Settlement, ToolCall, question, settlement
-from cortex_plane.domain.tools import OnUncertain
+from cortex_plane.agents.model.tools import OnUncertain
+from cortex_plane.jobs.model.effects import SETTLED, CallStatus, Settlement, ToolCall, question, settlement
 
 NOW = datetime(2026, 3, 15, 12, tzinfo=UTC)
 

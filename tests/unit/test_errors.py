@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 import cortex_plane.client.dialogue  # it has errors of its own
-import cortex_plane.runtime.tools.mcp.connection  # noqa: F401 -- so does it
-from cortex_plane.adapters.http.problems import TITLES
-from cortex_plane.domain import errors
-from cortex_plane.domain.errors import CortexError
+import cortex_plane.worker.tools.mcp.connection  # noqa: F401 -- so does it
+from cortex_plane.http.problems import TITLES
+from cortex_plane.kernel import errors
+from cortex_plane.kernel.errors import CortexError
 
 
 def _all(kind: type[CortexError] = CortexError) -> list[type[CortexError]]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cortex_plane.domain.events import CARRIES, INBOX, EventType
-from cortex_plane.storage.database import TELLING
-from cortex_plane.storage.queries import SQL, every_query
+from cortex_plane.db.database import TELLING
+from cortex_plane.db.queries import SQL, every_query
+from cortex_plane.sessions.model.events import CARRIES, INBOX, EventType
 
 ROOT = Path(__file__).parent.parent.parent
 SOURCE = ROOT / "src" / "cortex_plane"
@@ -60,7 +60,7 @@ def test_whoever_appends_events_gives_a_hint() -> None:
         telling |= more
     called = {
         name
-        for path in (SOURCE / "storage").glob("*.py")
+        for path in SOURCE.glob("*/store/*.py")
         for name in re.findall(r'\.call\(\s*"(\w+)"', path.read_text())
     }
     assert called & telling == set(TELLING)

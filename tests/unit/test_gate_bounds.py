@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from cortex_plane.domain.atlases import (
+from cortex_plane.gates.model.atlases import (
     AtlasPolicyType,
     Gate,
     GateBudget,
@@ -18,16 +18,16 @@ from cortex_plane.domain.atlases import (
     Mode,
     TriggerType,
 )
-from cortex_plane.domain.authorization import PolicyVerdict
-from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.events import TraceType
-from cortex_plane.domain.gate_effects import MAX_CARRIED, MAX_FIRED, MAX_NAMED, MAX_STATE, TOO_MUCH
-from cortex_plane.domain.gate_index import CompiledAtlases
-from cortex_plane.domain.gate_news import news
-from cortex_plane.domain.gate_prompts import MAX_CARD, card
-from cortex_plane.domain.gates import NOTHING_YET, Moment, kept_state
-from cortex_plane.domain.gating import TOO_LONG, at_boundary, judge
-from cortex_plane.domain.keywords import MAX_MEMORY, SEARCHED, KeywordIndex, expression
+from cortex_plane.gates.model.gates import NOTHING_YET, Moment, kept_state
+from cortex_plane.gates.rules.gate_effects import MAX_CARRIED, MAX_FIRED, MAX_NAMED, MAX_STATE, TOO_MUCH
+from cortex_plane.gates.rules.gate_index import CompiledAtlases
+from cortex_plane.gates.rules.gate_news import news
+from cortex_plane.gates.rules.gate_prompts import MAX_CARD, card
+from cortex_plane.gates.rules.gating import TOO_LONG, at_boundary, judge
+from cortex_plane.gates.rules.keywords import MAX_MEMORY, SEARCHED, KeywordIndex, expression
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.sessions.model.events import TraceType
 from tests.gates import ALLOW_ALL, NOON, Life, atlas, call, capability, context, gate, human, policy
 
 A, D, P = PolicyVerdict.ALLOW, PolicyVerdict.DENY, PolicyVerdict.REQUIRES_APPROVAL

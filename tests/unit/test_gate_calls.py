@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.domain.atlases import (
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.gates.model.atlases import (
     AnswerValidation,
     AtlasPolicy,
     AtlasPolicyType,
@@ -20,10 +21,7 @@ from cortex_plane.domain.atlases import (
     ResponseType,
     TriggerType,
 )
-from cortex_plane.domain.authorization import PolicyVerdict
-from cortex_plane.domain.gate_index import CompiledAtlases
-from cortex_plane.domain.gate_prompts import prompt_parts, questions
-from cortex_plane.domain.gates import (
+from cortex_plane.gates.model.gates import (
     EVERY_CALL,
     MAX_CARDS,
     MAX_OPEN,
@@ -38,9 +36,11 @@ from cortex_plane.domain.gates import (
     Window,
     call_name,
 )
-from cortex_plane.domain.gating import judge, ran
-from cortex_plane.domain.policies import Template
-from cortex_plane.domain.tools import Risk
+from cortex_plane.gates.rules.gate_index import CompiledAtlases
+from cortex_plane.gates.rules.gate_prompts import prompt_parts, questions
+from cortex_plane.gates.rules.gating import judge, ran
+from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policies import Template
 from tests.gates import (
     ATLAS,
     NOON,

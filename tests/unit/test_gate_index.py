@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.domain.atlases import Gate, MatchMode, TriggerType
-from cortex_plane.domain.gate_index import MAX_LOOKED_UP, CompiledAtlases
-from cortex_plane.domain.glob_index import GlobIndex
-from cortex_plane.domain.globs import Glob
-from cortex_plane.domain.keywords import KeywordIndex
-from cortex_plane.domain.plain_words import normal
-from cortex_plane.domain.word_index import FEW, PIECE
+from cortex_plane.gates.model.atlases import Gate, MatchMode, TriggerType
+from cortex_plane.gates.rules.gate_index import MAX_LOOKED_UP, CompiledAtlases
+from cortex_plane.gates.rules.keywords import KeywordIndex
+from cortex_plane.gates.rules.word_index import FEW, PIECE
+from cortex_plane.kernel.glob_index import GlobIndex
+from cortex_plane.kernel.globs import Glob
+from cortex_plane.kernel.plain_words import normal
 from tests.counting import Searches, instructions
 from tests.gates import atlas, gate
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.domain.atlases import TriggerType
-from cortex_plane.domain.events import TraceType
-from cortex_plane.domain.gate_news import SHOWN, Kind, gate_of_rule, news
+from cortex_plane.gates.model.atlases import TriggerType
+from cortex_plane.gates.rules.gate_news import SHOWN, Kind, gate_of_rule, news
+from cortex_plane.sessions.model.events import TraceType
 
 GATE = {"atlas_id": "com.acme", "checkpoint_id": "delete-confirm"}
 

@@ -22,13 +22,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from cortex_plane.domain.atlases import AtlasPolicyType, GateBudget, Mode, TriggerType
-from cortex_plane.domain.authorization import PolicyVerdict
-from cortex_plane.domain.events import TraceType
-from cortex_plane.domain.gate_answers import answer, meant
-from cortex_plane.domain.gates import GatedCall, Ruling, kept_state, state_of
-from cortex_plane.domain.gating import judge
-from cortex_plane.domain.tools import Risk
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.gates.model.atlases import AtlasPolicyType, GateBudget, Mode, TriggerType
+from cortex_plane.gates.model.gates import GatedCall, Ruling, kept_state, state_of
+from cortex_plane.gates.rules.gate_answers import answer, meant
+from cortex_plane.gates.rules.gating import judge
+from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.sessions.model.events import TraceType
 from tests.crash.points import extents
 from tests.gates import ATLAS, Life, atlas, call, capability, gate, human, policy
 

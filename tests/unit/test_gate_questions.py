@@ -9,8 +9,7 @@ import re2  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.domain.answers import MAX_ANSWER, Fault, check, custom_checks
-from cortex_plane.domain.atlases import (
+from cortex_plane.gates.model.atlases import (
     AnswerValidation,
     Gate,
     MatchMode,
@@ -19,11 +18,12 @@ from cortex_plane.domain.atlases import (
     ResponseType,
     TriggerType,
 )
-from cortex_plane.domain.authorization import PolicyVerdict
-from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.gate_answers import SHOWN_ANSWER
-from cortex_plane.domain.keywords import expression
-from cortex_plane.domain.plain_words import normal
+from cortex_plane.gates.rules.answers import MAX_ANSWER, Fault, check, custom_checks
+from cortex_plane.gates.rules.gate_answers import SHOWN_ANSWER
+from cortex_plane.gates.rules.keywords import expression
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.plain_words import normal
+from cortex_plane.policies.model.authorization import PolicyVerdict
 from tests.counting import instructions
 from tests.gates import Life, ask, atlas, gate
 

@@ -7,20 +7,13 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.domain.atlases import (
-    PRIORITIES,
-    GateBudget,
-    Guidance,
-    MatchMode,
-    Mode,
-    TriggerType,
-)
-from cortex_plane.domain.authorization import PolicyVerdict
-from cortex_plane.domain.conversations import inputs_of
-from cortex_plane.domain.events import TraceType
-from cortex_plane.domain.gates import Moment
-from cortex_plane.domain.gating import at_boundary, judge
-from cortex_plane.domain.tools import Risk
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.gates.model.atlases import PRIORITIES, GateBudget, Guidance, MatchMode, Mode, TriggerType
+from cortex_plane.gates.model.gates import Moment
+from cortex_plane.gates.rules.gating import at_boundary, judge
+from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.sessions.model.events import TraceType
+from cortex_plane.sessions.rules.conversations import inputs_of
 from tests.gates import ATLAS, Life, action, ask, atlas, call, capability, context, gate, human
 
 WATCH, TELL = Mode.OBSERVATIONAL, Mode.ADVISORY

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from cortex_plane.domain.authorization import STRICTNESS, PolicyVerdict
-from cortex_plane.domain.gate_verdicts import strictest
-from cortex_plane.domain.gates import NOTHING_YET, Ruling
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.policies import OWNER_DECIDES, Approvers, PolicyDecision, Template, Terms
-from cortex_plane.domain.resolutions import ActionAnswer, ResolutionDecision
-from cortex_plane.domain.resolving import answered, decided
-from cortex_plane.domain.tools import Risk
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.calls.model.resolutions import ActionAnswer, ResolutionDecision
+from cortex_plane.calls.rules.resolving import answered, decided
+from cortex_plane.gates.model.gates import NOTHING_YET, Ruling
+from cortex_plane.gates.rules.gate_verdicts import strictest
+from cortex_plane.policies.model.authorization import STRICTNESS, PolicyVerdict
+from cortex_plane.policies.model.policies import OWNER_DECIDES, Approvers, PolicyDecision, Template, Terms
+from cortex_plane.tenancy.model.members import Role
 
 ALLOW, DENY, ASK = PolicyVerdict.ALLOW, PolicyVerdict.DENY, PolicyVerdict.REQUIRES_APPROVAL
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from cortex_plane.domain.identities import Email, is_nonce, nonce, normal_address
-from cortex_plane.domain.mail_servers import SmtpServer, StartTls, read_sender
+from cortex_plane.channels.mail_servers import SmtpServer, StartTls, read_sender
+from cortex_plane.tenancy.model.identities import Email, is_nonce, nonce, normal_address
 
 NOW = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 CODE = "cortex_verify_" + "a" * 43

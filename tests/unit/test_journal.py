@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.domain.attempts import Write
-from cortex_plane.domain.journal import (
+from cortex_plane.agents.model.models import ModelError
+from cortex_plane.jobs.model.journal import (
     ContextMisused,
     Entry,
     EntryKind,
@@ -22,13 +22,13 @@ from cortex_plane.domain.journal import (
     digest,
     scope_of,
 )
-from cortex_plane.domain.models import ModelError
-from cortex_plane.runtime.calls import together
-from cortex_plane.runtime.code import wishes
-from cortex_plane.runtime.code.context import Context
-from cortex_plane.runtime.code.playing import decoded, described, failure
-from cortex_plane.runtime.code.replaying import dry_run
-from cortex_plane.runtime.code.scopes import Mismatch, Scope, last_round
+from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.worker.calls import together
+from cortex_plane.worker.code import wishes
+from cortex_plane.worker.code.context import Context
+from cortex_plane.worker.code.playing import decoded, described, failure
+from cortex_plane.worker.code.replaying import dry_run
+from cortex_plane.worker.code.scopes import Mismatch, Scope, last_round
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

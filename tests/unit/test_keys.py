@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.domain.keys import PREFIX, digest, is_well_formed
-from cortex_plane.operations.secrets import new_key_secret
+from cortex_plane.tenancy.model.keys import PREFIX, digest, is_well_formed
+from cortex_plane.tenancy.verbs.secrets import new_key_secret
 
 
 def test_what_the_plane_makes_is_well_formed_and_never_the_same() -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from cortex_plane.bootstrap.master_key import KEY_FILE, master_key
-from cortex_plane.domain.errors import SetupError
-from cortex_plane.settings import Settings
+from cortex_plane.kernel.errors import SetupError
+from cortex_plane.main.master_key import KEY_FILE, master_key
+from cortex_plane.main.settings import Settings
 
 
 def test_it_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.domain import tokens
-from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.memories import (
+from cortex_plane.agents.model import tokens
+from cortex_plane.agents.model.models import AssistantTurn, CallRequest, CallResult, ToolTurn, Turn, UserTurn
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.sessions.model.memories import (
     LABEL,
     MAX_FACT_LENGTH,
     MAX_FACTS,
@@ -23,7 +24,6 @@ from cortex_plane.domain.memories import (
     question,
     told,
 )
-from cortex_plane.domain.models import AssistantTurn, CallRequest, CallResult, ToolTurn, Turn, UserTurn
 
 TALK: list[Turn] = [
     UserTurn("Hello.\nRemember that I am Ann."),

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.domain.authorization import STRICTNESS, PolicyVerdict
-from cortex_plane.domain.globs import Glob
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.policies import (
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.kernel.globs import Glob
+from cortex_plane.policies.model.authorization import STRICTNESS, PolicyVerdict
+from cortex_plane.policies.model.policies import (
     MAX_TIMEOUT_SECONDS,
     OWNER_DECIDES,
     TEMPLATES,
@@ -32,9 +32,9 @@ from cortex_plane.domain.policies import (
     Template,
     Terms,
 )
-from cortex_plane.domain.policy_engine import CompiledPolicies
-from cortex_plane.domain.policy_index import LevelIndex
-from cortex_plane.domain.tools import Risk
+from cortex_plane.policies.rules.policy_engine import CompiledPolicies
+from cortex_plane.policies.rules.policy_index import LevelIndex
+from cortex_plane.tenancy.model.members import Role
 from tests.properties import holds_for
 
 ALLOW, DENY, ASK = PolicyVerdict.ALLOW, PolicyVerdict.DENY, PolicyVerdict.REQUIRES_APPROVAL

@@ -7,10 +7,11 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from cortex_plane.domain.authorization import PolicyVerdict
-from cortex_plane.domain.errors import InvalidInput, TooLarge
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.policies import (
+from cortex_plane.kernel.errors import InvalidInput, TooLarge
+from cortex_plane.kernel.values import parse
+from cortex_plane.policies.files.policies import place, read
+from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policies import (
     Approvers,
     Level,
     OnDeny,
@@ -19,10 +20,9 @@ from cortex_plane.domain.policies import (
     RoleVotes,
     Template,
 )
-from cortex_plane.domain.policy_checks import Person, faults_of, warnings_of
-from cortex_plane.domain.policy_files import MAX_FILE_BYTES, PlacedRow, difference, row_as_json
-from cortex_plane.domain.values import parse
-from cortex_plane.manifests.policies import place, read
+from cortex_plane.policies.model.policy_files import MAX_FILE_BYTES, PlacedRow, difference, row_as_json
+from cortex_plane.policies.rules.policy_checks import Person, faults_of, warnings_of
+from cortex_plane.tenancy.model.members import Role
 
 ADA = Person(id=uuid4(), name="Ada", clearance=5, roles=frozenset({Role.ADMIN}))
 BOB = Person(id=uuid4(), name="Bob", clearance=1, roles=frozenset({Role.APPROVER}))

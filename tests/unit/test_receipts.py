@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cortex_plane.domain.approvals import Channel, Choice
-from cortex_plane.domain.audit import Receipt
-from cortex_plane.domain.canonical import canonical
-from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.policies import Template
-from cortex_plane.domain.receipt_files import as_file, check_file
-from cortex_plane.domain.receipts import (
+from cortex_plane.approvals.model.approvals import Channel, Choice
+from cortex_plane.approvals.model.standing_approvals import GrantedUnder, StandingApproval
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.policies.model.policies import Template
+from cortex_plane.proof.model.audit import Receipt
+from cortex_plane.proof.model.signing import to_base64
+from cortex_plane.proof.rules.receipt_files import as_file, check_file
+from cortex_plane.proof.rules.receipts import (
     CARD,
     SHAPE,
     Stamp,
@@ -29,8 +31,6 @@ from cortex_plane.domain.receipts import (
     why_not_standing,
     yes_of,
 )
-from cortex_plane.domain.signing import to_base64
-from cortex_plane.domain.standing_approvals import GrantedUnder, StandingApproval
 from tests.proofs import ADA, MALLORY, ORG, SESSIONS, START, Hand, decided
 
 CALL = UUID(int=61)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cortex_plane.adapters.telemetry.redaction import HIDDEN, redact
+from cortex_plane.main.redaction import HIDDEN, redact
 
 KEY = "cortex_key_" + "a-_9" * 10 + "xyz"
 TOKEN = "cortex_apr_1_" + "b_-8" * 10 + "xyz"
@@ -88,7 +88,7 @@ def test_secrets_are_found_however_deep_they_are() -> None:
 
 PROGRAM = """
 import logging, structlog
-from cortex_plane.adapters.telemetry.logs import configure_logs
+from cortex_plane.main.logs import configure_logs
 configure_logs("info", as_json=True)
 structlog.contextvars.bind_contextvars(request_id="r-1")
 structlog.get_logger().info("hello", key="KEY", nested={"password": "hunter2"})

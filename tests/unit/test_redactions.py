@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cortex_plane.adapters.telemetry.redaction import redact as logged
-from cortex_plane.domain.redactions import REDACTED, redact, redact_text
-from cortex_plane.domain.visible import marked
+from cortex_plane.kernel.redactions import REDACTED, redact, redact_text
+from cortex_plane.kernel.visible import marked
+from cortex_plane.main.redaction import redact as logged
 
 
 @pytest.mark.proves("D.126")

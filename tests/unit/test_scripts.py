@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from cortex_plane.domain.agents import ModelConfig
-from cortex_plane.domain.canonical import canonical
-from cortex_plane.domain.fields import MAX_OBJECT_BYTES
-from cortex_plane.domain.models import (
+from cortex_plane.agents.model.agents import ModelConfig
+from cortex_plane.agents.model.models import (
     AssistantTurn,
     CallRequest,
     CallResult,
@@ -23,9 +21,11 @@ from cortex_plane.domain.models import (
     Turn,
     UserTurn,
 )
-from cortex_plane.domain.scripts import MAX_CALLS, MAX_TURNS, ScriptCall, ScriptTurn
-from cortex_plane.domain.values import adapter
-from cortex_plane.runtime.models.scripted import THE_END, ScriptedAnswer, answer
+from cortex_plane.agents.model.scripts import MAX_CALLS, MAX_TURNS, ScriptCall, ScriptTurn
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
+from cortex_plane.kernel.values import adapter
+from cortex_plane.worker.models.scripted import THE_END, ScriptedAnswer, answer
 
 
 def _request(*turns: Turn, index: int = 0, **more: Any) -> Request:

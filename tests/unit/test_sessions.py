@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.domain.sessions import (
+from cortex_plane.sessions.model.sessions import (
     INITIAL,
     TERMINAL,
     TITLE_LENGTH,

@@ -10,9 +10,9 @@ from uuid import UUID
 import pytest
 from pydantic import ValidationError
 
-from cortex_plane.domain.authorization import PolicyVerdict
-from cortex_plane.domain.members import Role
-from cortex_plane.domain.policies import (
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policies import (
     OWNER_DECIDES,
     Approvers,
     OnDeny,
@@ -23,10 +23,10 @@ from cortex_plane.domain.policies import (
     RoleVotes,
     Template,
 )
-from cortex_plane.domain.policy_engine import CompiledPolicies
-from cortex_plane.domain.policy_files import Direction, Recorded, SimulationRequest, SimulationTotals
-from cortex_plane.domain.simulations import MAX_GROUPS, PastCall, Replay, different_terms, direction
-from cortex_plane.domain.tools import Risk
+from cortex_plane.policies.model.policy_files import Direction, Recorded, SimulationRequest, SimulationTotals
+from cortex_plane.policies.rules.policy_engine import CompiledPolicies
+from cortex_plane.policies.rules.simulations import MAX_GROUPS, PastCall, Replay, different_terms, direction
+from cortex_plane.tenancy.model.members import Role
 
 ALLOW, DENY, ASK = PolicyVerdict.ALLOW, PolicyVerdict.DENY, PolicyVerdict.REQUIRES_APPROVAL
 STRICTER, LOOSER, OTHERWISE = Direction.STRICTER, Direction.LOOSER, Direction.OTHERWISE

@@ -18,8 +18,7 @@ import orjson
 import pytest
 from pydantic import AfterValidator, BaseModel, Field
 
-from cortex_plane.domain.errors import InvalidInput
-from cortex_plane.domain.tools import (
+from cortex_plane.agents.model.tools import (
     DidNotHappen,
     Happened,
     InvalidApp,
@@ -29,11 +28,12 @@ from cortex_plane.domain.tools import (
     ToolError,
     UncertainOutcome,
 )
-from cortex_plane.runtime.tools.app import App
-from cortex_plane.runtime.tools.arguments import MAX_ARGUMENT_BYTES
-from cortex_plane.runtime.tools.context import ToolContext
-from cortex_plane.runtime.tools.results import encode_result
-from cortex_plane.runtime.tools.tool import Tool
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.tools.arguments import MAX_ARGUMENT_BYTES
+from cortex_plane.worker.tools.context import ToolContext
+from cortex_plane.worker.tools.results import encode_result
+from cortex_plane.worker.tools.tool import Tool
 
 CONTEXT = ToolContext(
     org_id=UUID(int=1),

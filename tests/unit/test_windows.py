@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.domain import tokens
-from cortex_plane.domain.memories import Memory, bounded
-from cortex_plane.domain.models import (
+from cortex_plane.agents.model import tokens
+from cortex_plane.agents.model.models import (
     AssistantTurn,
     CallRequest,
     CallResult,
@@ -20,7 +19,8 @@ from cortex_plane.domain.models import (
     Turn,
     UserTurn,
 )
-from cortex_plane.domain.windows import (
+from cortex_plane.sessions.model.memories import Memory, bounded
+from cortex_plane.sessions.rules.windows import (
     CONTEXT_TURNS,
     HIGH,
     Budget,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from uuid import UUID
 
+from cortex_plane.approvals.model.delegates import Delegate
 from cortex_plane.client.transport import Transport
-from cortex_plane.domain.absences import Absence, AbsenceDraft
-from cortex_plane.domain.delegates import Delegate
-from cortex_plane.domain.values import parse
+from cortex_plane.kernel.values import parse
+from cortex_plane.tenancy.model.absences import Absence, AbsenceDraft
 
 
 class Absences:

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.client.transport import Transport
-from cortex_plane.domain.approvals import (
+from cortex_plane.approvals.model.approvals import (
     Approval,
     ApprovalDetails,
     ApprovalStatus,
@@ -17,9 +16,10 @@ from cortex_plane.domain.approvals import (
     DelegationDraft,
     EffectAnswer,
 )
-from cortex_plane.domain.audit import Receipt
-from cortex_plane.domain.credentials import TokenDecision
-from cortex_plane.domain.standing_approvals import StandingDraft
+from cortex_plane.approvals.model.credentials import TokenDecision
+from cortex_plane.approvals.model.standing_approvals import StandingDraft
+from cortex_plane.client.transport import Transport
+from cortex_plane.proof.model.audit import Receipt
 
 
 class Approvals:

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.client.resolutions import Resolutions
-from cortex_plane.client.transport import Transport
-from cortex_plane.domain.calls import (
+from cortex_plane.calls.model.calls import (
     CallDraft,
     CallShown,
     Ending,
@@ -19,10 +17,12 @@ from cortex_plane.domain.calls import (
     OutcomeReceipt,
     OutcomeStatus,
 )
-from cortex_plane.domain.effects import CallStatus
-from cortex_plane.domain.gate_drafts import AnswerReceipt
-from cortex_plane.domain.resolutions import Permissions, Resolution, ResolutionRequest
-from cortex_plane.domain.sessions import Session
+from cortex_plane.calls.model.gate_drafts import AnswerReceipt
+from cortex_plane.calls.model.resolutions import Permissions, Resolution, ResolutionRequest
+from cortex_plane.client.resolutions import Resolutions
+from cortex_plane.client.transport import Transport
+from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.sessions.model.sessions import Session
 
 
 class Calls:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
+from cortex_plane.agents.model.tools import OnUncertain, Risk
 from cortex_plane.client.access import ACCESS_FILE, HOME, read_access
 from cortex_plane.client.transport import Transport, certificates
-from cortex_plane.domain.errors import Unavailable
-from cortex_plane.domain.tools import OnUncertain, Risk
+from cortex_plane.kernel.errors import Unavailable
 
 if TYPE_CHECKING:
     from cortex_plane.client.absences import Absences
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cortex_plane.client.standing_approvals import StandingApprovals
     from cortex_plane.client.tools import ToolConfirmations, Tools
     from cortex_plane.client.usage import ModelKeys, Usage
-    from cortex_plane.domain.access import Me
+    from cortex_plane.tenancy.model.access import Me
 
 WAIT_SECONDS = 300.0
 PATIENCE_SECONDS = 10.0
@@ -149,7 +149,7 @@ class Client:
 
     async def me(self) -> Me:
         """Who the key stands for, and what it may do."""
-        from cortex_plane.domain.access import Me
+        from cortex_plane.tenancy.model.access import Me
 
         return await self._transport.one(Me, "GET", "/v1/me")
 

@@ -18,11 +18,11 @@ from uuid import uuid4
 
 import orjson
 
-from cortex_plane.domain.canonical import canonical, check_json
-from cortex_plane.domain.errors import Conflict, CortexError, Forbidden, InvalidInput, TooMany, Unavailable
-from cortex_plane.domain.fields import MAX_OBJECT_BYTES
-from cortex_plane.domain.journal import GateClosed
-from cortex_plane.domain.tools import DidNotHappen, Happened, ToolError, UncertainOutcome
+from cortex_plane.agents.model.tools import DidNotHappen, Happened, ToolError, UncertainOutcome
+from cortex_plane.jobs.model.journal import GateClosed
+from cortex_plane.kernel.canonical import canonical, check_json
+from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, TooMany, Unavailable
+from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
 
 log = logging.getLogger("cortex_plane.guard")
 

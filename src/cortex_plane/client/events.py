@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import httpx
 import orjson
 
-from cortex_plane.domain.errors import CortexError, TooMany, Unavailable
-from cortex_plane.domain.events import Event
-from cortex_plane.domain.values import parse
+from cortex_plane.kernel.errors import CortexError, TooMany, Unavailable
+from cortex_plane.kernel.values import parse
+from cortex_plane.sessions.model.events import Event
 
 SILENCE_SECONDS = 45.0
 """The plane says something every 15 s; whoever hears nothing for this long has lost it."""

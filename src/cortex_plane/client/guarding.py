@@ -23,6 +23,7 @@ from uuid import uuid4
 
 import orjson
 
+from cortex_plane.agents.model.tools import OnUncertain, Risk, is_tool_name
 from cortex_plane.client.dialogue import (
     Ask,
     Asking,
@@ -40,10 +41,9 @@ from cortex_plane.client.dialogue import (
 )
 from cortex_plane.client.lines import Lines
 from cortex_plane.client.signatures import schema_of
-from cortex_plane.domain.canonical import canonical, check_json
-from cortex_plane.domain.errors import CortexError, InvalidInput
-from cortex_plane.domain.fields import MAX_OBJECT_BYTES
-from cortex_plane.domain.tools import OnUncertain, Risk, is_tool_name
+from cortex_plane.kernel.canonical import canonical, check_json
+from cortex_plane.kernel.errors import CortexError, InvalidInput
+from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
 
 F = TypeVar("F", bound=Callable[..., Any])
 Answers = Mapping[str, Mapping[str, Any]]

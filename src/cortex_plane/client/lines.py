@@ -15,7 +15,7 @@ import orjson
 
 from cortex_plane.client.dialogue import Dialogue, Insist, Send
 from cortex_plane.client.transport import certificates, problem
-from cortex_plane.domain.errors import Unavailable
+from cortex_plane.kernel.errors import Unavailable
 
 
 class Lines:

@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from cortex_plane.calls.model.calls import (
+    CallDraft,
+    ExternalCall,
+    OutcomeDraft,
+    OutcomeReceipt,
+    OutcomeStatus,
+)
+from cortex_plane.calls.model.gate_drafts import AnswerDraft, AnswerReceipt, ReportDraft
+from cortex_plane.calls.model.resolutions import Permissions, Resolution, ResolutionRequest
 from cortex_plane.client.transport import Transport
-from cortex_plane.domain.calls import CallDraft, ExternalCall, OutcomeDraft, OutcomeReceipt, OutcomeStatus
-from cortex_plane.domain.gate_drafts import AnswerDraft, AnswerReceipt, ReportDraft
-from cortex_plane.domain.resolutions import Permissions, Resolution, ResolutionRequest
 
 
 class Resolutions:

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from pydantic import TypeAdapter
 
-from cortex_plane.domain.schemas import check_strangers
+from cortex_plane.kernel.schemas import check_strangers
 
 
 def schema_of(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from uuid import UUID
 
+from cortex_plane.approvals.model.standing_approvals import Revocation, StandingApproval
 from cortex_plane.client.transport import Transport
-from cortex_plane.domain.standing_approvals import Revocation, StandingApproval
 
 
 class StandingApprovals:

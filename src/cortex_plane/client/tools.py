@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from uuid import UUID
 
-from cortex_plane.client.transport import Transport
-from cortex_plane.domain.tool_confirmations import (
+from cortex_plane.agents.model.tool_confirmations import (
     ConfirmationDraft,
     PublishedTool,
     ToolConfirmation,
     ToolServer,
 )
-from cortex_plane.domain.tools import ToolVersion
+from cortex_plane.agents.model.tools import ToolVersion
+from cortex_plane.client.transport import Transport
 
 
 class Tools:

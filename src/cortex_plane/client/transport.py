@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx
 import orjson
 
-from cortex_plane.domain.errors import (
+from cortex_plane.jobs.model.journal import GateClosed
+from cortex_plane.kernel.errors import (
     AlreadyExists,
     Conflict,
     CortexError,
@@ -23,12 +24,11 @@ from cortex_plane.domain.errors import (
     Unauthenticated,
     Unavailable,
 )
-from cortex_plane.domain.journal import GateClosed
-from cortex_plane.domain.values import adapter, parse
+from cortex_plane.kernel.values import adapter, parse
 
 if TYPE_CHECKING:
     from cortex_plane.client.events import Lost
-    from cortex_plane.domain.events import Event
+    from cortex_plane.sessions.model.events import Event
 
 T = TypeVar("T")
 

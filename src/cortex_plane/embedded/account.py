@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cortex_plane.domain.errors import SetupError
 from cortex_plane.embedded.refusals import USE_A_SERVER
+from cortex_plane.kernel.errors import SetupError
 
 # initdb insists on an entry in the user database, so a bare number is the last resort.
 FALLBACK_USERS = ("nobody", "daemon", "bin")

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cortex_plane.domain.errors import SetupError
 from cortex_plane.embedded import places
 from cortex_plane.embedded.account import Account
 from cortex_plane.embedded.refusals import USE_A_SERVER, explained
+from cortex_plane.kernel.errors import SetupError
 
 OLDEST = 15
 NEEDED = ("postgres", "initdb")

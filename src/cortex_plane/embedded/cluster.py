@@ -9,13 +9,13 @@ import tempfile
 from pathlib import Path
 from shlex import quote
 
-from cortex_plane.domain.errors import SetupError
 from cortex_plane.embedded import child
 from cortex_plane.embedded.account import Account, describe, give_to_owner_of
 from cortex_plane.embedded.binaries import BINARIES_SETTING, Binaries, find_version
 from cortex_plane.embedded.places import DATA_NAME, SOCKETS_NAME, fits
 from cortex_plane.embedded.refusals import USE_A_SERVER, disk_full, explained, is_disk_full
 from cortex_plane.embedded.server import SUPERUSER
+from cortex_plane.kernel.errors import SetupError
 
 PASSWORD_NAME = "postgres.password"  # noqa: S105
 _STAGING_PREFIX = "postgres.new-"

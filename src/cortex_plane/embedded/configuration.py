@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from cortex_plane.domain.errors import SetupError
 from cortex_plane.embedded.server import LOOPBACK
+from cortex_plane.kernel.errors import SetupError
 
 # In the command line of every server that we start: tells ours from a stranger's.
 CLUSTER_NAME = "cortex-plane"

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from cortex_plane.domain.errors import SetupError
 from cortex_plane.embedded import child, cluster, leftovers, places
 from cortex_plane.embedded.account import Account, choose_account
 from cortex_plane.embedded.binaries import Binaries, find_binaries
@@ -24,6 +23,7 @@ from cortex_plane.embedded.log import ServerLog
 from cortex_plane.embedded.readiness import is_ready
 from cortex_plane.embedded.refusals import USE_A_SERVER, disk_full, explained, is_disk_full
 from cortex_plane.embedded.server import LOOPBACK, SOCKET_PORT, Server
+from cortex_plane.kernel.errors import SetupError
 
 # Counted from the last line in the log: a long recovery writes one every ten seconds and may go on.
 START_SECONDS = 60.0

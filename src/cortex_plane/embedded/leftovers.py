@@ -17,9 +17,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from cortex_plane.domain.errors import SetupError
 from cortex_plane.embedded.child import STOP_STEPS
 from cortex_plane.embedded.configuration import CLUSTER_NAME
+from cortex_plane.kernel.errors import SetupError
 
 PID_FILE = "postmaster.pid"
 _PROC = Path("/proc")

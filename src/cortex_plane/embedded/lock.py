@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from shlex import quote
 
-from cortex_plane.domain.errors import SetupError
 from cortex_plane.embedded.account import give_to_owner_of
+from cortex_plane.kernel.errors import SetupError
 
 FILE_NAME = "postgres.lock"
 

@@ -17,10 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 
-from cortex_plane.domain.errors import SetupError
 from cortex_plane.embedded.account import Account, give_to_owner_of
 from cortex_plane.embedded.refusals import USE_A_SERVER, explained
 from cortex_plane.embedded.server import SOCKET_PORT
+from cortex_plane.kernel.errors import SetupError
 
 DATA_NAME = "postgres"
 POINTER_NAME = "postgres.location"

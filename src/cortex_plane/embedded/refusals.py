@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cortex_plane.domain.errors import SetupError
+from cortex_plane.kernel.errors import SetupError
 
 USE_A_SERVER = "set DATABASE_URL to a PostgreSQL server of your own"
 _NO_SPACE_TEXT = "No space left on device"

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from uuid import UUID
 
 from cortex_plane.client.nouns import Noun
-from cortex_plane.domain.audit import AuditRecord, AuditRoot, RootMade, Verification
-from cortex_plane.domain.signing import SigningKey
+from cortex_plane.proof.model.audit import AuditRecord, AuditRoot, RootMade, Verification
+from cortex_plane.proof.model.signing import SigningKey
 
 
 class Audit(Noun):

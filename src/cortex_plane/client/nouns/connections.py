@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 from uuid import UUID
 
 from cortex_plane.client.nouns import Noun
-from cortex_plane.domain.connections import (
+from cortex_plane.notify.model.webhooks import Ping
+from cortex_plane.sessions.model.messages import InboundMessage, IngestedMessage
+from cortex_plane.tenancy.model.connections import (
     Connection,
     ConnectionChange,
     ConnectionDraft,
@@ -15,8 +17,6 @@ from cortex_plane.domain.connections import (
     NewConnection,
     NewSecret,
 )
-from cortex_plane.domain.messages import InboundMessage, IngestedMessage
-from cortex_plane.domain.webhooks import Ping
 
 
 class Connections(Noun):

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from cortex_plane.client.nouns import Noun
-from cortex_plane.domain.effects import Answer, Question
-from cortex_plane.domain.jobs import Job, JobChange, JobStatus, SteeringResult, Step
-from cortex_plane.domain.journal import Entry
+from cortex_plane.jobs.model.effects import Answer, Question
+from cortex_plane.jobs.model.jobs import Job, JobChange, JobStatus, SteeringResult, Step
+from cortex_plane.jobs.model.journal import Entry
 
 if TYPE_CHECKING:
     from cortex_plane.client.events import Lost
-    from cortex_plane.domain.events import Event
-    from cortex_plane.domain.job_drafts import JobDraft
-    from cortex_plane.domain.signals import Wait
+    from cortex_plane.jobs.model.job_drafts import JobDraft
+    from cortex_plane.jobs.model.signals import Wait
+    from cortex_plane.sessions.model.events import Event
 
 
 class Jobs(Noun):
@@ -61,7 +61,7 @@ class Jobs(Noun):
 
     async def waits(self, id: UUID) -> Sequence[Wait]:
         """The signals that it waits for, and what came."""
-        from cortex_plane.domain.signals import Wait
+        from cortex_plane.jobs.model.signals import Wait
 
         return await self._transport.all(Wait, f"/v1/jobs/{id}/waits")
 
@@ -84,21 +84,21 @@ class Jobs(Noun):
         )
 
     async def pause(self, id: UUID, reason: str | None = None) -> SteeringResult:
-        from cortex_plane.domain.job_drafts import Pause
+        from cortex_plane.jobs.model.job_drafts import Pause
 
         return await self._transport.one(
             SteeringResult, "POST", f"/v1/jobs/{id}/pause", body=Pause(reason=reason)
         )
 
     async def resume(self, id: UUID, note: str | None = None) -> SteeringResult:
-        from cortex_plane.domain.job_drafts import Resumption
+        from cortex_plane.jobs.model.job_drafts import Resumption
 
         return await self._transport.one(
             SteeringResult, "POST", f"/v1/jobs/{id}/resume", body=Resumption(note=note)
         )
 
     async def cancel(self, id: UUID, reason: str | None = None) -> SteeringResult:
-        from cortex_plane.domain.job_drafts import Cancellation
+        from cortex_plane.jobs.model.job_drafts import Cancellation
 
         return await self._transport.one(
             SteeringResult, "POST", f"/v1/jobs/{id}/cancel", body=Cancellation(reason=reason)

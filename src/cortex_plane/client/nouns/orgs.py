@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator, Sequence
 from urllib.parse import quote
 from uuid import UUID
 
+from cortex_plane.approvals.model.credentials import SecretRotation, SecretRotationDraft
 from cortex_plane.client.nouns import Noun
-from cortex_plane.domain.browser_sessions import BrowserSession, EndedSessions, LoginLink
-from cortex_plane.domain.connections import Mapping
-from cortex_plane.domain.credentials import SecretRotation, SecretRotationDraft
-from cortex_plane.domain.enrolments import EnrolmentCode, Redemption
-from cortex_plane.domain.keys import Key, KeyDraft, NewKey, OwnKeyDraft
-from cortex_plane.domain.members import Member, MemberChange, MemberDraft, Role
-from cortex_plane.domain.orgs import NewOrg, Org, OrgChange, OrgDraft
-from cortex_plane.domain.teams import Team, TeamChange, TeamDraft
-from cortex_plane.domain.workers import Worker
+from cortex_plane.jobs.model.workers import Worker
+from cortex_plane.tenancy.model.browser_sessions import BrowserSession, EndedSessions, LoginLink
+from cortex_plane.tenancy.model.connections import Mapping
+from cortex_plane.tenancy.model.enrolments import EnrolmentCode, Redemption
+from cortex_plane.tenancy.model.keys import Key, KeyDraft, NewKey, OwnKeyDraft
+from cortex_plane.tenancy.model.members import Member, MemberChange, MemberDraft, Role
+from cortex_plane.tenancy.model.orgs import NewOrg, Org, OrgChange, OrgDraft
+from cortex_plane.tenancy.model.teams import Team, TeamChange, TeamDraft
 
 
 class Orgs(Noun):

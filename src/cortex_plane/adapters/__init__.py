@@ -1,1 +1,0 @@
-"""The doors: each validates, calls one operation and renders."""

@@ -1,0 +1,1 @@
+"""Agents and their versions, tools, models and scripts."""

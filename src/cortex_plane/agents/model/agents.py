@@ -1,0 +1,280 @@
+"""Agents: reusable definitions whose configuration is kept as immutable versions."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import AfterValidator, Field
+from pydantic.dataclasses import dataclass as draft
+from pydantic_core import PydanticCustomError
+
+from cortex_plane.agents.model.scripts import Script
+from cortex_plane.kernel.fields import (
+    ATLAS_ID_PATTERN,
+    DRAFT,
+    MAX_ATLASES,
+    SLUG_PATTERN,
+    ChannelType,
+    JsonObject,
+    Name,
+    Note,
+    Ref,
+    Slug,
+    Text,
+)
+
+
+class AgentStatus(StrEnum):
+    ACTIVE = "ACTIVE"
+    DISABLED = "DISABLED"
+    """Refuses new sessions; existing ones go on."""
+    ARCHIVED = "ARCHIVED"
+    """Hidden from lists, kept for history; refuses new sessions."""
+
+
+class CheckpointGranularity(StrEnum):
+    PER_STEP = "per_step"
+    PER_TOOL_CALL = "per_tool_call"
+    PER_LLM_RESPONSE = "per_llm_response"
+
+
+Dollars = Annotated[float, Field(strict=True, ge=0.000001, le=10**9)]
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class ModelConfig:
+    """Which model answers for the agent, and how."""
+
+    model: Name
+    temperature: Annotated[float, Field(strict=True, ge=0, le=2)] | None = None
+    max_tokens: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] | None = None
+    context_tokens: Annotated[int, Field(strict=True, ge=1_000, le=100_000_000)] | None = None
+    """What one question to the model may hold, its answer included; 100,000 where none is given."""
+    context_turns: Annotated[int, Field(strict=True, ge=4, le=100_000)] | None = None
+    """How many turns it may hold; 200 where none is given."""
+    system_prompt: Text | None = None
+    script: Script | None = None
+    """What the model called `scripted` answers, turn by turn."""
+    stand_in: Literal["script"] | None = None
+    """Where there is no key for the model's provider, the script answers in its place, and says so."""
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class ResourceLimits:
+    """What one agent may consume."""
+
+    max_concurrent_jobs: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 5
+    max_memory_mb: Annotated[int, Field(strict=True, ge=16, le=1_048_576)] = 512
+    timeout_seconds: Annotated[int, Field(strict=True, ge=1, le=30 * 24 * 3600)] = 3600
+    """Of a job, counting the time in which it runs."""
+    step_timeout_seconds: Annotated[int, Field(strict=True, ge=1, le=24 * 3600)] = 600
+    call_timeout_seconds: Annotated[int, Field(strict=True, ge=1, le=24 * 3600)] = 300
+    """Of one answer of the model."""
+    chunk_timeout_seconds: Annotated[int, Field(strict=True, ge=1, le=3600)] = 60
+    """Of the silence between two pieces of an answer."""
+    max_iterations: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 100
+    """Responses of the model in one job, over all its resumes."""
+    token_budget: Annotated[int, Field(strict=True, ge=1, le=10**12)] | None = None
+    """Of a job: prompt and completion, over all its attempts."""
+    cost_budget_usd: Dollars | None = None
+    """Of a job."""
+    daily_token_budget: Annotated[int, Field(strict=True, ge=1, le=10**12)] | None = None
+    """Of the agent, in a day of UTC: over it, its jobs sleep until the next one."""
+    daily_cost_budget_usd: Dollars | None = None
+    retry_base_seconds: Annotated[float, Field(strict=True, ge=0.001, le=3600)] = 1.0
+    retry_cap_seconds: Annotated[float, Field(strict=True, ge=0.001, le=24 * 3600)] = 300.0
+    idle_timeout_seconds: Annotated[int, Field(strict=True, ge=1, le=365 * 24 * 3600)] = 86_400
+    """A conversation in which nothing happens for so long is paused, until its person's next message."""
+
+
+class PromptChange(StrEnum):
+    """What becomes of a job whose prompt differs from the one that it began with."""
+
+    CONTINUE = "continue"
+    HOLD = "hold"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalTimes:
+    """How long people may take to decide about an agent's calls."""
+
+    token_ttl_seconds: int = 86_400
+    """Where no policy names a time."""
+    max_ttl_seconds: int = 604_800
+    """Whatever a policy names."""
+
+    @classmethod
+    def of(cls, given: dict[str, Any] | None) -> ApprovalTimes:
+        return cls(**(given or {}))
+
+
+@dataclass(frozen=True, slots=True)
+class SkillSettings:
+    """The part of a skill configuration that the plane reads; the rest is the agent's own."""
+
+    app: str
+    tools: frozenset[str] | None
+    """The tools of the app that the agent may call; None for all."""
+    side_effect_tools: frozenset[str]
+    """Treated as having side effects, whatever they declare."""
+    checkpoint_granularity: CheckpointGranularity
+    on_prompt_change: PromptChange
+    approval: ApprovalTimes
+    run: str | None = None
+    """The function of the app that is the agent; None for an agent that follows its model."""
+    atlases: tuple[str, ...] = ()
+    """The atlases that its sessions are bound to."""
+
+    @classmethod
+    def of(cls, config: dict[str, Any]) -> SkillSettings:
+        tools = config.get("tools")
+        return cls(
+            app=config.get("app", DEFAULT_APP),
+            tools=None if tools is None else frozenset(tools),
+            side_effect_tools=frozenset(config.get("side_effect_tools") or ()),
+            checkpoint_granularity=CheckpointGranularity(config.get("checkpoint_granularity") or "per_step"),
+            on_prompt_change=PromptChange(config.get("on_prompt_change") or "continue"),
+            approval=ApprovalTimes.of(config.get("approval")),
+            run=config.get("run"),
+            atlases=tuple(config.get("atlases") or ()),
+        )
+
+
+MAX_TTL_SECONDS = 604_800
+DEFAULT_APP = "plane"
+"""The app without tools that every worker has."""
+
+
+def is_agent_name(name: str) -> bool:
+    """Whether an app may call a code agent so."""
+    return re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]{0,99}", name) is not None
+
+
+def _settings_known(config: dict[str, Any]) -> dict[str, Any]:
+    """The plane reads these settings; the rest of a skill configuration is the agent's own."""
+    choices: dict[str, type[StrEnum]] = {
+        "checkpoint_granularity": CheckpointGranularity,
+        "on_prompt_change": PromptChange,
+    }
+    for name, kind in choices.items():
+        given = config.get(name)
+        if given is not None and given not in tuple(kind):
+            raise PydanticCustomError(
+                name, "{name} must be one of {choices}", {"name": name, "choices": ", ".join(kind)}
+            )
+    for name in ("side_effect_tools", "tools"):
+        given = config.get(name)
+        if given is not None and not (isinstance(given, list) and all(isinstance(t, str) for t in given)):
+            raise PydanticCustomError(name, "{name} must be a list of tool names", {"name": name})
+    _check_atlases(config.get("atlases"))
+    run = config.get("run")
+    if run is not None and not (isinstance(run, str) and is_agent_name(run)):
+        raise PydanticCustomError(
+            "run", "run must be the name of a code agent of the app, such as `deploy`: at most 100 characters"
+        )
+    times = config.get("approval") or {}
+    if not isinstance(times, dict) or any(
+        name not in ("token_ttl_seconds", "max_ttl_seconds")
+        or isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_TTL_SECONDS
+        for name, given in times.items()
+    ):  # fmt: skip
+        raise PydanticCustomError(
+            "approval",
+            "approval may have token_ttl_seconds and max_ttl_seconds, each from 1 to {most}",
+            {"most": MAX_TTL_SECONDS},
+        )
+    app = config.get("app", DEFAULT_APP)
+    if not (isinstance(app, str) and 2 <= len(app) <= 100 and re.fullmatch(SLUG_PATTERN, app)):
+        raise PydanticCustomError(
+            "app", "app must be the name of an app: lower-case letters, digits and dashes"
+        )
+    return config
+
+
+def _check_atlases(given: Any) -> None:
+    if given is None:
+        return
+    if not (
+        isinstance(given, list)
+        and len(given) <= MAX_ATLASES
+        and all(isinstance(each, str) and re.fullmatch(ATLAS_ID_PATTERN, each) for each in given)
+        and len(set(given)) == len(given)
+    ):
+        raise PydanticCustomError(
+            "atlases",
+            "atlases must be a list of at most {most} different atlas ids, such as `com.acme.support`",
+            {"most": MAX_ATLASES},
+        )
+
+
+SkillConfig = Annotated[JsonObject, AfterValidator(_settings_known)]
+ChannelPermissions = Annotated[list[ChannelType], Field(max_length=50)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Agent:
+    id: UUID
+    team_id: UUID
+    name: str
+    slug: str
+    status: AgentStatus
+    role: str
+    description: str | None
+    channel_permissions: list[str]
+    """Channels the agent may be reached on; empty means all."""
+    config_version: int
+    model_config: dict[str, Any]
+    skill_config: dict[str, Any]
+    resource_limits: dict[str, Any]
+    revision: int
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentVersion:
+    """One immutable configuration. A job keeps the version it started with."""
+
+    version: int
+    model_config: dict[str, Any]
+    skill_config: dict[str, Any]
+    resource_limits: dict[str, Any]
+    created_by: str
+    created_at: datetime
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class AgentDraft:
+    name: Name
+    slug: Slug
+    role: Name
+    team: Ref
+    model_config: ModelConfig
+    description: Note | None = None
+    skill_config: SkillConfig = Field(default_factory=dict)
+    resource_limits: ResourceLimits = Field(default_factory=ResourceLimits)
+    channel_permissions: ChannelPermissions = Field(default_factory=list)
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class AgentChange:
+    """Absent or null leaves a field as it is; an empty description removes it.
+
+    A change to one of the three configurations makes a new version.
+    """
+
+    name: Name | None = None
+    role: Name | None = None
+    team: Ref | None = None
+    status: AgentStatus | None = None
+    description: Note | None = None
+    model_config: ModelConfig | None = None
+    skill_config: SkillConfig | None = None
+    resource_limits: ResourceLimits | None = None
+    channel_permissions: ChannelPermissions | None = None

@@ -1,0 +1,118 @@
+"""Tool confirmations: a steward says what a tool of an MCP server is, and takes it back.
+
+They hold with the next call that is judged: their version is part of the policies', so whatever was decided by older ones
+is refused where its intent is written.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from cortex_plane.agents.model.tool_confirmations import ConfirmationDraft, ToolConfirmation
+from cortex_plane.agents.model.tools import ToolVersion
+from cortex_plane.agents.store import tool_confirmations, tools
+from cortex_plane.db.database import Database, Transaction
+from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound
+from cortex_plane.kernel.idempotency import Once, new_id
+from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.proof.model.audit import Fact
+from cortex_plane.proof.store import audit
+from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.verbs.verbs import found, once_only, verb
+
+
+@verb(Permission.TOOL_CONFIRM)
+async def confirm(
+    db: Database, actor: Actor, draft: ConfirmationDraft, once: Once | None = None
+) -> ToolConfirmation:
+    """In place of what was confirmed about the tool before."""
+    async with db.transaction(actor.org_id) as tx:
+
+        async def make() -> UUID:
+            return await _make(tx, actor, draft)
+
+        id, _ = await once_only(tx, actor, "tool_confirmations.confirm", once, make)
+        return found(await tool_confirmations.get(tx, id), "tool_confirmation")
+
+
+async def _make(tx: Transaction, actor: Actor, draft: ConfirmationDraft) -> UUID:
+    # The org's row first: two who confirm at once take turns.
+    await tool_confirmations.raise_version(tx)
+    version = await _looked_at(tx, draft)
+    replaced = await tool_confirmations.revoke(tx, version.app, version.name, actor.name)
+    id = new_id()
+    await tool_confirmations.insert(
+        tx, id, app=version.app, tool_name=version.name, digest=version.digest, read_only=draft.read_only,
+        idempotent=draft.idempotent, risk=draft.risk, note=draft.note, confirmed_by=actor.name,
+        confirmed_by_id=actor.identity,
+    )  # fmt: skip
+    fact = Fact.of(
+        actor, "tool_confirmed", confirmation=str(id), app=version.app, tool=version.name, digest=version.digest,
+        read_only=draft.read_only, idempotent=draft.idempotent, risk=draft.risk, note=draft.note,
+        hints=version.hints, replaces=str(replaced) if replaced else None,
+    )  # fmt: skip
+    await audit.append_to_org(tx, fact)
+    return id
+
+
+async def _looked_at(tx: Transaction, draft: ConfirmationDraft) -> ToolVersion:
+    known = await tools.named(tx, draft.tool, draft.app)
+    if not known:
+        raise NotFound(
+            f"No worker has published a tool `{draft.tool}`{f' of the app `{draft.app}`' if draft.app else ''}.",
+            code="tool_not_found",
+            hint="`cortex tool list` names those that there are.",
+        )
+    if len(known) > 1:
+        raise InvalidInput(
+            f"Several apps have a tool `{draft.tool}`: {', '.join(each.app for each in known[:10])}.",
+            code="app_needed",
+            hint="Name the app that you mean.",
+            field="app",
+        )
+    newest = known[0]
+    if newest.server is None:
+        raise InvalidInput(
+            f"`{newest.name}` is written in the code of its app, which says itself what it is.",
+            code="tool_not_confirmable",
+            hint="Only tools of MCP servers are confirmed. Change `read_only`, `risk` or `on_uncertain` in the code.",
+        )
+    if draft.digest != newest.digest:
+        raise Conflict(
+            f"`{newest.name}` has changed since you looked: its newest version is {newest.digest}.",
+            code="tool_changed",
+            hint="Look at it again with `cortex tool list`, then confirm that version.",
+            digest=newest.digest,
+        )
+    return newest
+
+
+@verb(Permission.TOOL_CONFIRM)
+async def revoke(db: Database, actor: Actor, id: UUID) -> ToolConfirmation:
+    """From now on the tool has side effects again, and is asked about. Once more changes nothing."""
+    async with db.transaction(actor.org_id) as tx:
+        await tool_confirmations.raise_version(tx)
+        held = found(await tool_confirmations.get(tx, id), "tool_confirmation")
+        if held.revoked_at is not None:
+            return held
+        await tool_confirmations.revoke(tx, held.app, held.tool_name, actor.name)
+        fact = Fact.of(
+            actor, "tool_unconfirmed", confirmation=str(id), app=held.app, tool=held.tool_name, digest=held.digest
+        )  # fmt: skip
+        await audit.append_to_org(tx, fact)
+        return found(await tool_confirmations.get(tx, id), "tool_confirmation")
+
+
+@verb(Permission.TOOL_READ)
+async def get(db: Database, actor: Actor, id: UUID) -> ToolConfirmation:
+    async with db.transaction(actor.org_id) as tx:
+        return found(await tool_confirmations.get(tx, id), "tool_confirmation")
+
+
+@verb(Permission.TOOL_READ)
+async def list_page(
+    db: Database, actor: Actor, position: Position | None, limit: int, *, holding: bool = False
+) -> Page[ToolConfirmation]:
+    """Newest first; ``holding`` leaves out what was revoked or replaced."""
+    async with db.transaction(actor.org_id) as tx:
+        return await tool_confirmations.list_page(tx, position, limit, holding)

@@ -1,0 +1,1 @@
+"""Approvals, votes, delegation, decisions and standing approvals."""

@@ -1,0 +1,353 @@
+"""Approvals: a person's yes or no to exactly one call, and to nothing else.
+
+The states and their edges are the table below; the database enforces the same one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass as draft
+
+from cortex_plane.approvals.model.standing_approvals import StandingDraft
+from cortex_plane.jobs.model.effects import Verdict
+from cortex_plane.kernel.fields import DRAFT, JsonObject, JsonValue, Note
+from cortex_plane.kernel.values import adapter
+from cortex_plane.policies.model.policies import Approvers, OnDeny, Quorum, Template, Terms
+from cortex_plane.tenancy.model.deliveries import Delivery
+
+
+class ApprovalStatus(StrEnum):
+    PENDING = "pending"
+    APPROVED = "approved"
+    DENIED = "denied"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+_S = ApprovalStatus
+TRANSITIONS: dict[ApprovalStatus, dict[ApprovalStatus, str]] = {
+    _S.PENDING: {
+        _S.APPROVED: "somebody who may said yes",
+        _S.DENIED: "somebody who may said no",
+        _S.EXPIRED: "nobody decided in time",
+        _S.CANCELLED: "its job or session ended",
+    },
+    _S.APPROVED: {},
+    _S.DENIED: {},
+    _S.EXPIRED: {},
+    _S.CANCELLED: {},
+}
+
+
+class ApprovalKind(StrEnum):
+    CALL = "call"
+    """A call that was not sent: may it be?"""
+    UNCERTAIN_EFFECT = "uncertain_effect"
+    """A call that may have been sent: did it happen?"""
+
+
+class Choice(StrEnum):
+    """What a person decides about a call."""
+
+    APPROVED = "approved"
+    DENIED = "denied"
+
+
+class Channel(StrEnum):
+    """Through which door a decision came."""
+
+    DASHBOARD = "dashboard"
+    EMAIL = "email"
+    WEBHOOK = "webhook"
+    API = "api"
+
+
+class RecordResult(StrEnum):
+    OK = "OK"
+    DUPLICATE = "DUPLICATE"
+    """The same decision was there before: nothing changed. A different one is an error, `approval_conflict`."""
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class Decision:
+    """A person's decision, with the version and the digest of what they saw."""
+
+    decision: Choice
+    version: Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+    input_hash: Annotated[str, Field(pattern="^[a-f0-9]{64}$")]
+    reason: Note | None = None
+    arguments: JsonObject | None = None
+    """Approve the call with these arguments instead of those that the agent sent."""
+    standing: StandingDraft | None = None
+    """And say yes to more than this one call, so far."""
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class EffectAnswer:
+    """A person's answer to the card of an uncertain effect."""
+
+    verdict: Verdict
+    result: JsonValue = None
+    note: Note | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cause:
+    """Somebody who shaped a call: where self-approval is off, their yes to it never counts."""
+
+    member_id: UUID | None
+    """None where it is not known by id who it was, so that nobody is excluded for it."""
+    name: str | None
+    why: str
+
+
+def causes_in_words(caused: Sequence[Cause]) -> str:
+    """Each person once, with everything that they did."""
+    did: dict[str, list[str]] = {}
+    for cause in caused:
+        did.setdefault(cause.name or "somebody", []).append(cause.why)
+    return ", ".join(f"{name} ({'; '.join(why)})" for name, why in did.items())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewRequest:
+    """What a worker asks a person about one of its calls."""
+
+    id: UUID
+    kind: ApprovalKind
+    call_id: UUID
+    step_index: int
+    tool_name: str
+    tool_digest: str | None
+    arguments: bytes
+    """Canonical: exactly what would be sent."""
+    input_hash: str
+    risk: str
+    summary: str
+    agent_says: str | None
+    asked_for: str | None
+    question: str | None
+    rule: str
+    policy_version: str
+    terms: Terms
+    changed_by: Sequence[Cause] = ()
+    """Who changed the rules since the call was asked for before, where its terms are others now."""
+
+    def terms_hash(self, *, apart: bool = False) -> bytes:
+        """Calls join one request only where all of this is the same for them. ``apart``: this one joins none."""
+        question = hashlib.sha256(self.question.encode()).hexdigest() if self.question is not None else ""
+        parts = (self.tool_digest or "", question, *([str(self.id)] if apart else []))
+        return hashlib.sha256(adapter(Terms).dump_json(self.terms) + "|".join(parts).encode()).digest()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vote:
+    version: int
+    member_id: UUID
+    member: str
+    decision: Choice
+    reason: str | None
+    channel: Channel
+    created_at: datetime
+    behind: list[UUID] = field(default_factory=list)
+    """Everybody who could be the human behind it, the member first: whoever enrolled or promoted them while they have proven no
+    channel of their own, and whoever set up the webhook through which it came."""
+    counts_with: str | None = None
+    """It does not add to the quorum: whose vote counts instead, because the two could be one human."""
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class DelegationDraft:
+    """Hand one's part in a request to somebody else."""
+
+    to: UUID
+    reason: Note | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delegation:
+    """One hop of spec 4's delegation chain."""
+
+    from_member_id: UUID
+    from_member: str
+    to_member_id: UUID
+    to_member: str
+    to_clearance: int
+    reason: str | None
+    automatic: bool
+    """Somebody was out of office."""
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ApprovalEvent:
+    """One line of an approval's life."""
+
+    event_type: str
+    channel: str | None
+    actor_member_id: UUID | None
+    actor: str | None
+    payload: dict[str, Any]
+    created_at: datetime
+    times: int = 1
+    """How often it happened: refused decisions of one person are counted in one row after the tenth."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Approval:
+    """A request as surfaces show it, from the very bytes that would be sent."""
+
+    id: UUID
+    kind: ApprovalKind
+    status: ApprovalStatus
+    version: int
+    """Rises when an identical call joins, and with every edit."""
+    session_id: UUID
+    job_id: UUID
+    agent_id: UUID
+    agent: str
+    """Its slug."""
+    agent_name: str
+    step_index: int
+    action_type: str
+    tool_name: str
+    tool_digest: str | None
+    target: str
+    arguments: Any
+    original_arguments: Any
+    """What the agent sent, where somebody edited it; else null."""
+    input_hash: str
+    """SHA-256 of the canonical arguments, in hex."""
+    invocations: int
+    """How many identical calls this decides."""
+    risk: str
+    action_summary: str
+    agent_says: str | None
+    """The agent's own words with the call. They may mislead: the arguments are what runs."""
+    asked_for: str | None
+    """The message or the task that the job answers."""
+    question: str | None
+    """For an uncertain effect: what is asked."""
+    rule: str
+    policy_version: str
+    template: Template
+    required_clearance: int
+    approvers: Approvers
+    deciders: list[str] = field(default_factory=list)
+    """Names of members who could decide it now; at most twenty."""
+    on_deny: OnDeny
+    self_approval: bool
+    owner_id: UUID | None
+    """Whose session it is."""
+    caused_by: UUID | None
+    """Whose message or task it answers."""
+    causes: list[UUID]
+    """Everybody who shaped the call. Where ``self_approval`` is off, none of them approves it."""
+    caused: list[Cause] = field(default_factory=list)
+    """The same with names and what each did. Without a ``member_id`` nobody is excluded. Lists leave it out."""
+    quorum: Quorum
+    votes_for: int
+    """How many said yes to this version so far."""
+    delegated: list[UUID]
+    """Who handed their part to somebody else: they decide no more."""
+    standing: bool
+    """Whether its policy lets an approver say yes to more than this one call."""
+    action: str | None
+    """What the job itself says is to happen; like ``agent_says``, it may mislead."""
+    details: dict[str, Any] | None
+    escalation_level: int
+    escalations: int
+    """How many levels it can go up."""
+    escalate_at: datetime | None
+    """When it goes up next."""
+    channels_dispatched: list[str]
+    requested_at: datetime
+    deadline: datetime | None
+    """None for an uncertain effect: it waits until somebody knows."""
+    reminded_at: datetime | None
+    resolved_at: datetime | None
+    resolved_by: UUID | None
+    resolved_by_name: str | None
+    resolution_reason: str | None
+    resolved_via: Channel | None
+    settles: UUID | None = None
+    """Of an uncertain effect: the request that let the call be sent. Whoever could approve that answers this, in the same number."""
+    repeats: int = 0
+    """How often somebody answered that its call did not happen. Lists leave it out."""
+    programs: list[str] = field(default_factory=list)
+    """What programs changed that decides about it: agent, policies, confirmations, atlases. Lists leave it out."""
+    session_kind: str | None = None
+    """`external`: the agent runs elsewhere. None where a short list leaves it out."""
+    may_decide: bool = False
+    """Whether whoever asks could decide it."""
+    why_not: str | None = None
+    """Where they could not: why."""
+    created_at: datetime
+    """The same as ``requested_at``; lists are ordered by it."""
+
+
+def shaped_by(approval: Approval) -> str:
+    """Who shaped the call and what follows from that, as cards say it; empty where nobody is known."""
+    known = causes_in_words([cause for cause in approval.caused if cause.member_id is not None])
+    unknown = causes_in_words([cause for cause in approval.caused if cause.member_id is None])
+    parts = []
+    if known:
+        rule = "its policy allows self-approval" if approval.self_approval else "none of them may approve it"
+        parts.append(f"{known}: {rule}")
+    if unknown:
+        parts.append(f"{unknown}: kept without an id, so nobody is excluded for it")
+    if approval.programs:
+        parts.append(f"Changed by programs: {', '.join(approval.programs)}")
+    return ". ".join(parts)
+
+
+class Excerpt(str):
+    """The beginning of arguments that are too large for a list, as JSON text."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """What waits for a decision, the most urgent first. Large arguments are an ``Excerpt``."""
+
+    mine: list[Approval]
+    """What whoever asks could decide."""
+    mine_total: int
+    others: list[Approval]
+    others_total: int
+    arrived: int
+    """How many came after the time that was asked for; they are in no list and in no other count."""
+    latest: datetime | None
+    """When the newest of all was requested."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ApprovalDetails:
+    """The whole card."""
+
+    approval: Approval
+    votes: list[Vote]
+    events: list[ApprovalEvent]
+    """The newest hundred, in order."""
+    similar: list[Approval]
+    """Earlier decisions about the same tool in this org, newest first; at most five."""
+    delegations: list[Delegation]
+    deliveries: list[Delivery]
+    """What was sent to whom, on which channel; for staff only."""
+    now: datetime
+    """The database's clock, for countdowns."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecisionReceipt:
+    result: RecordResult
+    approval: Approval

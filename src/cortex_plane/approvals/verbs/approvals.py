@@ -1,0 +1,295 @@
+"""Approvals: listed, shown, decided. One operation decides, whatever door a decision comes through.
+
+A decision is one transaction: lock and read, decide (pure), write. Whoever is refused is refused on the audit trail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from uuid import UUID
+
+from cortex_plane.approvals.model.approvals import (
+    Approval,
+    ApprovalDetails,
+    ApprovalKind,
+    ApprovalStatus,
+    Channel,
+    Decision,
+    DecisionReceipt,
+    DelegationDraft,
+    EffectAnswer,
+    RecordResult,
+    Waiting,
+)
+from cortex_plane.approvals.rules import deciding
+from cortex_plane.approvals.rules.deciding import Closing, Opened
+from cortex_plane.approvals.rules.delegating import cannot_delegate, nobody_to_take_it
+from cortex_plane.approvals.store import approvals
+from cortex_plane.approvals.verbs import decisions, edits, settlements, standing_approvals
+from cortex_plane.db.database import Database, Transaction
+from cortex_plane.db.pool import Purpose
+from cortex_plane.gates.verbs import gates
+from cortex_plane.jobs.model.effects import Answer
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.kernel.errors import Conflict, CortexError
+from cortex_plane.kernel.idempotency import Once
+from cortex_plane.kernel.meters import meters
+from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.notify.store import notifications
+from cortex_plane.proof.model.audit import Fact
+from cortex_plane.proof.store import audit
+from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.store import members
+from cortex_plane.tenancy.verbs.verbs import found, verb
+
+SHOWN_DECIDERS = 20
+
+
+@verb(Permission.APPROVAL_READ)
+async def list_page(
+    db: Database,
+    actor: Actor,
+    position: Position | None,
+    limit: int,
+    *,
+    status: ApprovalStatus | None = None,
+    job_id: UUID | None = None,
+    session_id: UUID | None = None,
+) -> Page[Approval]:
+    """Newest first. Whoever is not staff sees those of their own sessions, and those that they may decide."""
+    async with db.transaction(actor.org_id) as tx:
+        page = await approvals.list_page(tx, position, limit, actor.sees, status, job_id, session_id)
+        return Page(items=await _shown_to(tx, page.items, actor), next=page.next)
+
+
+async def _shown_to(tx: Transaction, listed: Sequence[Approval], actor: Actor) -> list[Approval]:
+    """With whether whoever looks could approve each of them, and if not, why."""
+    shown = [deciding.shown_to(each, actor) for each in listed]
+    able = [each.id for each in shown if each.may_decide and not each.self_approval]
+    if not able or actor.user_account_id is None:
+        return shown
+    tied = await approvals.tied_causes(tx, able, actor.user_account_id)
+    return [deciding.shown_to(each, actor, tied.get(each.id)) for each in shown] if tied else shown
+
+
+@verb(Permission.APPROVAL_READ)
+async def inbox(
+    db: Database, actor: Actor, limit: int, *, skip: int = 0, shown_at: datetime | None = None
+) -> Waiting:
+    """What waits, the most urgent first: what the actor could decide, and what else they see, each up to ``limit``."""
+    async with db.transaction(actor.org_id) as tx:
+        found = await approvals.inbox(tx, actor, actor.sees, shown_at, skip, limit)
+        return replace(
+            found,
+            mine=await _shown_to(tx, found.mine, actor),
+            others=[deciding.shown_to(each, actor) for each in found.others],
+        )
+
+
+@verb(Permission.APPROVAL_READ)
+async def settled(db: Database, actor: Actor, limit: int) -> list[Approval]:
+    """What ended lately, the last first."""
+    async with db.transaction(actor.org_id) as tx:
+        return await approvals.settled(tx, actor.sees, limit)
+
+
+@verb(Permission.APPROVAL_READ)
+async def get(db: Database, actor: Actor, id: UUID) -> ApprovalDetails:
+    async with db.transaction(actor.org_id) as tx:
+        approval, now = found(await approvals.get(tx, id, actor.sees), "approval")
+        barred = [*approval.delegated, *([] if approval.self_approval else approval.causes)]
+        able = await approvals.deciders(
+            tx, approval.approvers, approval.required_clearance, approval.owner_id, barred, SHOWN_DECIDERS
+        )
+        names = [each.name for each in able]
+        (shown,) = await _shown_to(tx, [approval], actor)
+        return ApprovalDetails(
+            approval=replace(shown, deciders=names),
+            votes=deciding.explained(approval, await approvals.votes(tx, id)),
+            events=await approvals.events(tx, id),
+            delegations=await approvals.delegations(tx, id),
+            deliveries=await notifications.of_approval(tx, id) if actor.sees is None else [],
+            similar=await approvals.similar(tx, id, approval.tool_name) if actor.sees is None else [],
+            now=now,
+        )
+
+
+@verb(Permission.APPROVAL_READ)
+async def for_call(db: Database, actor: Actor, call_id: UUID) -> Approval:
+    """The request that a call belongs to."""
+    async with db.transaction(actor.org_id) as tx:
+        id = found(await approvals.of_call(tx, call_id), "approval")
+        approval, _ = found(await approvals.get(tx, id, actor.sees), "approval")
+        (shown,) = await _shown_to(tx, [approval], actor)
+    return shown
+
+
+def own_key(actor: Actor, key: str) -> str:
+    """As it is kept with a decision: each person's keys are their own, and nobody uses up another's."""
+    return f"{actor.user_account_id}:{key}"
+
+
+@verb(Permission.APPROVAL_DECIDE)
+async def decide(
+    db: Database, actor: Actor, id: UUID, decision: Decision, channel: Channel, once: Once | None = None
+) -> DecisionReceipt:
+    """Raises ``Conflict`` with the code ``approval_conflict`` where somebody decided otherwise before."""
+    db = db.own(Purpose.DECISIONS)
+    key = own_key(actor, once.key) if once else None
+    receipt, closing = await decisions.again_where_others_were_first(
+        lambda: _decide(db, actor, id, decision, channel, key)
+    )
+    if closing is not None:
+        db.hints.work()
+        approval = receipt.approval
+        waited = (approval.resolved_at or approval.requested_at) - approval.requested_at
+        meters().decided(actor.org_id, approval.template, decision.decision, channel, waited.total_seconds())
+        for job in closing.jobs:
+            if job.status is JobStatus.RUNNING:
+                meters().resumed(actor.org_id, "approval")
+    return receipt
+
+
+async def _decide(
+    db: Database, actor: Actor, id: UUID, decision: Decision, channel: Channel, key: str | None
+) -> tuple[DecisionReceipt, Closing | None]:
+    """With what it did; None where it was there before."""
+    edit = await edits.prepared(db, actor, id, decision)
+    await standing_approvals.prepare(decision.standing)
+    closing: Closing | None = None
+    refused: CortexError | None
+    async with db.transaction(actor.org_id) as tx:
+        opened = found(await approvals.open_one(tx, id, actor, channel), "approval")
+        found(await approvals.get(tx, id, actor.sees), "approval")
+        is_same = deciding.is_same(opened.approval, decision, edit.input_hash if edit else None)
+        earlier = await approvals.with_key(tx, id, key) if key else None
+        voted = False
+        if earlier is not None:
+            said = (decision.decision, edit.input_hash if edit else decision.input_hash)
+            recorded = (earlier["payload"].get("decision"), earlier["payload"].get("input_hash"))
+            refused = None if said == recorded else decisions.key_reused()
+        else:
+            refused = decisions.refusal(opened, actor, decision, edit)
+            if refused is None and opened.approval.status is ApprovalStatus.PENDING:
+                quorum = decisions.quorum_of(opened, edit)
+                if decisions.ends_it(opened, actor, decision, edit, quorum):
+                    closing = await decisions.close(db, tx, opened, actor, decision, edit, channel, key)
+                elif edit is None and deciding.adds_nothing(opened, actor):
+                    await decisions.note(
+                        tx, opened, actor, channel, decision.decision, decision.version, None
+                    )
+                else:
+                    refused = await decisions.cannot_vote(tx, opened, actor, decision, edit)
+                    if refused is None:
+                        await decisions.vote(tx, opened, actor, decision, edit, channel, key)
+                        voted = True
+            elif refused is None and not is_same:
+                refused = deciding.already(opened.approval)
+            elif refused is None:
+                await decisions.note(tx, opened, actor, channel, decision.decision, decision.version, None)
+        if refused is not None:
+            await decisions.note(tx, opened, actor, channel, decision.decision, decision.version, refused)
+        approval, _ = found(await approvals.get(tx, id, None), "approval")
+    if refused is not None:
+        raise refused
+    result = RecordResult.OK if closing is not None or voted else RecordResult.DUPLICATE
+    return DecisionReceipt(result=result, approval=deciding.shown_to(approval, actor)), closing
+
+
+# Uncertain effects ------------------------------------------------------------------------------------------------
+
+
+@verb(Permission.APPROVAL_DECIDE)
+async def answer(
+    db: Database, actor: Actor, id: UUID, answer: EffectAnswer, channel: Channel
+) -> DecisionReceipt:
+    """The answer to an uncertain effect; with the last one that is needed its job goes on."""
+    db = db.own(Purpose.DECISIONS)
+    given = Answer(verdict=answer.verdict, result=answer.result, note=answer.note)
+
+    async def once(unread: CortexError | None) -> tuple[Approval, CortexError | None]:
+        async with db.transaction(actor.org_id) as tx:
+            opened = found(await approvals.open_one(tx, id), "approval")
+            request = opened.approval
+            found(await approvals.get(tx, id, actor.sees), "approval")
+            refused = _no_question(opened)
+            if refused is None:
+                refused = await settlements.settled(
+                    tx, actor, request.job_id, opened.calls[0].id, given, channel, unread, by_card=True
+                )
+            else:
+                await decisions.note(tx, opened, actor, channel, answer.verdict, request.version, refused)
+            return found(await approvals.get(tx, id, None), "approval")[0], refused
+
+    approval, refused = await gates.recording(db, actor.org_id, once)
+    if refused is not None:
+        raise refused
+    db.hints.work()
+    return DecisionReceipt(result=RecordResult.OK, approval=approval)
+
+
+def _no_question(opened: Opened) -> CortexError | None:
+    """Why there is nothing to answer."""
+    request = opened.approval
+    if request.kind is not ApprovalKind.UNCERTAIN_EFFECT:
+        return Conflict(
+            "This is a request to approve a call, not a question about one.",
+            code="not_a_question",
+            hint="Approve or deny it.",
+        )
+    return None if request.status is ApprovalStatus.PENDING else deciding.already(request)
+
+
+# Delegation -------------------------------------------------------------------------------------------------------
+
+
+@verb(Permission.APPROVAL_DECIDE)
+async def delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft) -> Approval:
+    """Whoever could approve it hands their part to somebody else with the clearance, and decides no more."""
+    db = db.own(Purpose.DECISIONS)
+    approval = await decisions.again_where_others_were_first(lambda: _delegate(db, actor, id, draft))
+    meters().delegated(actor.org_id)
+    return approval
+
+
+async def _delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft) -> Approval:
+    async with db.transaction(actor.org_id) as tx:
+        opened = found(await approvals.open_one(tx, id, actor, Channel.API), "approval")
+        found(await approvals.get(tx, id, actor.sees), "approval")
+        request = opened.approval
+        to = await members.get(tx, draft.to)
+        if to is None:
+            raise nobody_to_take_it()
+        barred = [*request.delegated, *([] if request.self_approval else request.causes)]
+        able = await approvals.deciders(
+            tx, request.approvers, request.required_clearance, request.owner_id, barred
+        )
+        others = {each.id: each.roles for each in able if each.id != actor.user_account_id}
+        tied = await approvals.tied_causes(tx, [id], to.id)
+        refused = cannot_delegate(opened, actor, to, others, tied.get(id))
+        if refused is not None:
+            await decisions.note(tx, opened, actor, Channel.API, "delegated", request.version, refused)
+        else:
+            await approvals.delegate(tx, id, actor, to.id, to.display_name, to.clearance, draft.reason)
+            hops = await approvals.reach(tx, id)
+            said = {
+                "to": str(to.id),
+                "name": to.display_name,
+                "reason": draft.reason,
+                "to_clearance": to.clearance,
+            }
+            await audit.append_to_session(
+                tx, request.session_id,
+                [
+                    Fact.of(actor, "approval_delegated", approval=str(id), automatic=False, **said),
+                    *(decisions.hop_fact(actor, id, hop) for hop in hops),
+                ],
+                [("approval_delegated", request.job_id, {"approval_id": str(id), "by": actor.name, "to": to.display_name})],
+                job=request.job_id,
+            )  # fmt: skip
+        approval, _ = found(await approvals.get(tx, id, None), "approval")
+    if refused is not None:
+        raise refused
+    return deciding.shown_to(approval, actor)

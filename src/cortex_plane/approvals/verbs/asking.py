@@ -1,0 +1,214 @@
+"""Asking people, whoever asks: a worker for its job, or an agent that runs elsewhere for itself.
+
+A request is made in the transaction of the verb that asks, under the lock of its job: request or joined invocation, everybody
+who may decide told, and what the audit trail and the session's readers hear of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.agents.model.agents import ApprovalTimes
+from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewRequest, causes_in_words
+from cortex_plane.approvals.rules.deciding import said
+from cortex_plane.approvals.store import approvals
+from cortex_plane.approvals.verbs.decisions import hop_fact
+from cortex_plane.db.database import Database, Row, Transaction
+from cortex_plane.gates.rules.authorize import Asking
+from cortex_plane.kernel.meters import meters
+from cortex_plane.kernel.values import adapter, parse
+from cortex_plane.policies.model.policies import (
+    DEFAULT_TIMEOUT_SECONDS,
+    ONE_VOTE,
+    OWNER_DECIDES,
+    Approvers,
+    Quorum,
+    Terms,
+)
+from cortex_plane.policies.model.quorums import is_met, quorum_said
+from cortex_plane.proof.model.audit import Fact
+from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.verbs.verbs import found
+
+SETTLERS = replace(OWNER_DECIDES, approvers=Approvers(roles=(Role.ADMIN, Role.OPERATOR, Role.APPROVER)))
+"""Who is asked about an uncertain effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What became of a request."""
+
+    id: UUID
+    joined: bool
+    """It was there before: one decision is for both."""
+    facts: list[Fact]
+    event: tuple[str, dict[str, Any]]
+
+
+async def request(
+    tx: Transaction, asked_by: Actor, given: Asking, attempt: Row, request: NewRequest
+) -> Asked:
+    """``attempt`` is the job's row as `lock_attempt` or `lock_asking` shows it, locked."""
+    id, joined = await _made(tx, given, _with_causes(attempt, request.changed_by), request)
+    facts = _facts(asked_by, request, id, joined)
+    if not joined:
+        # Everybody who may decide it is told, on their channels; whoever is out of office hands their part on.
+        facts += [hop_fact(asked_by, id, hop) for hop in await approvals.reach(tx, id)]
+    return Asked(id, joined, facts, _event(request, id, joined))
+
+
+def _with_causes(attempt: Row, more: Sequence[Cause]) -> Mapping[str, Any]:
+    if not more:
+        return attempt
+    known = {cause.member_id for cause in more if cause.member_id is not None}
+    caused = [*attempt["caused"], *(adapter(Cause).dump_python(cause, mode="json") for cause in more)]
+    return {**attempt, "causes": sorted(known | {*attempt["causes"]}), "caused": caused}
+
+
+async def _made(
+    tx: Transaction, given: Asking, attempt: Mapping[str, Any], request: NewRequest
+) -> tuple[UUID, bool]:
+    """The id of the request that this call belongs to now, and whether it was there before."""
+    apart = False
+    if request.kind is ApprovalKind.CALL:
+        earlier = await approvals.joinable(tx, attempt["session_id"], request)
+        if earlier is not None:
+            apart = not await _can_join(tx, attempt, request.terms, earlier["causes"])
+            if not apart:
+                await approvals.join(tx, earlier["id"], request, given.job_id, attempt)
+                return earlier["id"], True
+    await approvals.insert(tx, request, given.job_id, given.agent_id, attempt, apart=apart)
+    return request.id, False
+
+
+async def _can_join(
+    tx: Transaction, attempt: Mapping[str, Any], terms: Terms, causes: Sequence[UUID]
+) -> bool:
+    """Whether enough people are left who shaped neither of the two calls."""
+    both = {*causes, *attempt["causes"]}
+    if terms.self_approval or both == set(causes):
+        return True
+    able = await approvals.deciders(
+        tx, terms.approvers, terms.required_clearance, attempt["owner_id"], sorted(both)
+    )
+    return is_met(terms.quorum, [each.roles for each in able])
+
+
+def _facts(asked_by: Actor, request: NewRequest, id: UUID, joined: bool) -> list[Fact]:
+    terms = request.terms
+    action = "approval_joined" if joined else "approval_requested"
+    asked = Fact.of(
+        asked_by, action, approval=str(id), kind=request.kind, call=str(request.call_id),
+        tool=request.tool_name, digest=request.tool_digest, input_hash=request.input_hash, rule=request.rule,
+        policies=request.policy_version, template=terms.template, clearance=terms.required_clearance,
+        timeout_seconds=terms.timeout_seconds,
+    )  # fmt: skip
+    dispatched = Fact.of(asked_by, "approval_dispatched", approval=str(id), channel="dashboard")
+    return [asked] if joined else [asked, dispatched]
+
+
+def _event(request: NewRequest, id: UUID, joined: bool) -> tuple[str, dict[str, Any]]:
+    told = {"approval_id": str(id), "call": str(request.call_id), "tool": request.tool_name}
+    return "approval_requested", {**told, "kind": request.kind, "joined": joined}
+
+
+def count(org_id: UUID, told: Sequence[tuple[NewRequest, bool]]) -> None:
+    """Metrics: each request, and whether it was there before."""
+    for asked, joined in told:
+        if joined:
+            meters().joined(org_id)
+        else:
+            meters().requested(org_id, asked.terms.template)
+    if told:
+        meters().paused(org_id, "approval")
+        meters().suspended(org_id, 0.0)
+
+
+# Whom to ask, and for how long ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Possible:
+    """By which terms people can decide a call."""
+
+    terms: Terms | None
+    """None where nobody or too few could."""
+    excluded: Sequence[Cause] = ()
+    """Who could then, had they not shaped the call."""
+    changed_by: Sequence[Cause] = ()
+    """Who changed the rules since it was asked for before, where its terms are others now: they shaped it too."""
+
+
+async def possible(
+    db: Database,
+    given: Asking,
+    terms: Terms,
+    read_to: int,
+    askers: Sequence[UUID] = (),
+    *,
+    again: UUID | None = None,
+) -> Possible:
+    """The terms as far as people can fulfil them: better said now than when their time is over. Whom a request names must be one
+    of those who may decide. ``again``: the call, where it was asked for before."""
+    async with db.transaction(given.org_id) as tx:
+        origin = found(await approvals.origin(tx, given.job_id, read_to, askers), "job")
+        changed_by = await _changed_by(tx, again, terms) if again is not None else []
+        able = await approvals.deciders(tx, terms.approvers, terms.required_clearance, origin["owner_id"], [])
+    if terms.named is not None:
+        able = [each for each in able if each.id in terms.named]
+    causes = {*origin["causes"], *(cause.member_id for cause in changed_by)}
+    barred = set() if terms.self_approval else causes & {each.id for each in able}
+    able = [each for each in able if each.id not in barred]
+    if not is_met(terms.quorum, [each.roles for each in able]):
+        caused = [*(parse(Cause, cause) for cause in origin["caused"]), *changed_by]
+        return Possible(None, [cause for cause in caused if cause.member_id in barred])
+    if terms.named is not None:
+        terms = replace(terms, approvers=Approvers(members=tuple(each.id for each in able)), named=None)
+    return Possible(terms, changed_by=changed_by)
+
+
+async def _changed_by(tx: Transaction, call_id: UUID, terms: Terms) -> list[Cause]:
+    before = await approvals.rule_changes(tx, call_id)
+    if before is None:
+        return []
+    now = {
+        "approvers": adapter(Approvers).dump_python(terms.approvers, mode="json"),
+        "quorum": adapter(Quorum).dump_python(terms.quorum, mode="json"),
+        "required_clearance": terms.required_clearance,
+        "self_approval": terms.self_approval,
+    }
+    if all(before[name] == value for name, value in now.items()):
+        return []
+    return [parse(Cause, author) for author in before["authors"]]
+
+
+def nobody_can(tool: str, rule: str, terms: Terms, excluded: Sequence[Cause] = ()) -> str:
+    """Nobody could ever decide it: said at once, not when its time is over. ``excluded``: who could, had they not shaped it."""
+    clearance = f" of clearance {terms.required_clearance}" if terms.required_clearance else ""
+    others = "" if terms.self_approval else ", and whoever shaped the call may not approve it"
+    if excluded:
+        others += f": {causes_in_words(excluded)}"
+    chosen = " among those whom the request names" if terms.named is not None else ""
+    who = (
+        "nobody can give it"
+        if terms.quorum == ONE_VOTE
+        else f"too few can give its {quorum_said(terms.quorum)}"
+    )
+    return (
+        f"`{tool}` needs approval ({rule}), and {who}: it is for {said(terms.approvers)}{chosen}"
+        f"{clearance} to decide{others}."
+    )
+
+
+def bounded(terms: Terms, rule: str, times: ApprovalTimes) -> Terms:
+    """An agent may have a time of its own where nobody names one, and a cap for every one."""
+    asked = terms.timeout_seconds
+    if rule.startswith("default:"):
+        # Whatever is shorter than the default was asked for by the job's own request.
+        own = times.token_ttl_seconds
+        asked = own if asked == DEFAULT_TIMEOUT_SECONDS else min(own, asked)
+    return replace(terms, timeout_seconds=min(asked, times.max_ttl_seconds))

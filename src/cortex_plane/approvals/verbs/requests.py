@@ -1,0 +1,72 @@
+"""Spec 3's flow: execute a request, decide on its tool calls, and see it go on by itself.
+
+A request is a job. The plane runs jobs without being asked, and a decision wakes the job in its own transaction, so
+`execute` never has to start anything: it says how things stand, and resumes what somebody paused.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from cortex_plane.approvals.model.approvals import ApprovalStatus, Channel, Choice, Decision, DecisionReceipt
+from cortex_plane.approvals.model.requests import ToolDecision
+from cortex_plane.approvals.verbs import approvals
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.model.jobs import TERMINAL, Job, JobStatus, Resumption
+from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.kernel.errors import Conflict, Stale
+from cortex_plane.kernel.idempotency import Once
+from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.verbs.verbs import verb
+
+MOST_NAMED = 20
+
+
+@verb(Permission.JOB_STEER)
+async def execute(db: Database, actor: Actor, id: UUID) -> Job:
+    """The job, which the plane runs; a paused one is resumed. What waits for a decision goes on with that alone."""
+    job = await jobs.get(db, actor, id)
+    if job.status in TERMINAL:
+        raise Conflict(
+            f"This request is {job.status} already.",
+            code="job_finished",
+            hint="Submit it again with `cortex job resubmit`.",
+        )
+    if job.status is JobStatus.WAITING_FOR_APPROVAL:
+        raise await _waits(db, actor, job)
+    if job.holds:
+        return (await steering.resume(db, actor, id, Resumption())).job
+    return job
+
+
+async def _waits(db: Database, actor: Actor, job: Job) -> Conflict:
+    open_ones = await approvals.list_page(
+        db, actor, None, MOST_NAMED, status=ApprovalStatus.PENDING, job_id=job.id
+    )
+    named = "; ".join(f"`{each.tool_name}` (approval {each.id})" for each in open_ones.items)
+    return Conflict(
+        f"This request waits for {job.open_approvals} decision{'s' if job.open_approvals > 1 else ''}: {named}.",
+        code="approval_pending",
+        hint="Decide with `cortex approval approve` or `deny`, or at /v1/approve-tool; it then goes on by itself.",
+    )
+
+
+@verb(Permission.APPROVAL_DECIDE)
+async def approve_tool(
+    db: Database, actor: Actor, call_id: UUID, decision: ToolDecision, once: Once | None = None
+) -> DecisionReceipt:
+    """Decide the approval that a call belongs to, as it stands now. Identical calls that joined it go with it."""
+    approval = await approvals.for_call(db, actor, call_id)
+    if decision.version is None and approval.version > 1:
+        raise Stale(
+            f"This call's approval is at version {approval.version} by now.",
+            code="approval_changed",
+            hint="Look at it with `cortex approval show`, then send its `version` with your decision.",
+        )
+    seen = Decision(
+        decision=Choice.APPROVED if decision.approved else Choice.DENIED,
+        version=decision.version or approval.version,
+        input_hash=approval.input_hash,
+        reason=decision.reason,
+    )
+    return await approvals.decide(db, actor, approval.id, seen, Channel.API, once)

@@ -1,0 +1,155 @@
+"""What became of a call of which nobody knew whether it happened: people answer, and the job goes on."""
+
+from __future__ import annotations
+
+import hashlib
+from uuid import UUID
+
+from cortex_plane.approvals.model.approvals import ApprovalStatus, Channel, Choice
+from cortex_plane.approvals.rules import deciding
+from cortex_plane.approvals.rules.deciding import Opened
+from cortex_plane.approvals.store import approvals
+from cortex_plane.approvals.verbs import decisions
+from cortex_plane.db.database import Database, Row, Transaction
+from cortex_plane.db.pool import Purpose
+from cortex_plane.gates.model.gates import Missed
+from cortex_plane.gates.verbs import gates
+from cortex_plane.jobs.model.effects import (
+    MAX_REPEATS,
+    Answer,
+    CallStatus,
+    ToolCall,
+    Verdict,
+    repeats_used_up,
+)
+from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus, SteeringResult
+from cortex_plane.jobs.store import jobs, journal, steps
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.errors import Conflict, CortexError
+from cortex_plane.proof.store import audit
+from cortex_plane.sessions.verbs.sessions import end_approvals
+from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.verbs.verbs import found, verb
+
+
+@verb(Permission.JOB_SETTLE)
+async def settle(db: Database, actor: Actor, id: UUID, call_id: UUID, answer: Answer) -> SteeringResult:
+    """A person's answer about an uncertain call. With the last one that is needed the job goes on, unless something else holds it."""
+    db = db.own(Purpose.DECISIONS)
+
+    async def once(unread: CortexError | None) -> tuple[SteeringResult, CortexError | None]:
+        async with db.transaction(actor.org_id) as tx:
+            refused = await settled(tx, actor, id, call_id, answer, Channel.API, unread)
+            return await steering.receipt_of(tx, id, refused is None), refused
+
+    receipt, refused = await gates.recording(db, actor.org_id, once)
+    if refused is not None:
+        raise refused
+    db.hints.work()
+    return receipt
+
+
+async def settled(
+    tx: Transaction, actor: Actor, id: UUID, call_id: UUID, answer: Answer, channel: Channel,
+    unread: CortexError | None = None, *, by_card: bool = False,
+) -> CortexError | None:  # fmt: skip
+    """The answer and what follows from it, through whatever door it came; its card ends with the last answer that is needed. Returns
+    why it was refused, which is on the trail then. ``unread``: why the gates of its session cannot look on. ``by_card``: whoever sees the card may answer
+    it, also where they do not see the job."""
+    locked = found(await jobs.lock(tx, id, None if by_card else actor.sees), "job")
+    call = found(await steps.get_call(tx, id, call_id), "call")
+    if call.status is not CallStatus.UNCERTAIN:
+        raise Conflict(
+            f"This call is {call.status}; there is nothing to settle.",
+            code="call_settled",
+            hint="Read its step with `cortex job steps`.",
+        )
+    steering.require_open(locked)
+    card = await approvals.of_uncertain(tx, id, call_id)
+    if card is None and locked["kind"] == JobKind.EXTERNAL and await approvals.is_unasked(tx, id, call_id):
+        raise Conflict(
+            "Those who let this call be sent are not asked about it yet.",
+            code="not_asked_yet",
+            hint="Send the answer again.",
+        )
+    if card is not None:
+        opened = found(await approvals.open_one(tx, card, actor, channel), "approval")
+        refused = await _refusal(tx, opened, actor, call_id, answer)
+        if refused is not None:
+            await decisions.note(tx, opened, actor, channel, answer.verdict, opened.approval.version, refused)
+            return refused
+        if answer.verdict is not Verdict.FAIL and not deciding.agrees(opened, actor, _said(answer)):
+            await approvals.vote_answer(
+                tx, opened, actor, answer.note, channel, _said(answer), answer.verdict
+            )
+            voted = {
+                "call": str(call_id),
+                "tool": call.tool_name,
+                "verdict": answer.verdict,
+                "approval": str(card),
+                "answer": _said(answer),
+            }
+            shown = [("approval_voted", id, {"approval_id": str(card), "by": actor.name})]
+            await steering.append_fact(tx, locked, id, actor, "approval_vote", voted, shown)
+            return None
+        ends_as = ApprovalStatus.DENIED if answer.verdict is Verdict.FAIL else ApprovalStatus.APPROVED
+        await approvals.answer(tx, card, ends_as, actor, answer.note, channel, answer.verdict)
+    status = {
+        Verdict.HAPPENED: CallStatus.COMPLETED,
+        Verdict.DID_NOT_HAPPEN: CallStatus.CLEARED,
+        Verdict.FAIL: CallStatus.FAILED,
+    }[answer.verdict]
+    result = await steps.answer(tx, call_id, status, answer, actor.name)
+    digest = None if result is None else hashlib.sha256(canonical(result)).hexdigest()
+    said = {"call": str(call_id), "tool": call.tool_name, "verdict": answer.verdict, "note": answer.note}
+    over = await _over(tx, locked, id, call, status, answer)
+    by_gates = await gates.ended(tx, actor, locked["session_id"], over, unread)
+    proof = {**said, "approval": str(card) if card is not None else None, "result_hash": digest}
+    await steering.append_fact(tx, locked, id, actor, "effect_settled", proof, [("effect_settled", id, said)])
+    if by_gates.facts:
+        events = [(kind, id, data) for kind, data in by_gates.events]
+        await audit.append_to_session(tx, locked["session_id"], by_gates.facts, events, job=id)
+    if answer.verdict is Verdict.FAIL and locked["kind"] != JobKind.EXTERNAL:
+        error = f"`{call.tool_name}` of step {call.step_index} was given up by {actor.name}: {answer.note or 'no reason'}"
+        await jobs.fail(tx, id, error)
+        await end_approvals(tx, locked["session_id"], [id], actor, error)
+        told = [
+            ("error", id, {"message": error[:500]}),
+            ("status", id, {"status": JobStatus.FAILED, "error": error[:500]}),
+        ]
+        await steering.append_fact(tx, locked, id, actor, "job_failed", {"error": error}, told)
+    elif not [c for c in await steps.open_calls(tx, id) if c.status is CallStatus.UNCERTAIN]:
+        await steering.lift_holds(tx, id, locked, (Hold.UNCERTAIN_EFFECT,), actor, answer.note)
+    return None
+
+
+async def _refusal(
+    tx: Transaction, opened: Opened, actor: Actor, call_id: UUID, answer: Answer
+) -> CortexError | None:
+    choice = Choice.DENIED if answer.verdict is Verdict.FAIL else Choice.APPROVED
+    refused = deciding.may_settle(opened, actor, choice)
+    if refused is not None or answer.verdict is not Verdict.DID_NOT_HAPPEN:
+        return refused
+    return repeats_used_up() if await approvals.repeats(tx, call_id) >= MAX_REPEATS else None
+
+
+def _said(answer: Answer) -> str:
+    """Answers count together where verdict and result are the same."""
+    result = hashlib.sha256(canonical(answer.result)).hexdigest() if answer.result is not None else ""
+    return f"{answer.verdict}:{result}"
+
+
+async def _over(
+    tx: Transaction, locked: Row, id: UUID, call: ToolCall, status: CallStatus, answer: Answer
+) -> list[Missed]:
+    """The call, where it ends here. What a worker goes on with it tells gates of itself; where its job ends, or code only reads
+    in its journal what it came to, that is never. What ran before it in the same response was told before it was sent."""
+    if status is CallStatus.CLEARED:
+        return []
+    if status is CallStatus.COMPLETED and locked["kind"] != JobKind.EXTERNAL:
+        known = await journal.list_page(tx, id, call.step_index - 1, 1)
+        if not any(entry.position == call.step_index for entry in known):
+            return []
+    given_up = f"`{call.tool_name}` was given up: {answer.note or 'no reason'}"
+    return [Missed(action=call.tool_name, error=given_up if status is CallStatus.FAILED else None)]

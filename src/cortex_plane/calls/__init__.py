@@ -1,0 +1,1 @@
+"""Calls: authorized, intended, settled."""

@@ -1,0 +1,363 @@
+"""Calls of agents that run elsewhere: authorised through the same door as those of workers, begun, settled.
+
+Looking at the rules costs no lock. What was seen is looked at again under the lock of the job, in the one commit that writes
+it; whoever was overtaken looks again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.agents.model.tools import OnUncertain
+from cortex_plane.approvals.verbs import asking
+from cortex_plane.calls.model.calls import (
+    DISPATCH_SECONDS,
+    CallDraft,
+    CallShown,
+    ExternalCall,
+    IntentDraft,
+    Next,
+    OutcomeDraft,
+    OutcomeReceipt,
+    OutcomeStatus,
+    advised,
+)
+from cortex_plane.calls.store import calls
+from cortex_plane.calls.store.calls import Context, NewCall, Unlooked
+from cortex_plane.calls.verbs import doubts, intents
+from cortex_plane.calls.verbs.judging import (
+    Wanted,
+    context_of,
+    new_request,
+    read,
+    shown,
+    terms_of,
+    tool_digest,
+    unless_overtaken,
+)
+from cortex_plane.calls.verbs.rulings import Ruled, ruled
+from cortex_plane.db.database import Database
+from cortex_plane.gates.model.gates import Missed
+from cortex_plane.gates.verbs import gates
+from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.errors import Conflict, InvalidInput
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policies import Terms
+from cortex_plane.proof.model.audit import Fact
+from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.store import connections
+from cortex_plane.tenancy.verbs.connections import require_webhook
+from cortex_plane.tenancy.verbs.verbs import verb
+
+# Reading ---------------------------------------------------------------------------------------------------------
+
+
+@verb(Permission.JOB_READ)
+async def get(db: Database, actor: Actor, id: UUID) -> ExternalCall:
+    return shown(await read(db, actor, id), None)
+
+
+@verb(Permission.JOB_READ)
+async def watched(db: Database, actor: Actor, id: UUID) -> tuple[ExternalCall, int]:
+    """With how far the events of its session go, for whoever waits."""
+    kept = await read(db, actor, id)
+    return shown(kept, None), kept.event_seq
+
+
+@verb(Permission.JOB_READ)
+async def list_page(
+    db: Database,
+    actor: Actor,
+    position: Position | None,
+    limit: int,
+    *,
+    session_id: UUID | None = None,
+    status: CallStatus | None = None,
+) -> Page[CallShown]:
+    """Newest first."""
+    async with db.transaction(actor.org_id) as tx:
+        return await calls.list_page(tx, position, limit, actor.sees, session_id, status)
+
+
+# Authorising -----------------------------------------------------------------------------------------------------
+
+
+@verb(Permission.JOB_SUBMIT)
+async def authorize(db: Database, actor: Actor, session_id: UUID, draft: CallDraft) -> ExternalCall:
+    """Ask before acting. The same key again is answered with the same call; it never makes a second one."""
+    return await authorized(db, actor, session_id, draft)
+
+
+@dataclass(frozen=True, slots=True)
+class Under:
+    """The resolution that a call is executed under."""
+
+    id: UUID
+    expires_at: datetime
+    check: Callable[[Database, Context, Wanted], Awaitable[None]]
+    """Raises where it does not cover the call."""
+
+
+def expired() -> Conflict:
+    return Conflict(
+        "This resolution has expired.",
+        code="resolution_expired",
+        hint="Resolve again, and execute under the new one.",
+    )
+
+
+async def authorized(
+    db: Database, actor: Actor, session_id: UUID, draft: CallDraft, under: Under | None = None
+) -> ExternalCall:
+    id, fresh = await unless_overtaken(
+        db, actor, lambda db: _authorize(db, actor, session_id, draft, under), session=session_id
+    )
+    kept = await read(db, actor, id)
+    call = advised(kept.call, is_sender=True) if fresh else shown(kept, draft.sender)
+    if not fresh and draft.dispatch and call.next is Next.BEGIN and not call.edited:
+        if under is not None and call.now >= under.expires_at:
+            # What has begun goes on, and nothing more begins under it.
+            raise expired()
+        intent = IntentDraft(input_hash=call.input_hash, sender=draft.sender)
+        return await intents.begin(db, actor, id, intent)
+    return call
+
+
+async def _authorize(
+    db: Database, actor: Actor, session_id: UUID, draft: CallDraft, under: Under | None
+) -> tuple[UUID, bool]:
+    """The call's id, and whether it is new."""
+    arguments = canonical(draft.arguments)
+    wanted = Wanted(
+        id=new_id(), tool=draft.tool, digest=tool_digest(draft), arguments=arguments,
+        input_hash=hashlib.sha256(arguments).hexdigest(), read_only=draft.read_only, risk=draft.risk,
+        says=draft.says,
+    )  # fmt: skip
+    asked = hashlib.sha256(f"{wanted.tool}\n{wanted.digest}\n{wanted.input_hash}".encode()).digest()
+    given = await context_of(db, actor, session_id, draft.key, draft.tool, wanted.input_hash, acts=True)
+    wanted = wanted.known(given)
+    if under is not None:
+        await under.check(db, given, wanted)
+    if given.earlier is not None:
+        return await _same(db, actor, given.earlier, asked), False
+    callback_id = await _callback(db, actor, draft.callback)
+    found = await ruled(db, actor, given, wanted, covering=True)
+    answer = found.answer
+    call = replace(_new(actor, draft, wanted, asked, given, found), callback_id=callback_id)
+    more = {"resolution": str(under.id)} if under is not None else {}
+    if answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
+        possible = await terms_of(db, given, answer)
+        if possible.terms is not None:
+            return await _ask(db, actor, given, wanted, call, possible.terms, found, more)
+        nobody = asking.nobody_can(
+            wanted.tool, answer.decision.rule, answer.decision.terms or asking.SETTLERS, possible.excluded
+        )
+        call = replace(call, status=CallStatus.REJECTED, error=nobody)
+    if call.status is CallStatus.INTENDED:
+        found.sent(wanted)
+    id, fresh = await _written(db, actor, given, call, found, more)
+    if fresh:
+        return id, True
+    if under is not None:
+        # Another request had the key first, maybe under another resolution.
+        await under.check(db, replace(given, earlier=id), wanted)
+    return await _same(db, actor, id, asked), False
+
+
+async def _callback(db: Database, actor: Actor, name: str | None) -> UUID | None:
+    """The webhook that is told of decisions. An agent names one that the org has; it never says where to send something."""
+    if name is None:
+        return None
+    async with db.transaction(actor.org_id) as tx:
+        connection = require_webhook(await connections.named(tx, name))
+    if connection.disabled_at is not None:
+        raise Conflict(
+            "The webhook that `callback` names is disabled.",
+            code="connection_disabled",
+            hint="Enable it with `cortex connection enable`, name another one, or leave `callback` out and ask with `?wait=`.",
+        )
+    return connection.id
+
+
+async def _written(
+    db: Database, actor: Actor, given: Context, call: NewCall, found: Ruled, under: dict[str, Any]
+) -> tuple[UUID, bool]:
+    """One commit, also where its agent is told of decisions: about this call somebody may be asked later."""
+    events, facts = [*found.events, *_events(call)], [*found.facts(actor), *_facts(actor, call)]
+    more = found.more(**under)
+    if call.callback_id is None:
+        return await calls.authorize(
+            db, actor.org_id, given.job_id, call, DISPATCH_SECONDS, events, facts, more
+        )
+    async with db.transaction(actor.org_id) as tx:
+        id, fresh = await calls.authorize(
+            tx, actor.org_id, given.job_id, call, DISPATCH_SECONDS, events, facts, more
+        )
+        if fresh:
+            await calls.call_back(tx, id, call.callback_id)
+    return id, fresh
+
+
+def _new(
+    actor: Actor, draft: CallDraft, wanted: Wanted, asked: bytes, given: Context, found: Ruled
+) -> NewCall:
+    answer = found.answer
+    status, error = CallStatus.INTENDED if draft.dispatch else CallStatus.ALLOWED, None
+    if answer.verdict is PolicyVerdict.DENY:
+        status = CallStatus.REJECTED
+        error = f"`{wanted.tool}` is denied ({answer.decision.rule}){found.reason}. Do not call it again; go another way."
+    elif answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
+        status = CallStatus.AWAITING
+    leaning = answer.leaning if status is CallStatus.INTENDED else None
+    # What only reads may simply be read again, whoever was asked about it.
+    settled = OnUncertain.RETRY_WITH_KEY if draft.read_only else draft.on_uncertain
+    return NewCall(
+        id=wanted.id, key=draft.key, asked_hash=asked, sender=draft.sender, tool=wanted.tool, digest=wanted.digest,
+        parameters=canonical(draft.parameters) if draft.parameters is not None else None,
+        arguments=wanted.arguments, input_hash=wanted.input_hash, read_only=draft.read_only, risk=wanted.risk,
+        on_uncertain=settled, timeout_seconds=draft.timeout_seconds, says=draft.says, authorization_id=answer.id,
+        decision=answer.decision, policies=given.policies, status=status, error=error,
+        asker=actor.identity, caused_by=actor.user_account_id,
+        standing_id=leaning.standing_id if leaning else None,
+        granter_revision=leaning.granter_revision if leaning else None,
+    )  # fmt: skip
+
+
+async def _same(db: Database, actor: Actor, id: UUID, asked: bytes) -> UUID:
+    """The call that this key stands for, if it is the same one and the same one asks: nobody else's outcome is used."""
+    async with db.transaction(actor.org_id) as tx:
+        kept = await calls.get(tx, id, actor.sees)
+    if kept is None or kept.asked_hash != asked or kept.asker != actor.identity:
+        raise Conflict(
+            "This key stands for another call of the agent.",
+            code="call_key_reused",
+            hint="Send a new key with a new call; repeat a key only as yourself, with the same tool, arguments and flags.",
+        )
+    return id
+
+
+async def _ask(
+    db: Database, actor: Actor, given: Context, wanted: Wanted, call: NewCall, terms: Terms, found: Ruled,
+    under: dict[str, Any],
+) -> tuple[UUID, bool]:  # fmt: skip
+    """The call and the request that it waits for, in one transaction."""
+    async with db.transaction(actor.org_id) as tx:
+        job = await calls.lock_asking(tx, given.job_id, is_open=True, askers=given.askers)
+        request = new_request(
+            given, found.as_seen(wanted), job["step_index"], call.decision.rule, terms, gate=found.people
+        )
+        made = await asking.request(tx, actor, given, job, request)
+        found.shown(wanted)
+        events = [*found.events, *_events(call), made.event]
+        if job["status"] == JobStatus.RUNNING:
+            events.append(("status", {"status": JobStatus.WAITING_FOR_APPROVAL}))
+        facts = [*found.facts(actor), *_facts(actor, call), *made.facts]
+        new = replace(call, approval_id=made.id)
+        _, fresh = await calls.authorize(
+            tx, actor.org_id, given.job_id, new, DISPATCH_SECONDS, events, facts, found.more(**under)
+        )
+        if not fresh:
+            # Another session of the agent had the key first: what was asked here is rolled back, and that call is the answer.
+            raise Conflict("Another request has this key.", code="retry")
+        if call.callback_id is not None:
+            await calls.call_back(tx, call.id, call.callback_id)
+    asking.count(actor.org_id, [(request, made.joined)])
+    return call.id, True
+
+
+def _facts(actor: Actor, call: NewCall) -> list[Fact]:
+    named = {"call": str(call.id), "tool": call.tool}
+    facts = [
+        Fact.of(
+            actor, "call_authorized", **named, digest=call.digest, input_hash=call.input_hash,
+            verdict=call.decision.verdict, rule=call.decision.rule, policies=call.policies, key=call.key,
+            status=call.status, callback=str(call.callback_id) if call.callback_id else None,
+        )
+    ]  # fmt: skip
+    if call.standing_id is not None:
+        facts.append(
+            Fact.of(
+                actor, "standing_used", standing=str(call.standing_id), **named, digest=call.digest,
+                input_hash=call.input_hash,
+            )
+        )  # fmt: skip
+    if call.status is CallStatus.INTENDED:
+        facts.append(Fact.of(actor, "call_intended", **named, input_hash=call.input_hash, attempt=1))
+    return facts
+
+
+def _events(call: NewCall) -> list[tuple[str, dict[str, object]]]:
+    """The step's number is put in where it is known."""
+    named = {"step": 0, "id": str(call.id), "tool": call.tool}
+    events: list[tuple[str, dict[str, object]]] = [("tool_call", {**named, "input_hash": call.input_hash})]
+    if call.status is CallStatus.REJECTED:
+        events.append(("tool_result", {**named, "status": call.status, "error": (call.error or "")[:500]}))
+    return events
+
+
+# Beginning and settling ------------------------------------------------------------------------------------------
+
+
+@verb(Permission.JOB_SUBMIT)
+async def intend(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> ExternalCall:
+    """The agent begins now: what allowed it is consumed. Only where the answer says `run` may it act."""
+    return await intents.begin(db, actor, id, draft)
+
+
+@verb(Permission.JOB_SUBMIT)
+async def settle(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft) -> OutcomeReceipt:
+    """What became of it. Told twice the same, nothing changes."""
+    if draft.status is OutcomeStatus.UNKNOWN:
+        if draft.result is not None or draft.probed:
+            raise InvalidInput(
+                "Whoever knows a result knows what happened.",
+                field="result",
+                hint="Send `completed` with it.",
+            )
+        return await doubts.reported(db, actor, id, draft.attempt, draft.error)
+    if draft.status is OutcomeStatus.FAILED and draft.result is not None:
+        raise InvalidInput(
+            "What failed has no result.", field="result", hint="Say what went wrong in `error`."
+        )
+    if draft.status is OutcomeStatus.COMPLETED and draft.error is not None:
+        raise InvalidInput("What is completed has no error.", field="error", hint="Leave `error` out.")
+    status = CallStatus(draft.status.value)
+    result = canonical(draft.result) if status is CallStatus.COMPLETED else None
+    error = (draft.error or "it failed, and nothing happened") if status is CallStatus.FAILED else None
+    by = "probe" if draft.probed else None
+    digest = hashlib.sha256(result).hexdigest() if result is not None else None
+    fact = Fact.of(
+        actor, "call_settled", call=str(id), status=status, attempt=draft.attempt, result_hash=digest, error=error,
+        settled_by=by,
+    )  # fmt: skip
+
+    async def written(db: Database, told: gates.Told | None) -> Unlooked | None:
+        events, facts = (told.events, told.facts) if told is not None else ((), ())
+        more = None if told is None else {"gates": told.written} if told.written else {}
+        return await calls.settle(
+            db, actor.org_id, id, actor.sees, actor.identity, draft.attempt, status, result, error, by, events,
+            [fact, *facts], more,
+        )  # fmt: skip
+
+    unlooked = await written(db, None)
+    if unlooked is not None:
+        # Only a session that has gates pays for the look at them.
+        first = [unlooked]
+
+        async def once(db: Database) -> None:
+            seen = first.pop() if first else await written(db, None)
+            if seen is not None:
+                over = [Missed(action=seen.tool, error=error)]
+                await written(db, await gates.after(db, actor, seen.bound, seen.at, over))
+
+        await unless_overtaken(db, actor, once, session=unlooked.session_id)
+    return OutcomeReceipt(id=id, status=status)

@@ -1,0 +1,127 @@
+"""Sessions of agents that run elsewhere: each has one job, which nobody leases, from its opening to its end."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from cortex_plane.calls.model.calls import Ending
+from cortex_plane.calls.store import calls
+from cortex_plane.db.database import Database, Row, Transaction
+from cortex_plane.gates.verbs import gates
+from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
+from cortex_plane.jobs.store import jobs, steps
+from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput
+from cortex_plane.proof.model.audit import Fact
+from cortex_plane.proof.store import audit
+from cortex_plane.sessions.model.sessions import Session, SessionKind, SessionStatus
+from cortex_plane.sessions.store import sessions
+from cortex_plane.sessions.verbs.sessions import end_approvals
+from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.verbs.verbs import found, verb
+
+NOT_BEGUN = frozenset({CallStatus.ALLOWED})
+"""What the agent may do and has not begun ends with its session. What a person approved does not: somebody's yes waits there
+for whoever comes with the same key."""
+
+
+def not_external() -> Conflict:
+    return Conflict(
+        "The agent of this session does not run elsewhere.",
+        code="not_external",
+        hint="Open one with `kind: external`.",
+    )
+
+
+@verb(Permission.JOB_SUBMIT)
+async def complete(db: Database, actor: Actor, session_id: UUID, ending: Ending) -> Session:
+    """The agent is done. Nothing of it may be open: whoever runs a call or waits for a person is not done."""
+    if ending.error is not None:
+        raise InvalidInput(
+            "What is completed has no error.", field="error", hint="Send `result`, or end it with `/fail`."
+        )
+    return await gates.recording(
+        db, actor.org_id, lambda unread: _complete(db, actor, session_id, ending, unread)
+    )
+
+
+async def _complete(
+    db: Database, actor: Actor, session_id: UUID, ending: Ending, unread: CortexError | None
+) -> Session:
+    async with db.transaction(actor.org_id) as tx:
+        job = await _job(tx, actor, session_id)
+        if job["status"] != JobStatus.COMPLETED:
+            await _require_open(job)
+            left = [call for call in await steps.open_calls(tx, job["id"]) if call.status not in NOT_BEGUN]
+            if left:
+                raise Conflict(
+                    f"{len(left)} of its calls are not settled: the first is {left[0].tool_name}, {left[0].status}.",
+                    code="calls_open",
+                    hint="Report their outcomes, wait for their decisions, begin what was approved, or end the session with `/fail`.",
+                )
+            if not await calls.complete(tx, job["id"], ending.result):
+                raise Conflict(
+                    "This session is held.", code="external_held", hint="Wait until somebody resumes it."
+                )
+            await end_approvals(tx, session_id, [job["id"]], actor, "its session was completed")
+            await sessions.set_status(tx, session_id, SessionStatus.TERMINATED)
+            await gates.end(tx, actor, session_id, job["id"], unread)
+            await audit.append_to_session(
+                tx, session_id, [Fact.of(actor, "job_completed", job=str(job["id"]))],
+                [("status", job["id"], {"status": JobStatus.COMPLETED})],
+            )  # fmt: skip
+        return found(await sessions.get(tx, session_id, None), "session")
+
+
+@verb(Permission.JOB_SUBMIT)
+async def fail(db: Database, actor: Actor, session_id: UUID, ending: Ending) -> Session:
+    """The agent gives up. Nobody is asked any more; what has begun is still settled."""
+    if ending.result is not None:
+        raise InvalidInput(
+            "What failed has no result.", field="result", hint="Send `error`, or end it with `/complete`."
+        )
+    error = ending.error or "the agent gave up"
+
+    async def once(unread: CortexError | None) -> Session:
+        async with db.transaction(actor.org_id) as tx:
+            job = await _job(tx, actor, session_id)
+            if job["status"] != JobStatus.FAILED:
+                await _require_open(job)
+                await end_failed(tx, actor, session_id, job["id"], error)
+                await gates.end(tx, actor, session_id, job["id"], unread)
+            return found(await sessions.get(tx, session_id, None), "session")
+
+    return await gates.recording(db, actor.org_id, once)
+
+
+async def end_failed(tx: Transaction, actor: Actor, session_id: UUID, job_id: UUID, error: str) -> None:
+    """Under the locks of the session and of its job."""
+    await jobs.fail(tx, job_id, error)
+    await end_approvals(tx, session_id, [job_id], actor, error)
+    await sessions.set_status(tx, session_id, SessionStatus.TERMINATED)
+    told = [
+        ("error", job_id, {"message": error[:500]}),
+        ("status", job_id, {"status": JobStatus.FAILED, "error": error[:500]}),
+    ]
+    await audit.append_to_session(
+        tx, session_id, [Fact.of(actor, "job_failed", job=str(job_id), error=error)], told
+    )
+
+
+async def _job(tx: Transaction, actor: Actor, session_id: UUID) -> Row:
+    """The session's one job; both locked."""
+    session = found(await sessions.lock(tx, session_id, actor.sees), "session")
+    if session["kind"] != SessionKind.EXTERNAL:
+        raise not_external()
+    id = found(await calls.of_session(tx, session_id), "job")["id"]
+    await calls.lock_asking(tx, id, is_open=False)
+    return found(await calls.of_session(tx, session_id), "job")
+
+
+async def _require_open(job: Row) -> None:
+    if job["status"] in TERMINAL:
+        raise Conflict(
+            f"This session is over: its job is {job['status']}.",
+            code="external_over",
+            hint="Open a new session where the agent is to go on.",
+        )

@@ -1,0 +1,266 @@
+"""What the rules say of a call that runs elsewhere, and what its people are asked: the same door as for workers."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+from uuid import UUID
+from weakref import WeakValueDictionary
+
+import orjson
+
+from cortex_plane.agents.model.agents import SkillSettings
+from cortex_plane.agents.model.tools import Risk, highest_risk
+from cortex_plane.approvals.model.approvals import ApprovalKind, NewRequest
+from cortex_plane.approvals.verbs import asking, standing_approvals
+from cortex_plane.approvals.verbs.asking import Possible
+from cortex_plane.calls.model.calls import CallDraft, ExternalCall, advised
+from cortex_plane.calls.store import calls
+from cortex_plane.calls.store.calls import Context, Kept
+from cortex_plane.calls.verbs.external import not_external
+from cortex_plane.db.database import Database
+from cortex_plane.db.within import NotAtHand, Within, at_hand
+from cortex_plane.gates.model.gates import Ruling
+from cortex_plane.gates.rules.authorize import Authorization, leaning_on
+from cortex_plane.gates.rules.authorize import authorize as judge
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.errors import AlreadyExists, Conflict, CortexError
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policies import CallFacts, OnDeny, PolicyDecision, Terms
+from cortex_plane.policies.verbs.policy_book import book, request_rows
+from cortex_plane.proof.model.audit import Fact
+from cortex_plane.sessions.model.sessions import SessionKind
+from cortex_plane.sessions.store import sessions
+from cortex_plane.tenancy.model.access import Actor, ActorKind
+from cortex_plane.tenancy.verbs.verbs import found
+
+T = TypeVar("T")
+
+OVERTAKEN = frozenset({"policy_changed", "grant_refused", "gates_changed"})
+"""What was decided by does not hold any more: it is decided again."""
+RETRY = "retry"
+
+
+TRIES = 5
+"""Under the locks of the session: what still changes there, such as policies, changes seldom."""
+
+_turns: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
+"""Of those who wait for the same session in this process one has a connection meanwhile, so that others have some too."""
+
+
+async def unless_overtaken(
+    db: Database, actor: Actor, act: Callable[[Database], Awaitable[T]], *, session: UUID | None = None,
+    call: UUID | None = None,
+) -> T:  # fmt: skip
+    """Without a lock at first. Who was overtaken acts under the locks of the session, where nobody overtakes: of any number of
+    requests at once each gets its answer. ``session`` or one of its calls says which."""
+    try:
+        return await _once(act, db)
+    except Conflict as error:
+        if error.code != RETRY:
+            raise
+    if session is None:
+        session = (await read(db, actor, found(call, "call"))).call.session_id
+    async with _turns.setdefault(session, asyncio.Lock()):
+        for tries in range(TRIES):
+            try:
+                return await _under_locks(db, actor, session, act)
+            except NotAtHand as missing:
+                await missing.load(db)
+            except Conflict as error:
+                if error.code != RETRY or tries == TRIES - 1:
+                    raise
+    raise Conflict("What governs this session does not stay loaded.", code=RETRY, hint="Send it again.")
+
+
+async def _once(act: Callable[[Database], Awaitable[T]], db: Database) -> T:
+    try:
+        return await act(db)
+    except AlreadyExists as error:
+        # The same key, or the same question, at the same moment: with the next try it is there.
+        raise Conflict("Another request asks the same.", code=RETRY) from error
+    except Conflict as error:
+        if error.code in OVERTAKEN:
+            raise Conflict(error.message, code=RETRY, hint="Send it again.") from error
+        raise
+
+
+async def _under_locks(
+    db: Database, actor: Actor, session: UUID, act: Callable[[Database], Awaitable[T]]
+) -> T:
+    async with db.transaction(actor.org_id) as tx:
+        # Before its job, as everywhere: what is decided here may end it.
+        found(await sessions.lock(tx, session, sight(actor)), "session")
+        job = await calls.of_session(tx, session)
+        if job is None:
+            raise not_external()
+        await calls.lock_asking(tx, job["id"], is_open=False)
+        try:
+            return await _once(act, Within(db, tx))
+        except CortexError as error:
+            # What it wrote before it was refused stays, as it does without locks.
+            refused = error
+    raise refused
+
+
+def sight(actor: Actor) -> UUID | None:
+    """The plane's own scheduler sees every call, and asks for no permission."""
+    return None if actor.kind is ActorKind.SCHEDULER else actor.sees
+
+
+async def read(db: Database, actor: Actor, id: UUID) -> Kept:
+    return found(await calls.read(db, actor.org_id, id, sight(actor)), "call")
+
+
+def shown(kept: Kept, sender: str | None) -> ExternalCall:
+    return advised(kept.call, is_sender=sender is not None and kept.sender == sender)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """A call, as policies and people look at it."""
+
+    id: UUID
+    tool: str
+    digest: str
+    arguments: bytes
+    input_hash: str
+    read_only: bool
+    risk: Risk
+    says: str | None = None
+
+    @classmethod
+    def of(cls, call: ExternalCall) -> Wanted:
+        return cls(
+            id=call.id, tool=call.tool, digest=call.tool_digest, arguments=canonical(call.arguments),
+            input_hash=call.input_hash, read_only=call.read_only, risk=call.risk,
+        )  # fmt: skip
+
+    def known(self, given: Context) -> Wanted:
+        """Of the risk that its agent declares and the one that is known of its tool, the higher counts."""
+        if given.known_risk is None:
+            return self
+        return replace(self, risk=highest_risk(self.risk, given.known_risk))
+
+    def facts(self, given: Context) -> CallFacts:
+        return CallFacts(
+            target=self.tool, arguments=orjson.loads(self.arguments), read_only=self.read_only, risk=self.risk,
+            agent=given.agent, teams=tuple(given.teams), session_kind=SessionKind.EXTERNAL,
+        )  # fmt: skip
+
+
+def tool_digest(draft: CallDraft) -> str:
+    """Names what was declared: a standing approval, a grant and an edit are for exactly this."""
+    declared = {
+        "name": draft.tool, "parameters": draft.parameters, "read_only": draft.read_only, "risk": draft.risk,
+        "on_uncertain": draft.on_uncertain, "timeout_seconds": draft.timeout_seconds,
+    }  # fmt: skip
+    return hashlib.sha256(canonical(declared)).hexdigest()
+
+
+async def context_of(
+    db: Database, actor: Actor, session_id: UUID, key: str | None, tool: str, input_hash: str,
+    *, asked_by: UUID | None = None, acts: bool = False,
+) -> Context:  # fmt: skip
+    """``asked_by``: the identity that asked for the call before, if that was another one. ``acts``: refused where an atlas of the session
+    keeps the actor out."""
+    acts_as = (actor.key_id, actor.user_account_id) if acts else None
+    try:
+        given = found(
+            await calls.context(db, actor.org_id, session_id, sight(actor), key, tool, input_hash, acts_as),
+            "session",
+        )
+    except LookupError as error:
+        raise not_external() from error
+    asking_now = {actor.identity, asked_by or actor.identity}
+    return replace(given, askers=sorted(asking_now))
+
+
+async def judged(db: Database, given: Context, wanted: Wanted, ruling: Ruling | None = None) -> Authorization:
+    """What the policies say, and what gates said before them (``ruling``): the stricter of the two. That it only reads is its agent's claim: it counts where a row looks at it, and not by itself."""
+    org_id, version = given.org_id, given.policies
+    policies = await at_hand(db, book.known(org_id, version), lambda db: book.at(db, org_id, version))
+    rows, facts = request_rows(given.request_policies), wanted.facts(given)
+    skills = SkillSettings.of(given.skill_config)
+    if skills.tools is not None and wanted.tool not in skills.tools:
+        return Authorization(
+            new_id(), PolicyDecision(verdict=PolicyVerdict.DENY, rule="not one of its agent's tools")
+        )
+    if wanted.tool in skills.side_effect_tools:
+        facts = replace(facts, read_only=False)
+    answer = judge(policies, facts, rows, turned_down=given.turned_down, ruling=ruling)
+    if facts.read_only and answer.decision.rule.startswith("default:"):
+        facts = replace(facts, read_only=False)
+        answer = judge(policies, facts, rows, turned_down=given.turned_down, ruling=ruling)
+    return answer
+
+
+async def covered(
+    db: Database, actor: Actor, given: Context, wanted: Wanted, answer: Authorization
+) -> tuple[Authorization, list[Fact]]:
+    """With a standing approval, where one covers it; and what to say of those whose receipts are not true."""
+    terms = answer.decision.terms
+    if answer.verdict is not PolicyVerdict.REQUIRES_APPROVAL or terms is None or not terms.standing:
+        return answer, []
+    uncovered = standing_approvals.Uncovered(
+        call_id=wanted.id, tool_name=wanted.tool, tool_digest=wanted.digest, input_hash=wanted.input_hash,
+        facts=wanted.facts(given), terms=terms,
+    )  # fmt: skip
+    cover = await standing_approvals.cover(db, given, 0, uncovered, {}, db.vault, given.askers)
+    told = [
+        Fact.of(
+            actor,
+            "receipt_refused",
+            call=str(wanted.id),
+            tool=wanted.tool,
+            standing=str(standing),
+            reason=why,
+        )
+        for standing, why in cover.refused
+    ]
+    return (answer if cover.leaning is None else leaning_on(answer, cover.leaning)), told
+
+
+def new_request(
+    given: Context, wanted: Wanted, step_index: int, rule: str, terms: Terms, *, question: str | None = None,
+    gate: str | None = None,
+) -> NewRequest:  # fmt: skip
+    """The card. ``question``: nobody knows whether it happened. ``gate``: what gates want a person to confirm."""
+    wants = f"{given.agent} wants to call {wanted.tool}, elsewhere"
+    doubts = f"Nobody knows whether {wanted.tool} of {given.agent} happened"
+    return NewRequest(
+        id=new_id(),
+        kind=ApprovalKind.CALL if question is None else ApprovalKind.UNCERTAIN_EFFECT,
+        call_id=wanted.id,
+        step_index=step_index,
+        tool_name=wanted.tool,
+        tool_digest=wanted.digest,
+        arguments=wanted.arguments,
+        input_hash=wanted.input_hash,
+        risk=wanted.risk,
+        summary=wants if question is None else doubts,
+        agent_says=wanted.says,
+        asked_for=None,
+        question=question or gate,
+        rule=rule,
+        policy_version=given.policies,
+        terms=terms,
+    )
+
+
+async def terms_of(
+    db: Database, given: Context, answer: Authorization, again: UUID | None = None
+) -> Possible:
+    """The terms as far as people can fulfil them. A no ends the call and not the session: its agent hears it and goes on."""
+    if answer.decision.terms is None:
+        raise AssertionError("who is to decide says the policy")
+    possible = await asking.possible(db, given, answer.decision.terms, 0, given.askers, again=again)
+    if possible.terms is None:
+        return possible
+    times = SkillSettings.of(given.skill_config).approval
+    terms = asking.bounded(possible.terms, answer.decision.rule, times)
+    return replace(possible, terms=replace(terms, on_deny=OnDeny.CONTINUE))

@@ -1,0 +1,310 @@
+"""Resolutions: an agent that runs elsewhere asks what it may do and must know, acts under the answer, and reports.
+
+Asking uses nothing up. What an answer allowed is looked at again when it is executed: an answer only ever narrows what gates
+and policies allow at that moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.agents.model.agents import SkillSettings
+from cortex_plane.agents.model.tools import Risk, highest_risk, is_tool_name
+from cortex_plane.agents.store import tools
+from cortex_plane.calls.model.calls import CallDraft, ExternalCall, OutcomeReceipt
+from cortex_plane.calls.model.gate_drafts import ReportDraft
+from cortex_plane.calls.model.resolutions import MAX_ACTIONS, ActionAnswer, Resolution, ResolutionRequest
+from cortex_plane.calls.rules.resolving import (
+    answered,
+    asked_first,
+    block_list,
+    by_reference,
+    decided,
+    in_full,
+    limits_of,
+    limits_of_all,
+)
+from cortex_plane.calls.store import calls as external_calls
+from cortex_plane.calls.store import resolutions
+from cortex_plane.calls.store.calls import Context
+from cortex_plane.calls.store.resolutions import Kept
+from cortex_plane.calls.verbs import calls
+from cortex_plane.calls.verbs.answers import agent_context
+from cortex_plane.calls.verbs.judging import Wanted, covered, judged, unless_overtaken
+from cortex_plane.calls.verbs.permissions import SLICE, denied_anyway, unasked
+from cortex_plane.calls.verbs.rulings import gated
+from cortex_plane.db.database import Database
+from cortex_plane.gates.model.gates import GatedCall, Limit, Ruling
+from cortex_plane.gates.rules.gating import judge
+from cortex_plane.gates.verbs import gates
+from cortex_plane.gates.verbs.atlas_book import book
+from cortex_plane.gates.verbs.gates import Gates
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policies import PolicyDecision
+from cortex_plane.proof.model.audit import Fact
+from cortex_plane.proof.store import audit
+from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.verbs.verbs import found, verb
+
+UNUSED_KEPT = timedelta(days=1)
+"""How long one is kept after it expired, where nothing was executed under it."""
+USED_KEPT = timedelta(days=30)
+"""How long it can be read where something was; which calls those were is kept."""
+MAX_LIVE = 1000
+"""Resolutions of one session that hold at the same time."""
+FORGOTTEN_AT_ONCE = 1000
+_ASKED = "0" * 64
+"""Stands for the digest of something that was only asked about."""
+
+
+# Asking ----------------------------------------------------------------------------------------------------------
+
+
+@verb(Permission.JOB_SUBMIT)
+async def resolve(db: Database, actor: Actor, session_id: UUID, request: ResolutionRequest) -> Resolution:
+    """What may be done now, and what must be known and answered first. Gates and policies, and the stricter of the two."""
+    if request.action is not None and not is_tool_name(request.action):
+        raise InvalidInput(
+            "`action` must be lower-case words with dots between, such as refunds.create.", field="action"
+        )
+    return await unless_overtaken(
+        db, actor, lambda db: _resolve(db, actor, session_id, request), session=session_id
+    )
+
+
+async def _resolve(db: Database, actor: Actor, session_id: UUID, request: ResolutionRequest) -> Resolution:
+    wanted = _wanted(request)
+    given = await agent_context(db, actor, session_id, wanted.tool, wanted.input_hash)
+    wanted = wanted.known(given)
+    goal = hashlib.sha256(request.goal.encode()).digest() if request.goal else None
+    looked = await gates.of_agent(db, given, inputs=await _new_goal(db, given, request.goal, goal))
+    if looked is not None and request.request is not None:
+        looked.requested(request.request)
+    if request.action is not None:
+        answer, limits = await _about(db, actor, given, looked, wanted)
+        answers = [answer]
+    else:
+        answers, limits = await _about_all(db, given, looked, request.risk)
+    ends = given.at + timedelta(seconds=request.ttl_seconds)
+    window = Limit(kind="time_window", name="resolution", detail={"until": ends.isoformat()})
+    made = Resolution(
+        id=new_id(), session_id=session_id, trace_id=new_id(), decision=decided(answers),
+        constraints=[window, *limits], expires_at=ends,
+        allowed_actions=[each for each in answers if each.verdict is not PolicyVerdict.DENY],
+        denied_actions=[each for each in answers if each.verdict is PolicyVerdict.DENY],
+        contexts=block_list(looked.atlases, looked.state) if looked is not None else [],
+        questions=looked.questions(looked.waiting) if looked is not None else [],
+    )  # fmt: skip
+    await _write(db, actor, given, looked, request, made, goal)
+    return made
+
+
+def _wanted(request: ResolutionRequest) -> Wanted:
+    arguments = canonical(request.arguments)
+    return Wanted(
+        id=new_id(), tool=request.action or "", digest=_ASKED, arguments=arguments,
+        input_hash=hashlib.sha256(arguments).hexdigest(), read_only=False, risk=request.risk,
+    )  # fmt: skip
+
+
+async def _new_goal(db: Database, given: Context, goal: str | None, digest: bytes | None) -> tuple[str, ...]:
+    """A goal is heard once in a session: whoever answered what its keywords asked names it again, and goes on."""
+    if goal is None or digest is None or given.bound is None:
+        return ()
+    async with db.transaction(given.org_id) as tx:
+        return () if await resolutions.heard(tx, given.session_id, digest) else (goal,)
+
+
+async def _about(
+    db: Database, actor: Actor, given: Context, looked: Gates | None, wanted: Wanted
+) -> tuple[ActionAnswer, list[Limit]]:
+    """One call, as it would be made."""
+    if looked is None:
+        answer, _ = await covered(db, actor, given, wanted, await judged(db, given, wanted))
+        return answered(wanted.tool, answer.decision, None, wanted.risk), []
+    call = gated(wanted)
+    ruling = looked.judged(call)
+    answer = await judged(db, given, wanted, ruling)
+    answer, _ = await covered(db, actor, given, wanted, answer)
+    told = await _told(db, given, looked, wanted, call, ruling, answer.decision)
+    return told, limits_of(looked.atlases, [(told, ruling)])
+
+
+async def _told(
+    db: Database, given: Context, looked: Gates, wanted: Wanted, call: GatedCall, ruling: Ruling, decision: PolicyDecision
+) -> ActionAnswer:  # fmt: skip
+    asks = asked_first(looked.atlases, looked.state, call, ruling, given.at)
+    if asks:
+        decision = denied_anyway((await judged(db, given, wanted, unasked(ruling))).decision, decision)
+    return answered(wanted.tool, decision, ruling, ruling.risk, asks)
+
+
+async def _about_all(
+    db: Database, given: Context, looked: Gates | None, risk: Risk
+) -> tuple[list[ActionAnswer], list[Limit]]:
+    """Every action that an atlas or the agent's own settings name, whatever its arguments."""
+    skills = SkillSettings.of(given.skill_config)
+    named = dict.fromkeys(looked.atlases.known_actions if looked is not None else ())
+    named.update(dict.fromkeys(sorted({*(skills.tools or ()), *skills.side_effect_tools})))
+    if not named:
+        raise InvalidInput(
+            "Neither an atlas nor the agent's settings name any action.",
+            field="action",
+            hint="Name the one that you want to know about in `action`.",
+        )
+    ruled, answers = [], []
+    actions = list(named)[:MAX_ACTIONS]
+    async with db.transaction(given.org_id) as tx:
+        known = await tools.known_risks(tx, actions)
+    for number, action in enumerate(actions):
+        if number % SLICE == SLICE - 1:
+            await asyncio.sleep(0)
+        own = highest_risk(risk, known.get(action))
+        wanted = replace(_wanted(ResolutionRequest(risk=own)), tool=action)
+        if looked is None:
+            answers.append(answered(action, (await judged(db, given, wanted)).decision, None, own))
+            continue
+        call = GatedCall(action=action, arguments={}, input_hash="", risk=own)
+        ruling = looked.unloaded(call) or judge(looked.atlases, looked.state, call, given.at, looking=True)
+        decision = (await judged(db, given, wanted, ruling)).decision
+        answers.append(await _told(db, given, looked, wanted, call, ruling, decision))
+        ruled.append((answers[-1], ruling))
+    if looked is None:
+        return answers, []
+    return answers, limits_of_all(looked.atlases, looked.state, ruled, given.at)
+
+
+async def _write(
+    db: Database, actor: Actor, given: Context, looked: Gates | None, request: ResolutionRequest, made: Resolution,
+    goal: bytes | None,
+) -> None:  # fmt: skip
+    pins: list[dict[str, Any]] = given.bound["atlases"] if given.bound is not None else []
+    fact = Fact.of(
+        actor, "resolution_given", resolution=str(made.id), trace_id=str(made.trace_id), decision=made.decision,
+        tool=request.action, allowed=len(made.allowed_actions), denied=len(made.denied_actions),
+        atlases=[pin["digest"] for pin in pins], expires_at=made.expires_at.isoformat(),
+    )  # fmt: skip
+    asked = {"action": request.action, "input_hash": hashlib.sha256(canonical(request.arguments)).hexdigest()}
+    async with db.transaction(actor.org_id) as tx:
+        await external_calls.lock_asking(tx, given.job_id, is_open=True)
+        if await resolutions.count_live(tx, given.session_id, MAX_LIVE) >= MAX_LIVE:
+            raise Conflict(
+                f"{MAX_LIVE} resolutions of this session hold already.",
+                code="too_many_resolutions",
+                hint="Execute under one of them, wait until some expire, or resolve with a shorter `ttl_seconds`.",
+            )
+        await resolutions.insert(tx, by_reference(made), actor.identity, goal, asked, pins, given.at)
+        if looked is None:
+            await audit.append_to_session(tx, given.session_id, [fact], job=given.job_id)
+        else:
+            looked.trace_id = made.trace_id
+            await gates.write(tx, actor, given.session_id, given.job_id, looked, [fact])
+
+
+@verb(Permission.JOB_READ)
+async def get(db: Database, actor: Actor, id: UUID) -> Resolution:
+    """As it was given: for whoever asked, and for those who see the whole org."""
+    kept = await _kept(db, actor, id, None if actor.sees is None else actor.identity)
+    answer = found(kept.answer, "resolution")
+    return in_full(await book.at(db, actor.org_id, kept.atlases), answer) if kept.atlases else answer
+
+
+async def _kept(db: Database, actor: Actor, id: UUID, asker: UUID | None) -> Kept:
+    async with db.transaction(actor.org_id) as tx:
+        return found(await resolutions.get(tx, id, asker), "resolution")
+
+
+# Acting under it -------------------------------------------------------------------------------------------------
+
+
+@verb(Permission.JOB_SUBMIT)
+async def execute(db: Database, actor: Actor, id: UUID, draft: CallDraft) -> ExternalCall:
+    """Ask for a call that the resolution covers, and begin it where that is allowed: only then is anything used up."""
+    kept = await _kept(db, actor, id, actor.identity)
+
+    async def check(db: Database, given: Context, wanted: Wanted) -> None:
+        if given.earlier is not None:
+            await _require_own(db, actor, kept, given.earlier)
+        else:
+            await _require_covered(db, actor, kept, given, wanted)
+
+    under = calls.Under(kept.id, kept.expires_at, check)
+    return await calls.authorized(db, actor, kept.session_id, replace(draft, dispatch=True), under)
+
+
+async def _require_own(db: Database, actor: Actor, kept: Kept, call_id: UUID) -> None:
+    """A key that was used before goes on with its call under the same resolution, and under no other."""
+    async with db.transaction(actor.org_id) as tx:
+        under = await resolutions.under(tx, call_id)
+    if under != kept.id:
+        raise Conflict(
+            "This key stands for a call that was not executed under this resolution.",
+            code="call_key_reused",
+            hint="Send a new key with a new call, or go on with the call that the key stands for.",
+        )
+
+
+async def _require_covered(db: Database, actor: Actor, kept: Kept, given: Context, wanted: Wanted) -> None:
+    if given.at >= kept.expires_at:
+        raise calls.expired()
+    now = given.bound["atlases"] if given.bound is not None else []
+    if {pin["digest"] for pin in now} != {pin["digest"] for pin in kept.atlases}:
+        raise Conflict(
+            "The session is bound to other atlases than when this was resolved.",
+            code="resolution_outdated",
+            hint="Resolve again, and execute under the new one.",
+        )
+    why = _not_covered(kept, wanted)
+    if why is None:
+        return
+    async with db.transaction(actor.org_id) as tx:
+        fact = Fact.of(
+            actor, "resolution_refused", resolution=str(kept.id), trace_id=str(kept.trace_id), tool=wanted.tool,
+            input_hash=wanted.input_hash, reason=why,
+        )  # fmt: skip
+        await audit.append_to_session(tx, kept.session_id, [fact])
+    raise Conflict(
+        f"The resolution does not allow `{wanted.tool}`: {why}.",
+        code="action_not_resolved",
+        hint="Resolve again for this action with its arguments, or go another way.",
+    )
+
+
+def _not_covered(kept: Kept, wanted: Wanted) -> str | None:
+    if kept.answer is None:
+        return "it was forgotten"
+    if any(each.action == wanted.tool for each in kept.answer.allowed_actions):
+        if kept.request["action"] is not None and kept.request["input_hash"] != wanted.input_hash:
+            return "it was asked about with other arguments"
+        return None
+    denied = [each.reason for each in kept.answer.denied_actions if each.action == wanted.tool]
+    return denied[0] or "it was denied" if denied else "it was not asked about"
+
+
+@verb(Permission.JOB_SUBMIT)
+async def report(db: Database, actor: Actor, id: UUID, draft: ReportDraft) -> OutcomeReceipt:
+    """What became of a call that was executed under it. That counts also after it expired: it happened."""
+    kept = await _kept(db, actor, id, actor.identity)
+    async with db.transaction(actor.org_id) as tx:
+        under = await resolutions.under(tx, draft.call)
+    if under != kept.id:
+        raise NotFound(
+            "There is no such call under this resolution.",
+            code="call_not_found",
+            hint="Report calls that were executed under it; for others there is `POST /v1/calls/{id}/outcome`.",
+        )
+    return await calls.settle(db, actor, draft.call, draft.outcome)
+
+
+async def forget(db: Database) -> None:
+    """Those under which nothing was executed; of the others, what they said."""
+    while await resolutions.forget(db, UNUSED_KEPT, USED_KEPT, FORGOTTEN_AT_ONCE) >= FORGOTTEN_AT_ONCE:
+        pass

@@ -1,0 +1,160 @@
+"""What gates and policies say of a call that runs elsewhere: gates first, then policies, and the stricter verdict holds.
+
+A gate that asks stops the call before it is one: no row is written of it, so its key is free, and the same call again goes on
+once the gate is passed. The same holds for a rate limit, which is over by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+
+from cortex_plane.calls.store import calls
+from cortex_plane.calls.store.calls import Context
+from cortex_plane.calls.verbs.judging import Wanted, covered, judged
+from cortex_plane.db.database import Database
+from cortex_plane.gates.model.atlases import AtlasPolicyType, Gate
+from cortex_plane.gates.model.gates import GatedCall, Ruling
+from cortex_plane.gates.rules.authorize import Authorization
+from cortex_plane.gates.rules.gate_prompts import card
+from cortex_plane.gates.verbs import gates
+from cortex_plane.gates.verbs.gates import Gates
+from cortex_plane.kernel.errors import Conflict, CortexError
+from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.proof.model.audit import Fact
+from cortex_plane.tenancy.model.access import Actor
+
+
+@dataclass(kw_only=True, slots=True)
+class Ruled:
+    """The answer to one call, with what must be written when it is acted on."""
+
+    answer: Authorization
+    looked: Gates | None = None
+    ruling: Ruling | None = None
+    told: list[Fact] = field(default_factory=list)
+    again: bool = False
+
+    @property
+    def verdict(self) -> PolicyVerdict:
+        return self.answer.verdict
+
+    @property
+    def reason(self) -> str:
+        """Why gates refuse it; empty where policies do."""
+        is_gates = self.ruling is not None and self.ruling.rule == self.answer.decision.rule
+        return (
+            f": {self.ruling.reason}" if is_gates and self.ruling is not None and self.ruling.reason else ""
+        )
+
+    @property
+    def needed_a_person(self) -> bool:
+        """Its gates, or a policy of its atlases, let it through because a person did."""
+        return self.ruling is not None and (self.ruling.overrides or bool(self.ruling.people))
+
+    @property
+    def people(self) -> str | None:
+        """What the card says about gates that a person passes by approving."""
+        return asked_of_people(self.ruling.people) if self.ruling is not None else None
+
+    def as_seen(self, wanted: Wanted) -> Wanted:
+        """With the risk that its atlases give it."""
+        return wanted if self.ruling is None else replace(wanted, risk=self.ruling.risk)
+
+    def shown(self, wanted: Wanted) -> None:
+        """People are asked with what is written now."""
+        if self.looked is not None and self.ruling is not None:
+            self.looked.shown(gated(wanted), self.ruling.people)
+
+    def sent(self, wanted: Wanted, *, approved: bool = False) -> None:
+        """It is sent with what is written now."""
+        if self.looked is not None and not self.again:
+            self.looked.sent(gated(wanted, approved=approved), wanted.id)
+
+    def more(self, **others: Any) -> dict[str, Any] | None:
+        if self.looked is None:
+            return others or None
+        seen = {"revision": self.looked.revision, "atlases": len(self.looked.atlases.atlases)}
+        return others | {"gates": seen | self.looked.written}
+
+    def facts(self, actor: Actor) -> list[Fact]:
+        return [*(self.looked.facts(actor) if self.looked is not None else ()), *self.told]
+
+    @property
+    def events(self) -> list[tuple[str, dict[str, Any]]]:
+        return self.looked.events if self.looked is not None else []
+
+
+def asked_of_people(found: Sequence[Gate]) -> str | None:
+    """Whoever approves confirms all of it. What does not fit on a card was refused before."""
+    return card(found) or None
+
+
+def gated(wanted: Wanted, *, approved: bool = False, told: bool = False) -> GatedCall:
+    return GatedCall(
+        action=wanted.tool,
+        arguments=orjson.loads(wanted.arguments),
+        input_hash=wanted.input_hash,
+        risk=wanted.risk,
+        approved=approved,
+        call_id=str(wanted.id),
+        told=told,
+    )
+
+
+async def ruled(
+    db: Database, actor: Actor, given: Context, wanted: Wanted, *, approved: bool = False, again: bool = False,
+    covering: bool = False, told: bool = False,
+) -> Ruled:  # fmt: skip
+    """``again``: it was sent before. ``covering``: a standing approval may speak for a person. ``told``: it was authorised
+    before, and what gates had to tell of it they told then.
+
+    Raises `GateClosed` where the agent must answer first; what gates remember of that is written.
+    """
+    looked = await gates.of_agent(db, given)
+    if looked is None:
+        answer = await judged(db, given, wanted)
+        found = Ruled(answer=answer, again=again)
+    else:
+        call = gated(wanted, approved=approved, told=told)
+        ruling = looked.judged_again(call) if again else looked.judged(call)
+        await _require_open(db, actor, given, looked, call, ruling)
+        answer = await judged(db, given, wanted, ruling)
+        found = Ruled(answer=answer, looked=looked, ruling=ruling, again=again)
+    if covering:
+        found.answer, found.told = await covered(db, actor, given, wanted, found.answer)
+    return found
+
+
+async def _require_open(
+    db: Database, actor: Actor, given: Context, looked: Gates, call: GatedCall, ruling: Ruling
+) -> None:
+    """Nothing waits for the agent's answer, and no limit holds it up for now."""
+    stopped: CortexError | None = None
+    asks = ruling.asks or (looked.state.asks if ruling.verdict is PolicyVerdict.DENY else ())
+    if asks and looked.state.ended is None:
+        stopped = gates.closed(looked, call.action, asks)
+    elif ruling.verdict is PolicyVerdict.DENY and _passes_by(looked, call.action, ruling):
+        stopped = Conflict(
+            f"`{call.action}` was not let through: {ruling.reason}.",
+            code="action_rate_limited",
+            hint="Nothing is kept of it: send the same call again when the limit has room.",
+        )
+    if stopped is None:
+        return
+    async with db.transaction(actor.org_id) as tx:
+        await calls.lock_asking(tx, given.job_id, is_open=True)
+        await gates.write(tx, actor, given.session_id, given.job_id, looked)
+    raise stopped
+
+
+def _passes_by(looked: Gates, action: str, ruling: Ruling) -> bool:
+    """Whether a limit refused it that has room again by itself."""
+    return any(
+        f"atlas:{key}" == ruling.rule
+        for key, policy in looked.atlases.policies_of(action)
+        if policy.type is AtlasPolicyType.RATE_LIMIT
+    )

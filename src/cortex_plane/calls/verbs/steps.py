@@ -1,0 +1,70 @@
+"""One commit of an attempt: what a step did, and whom it asks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from cortex_plane.approvals.model.approvals import ApprovalKind, NewRequest
+from cortex_plane.approvals.store import approvals
+from cortex_plane.approvals.verbs import asking
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.rules.attempts import Assignment, Write, Written
+from cortex_plane.jobs.store import attempts
+from cortex_plane.kernel.errors import AlreadyExists, Conflict
+from cortex_plane.tenancy.model.access import Actor
+
+
+async def advance(
+    db: Database, given: Assignment, worker_id: UUID, number: int, write: Write, dispatch_seconds: float
+) -> Written | None:
+    """One commit of an attempt; None where the job is not this worker's any more."""
+    if write.requests:
+        return await _ask(db, given, worker_id, number, write, dispatch_seconds)
+    written = await attempts.advance_job(
+        db, given.org_id, given.job_id, worker_id, given.epoch, number, write, dispatch_seconds
+    )
+    if "waits" in write.more:
+        db.hints.work()  # What it waits for may have come before.
+    return written
+
+
+async def _ask(
+    db: Database, given: Assignment, worker_id: UUID, number: int, write: Write, dispatch_seconds: float
+) -> Written | None:
+    """A write that asks people: requests, job, checkpoint, events and audit in one transaction.
+
+    The requests are made only under the attempt's own lock; without it the write says for itself what became of it.
+    """
+    facts, events = list(write.facts), list(write.events)
+    asked: set[UUID] = set()
+    told: list[tuple[NewRequest, bool]] = []
+    try:
+        async with db.transaction(given.org_id) as tx:
+            attempt = await approvals.lock_attempt(
+                tx, given.job_id, worker_id, given.epoch, number - 1, write.message_seq
+            )
+            if attempt is not None and not attempt["cancelled"]:
+                # In one order, so that two jobs of a session that ask the same cannot wait for each other; whoever
+                # decides locks in the same one.
+                for request in sorted(write.requests, key=lambda r: (r.tool_name, r.input_hash)):
+                    made = await asking.request(tx, _asker(write), given, attempt, request)
+                    asked |= {made.id} if request.kind is ApprovalKind.CALL else set()
+                    facts += made.facts
+                    events.append(made.event)
+                    told.append((request, made.joined))
+            written = await attempts.advance_job(
+                tx, given.org_id, given.job_id, worker_id, given.epoch, number,
+                replace(write, facts=facts, events=events), dispatch_seconds, len(asked),
+            )  # fmt: skip
+    except AlreadyExists as error:
+        # Somebody asked the same at the same moment: with the next try this one joins.
+        raise Conflict("Another job asks the same.", code="retry") from error
+    asking.count(given.org_id, told)
+    return written
+
+
+def _asker(write: Write) -> Actor:
+    if write.asked_by is None:
+        raise AssertionError("a write that asks says who does")
+    return write.asked_by

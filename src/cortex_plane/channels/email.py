@@ -1,0 +1,277 @@
+"""Mail: a request, its reminders and its end, as one thread in somebody's mailbox.
+
+A mail cannot be edited, so only what a person must know is worth one: that they are asked, again, or about something else,
+and how it ended. Text in it is an agent's or a stranger's: no line break of it reaches a header, no markup of it the HTML, and
+what a reader would not see is shown.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from binascii import b2a_qp
+from collections.abc import Mapping
+from email.headerregistry import Address
+from email.message import EmailMessage
+from email.policy import SMTP, SMTPUTF8
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiosmtplib
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus
+from cortex_plane.channels.mail_servers import SmtpServer, read_sender
+from cortex_plane.channels.smtp import Lost, Mail, SmtpPool
+from cortex_plane.kernel.plain_words import span, stamp
+from cortex_plane.kernel.visible import marked
+from cortex_plane.notify.model.notifications import (
+    Callback,
+    Card,
+    Invitation,
+    Notice,
+    Occasion,
+    Outgoing,
+    Sent,
+    TryAgain,
+    Undeliverable,
+)
+
+MAX_SUBJECT = 140
+_HEADINGS = {
+    Occasion.REQUESTED: "Approval needed",
+    Occasion.ESCALATED: "Escalated to you",
+    Occasion.DELEGATED: "Delegated to you",
+    Occasion.REMINDED: "Reminder, approval needed",
+    Occasion.CHANGED: "Changed, approval needed",
+    Occasion.RESOLVED: "Approval needed",
+}
+_ALTERNATIVES = (("plain", "txt"), ("html", "html"))
+_ENHANCED = re.compile(r"[245]\.\d{1,3}\.\d{1,3}(?!\S)")
+_NOBODY_THERE = ("5.1.1", "5.1.2", "5.1.3", "5.1.6", "5.1.10")
+"""RFC 3463 and 7505; the other 5.1.x are about the sender or the server."""
+_COLOURS = {"low": "#2e6b3f", "medium": "#7a5400", "high": "#a3341c", "critical": "#8c1030"}
+
+
+class EmailChannel:
+    """One mail server for the whole plane. Whose mail it is, its connection and its headers tell."""
+
+    channel_type = "email"
+
+    def __init__(
+        self, smtp: SmtpServer, sender: str, *, timeout: float = 20, idle_seconds: float = 20
+    ) -> None:
+        """``sender`` is `cortex@example.com` or `Cortex Plane <cortex@example.com>`."""
+        self._pool = SmtpPool(smtp, timeout=timeout, idle_seconds=idle_seconds)
+        self._where = f"{smtp.host}:{smtp.port}"
+        name, address = read_sender(sender)
+        self._from = Address(display_name=name, addr_spec=address)
+        self._address = address
+        self._host = address.rpartition("@")[2]
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    def concerns(self, card: Card, shown: Mapping[str, Any]) -> bool:
+        """Votes alone are not worth a mail; what was over before anybody was told neither."""
+        if not shown:
+            return card.status is ApprovalStatus.PENDING
+        if card.status is not ApprovalStatus.PENDING:
+            return bool(shown.get("status") != card.status.value)
+        if (card.version, card.input_hash) != (shown.get("version"), shown.get("input_hash")):
+            return True
+        if card.escalation_level > shown.get("level", 0):
+            return True
+        return card.occasion is Occasion.REMINDED
+
+    async def send(self, outgoing: Outgoing) -> Sent:
+        message_id = f"<{outgoing.id}.{outgoing.version}@{self._host}>"
+        utf8 = not (outgoing.target.address + self._address).isascii()
+        content = self._headers(outgoing, message_id, utf8=utf8) + _body(outgoing)
+        mail = Mail(sender=self._address, recipient=outgoing.target.address, content=content, utf8=utf8)
+        try:
+            await self._pool.send(mail)
+        except aiosmtplib.SMTPRecipientRefused as error:
+            raise self._refused(error, "the address", address=_is_unknown(error)) from error
+        except aiosmtplib.SMTPDataError as error:
+            raise self._refused(error, "the mail") from error
+        except aiosmtplib.SMTPNotSupported as error:
+            raise Undeliverable(f"{self._where}: {_said(error)}") from error
+        except (aiosmtplib.SMTPException, *Lost) as error:
+            # Also where the server refuses us: that is no fault of the address, and is set right by an operator.
+            raise TryAgain(f"The mail server {self._where} does not take mail now: {_said(error)}") from error
+        return Sent(message_ref=message_id, shown=_shown(outgoing, message_id))
+
+    def _refused(
+        self, error: aiosmtplib.SMTPResponseException, what: str, *, address: bool = False
+    ) -> TryAgain | Undeliverable:
+        said = f"The mail server {self._where} refused {what}: {_said(error)}"
+        # 500 to 504 are about the conversation, not about this person.
+        return Undeliverable(said, address=address) if error.code >= 550 else TryAgain(said)
+
+    def _headers(self, outgoing: Outgoing, message_id: str, *, utf8: bool) -> bytes:
+        """What holds a stranger's text or may be long goes through ``email``, which parses and folds it: that is dear."""
+        policy = SMTPUTF8 if utf8 else SMTP
+        message = EmailMessage(policy=policy)
+        message["Subject"] = one_line(_subject(outgoing), MAX_SUBJECT)
+        message["From"] = self._from
+        message["To"] = _recipient(outgoing)
+        message["Message-ID"] = message_id
+        first = outgoing.shown.get("first")
+        if outgoing.earlier:
+            message["In-Reply-To"] = outgoing.earlier
+            # A mailbox that never got one in between still finds the first.
+            message["References"] = " ".join(dict.fromkeys(filter(None, (first, outgoing.earlier))))
+        folded = b"".join(policy.fold_binary(name, value) for name, value in message.raw_items())
+        plain = (
+            f"Date: {format_datetime(outgoing.timestamp)}\r\nAuto-Submitted: auto-generated\r\n"
+            f"X-Auto-Response-Suppress: All\r\nX-Cortex-Org: {outgoing.org_id}\r\nMIME-Version: 1.0\r\n"
+        )
+        return folded + plain.encode("ascii")
+
+
+def _body(outgoing: Outgoing) -> bytes:
+    """Text and HTML, after a header that says so."""
+    name = "card" if isinstance(outgoing.content, Card) else "invitation"
+    words = _words(outgoing)
+    # Quoted-printable has no `=_`, so nothing that stands in a part can end it.
+    boundary = f"=_{outgoing.id.hex}"
+    parts = [(kind, _quoted(render(f"{name}.{end}", **words))) for kind, end in _ALTERNATIVES]
+    lines = [f'Content-Type: multipart/alternative; boundary="{boundary}"', ""]
+    for kind, text in parts:
+        lines += [f"--{boundary}", f'Content-Type: text/{kind}; charset="utf-8"',
+                  "Content-Transfer-Encoding: quoted-printable", "", text]  # fmt: skip
+    return "\r\n".join([*lines, f"--{boundary}--", ""]).encode("ascii")
+
+
+def _quoted(text: str) -> str:
+    given = b"".join(line + b"\n" for line in text.encode().splitlines())
+    return b2a_qp(given).decode("ascii").replace("\n", "\r\n")
+
+
+def _content(outgoing: Outgoing) -> Card | Invitation:
+    if isinstance(outgoing.content, Callback | Notice):
+        raise Undeliverable("A mail tells people, and no programs.")
+    return outgoing.content
+
+
+def _subject(outgoing: Outgoing) -> str:
+    content = _content(outgoing)
+    if isinstance(content, Invitation):
+        return f"Confirm your address for {content.org}"
+    return f"{_heading(outgoing, content)}: {content.tool} {content.target}".rstrip()
+
+
+def _heading(outgoing: Outgoing, card: Card) -> str:
+    """The occasion in words."""
+    by = f" by {card.resolved_by}" if card.resolved_by else ""
+    match card.status:
+        case ApprovalStatus.PENDING if card.kind is ApprovalKind.UNCERTAIN_EFFECT:
+            return "Reminder, did it happen?" if card.occasion is Occasion.REMINDED else "Did it happen?"
+        case ApprovalStatus.PENDING if card.occasion is Occasion.ESCALATED and outgoing.earlier:
+            return "Escalated further, approval needed"
+        case ApprovalStatus.PENDING:
+            return _HEADINGS[card.occasion]
+        case _ if card.kind is ApprovalKind.UNCERTAIN_EFFECT and by:
+            return f"Answered{by}"
+        case status:
+            return status.value.capitalize() + by
+
+
+def one_line(text: str, limit: int) -> str:
+    """For a header: nothing in it can end the line."""
+    line = marked(" ".join(text.split()))
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _recipient(outgoing: Outgoing) -> Address:
+    local, _, domain = outgoing.target.address.rpartition("@")
+    try:
+        return Address(display_name=one_line(outgoing.target.member, 100), username=local, domain=domain)
+    except ValueError as error:
+        raise Undeliverable(f"{outgoing.target.address!r} is not a mail address.") from error
+
+
+def _shown(outgoing: Outgoing, message_id: str) -> dict[str, Any]:
+    card, before = _content(outgoing), outgoing.shown
+    first = {"first": before.get("first") or outgoing.earlier or message_id}
+    if isinstance(card, Invitation):
+        return first
+    return first | {
+        "status": card.status.value,
+        "version": card.version,
+        "input_hash": card.input_hash,
+        "level": card.escalation_level,
+    }
+
+
+def _said(error: BaseException) -> str:
+    """What went wrong, in one line; what a server says is a stranger's text too."""
+    match error:
+        case TimeoutError():
+            return "it does not answer in time"
+        case aiosmtplib.SMTPResponseException():
+            return one_line(f"{error.code} {error.message}", 300)
+    return one_line(str(error) or type(error).__name__, 300)
+
+
+def _is_unknown(error: aiosmtplib.SMTPRecipientRefused) -> bool:
+    """Nobody is there. Servers also refuse here because of us (a blocklist, our sender) or for now: their longer code tells,
+    where they send one."""
+    told = _ENHANCED.match(error.message.strip())
+    return told[0] in _NOBODY_THERE if told else error.code in (550, 551, 553)
+
+
+# Templates ------------------------------------------------------------------------------------------------------------
+
+
+def _indented(text: str, by: str = "  ") -> str:
+    """A stranger's lines cannot pass for ours: each begins further in."""
+    return "\n".join(by + line for line in text.split("\n"))
+
+
+_templates = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=select_autoescape(["html"]),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+_templates.filters.update(
+    visible=marked, stamp=stamp, indented=_indented, line=lambda text: one_line(text, 1000)
+)
+
+
+def render(name: str, **words: Any) -> str:
+    return _templates.get_template(name).render(**words)
+
+
+def _words(outgoing: Outgoing) -> dict[str, Any]:
+    content = _content(outgoing)
+    if isinstance(content, Invitation):
+        return {"invitation": content, "member": outgoing.target.member, "address": outgoing.target.address}
+    left = None
+    if content.deadline is not None:
+        left = span((content.deadline - outgoing.timestamp).total_seconds())
+    place = urlsplit(content.url)
+    return {
+        "card": content,
+        "heading": _heading(outgoing, content),
+        "pending": content.status is ApprovalStatus.PENDING,
+        "left": left,
+        "colour": _COLOURS.get(content.risk, "#4a5360"),
+        "details": _details(content.details),
+        "yes": sum(vote.decision.value == "approved" for vote in content.votes),
+        "rest": f"{place.scheme}://{place.netloc}/v1/approvals/decide",
+    }
+
+
+def _details(details: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    return [(str(name), _as_text(value)) for name, value in sorted((details or {}).items())]
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)

@@ -1,0 +1,204 @@
+"""Webhooks out: every version of a card as signed JSON, as Standard Webhooks 1.0 has it."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import UTC, datetime
+from importlib.metadata import version
+from ssl import SSLContext
+from typing import Any, Final
+from uuid import UUID
+
+import orjson
+
+from cortex_plane.approvals.model.approvals import ApprovalStatus
+from cortex_plane.channels.pinned import PinnedClient, Resolver, Unreachable
+from cortex_plane.kernel.addresses import Allowed, check_url
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.values import adapter
+from cortex_plane.notify.model.notifications import (
+    Callback,
+    Card,
+    Notice,
+    Outgoing,
+    Sent,
+    Target,
+    TryAgain,
+    Undeliverable,
+)
+from cortex_plane.notify.model.webhooks import EventType, Secrets, signed
+from cortex_plane.tenancy.model.connections import CHANNEL
+
+MAX_BYTES = 20_000
+"""What a receiver must be ready to take, says the standard."""
+LONGEST_WAIT = 3600.0
+_SHOWN_ANSWER = 200
+_SHORTEST = 64
+"""Cut no further than that: times and states stay what they are."""
+_MINUTE, _HOUR = 60.0, 3600.0
+
+# What decides for whoever holds it. A system that may decide signs what it says, and needs none of it.
+_WITHHELD: Final = frozenset({"token", "approve_url", "deny_url"})
+# What must be whole to be of use.
+_WHOLE: Final = frozenset(
+    {"approval_id", "notification_id", "input_hash", "url", "recipient", "session_id", "trigger", "atlas_id"}
+)
+PINGS_AT_ONCE = 4
+PING_PATIENCE = 5.0
+"""So many seconds a ping waits for its turn."""
+
+
+class WebhookChannel:
+    channel_type = CHANNEL
+    carries_credentials = False
+    """Its messages are read by a program and kept in its logs, not by the person whom they are about."""
+    retry_schedule: tuple[float, ...] = (
+        5.0, 5 * _MINUTE, 30 * _MINUTE, 2 * _HOUR, 5 * _HOUR, 10 * _HOUR, 14 * _HOUR, 20 * _HOUR, 24 * _HOUR,
+    )  # fmt: skip
+    """How long to wait after each failure; after the last one the message is given up."""
+
+    def __init__(
+        self,
+        allow: Allowed | None = None,
+        *,
+        resolver: Resolver | None = None,
+        timeout: float = 10,
+        ssl_context: SSLContext | None = None,
+    ) -> None:
+        self.allowed = allow or Allowed()
+        self._client = PinnedClient(self.allowed, resolver=resolver, timeout=timeout, ssl_context=ssl_context)
+        # With threads of its own: whoever tries addresses out holds up nobody's messages.
+        self._trying = PinnedClient(self.allowed, resolver=resolver, timeout=timeout, ssl_context=ssl_context)
+        self._pings = asyncio.Semaphore(PINGS_AT_ONCE)
+
+    def concerns(self, card: Card, shown: Mapping[str, Any]) -> bool:  # noqa: ARG002 -- the port's
+        """Always: a program is not bothered by one message more, and would miss one less."""
+        return True
+
+    async def send(self, outgoing: Outgoing) -> Sent:
+        id = f"msg_{outgoing.id}_{outgoing.version}"
+        match outgoing.content:
+            case Card() as card:
+                kind, at = _occasion(card, outgoing)
+                body = _body(kind, at, _data(card, outgoing))
+            case Callback() as told:
+                body = _body(
+                    "call.decided", told.decided_at, adapter(Callback).dump_python(told, mode="json")
+                )
+            case Notice() as notice:
+                told_of: dict[str, Any] = adapter(Notice).dump_python(notice, mode="json")
+                body = _body(f"atlas.{notice.trigger}", notice.happened_at, told_of)
+            case _:
+                raise Undeliverable(
+                    "A webhook carries requests for approval, decisions and notices, and nothing else."
+                )
+        await self._post(outgoing.target, id, outgoing.timestamp, body, self._client)
+        return Sent(message_ref=id)
+
+    async def ping(self, target: Target, id: UUID) -> str:
+        """A `ping` with the clock of this machine; returns what was answered."""
+        try:
+            await asyncio.wait_for(self._pings.acquire(), PING_PATIENCE)
+        except TimeoutError:
+            raise TryAgain("Too many connections are tried out at this moment; try again soon.") from None
+        try:
+            now = datetime.now(UTC)
+            body = _body(EventType.PING, now, {})
+            return await self._post(target, f"msg_{id}", now, body, self._trying)
+        finally:
+            self._pings.release()
+
+    async def _post(self, target: Target, id: str, at: datetime, body: bytes, client: PinnedClient) -> str:
+        """What was answered, if it was a yes."""
+        url = str(target.config.get("url", ""))
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": f"cortex-plane/{version('cortex-plane')} (Standard-Webhooks/1.0)",
+            **signed(Secrets.of(target.secrets).valid(at), id, at, body),
+        }
+        try:
+            check_url(url, self.allowed)
+            answer = await client.post(url, headers, body)
+        except InvalidInput as error:
+            raise Undeliverable(error.message) from None
+        except Unreachable as error:
+            raise TryAgain(error.message) from None
+        said = f"HTTP {answer.status}{_excerpt(answer.body)}"
+        if 200 <= answer.status < 300:
+            return said
+        if answer.status == 410:
+            raise Undeliverable(f"The receiver wants nothing more: {said}", gone=True)
+        if 300 <= answer.status < 400:
+            raise TryAgain(f"Redirects are not followed: {said}")
+        after = answer.headers.get("retry-after") if answer.status in (429, 503) else None
+        raise TryAgain(f"The receiver answered {said}", after_seconds=_wait(after, at))
+
+
+def _occasion(card: Card, outgoing: Outgoing) -> tuple[str, datetime]:
+    """The type of the message, and when what it tells happened."""
+    if card.status is not ApprovalStatus.PENDING:
+        return "approval.resolved", card.resolved_at or outgoing.timestamp
+    if outgoing.earlier is None:
+        return "approval.requested", card.requested_at
+    return "approval.updated", outgoing.timestamp
+
+
+def _data(card: Card, outgoing: Outgoing) -> dict[str, Any]:
+    shown: dict[str, Any] = adapter(Card).dump_python(card, mode="json")
+    told = {each.name: shown[each.name] for each in fields(Card) if each.name not in _WITHHELD}
+    return {
+        **told,
+        "notification_id": str(outgoing.id),
+        "recipient": {"external_user": outgoing.target.address, "member": outgoing.target.member},
+    }
+
+
+def _body(kind: str, at: datetime, data: dict[str, Any]) -> bytes:
+    """Below the limit: what is long is cut, first a little, then more, and `url` leads to the whole."""
+    longest = 16_000
+    while True:
+        body = orjson.dumps({"type": kind, "timestamp": at.isoformat(), "data": data})
+        if len(body) < MAX_BYTES or longest < _SHORTEST:
+            return body
+        longest //= 2
+        data = {name: value if name in _WHOLE else _cut(value, longest) for name, value in data.items()}
+        data["truncated"] = True
+        if len(orjson.dumps(data.get("details"))) > longest:
+            data["details"] = None
+
+
+def _cut(value: Any, longest: int) -> Any:
+    match value:
+        case str():
+            raw = value.encode()
+            return value if len(raw) <= longest else raw[:longest].decode(errors="ignore") + "…"
+        case dict():
+            return {name: _cut(each, longest) for name, each in value.items()}
+        case list():
+            return [_cut(each, longest) for each in value[: max(longest // 100, 1)]]
+    return value
+
+
+def _excerpt(body: bytes) -> str:
+    """A stranger's words: one line of printable text."""
+    text = "".join(c if c.isprintable() else " " for c in body[: 4 * _SHOWN_ANSWER].decode(errors="replace"))
+    line = " ".join(text.split())
+    return f": {line[:_SHOWN_ANSWER]}{'…' if len(line) > _SHOWN_ANSWER else ''}" if line else "."
+
+
+def _wait(header: str | None, now: datetime) -> float | None:
+    """Seconds or a date, as a server may ask for; never longer than an hour, so that nobody silences the plane for good."""
+    if header is None:
+        return None
+    if header.strip().isdecimal() and len(header) < 10:
+        return min(float(header), LONGEST_WAIT)
+    try:
+        until = email.utils.parsedate_to_datetime(header)
+        if until.tzinfo is None:
+            until = until.replace(tzinfo=UTC)
+        return min(max((until - now).total_seconds(), 0.0), LONGEST_WAIT)
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,282 @@
+"""The words and the classes of what pages show."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from cortex_plane.approvals.model.approvals import (
+    Approval,
+    ApprovalEvent,
+    ApprovalKind,
+    ApprovalStatus,
+    shaped_by,
+)
+from cortex_plane.approvals.model.standing_approvals import DEFAULT_SECONDS, StandingApproval, StandingDraft
+from cortex_plane.approvals.rules.deciding import in_words
+from cortex_plane.gates.rules.gate_news import gate_of_rule
+from cortex_plane.jobs.model.effects import MAX_REPEATS
+from cortex_plane.policies.model.policies import Approvers, OnDeny
+from cortex_plane.tenancy.model.absences import Absence
+from cortex_plane.tenancy.model.deliveries import Delivery, DeliveryStatus
+
+_RISKS = {"low": "Low risk", "medium": "Medium risk", "high": "High risk", "critical": "Critical"}
+_STATUSES = {
+    "PENDING": "Queued",
+    "RUNNING": "Running",
+    "RETRY": "Retrying",
+    "WAITING_FOR_APPROVAL": "Waiting for a person",
+    "SLEEPING": "Sleeping",
+    "PAUSED": "Paused",
+    "COMPLETED": "Completed",
+    "FAILED": "Failed",
+    "CANCELLED": "Cancelled",
+}
+_CALLS = {
+    "awaiting_approval": "waiting for a person",
+    "awaiting": "waiting for a person",
+    "allowed": "allowed, not begun",
+    "approved": "approved, not begun",
+    "intended": "under way",
+    "uncertain": "did it happen?",
+    "cleared": "is sent again",
+}
+_EVENTS = {
+    "requested": "Requested",
+    "joined": "An identical call joined",
+    "dispatched": "Delivered",
+    "undeliverable": "Could not be delivered",
+    "delegated": "Handed on",
+    "escalated": "Escalated",
+    "voted": "Voted yes",
+    "reminded": "Reminder",
+    "edited": "Arguments edited",
+    "approved": "Approved",
+    "denied": "Denied",
+    "answered": "Answered",
+    "expired": "Expired",
+    "cancelled": "Cancelled",
+    "refused": "A decision was refused",
+    "channel_duplicate": "The same decision came again",
+    "channel_conflict": "A later decision came too late",
+}
+_DOORS = {
+    "dashboard": "in the dashboard",
+    "api": "over the API",
+    "email": "by mail",
+    "webhook": "over a webhook",
+}
+_CHANNELS = {"email": "Mail", "webhook": "Webhook"}
+
+
+def risk(name: str) -> str:
+    return _RISKS.get(name, name.capitalize())
+
+
+def job_status(status: str) -> str:
+    return _STATUSES.get(str(status), str(status).replace("_", " ").capitalize())
+
+
+def call_status(status: str) -> str:
+    return _CALLS.get(str(status), str(status).replace("_", " "))
+
+
+def event(name: str) -> str:
+    return _EVENTS.get(name, name.replace("_", " ").capitalize())
+
+
+def door(name: str) -> str:
+    return _DOORS.get(str(name), f"over {name}")
+
+
+def happened(what: ApprovalEvent) -> str:
+    """What an event's name does not say: to whom, through whom, how far, why not."""
+    told = what.payload
+    match what.event_type:
+        case "delegated":
+            to = told.get("name") or "somebody"
+            return f"to {to}" + (", being out of office" if told.get("automatic") else "")
+        case "escalated":
+            return f"to level {told.get('level')}"
+        case "dispatched" | "undeliverable":
+            words = [f"to {told['member']}" if told.get("member") else "", str(told.get("error") or "")]
+            return ": ".join(word for word in words if word)
+    return ""
+
+
+def plain_reason(reason: str, automatic: Any) -> str:
+    """Without what stands beside it as a mark already."""
+    return re.sub(r"^out of office(?:: )?", "", reason) if automatic else reason
+
+
+def channel(name: str) -> str:
+    return _CHANNELS.get(str(name), str(name).capitalize())
+
+
+def delivery(sent: Delivery) -> str:
+    """How far a message came."""
+    if sent.status is DeliveryStatus.DEAD:
+        return "Given up"
+    if sent.status is DeliveryStatus.DELIVERED:
+        return "Delivered"
+    if sent.attempts:
+        return "Trying again"
+    return "Being updated" if sent.rendered_version else "Waiting to be sent"
+
+
+def tries(sent: Delivery) -> str:
+    if not sent.attempts:
+        return ""
+    return f"{sent.attempts} {'try' if sent.attempts == 1 else 'tries'} so far"
+
+
+def votes(approval: Approval) -> str:
+    """How far the quorum is."""
+    needed = approval.quorum.votes
+    return f"{min(approval.votes_for, needed)} of {needed} {'vote' if needed == 1 else 'votes'}"
+
+
+def quorum_roles(approval: Approval) -> str:
+    """Who must be among the voters."""
+    parts = [f"{each.votes} {each.role}{'s' if each.votes > 1 else ''}" for each in approval.quorum.roles]
+    return f"among them at least {' and '.join(parts)}" if parts else ""
+
+
+def escalation(approval: Approval) -> str:
+    if not approval.escalation_level:
+        return f"Not escalated yet; {approval.escalations} {'level' if approval.escalations == 1 else 'levels'} to go"
+    return f"Level {approval.escalation_level} of {approval.escalations}"
+
+
+def repeats(approval: Approval) -> str:
+    times = "once" if approval.repeats == 1 else f"{approval.repeats} times"
+    return f"{times} after an answer that it did not happen; at most {MAX_REPEATS} times"
+
+
+def approvers(approval: Approval) -> str:
+    """Who may decide, as the policy says it."""
+    text = people(approval.approvers) or "nobody that the policy names"
+    return text[0].upper() + text[1:]
+
+
+def gate(approval: Approval) -> str:
+    """The gate that a person passes by approving; empty where a policy asks."""
+    return (gate_of_rule(approval.rule) or "").rpartition("/")[2]
+
+
+def people(who: Approvers) -> str:
+    words = ["the owner of the session"] if who.owner else []
+    words += [f"whoever is {role}" for role in who.roles]
+    if who.members:
+        count = len(who.members)
+        words.append("one named person" if count == 1 else f"{count} named people")
+    return " or ".join(words)
+
+
+def standing_offer(draft: StandingDraft) -> str:
+    """What somebody is about to allow besides the one call."""
+    how_many = f"the next {draft.calls} calls" if draft.calls and draft.calls > 1 else "the next call"
+    what = (how_many if draft.calls else "every call") + " of this tool in this session"
+    what += ", with exactly these arguments" if draft.same_arguments else ", whatever its arguments are"
+    what += f", if {draft.condition}" if draft.condition else ""
+    return f"{what}, for {in_words(draft.seconds or DEFAULT_SECONDS)} from now"
+
+
+def standing_scope(standing: StandingApproval) -> str:
+    """What a standing approval covers."""
+    parts = ["the same arguments only" if standing.input_hash else "any arguments"]
+    if standing.condition:
+        parts.append(f"if {standing.condition}")
+    return ", ".join(parts)
+
+
+def standing_count(standing: StandingApproval) -> str:
+    if standing.max_calls is None:
+        return f"used {standing.used_calls} {'time' if standing.used_calls == 1 else 'times'}"
+    return f"{standing.used_calls} of {standing.max_calls} calls used"
+
+
+_ABSENCES = {"planned": "Planned", "current": "Out of office", "over": "Over", "cancelled": "Cancelled"}
+
+
+def absence(away: Absence) -> str:
+    return _ABSENCES[away.status]
+
+
+def afterwards(approval: Approval) -> str:
+    """What happens when nobody decides, or somebody says no."""
+    if approval.kind is ApprovalKind.UNCERTAIN_EFFECT:
+        return "It waits until somebody knows; nothing expires."
+    return "If nobody decides by then, the call is not sent and the job fails."
+
+
+def on_deny(approval: Approval) -> str:
+    if approval.on_deny is OnDeny.CONTINUE:
+        return "The agent is told your reason and goes another way."
+    return "The job fails and its other open requests are cancelled. The session stays open."
+
+
+def outcome(approval: Approval) -> str:
+    """How it ended, in one line."""
+    by = approval.resolved_by_name
+    words = {
+        ApprovalStatus.PENDING: "Pending",
+        ApprovalStatus.APPROVED: "Approved",
+        ApprovalStatus.DENIED: "Denied",
+        ApprovalStatus.EXPIRED: "Expired",
+        ApprovalStatus.CANCELLED: "Cancelled",
+    }[approval.status]
+    if approval.kind is ApprovalKind.UNCERTAIN_EFFECT and approval.status is not ApprovalStatus.PENDING:
+        words = "Answered" if by else words
+    return f"{words} by {by}" if by else words
+
+
+def aftermath(approval: Approval) -> str:
+    """What an end that nobody decided means."""
+    if approval.status is ApprovalStatus.EXPIRED:
+        return "Nobody decided in time, so the call was not sent."
+    if approval.status is ApprovalStatus.CANCELLED:
+        return "Its job ended before anybody decided."
+    return ""
+
+
+def what_went_wrong(error: str) -> str:
+    """A job's error without the job and the step that it begins with: the page names both."""
+    return re.sub(r"^Job [0-9a-f-]{36}, step \d+: ", "", error)
+
+
+def short_id(id: Any) -> str:
+    """The end of an id: its beginning is a time, and alike for all that happened together."""
+    return str(id)[-8:]
+
+
+FILTERS = {
+    "happened": happened,
+    "plain_reason": plain_reason,
+    "channel": channel,
+    "delivery": delivery,
+    "tries": tries,
+    "votes": votes,
+    "quorum_roles": quorum_roles,
+    "escalation": escalation,
+    "people": people,
+    "gate": gate,
+    "standing_offer": standing_offer,
+    "standing_scope": standing_scope,
+    "standing_count": standing_count,
+    "absence": absence,
+    "risk": risk,
+    "job_status": job_status,
+    "call_status": call_status,
+    "door": door,
+    "event": event,
+    "approvers": approvers,
+    "shaped_by": shaped_by,
+    "repeats": repeats,
+    "afterwards": afterwards,
+    "on_deny": on_deny,
+    "outcome": outcome,
+    "aftermath": aftermath,
+    "what_went_wrong": what_went_wrong,
+    "short_id": short_id,
+}

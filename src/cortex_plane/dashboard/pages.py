@@ -1,0 +1,114 @@
+"""Pages from templates, and errors as pages."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.responses import HTMLResponse, Response
+
+from cortex_plane.approvals.model.marks import UNMARKED
+from cortex_plane.dashboard import assets, gates, labels, text, times
+from cortex_plane.kernel import plain_words, visible
+from cortex_plane.kernel.errors import CortexError, NotFound
+from cortex_plane.policies.model.quorums import ONE_HUMAN
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
+        " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    # Not `no-referrer`: with it a browser would send `Origin: null` with our own forms.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Vary": "Cookie",
+}
+
+_templates = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_templates.globals.update(
+    asset=assets.address,
+    ABSENT=text.ABSENT,
+    UNMARKED=UNMARKED,
+    ONE_HUMAN=ONE_HUMAN,
+    visitor=None,
+    form_token="",
+    waiting=None,
+    keeps_mail=False,
+)
+_templates.filters.update(
+    reveal=text.reveal,
+    marked=visible.marked,
+    tree=text.tree,
+    cut=text.cut,
+    leaf=text.leaf,
+    brief=text.brief,
+    escaped_json=text.escaped_json,
+    stamp=plain_words.stamp,
+    span=plain_words.short_span,
+    **labels.FILTERS,
+    **gates.FILTERS,
+)
+_templates.tests.update(hidden=text.hidden_in, excerpt=text.is_excerpt)
+
+
+def render(name: str, **context: Any) -> str:
+    now = context.setdefault("now", datetime.now(UTC))
+    return _templates.get_template(name).render(
+        ago=lambda at: times.ago(at, now),
+        until=lambda at: times.until(at, now),
+        is_soon=lambda at: times.is_soon(at, now),
+        **context,
+    )
+
+
+def page(name: str, status: int = 200, **context: Any) -> Response:
+    return HTMLResponse(render(name, **context), status, HEADERS)
+
+
+def unchanged() -> Response:
+    return Response(status_code=204, headers=HEADERS)
+
+
+def fingerprint(*parts: Any) -> str:
+    """Names the state that a fragment shows, so that the next request can say what it has seen."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
+
+
+_HEADLINES = {
+    400: "That request cannot be read",
+    403: "You may not do this",
+    404: "There is nothing here",
+    405: "This address does not take that",
+    409: "Somebody was faster",
+    412: "It has changed in the meantime",
+    413: "That is too large",
+    422: "Something is not right",
+    429: "Too many requests at once",
+    503: "The plane does not answer",
+}
+
+
+def error_page(error: CortexError, **context: Any) -> Response:
+    # The hint of what is not there speaks of keys, and a visitor has none.
+    hint = "It may belong to another org, or to somebody else." if isinstance(error, NotFound) else error.hint
+    return message_page(error.http_status, error.message, hint, **context)
+
+
+def message_page(status: int, message: str, hint: str, **context: Any) -> Response:
+    headline = _HEADLINES.get(status, "Something went wrong")
+    return page(
+        "error.html", status, status_code=status, headline=headline, message=message, hint=hint, **context
+    )
+
+
+def login_page(status: int, reason: str | None = None, **context: Any) -> Response:
+    return page("login.html", status, reason=reason, **context)

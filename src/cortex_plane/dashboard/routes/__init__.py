@@ -1,0 +1,52 @@
+"""The pages, and how they are put into the application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import APIRouter, FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cortex_plane.dashboard import pages
+from cortex_plane.dashboard.routes import (
+    absences,
+    access,
+    approvals,
+    atlases,
+    callback,
+    deliveries,
+    files,
+    inbox,
+    jobs,
+    live,
+    login,
+    mail,
+    standing,
+    verify,
+)
+
+PAGES = (
+    inbox, approvals, callback, jobs, atlases, standing, absences, access, deliveries, login, verify, mail, live, files,
+)  # fmt: skip
+
+
+def mount(app: FastAPI, add_routes: Callable[[FastAPI, APIRouter], None], stream: live.Stream) -> None:
+    """Add the dashboard. Its routes are for people: the API document does not list them. ``add_routes`` adds them as it adds
+    others, and ``stream`` makes an answer of hints."""
+    for each in PAGES:
+        add_routes(app, each.router)
+    app.state.hint_stream = stream
+    answer_programs = app.exception_handlers[HTTPException]
+
+    async def answer(request: Request, error: Exception) -> Response:
+        """An address that does not exist: a page for a browser, a problem for a program."""
+        asks_for_a_page = "text/html" in request.headers.get("accept", "")
+        if not isinstance(error, HTTPException) or not asks_for_a_page or request.url.path.startswith("/v1/"):
+            answered: Response = await answer_programs(request, error)  # type: ignore[misc]
+            return answered
+        said = "This address does not lead anywhere." if error.status_code == 404 else str(error.detail)
+        return pages.message_page(error.status_code, said, "Go back to the inbox.")
+
+    app.add_exception_handler(HTTPException, answer)

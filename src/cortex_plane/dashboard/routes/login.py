@@ -1,0 +1,96 @@
+"""Logging in by a link or with an enrolment code, and out."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from cortex_plane.dashboard import pages
+from cortex_plane.dashboard.visits import (
+    Visit,
+    clear_cookie,
+    require_same_origin,
+    session_cookie,
+    set_cookie,
+    signed_in,
+)
+from cortex_plane.kernel.errors import CortexError, Forbidden, Unauthenticated
+from cortex_plane.tenancy.verbs import browser_sessions, enrolments
+
+router = APIRouter()
+
+
+@router.get("/login")
+async def how_to_log_in() -> Response:
+    return pages.login_page(200)
+
+
+@router.get("/login/{token}")
+async def show_link(request: Request, token: str) -> Response:
+    """Whoever fetches links ahead of a person, a chat or a mail scanner, must not use it up: this only shows a button."""
+    try:
+        holder = await browser_sessions.link_holder(request.app.state.db, token)
+    except CortexError as error:
+        return pages.error_page(error)
+    if holder is None:
+        return pages.page("link_refused.html", 401)
+    return pages.page("link.html", token=token, holder=holder)
+
+
+@router.post("/login/{token}")
+async def use_link(request: Request, token: str) -> Response:
+    try:
+        require_same_origin(request)
+        secret = await browser_sessions.log_in(request.app.state.db, token)
+        await browser_sessions.end(request.app.state.db, session_cookie(request))
+    except Unauthenticated as error:
+        request.app.state.metrics.rejected_logins.add(1, {"reason": error.code})
+        return pages.page("link_refused.html", 401)
+    except CortexError as error:
+        if isinstance(error, Forbidden):
+            request.app.state.metrics.rejected_logins.add(1, {"reason": error.code})
+        return pages.error_page(error)
+    answer = RedirectResponse("/", 303, pages.HEADERS)
+    set_cookie(answer, request, secret)
+    return answer
+
+
+@router.get("/enrol/{code}")
+async def show_enrolment(request: Request, code: str) -> Response:
+    """Only shows a button: whoever fetches links ahead of a person uses nothing up."""
+    try:
+        enrolment = await enrolments.shown(request.app.state.db, code)
+    except CortexError as error:
+        return pages.error_page(error)
+    if enrolment is None:
+        return pages.page("enrol_refused.html", 401)
+    return pages.page("enrol.html", code=code, enrolment=enrolment)
+
+
+@router.post("/enrol/{code}")
+async def redeem_enrolment(request: Request, code: str) -> Response:
+    try:
+        require_same_origin(request)
+        secret = await enrolments.redeem_for_session(request.app.state.db, code)
+        await browser_sessions.end(request.app.state.db, session_cookie(request))
+    except Unauthenticated as error:
+        request.app.state.metrics.rejected_logins.add(1, {"reason": error.code})
+        return pages.page("enrol_refused.html", 401)
+    except CortexError as error:
+        if isinstance(error, Forbidden):
+            request.app.state.metrics.rejected_logins.add(1, {"reason": error.code})
+        return pages.error_page(error)
+    answer = RedirectResponse("/access", 303, pages.HEADERS)
+    set_cookie(answer, request, secret)
+    return answer
+
+
+async def log_out(visit: Visit) -> Response:
+    await browser_sessions.log_out(visit.db, visit.actor)
+    answer = RedirectResponse("/login", 303, pages.HEADERS)
+    clear_cookie(answer, visit.request)
+    return answer
+
+
+router.add_api_route("/logout", signed_in(log_out), methods=["POST"])

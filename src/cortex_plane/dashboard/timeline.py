@@ -1,0 +1,104 @@
+"""A job's life as bars on one time axis: where it ran, and where it waited for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from cortex_plane.approvals.model.approvals import Approval
+from cortex_plane.dashboard.gates import Told
+from cortex_plane.jobs.model.jobs import TERMINAL, Job, JobChange, Step
+
+WIDTH = 1000
+"""Of the drawing, in its own units: it is stretched to the page."""
+_LEAST = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    x: float
+    width: float
+    kind: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    label: str
+    bars: list[Bar]
+    link: str | None = None
+    said: str | None = None
+    """Instead of the titles of its bars, which then are whole sentences."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gantt:
+    lanes: list[Lane]
+    begin: datetime
+    end: datetime
+    waited_seconds: float
+    """For people, all together."""
+
+    @property
+    def seconds(self) -> float:
+        return (self.end - self.begin).total_seconds()
+
+
+def gantt(
+    job: Job,
+    history: Sequence[JobChange],
+    steps: Sequence[Step],
+    approvals: Sequence[Approval],
+    now: datetime,
+    gates: Sequence[Told] = (),
+) -> Gantt:
+    begin = job.created_at
+    end = max(job.finished_at or now, begin + timedelta(milliseconds=1))
+    scale = WIDTH / (end - begin).total_seconds()
+
+    def bar(start: datetime, stop: datetime, kind: str, title: str) -> Bar:
+        x = min(max(0.0, (start - begin).total_seconds() * scale), WIDTH - _LEAST)
+        width = max(_LEAST, min((stop - start).total_seconds() * scale, WIDTH - x))
+        return Bar(round(x, 1), round(width, 1), kind, title)
+
+    spans = _spans(job, history, end)
+    lanes = [Lane("Job", [bar(a, b, status, status) for status, a, b in spans])]
+    lanes += [
+        Lane(
+            f"Step {step.step_index + 1}",
+            [bar(step.started_at, step.created_at, "step", "the model answers")],
+        )
+        for step in steps
+    ]
+    if gates:
+        ticks = [bar(each.at, each.at, f"gate-{each.news.kind}", each.news.line) for each in gates]
+        lanes.append(Lane("Gates", ticks, "#gates", f"{len(ticks)} things that gates did"))
+    lanes += [
+        Lane(
+            approval.tool_name,
+            [
+                bar(
+                    approval.requested_at,
+                    approval.resolved_at or end,
+                    f"approval-{approval.status}",
+                    approval.status,
+                )
+            ],
+            f"/approvals/{approval.id}",
+        )
+        for approval in sorted(approvals, key=lambda a: a.requested_at)
+    ]
+    waited = sum((b - a).total_seconds() for status, a, b in spans if status == "WAITING_FOR_APPROVAL")
+    return Gantt(lanes, begin, end, waited)
+
+
+def _spans(job: Job, history: Sequence[JobChange], end: datetime) -> list[tuple[str, datetime, datetime]]:
+    """(status, from, to), in order; how it ended is no span of time."""
+    points = [(str(change.new_status), change.created_at) for change in history] or [
+        (str(job.status), job.created_at)
+    ]
+    stops = [at for _, at in points[1:]] + [end]
+    return [
+        (status, at, stop) for (status, at), stop in zip(points, stops, strict=True) if status not in TERMINAL
+    ]

@@ -1,0 +1,185 @@
+"""Who visits: the cookie, the person behind it, and proof that a form was sent from our own page."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cortex_plane.dashboard import pages
+from cortex_plane.db.database import Database
+from cortex_plane.kernel.errors import CortexError, Forbidden, InvalidInput, Unauthenticated
+from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.model.browser_sessions import WHOLE_LIFE, form_token, is_form_token
+from cortex_plane.tenancy.verbs import browser_sessions
+
+COOKIE = "cortex_session"
+TLS_COOKIE = "__Host-cortex_session"
+"""Where TLS is on. Browsers take this name only with `Secure`, for this very host: no neighbour under the same domain can lay
+a session of theirs over it."""
+FORM_TOKEN = "form_token"  # noqa: S105 -- the name of a field
+MAX_FIELDS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request of somebody who is logged in."""
+
+    request: Request
+    db: Database
+    actor: Actor
+    secret: str
+    form: dict[str, str]
+
+    def context(self) -> dict[str, Any]:
+        """What every page needs to know of its visitor."""
+        return {
+            "visitor": self.actor,
+            "form_token": form_token(self.secret),
+            "path": self.request.url.path,
+            "keeps_mail": self._keeps_mail(),
+        }
+
+    def _keeps_mail(self) -> bool:
+        """Whether there are mails that this visitor may read here."""
+        kept = getattr(self.request.app.state, "mail_folder", None) is not None
+        return kept and self.actor.may(Permission.MEMBER_WRITE)
+
+    def page(self, name: str, status: int = 200, **context: Any) -> Response:
+        return pages.page(name, status, **self.context(), **context)
+
+    def unchanged(self, seen: str) -> Response | None:
+        """The answer where the page has this already; asked before anything is made ready to be shown."""
+        return pages.unchanged() if self.request.query_params.get("seen") == seen else None
+
+    def fragment(self, name: str, **context: Any) -> Response:
+        """A part of a page that is asked for again and again: nothing at all while nothing has changed."""
+        return self.unchanged(context["seen"]) or self.page(name, **context)
+
+
+Handler = Callable[[Visit], Awaitable[Response]]
+
+
+def signed_in(handler: Handler, *, by_itself: bool = False) -> Callable[[Request], Awaitable[Response]]:
+    """For whoever is logged in; everybody else gets the page that says how to log in.
+
+    What a page asks for ``by_itself`` is no visit: a tab that somebody left open must not keep its session alive.
+    """
+
+    @functools.wraps(handler)
+    async def endpoint(request: Request) -> Response:
+        db: Database = request.app.state.db
+        secret = session_cookie(request)
+        try:
+            actor = await browser_sessions.authenticate(db, secret, touch=not by_itself)
+            await request.app.state.rates.take(db, actor, by_key=False)
+            await request.app.state.in_flight.enter(request.scope, actor.org_id)
+        except Unauthenticated as error:
+            return _ended(request, error, was_in=bool(secret))
+        except CortexError as error:
+            return pages.error_page(error)
+        request.scope["state"]["actor"] = actor
+        visit = Visit(request, db, actor, secret, {})
+        try:
+            if request.method == "POST":
+                visit = Visit(request, db, actor, secret, await _form(request, secret))
+            return await handler(visit)
+        except CortexError as error:
+            return pages.error_page(error, **visit.context())
+
+    # The framework reads the signature: it must be the wrapper's, not the handler's.
+    del endpoint.__wrapped__
+    endpoint.__annotations__ = {"request": Request, "return": Response}
+    return endpoint
+
+
+def _ended(request: Request, error: Unauthenticated, *, was_in: bool) -> Response:
+    if request.headers.get("hx-request"):
+        # A part of a page that outlived its session: the whole page asks for the login.
+        return Response(status_code=204, headers={**pages.HEADERS, "HX-Refresh": "true"})
+    answer = pages.login_page(401, error.message if was_in else None)
+    if was_in:
+        clear_cookie(answer, request)
+    return answer
+
+
+async def _form(request: Request, secret: str) -> dict[str, str]:
+    """The fields of a form of ours."""
+    fields = await form_fields(request)
+    try:
+        require_same_origin(request)
+        if not is_form_token(secret, fields.pop(FORM_TOKEN, "")):
+            raise _foreign()
+    except Forbidden as error:
+        request.app.state.metrics.rejected_logins.add(1, {"reason": error.code})
+        raise
+    return fields
+
+
+async def form_fields(request: Request) -> dict[str, str]:
+    try:
+        text = (await request.body()).decode()
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS))
+    except ValueError as error:
+        raise InvalidInput(
+            "This form cannot be read.", hint="Go back, reload the page and try again."
+        ) from error
+
+
+def require_same_origin(request: Request) -> None:
+    """Browsers say where a form comes from; what they say must be this very site."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None and site != "same-origin":
+        raise _foreign()
+    origin = request.headers.get("origin")
+    if origin is not None and site is None and _host(origin) != request.headers.get("host", ""):
+        raise _foreign()
+
+
+def _host(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
+
+
+def _foreign() -> Forbidden:
+    return Forbidden(
+        "This form was not sent from a page of this plane, so nothing was done.",
+        code="foreign_form",
+        hint="Reload the page and try again.",
+    )
+
+
+def session_cookie(request: Request) -> str:
+    """The secret of the session; empty where there is none."""
+    return request.cookies.get(_cookie_name(request), "")
+
+
+def set_cookie(response: Response, request: Request, secret: str) -> None:
+    response.set_cookie(
+        _cookie_name(request),
+        secret,
+        max_age=int(WHOLE_LIFE.total_seconds()),
+        path="/",
+        httponly=True,
+        samesite="lax",  # strict would log people out who come from a link in a chat or a mail
+        secure=_is_tls(request),
+    )
+
+
+def clear_cookie(response: Response, request: Request) -> None:
+    response.delete_cookie(_cookie_name(request), path="/", secure=_is_tls(request), httponly=True)
+
+
+def _cookie_name(request: Request) -> str:
+    return TLS_COOKIE if _is_tls(request) else COOKIE
+
+
+def _is_tls(request: Request) -> bool:
+    return request.url.scheme == "https"

@@ -1,0 +1,1 @@
+"""PostgreSQL: pool, transactions, migrations, functions, the vault of secrets."""

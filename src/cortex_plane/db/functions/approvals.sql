@@ -1,0 +1,455 @@
+-- Deciding an approval: `open_approval` locks and shows everything that a decision depends on, the domain decides,
+-- `close_approval` writes what it decided. Both run in one transaction.
+
+-- The life of an approval, as in approvals/model/approvals.py; a test compares the two for every pair of states.
+create or replace function approval_may_move(old_status text, new_status text) returns boolean
+  language sql immutable parallel safe
+  return old_status = 'pending' and new_status in ('approved', 'denied', 'expired', 'cancelled');
+
+create or replace function approval_guard() returns trigger
+  language plpgsql set search_path = public, pg_temp as $$
+begin
+  -- What was decided stays as it was decided.
+  if (old.status <> 'pending' and old is distinct from new)
+      or (old.status <> new.status and not approval_may_move(old.status, new.status)) then
+    raise exception using errcode = 'CX409', detail = 'illegal_transition',
+      message = format('An approval cannot go from %s to %s.', old.status, new.status),
+      hint = 'Read the approval again; somebody may have decided it.';
+  end if;
+  return new;
+end
+$$;
+
+create or replace trigger approval_guard before update on approval_request
+  for each row execute function approval_guard();
+
+-- What was sent stays as it was sent.
+create or replace function tool_call_guard() returns trigger
+  language plpgsql set search_path = public, pg_temp as $$
+begin
+  if old.status not in ('awaiting', 'approved', 'cleared') and (old.arguments, old.input_hash, old.tool_digest)
+      is distinct from (new.arguments, new.input_hash, new.tool_digest) then
+    raise exception using errcode = 'CX409', detail = 'illegal_transition',
+      message = 'A call that was sent cannot be changed any more.', hint = 'Read the call again.';
+  end if;
+  return new;
+end
+$$;
+
+create or replace trigger tool_call_guard before update of arguments, input_hash, tool_digest on tool_call
+  for each row execute function tool_call_guard();
+
+-- Who may decide a request now, in SQL: the rules are those of deciding.refusal, and a test compares the two.
+create or replace function approval_deciders(p_org uuid, p_approval uuid)
+  returns table (id uuid, display_name text, clearance integer, roles text[])
+  language sql stable set search_path = public, pg_temp as $$
+  select u.id, u.display_name, u.clearance, u.roles
+  from approval_request r
+  cross join lateral (select case when r.self_approval then '{}' else r.causes || array(select sponsors_of(p_org, r.causes, r.requested_at)) end
+    as humans) shaped
+  join user_account u on u.org_id = r.org_id
+  where r.org_id = p_org and r.id = p_approval
+    and u.deactivated_at is null and u.clearance >= r.required_clearance and u.roles <> '{guest}'
+    and not u.id = any (r.delegated) and not u.id = any (shaped.humans)
+    and (cardinality(shaped.humans) = 0 or cardinality(u.sponsors) = 0
+      or not exists (select from sponsors_of(p_org, array[u.id], 'infinity') s (id) where s.id = any (shaped.humans)))
+    and (r.approvers -> 'roles' ?| u.roles or r.approvers -> 'members' ? u.id::text
+      or r.approvers @> '{"owner": true}'
+        and (r.owner_id = u.id or r.owner_id is null and u.roles && array['admin', 'approver']))
+$$;
+
+-- An approval as surfaces show it.
+drop view if exists approval_shown;
+create view approval_shown with (security_invoker = true) as
+  select r.org_id, r.id, r.kind, r.status, r.version, r.session_id, r.job_id, r.agent_id, a.slug as agent,
+    a.name as agent_name, r.step_index, r.action_type, r.tool_name, r.tool_digest, r.target, r.arguments,
+    r.original_arguments, encode(r.input_hash, 'hex') as input_hash, r.invocations, r.risk, r.action_summary,
+    r.agent_says, r.asked_for, r.question, r.rule, r.policy_version, r.template, r.required_clearance, r.timeout_seconds,
+    r.approvers, r.on_deny, r.self_approval, r.owner_id, r.caused_by, r.causes, r.caused, r.escalation_level, r.channels_dispatched,
+    r.requested_at, r.deadline, r.reminded_at, r.resolved_at, r.resolved_by, r.resolved_by_name, r.resolution_reason,
+    r.resolved_via, r.requested_at as created_at, r.quorum, r.delegated, r.standing, r.action, r.details, r.settles,
+    jsonb_array_length(r.escalations) as escalations,
+    case when r.status = 'pending' then r.escalate_at[r.escalation_level + 1] end as escalate_at,
+    -- Not `exists`, of which the planner makes a look at all votes of all orgs.
+    case when r.status = 'pending' and (
+        select true from approval_vote v
+        where v.org_id = r.org_id and v.approval_id = r.id and v.version = r.version limit 1)
+      then (select count(*) from counted_voters(r.org_id, r.id))
+      else (select count(*) from approval_vote v
+        where v.org_id = r.org_id and v.approval_id = r.id and v.version = r.version and v.decision = 'approved')
+    end as votes_for,
+    s.user_account_id, s.opened_by, s.kind as session_kind
+  from approval_request r
+  join agent a on a.org_id = r.org_id and a.id = r.agent_id
+  join session s on s.org_id = r.org_id and s.id = r.session_id;
+grant select on approval_shown to cortex_app;
+
+-- When a scheduler must look next: the reminder, the next level, the deadline.
+create or replace function approval_next_action(r approval_request) returns timestamptz
+  language sql stable set search_path = public, pg_temp
+  return least(r.deadline, r.escalate_at[r.escalation_level + 1], case when r.reminded_at is null then r.remind_at end);
+
+-- A request looks for its people: whoever is out of office hands their part on, hop by hop, and everybody who may decide now
+-- is told. Nobody's absence makes a quorum impossible. Returns the hops, for the audit trail.
+create or replace function reach_approval(p_org uuid, p_approval uuid)
+  returns table (from_member_id uuid, from_member text, to_member_id uuid, to_member text, to_clearance integer, reason text)
+  language plpgsql set search_path = public, pg_temp as $$
+#variable_conflict use_column
+declare
+  hop record;
+  at timestamptz := plane_now();
+begin
+  for _ in 1 .. 100 loop
+    select d.id as from_id, d.display_name as from_name, u.id as to_id, u.display_name as to_name, u.clearance,
+      coalesce('out of office: ' || a.reason, 'out of office') as why
+    into hop
+    from approval_request r
+    cross join lateral approval_deciders(p_org, p_approval) d
+    join member_absence a on a.org_id = p_org and a.user_account_id = d.id and a.cancelled_at is null
+      and a.starts_at <= at and a.ends_at > at
+    join user_account u on u.org_id = p_org and u.id = a.delegate_id
+    where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.kind = 'call'
+      and u.deactivated_at is null and u.roles <> '{guest}' and u.clearance >= r.required_clearance
+      and not u.id = any (r.delegated) and (r.self_approval or not u.id || array(select sponsors_of(p_org, array[u.id], 'infinity'))
+        && (r.causes || array(select sponsors_of(p_org, r.causes, r.requested_at))))
+      and not exists (select from approval_deciders(p_org, p_approval) already where already.id = u.id)
+      and not exists (select from approval_vote v
+        where v.org_id = p_org and v.approval_id = p_approval and v.user_account_id = d.id and v.version = r.version)
+      and not exists (select from jsonb_to_recordset(r.quorum -> 'roles') q (role text, votes integer)
+        where q.role = any (d.roles) and not q.role = any (u.roles))
+    order by d.id, a.starts_at limit 1;
+    exit when not found;
+    perform delegate_approval(p_org, p_approval, hop.from_id, hop.from_name, hop.to_id, hop.to_name, hop.clearance, hop.why, true);
+    return query select hop.from_id, hop.from_name, hop.to_id, hop.to_name, hop.clearance, hop.why;
+  end loop;
+  perform notify_approvers(p_org, p_approval);
+end
+$$;
+
+-- One hop: the part of one person becomes the part of another.
+create or replace function delegate_approval(
+  p_org uuid, p_approval uuid, p_from uuid, p_from_name text, p_to uuid, p_to_name text, p_clearance integer, p_reason text,
+  p_automatic boolean) returns void
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  at timestamptz := plane_now();
+begin
+  insert into approval_delegation (org_id, approval_id, from_member_id, from_member, to_member_id, to_member, to_clearance,
+    reason, automatic, created_at)
+  values (p_org, p_approval, p_from, p_from_name, p_to, p_to_name, p_clearance, p_reason, p_automatic, at);
+  insert into approval_event (org_id, approval_id, event_type, actor_member_id, actor, payload, created_at)
+  values (p_org, p_approval, 'delegated', p_from, p_from_name,
+    jsonb_build_object('to', p_to, 'name', p_to_name, 'reason', p_reason, 'automatic', p_automatic), at);
+  update approval_request r
+  set delegated = r.delegated || p_from,
+    approvers = jsonb_set(r.approvers, '{members}',
+      case when r.approvers -> 'members' ? p_to::text then r.approvers -> 'members'
+        else r.approvers -> 'members' || to_jsonb(p_to) end)
+  where r.org_id = p_org and r.id = p_approval and r.status = 'pending';
+  if not found then
+    raise serialization_failure using message = 'the approval changed meanwhile';
+  end if;
+end
+$$;
+
+-- One level up: more people may decide, until the same deadline.
+create or replace function escalate_approval(p_org uuid, p_approval uuid, p_approvers jsonb) returns integer
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  reached approval_request%rowtype;
+begin
+  -- A reminder that would come at the same moment has come with it.
+  update approval_request r
+  set escalation_level = r.escalation_level + 1, approvers = p_approvers,
+    reminded_at = coalesce(r.reminded_at, case when r.remind_at <= plane_now() then plane_now() end)
+  where r.org_id = p_org and r.id = p_approval and r.status = 'pending'
+  returning * into strict reached;
+  update approval_request r set next_action_at = approval_next_action(reached) where r.org_id = p_org and r.id = p_approval;
+  insert into approval_event (org_id, approval_id, event_type, payload, created_at)
+  values (p_org, p_approval, 'escalated', jsonb_build_object('level', reached.escalation_level), plane_now());
+  return reached.escalation_level;
+end
+$$;
+
+-- The open approvals of these jobs, and this one: everybody locks them in the order in which an attempt asks, by tool and
+-- digest, because whoever joins several of them has no other.
+create or replace function lock_approvals(p_org uuid, p_jobs uuid[], p_approval uuid) returns void
+  language plpgsql set search_path = public, pg_temp as $$
+begin
+  perform from approval_request r
+  where r.org_id = p_org and (r.status = 'pending' or r.id = p_approval) and r.id in (
+    select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (p_jobs)
+    union all select p_approval where p_approval is not null)
+  order by r.tool_name collate "C", r.input_hash, r.id for no key update;
+end
+$$;
+
+-- Locks the jobs first (by id), then the approval together with the other open approvals of those jobs, in the order in
+-- which an attempt asks. Each statement sees what was committed before it; a job that joined while this waited cannot be
+-- locked in order any more, so it starts again.
+-- `p_member` decides, through `p_channel`: everybody who could be the human behind that is `behind`, and `shaped_by` names a
+-- cause of the call that could be the same human.
+create or replace function open_approval(p_org uuid, p_approval uuid, p_member uuid default null, p_channel text default null)
+  returns table (
+    approval jsonb, jobs jsonb, calls jsonb, siblings jsonb, votes jsonb, behind jsonb, shaped_by text, policies text,
+    now timestamptz)
+  language plpgsql set search_path = public, pg_temp as $$
+#variable_conflict use_column
+declare
+  locked uuid[];
+  concerned uuid[];
+begin
+  select coalesce(array_agg(distinct i.job_id), '{}') into locked
+  from approval_invocation i where i.org_id = p_org and i.approval_id = p_approval;
+  perform from job j where j.org_id = p_org and j.id = any (locked) order by j.id for no key update;
+  perform lock_approvals(p_org, locked, p_approval);
+  select to_jsonb(r) || jsonb_build_object(
+      'input_hash', encode(r.input_hash, 'hex'), 'terms_hash', encode(r.terms_hash, 'hex'))
+  into approval
+  from approval_request r where r.org_id = p_org and r.id = p_approval;
+  if approval is null then
+    return;
+  end if;
+  select coalesce(array_agg(distinct i.job_id), '{}') into concerned
+  from approval_invocation i where i.org_id = p_org and i.approval_id = p_approval;
+  if not concerned <@ locked then
+    raise serialization_failure using message = 'another job joined this approval meanwhile';
+  end if;
+  select coalesce(jsonb_agg(jsonb_build_object(
+      'id', j.id, 'status', j.status, 'holds', j.holds, 'open_approvals', j.open_approvals) order by j.id), '[]')
+  into jobs from job j where j.org_id = p_org and j.id = any (concerned);
+  select coalesce(jsonb_agg(jsonb_build_object(
+      'id', c.id, 'job_id', c.job_id, 'status', c.status, 'step_index', c.step_index) order by c.id), '[]')
+  into calls
+  from approval_invocation i join tool_call c on c.org_id = i.org_id and c.id = i.call_id
+  where i.org_id = p_org and i.approval_id = p_approval;
+  select coalesce(jsonb_agg(jsonb_build_object(
+      'id', r.id, 'tool_name', r.tool_name,
+      'jobs', (select jsonb_agg(distinct i.job_id) from approval_invocation i
+               join tool_call c on c.org_id = i.org_id and c.id = i.call_id and c.status = 'awaiting'
+               where i.org_id = p_org and i.approval_id = r.id)) order by r.id), '[]')
+  into siblings
+  from approval_request r
+  where r.org_id = p_org and r.status = 'pending' and r.kind = 'call' and r.id <> p_approval and r.id in (
+    select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (concerned));
+  -- A vote counts as long as whoever gave it could still give it.
+  select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles, 'answer', v.answer,
+      'behind', voters_of(p_org, v.user_account_id, v.channel, v.created_at)) order by v.created_at, v.user_account_id), '[]')
+  into votes
+  from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version
+  join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
+  where v.org_id = p_org and v.approval_id = p_approval and v.decision = 'approved';
+  behind := case when p_member is null then '[]' else to_jsonb(voters_of(p_org, p_member, p_channel, 'infinity')) end;
+  shaped_by := tied_cause(p_org, p_approval, p_member, p_channel);
+  policies := policies_version(p_org);
+  now := plane_now();
+  return next;
+end
+$$;
+
+-- Whoever edits the arguments shapes the call.
+create or replace function edited_by(p_member uuid, p_name text) returns jsonb
+  language sql immutable set search_path = public, pg_temp
+  return jsonb_build_array(jsonb_build_object('member_id', p_member, 'name', p_name, 'why', 'edited the arguments'));
+
+-- A yes that is not the last one that is needed; an edit makes a new version, for which only this yes counts, or none where whoever
+-- shaped the call may not approve it: then p_counts is false.
+create or replace function vote_approval(
+  p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_arguments text, p_input_hash bytea, p_member uuid, p_name text, p_reason text, p_channel text, p_key text, p_events jsonb,
+  p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_counts boolean)
+  returns void
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  at timestamptz := plane_now();
+  the_approval approval_request%rowtype;
+begin
+  update approval_request r
+  set version = p_version,
+    original_arguments = case when p_arguments is null then r.original_arguments
+      else coalesce(r.original_arguments, r.arguments) end,
+    original_hash = case when p_arguments is null then r.original_hash else coalesce(r.original_hash, r.input_hash) end,
+    arguments = coalesce(p_arguments::jsonb, r.arguments), input_hash = coalesce(p_input_hash, r.input_hash),
+    causes = case when p_arguments is null or p_member = any (r.causes) then r.causes else r.causes || p_member end,
+    caused = case when p_arguments is null then r.caused else merge_caused(r.caused, edited_by(p_member, p_name)) end
+  where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.version = p_seen
+  returning * into the_approval;
+  if not found then
+    raise serialization_failure using message = 'the approval changed meanwhile';
+  end if;
+  if p_arguments is not null then
+    update tool_call c set edited = true, arguments = p_arguments::jsonb, input_hash = p_input_hash
+    from approval_invocation i
+    where i.org_id = p_org and i.approval_id = p_approval and c.org_id = p_org and c.id = i.call_id and c.status = 'awaiting';
+  end if;
+  if p_counts then
+    insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at)
+    values (p_org, p_approval, p_version, p_member, p_name, 'approved', p_reason, p_channel, at)
+    -- Whoever has proven a channel since says again what counted with somebody else's vote before.
+    on conflict (org_id, approval_id, version, user_account_id)
+    do update set reason = excluded.reason, channel = excluded.channel, created_at = excluded.created_at;
+  end if;
+  insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, idempotency_key, payload,
+    created_at)
+  select p_org, p_approval, e.type, p_channel, p_member, p_name, case when e.keyed then p_key end, coalesce(e.payload, '{}'), at
+  from jsonb_to_recordset(p_events) e (type text, keyed boolean, payload jsonb);
+  perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
+    array_fill(the_approval.job_id, array[cardinality(p_actions)]));
+end
+$$;
+
+-- What a decision, an expiry or an answer changes, in one statement. p_jobs and p_calls say what becomes of each. Returns
+-- what the receipt of a decision says.
+create or replace function close_approval(
+  p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_status text, p_arguments text, p_input_hash bytea,
+  p_member uuid, p_name text, p_reason text, p_channel text, p_vote text, p_key text,
+  p_calls jsonb, p_grant_seconds double precision, p_jobs jsonb, p_cancelled uuid[], p_events jsonb,
+  p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[],
+  p_fact_jobs uuid[] default '{}')
+  returns jsonb
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  at timestamptz := plane_now();
+  the_approval approval_request%rowtype;
+  given record;
+begin
+  update approval_request r
+  set status = p_status, version = p_version,
+    original_arguments = case when p_arguments is null then r.original_arguments
+      else coalesce(r.original_arguments, r.arguments) end,
+    original_hash = case when p_arguments is null then r.original_hash else coalesce(r.original_hash, r.input_hash) end,
+    arguments = coalesce(p_arguments::jsonb, r.arguments), input_hash = coalesce(p_input_hash, r.input_hash),
+    causes = case when p_arguments is null or p_member = any (r.causes) then r.causes else r.causes || p_member end,
+    caused = case when p_arguments is null then r.caused else merge_caused(r.caused, edited_by(p_member, p_name)) end,
+    next_action_at = null, resolved_at = at, resolved_by = p_member, resolved_by_name = p_name,
+    resolution_reason = p_reason, resolved_via = p_channel
+  where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.version = p_seen
+  returning * into the_approval;
+  if not found then
+    raise serialization_failure using message = 'the approval changed meanwhile';
+  end if;
+  if p_vote is not null then
+    insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at)
+    values (p_org, p_approval, p_version, p_member, p_name, p_vote, p_reason, p_channel, at)
+    -- Whoever said yes may still say no before the others have decided.
+    on conflict (org_id, approval_id, version, user_account_id)
+    do update set decision = excluded.decision, reason = excluded.reason, channel = excluded.channel,
+      created_at = excluded.created_at;
+  end if;
+  for given in select * from jsonb_to_recordset(p_calls) c (id uuid, status text, error text) loop
+    update tool_call c
+    set status = given.status, error = given.error, edited = c.edited or p_arguments is not null,
+      arguments = coalesce(p_arguments::jsonb, c.arguments), input_hash = coalesce(p_input_hash, c.input_hash),
+      settled_by = case when given.status = 'rejected' then p_status end,
+      finished_at = case when given.status = 'rejected' then at end
+    where c.org_id = p_org and c.id = given.id and c.status = 'awaiting';
+    if given.status = 'approved' then
+      insert into approval_grant (org_id, call_id, approval_id, tool_digest, input_hash, created_at, expires_at)
+      values (p_org, given.id, p_approval, the_approval.tool_digest, the_approval.input_hash, at,
+        at + make_interval(secs => p_grant_seconds));
+    end if;
+  end loop;
+  for given in select * from jsonb_to_recordset(p_jobs) j (id uuid, open integer, status text, error text) loop
+    if given.status is null then
+      update job j set open_approvals = given.open where j.org_id = p_org and j.id = given.id;
+    else
+      update job j
+      set status = given.status, open_approvals = given.open, error_message = coalesce(given.error, j.error_message),
+        runnable_at = case when given.status = 'RUNNING' then at end,
+        holds = case when given.status = 'FAILED' then '{}' else j.holds end,
+        held_at = case when given.status = 'FAILED' then null else j.held_at end
+      where j.org_id = p_org and j.id = given.id;
+    end if;
+  end loop;
+  if cardinality(p_cancelled) > 0 then
+    update approval_request r
+    set status = 'cancelled', next_action_at = null, resolved_at = at, resolution_reason = 'another call of its job ended it'
+    where r.org_id = p_org and r.id = any (p_cancelled) and r.status = 'pending';
+  end if;
+  for given in select * from jsonb_to_recordset(p_jobs) j (id uuid, open integer, status text, error text)
+    where j.status = 'FAILED'
+  loop
+    update tool_call c set status = 'rejected', error = given.error, settled_by = 'cancelled', finished_at = at
+    where c.org_id = p_org and c.job_id = given.id and c.status in ('awaiting', 'approved');
+  end loop;
+  insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, idempotency_key, payload,
+    created_at)
+  select p_org, e.approval, e.type, case when e.approval = p_approval then p_channel end, p_member, p_name,
+    case when e.approval = p_approval and e.keyed then p_key end, coalesce(e.payload, '{}'), at
+  from jsonb_to_recordset(p_events) e (approval uuid, type text, keyed boolean, payload jsonb);
+  perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
+    p_fact_jobs);
+  return case when p_vote is not null then
+    approval_decided(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end;
+end
+$$;
+
+-- The open approvals of jobs that end: whoever else waits on one of them keeps it. Locked before it looks, so that of two
+-- jobs that end at once the second sees that the first does not wait any more.
+create or replace function cancel_approvals(p_org uuid, p_jobs uuid[], p_reason text)
+  returns table (id uuid, tool_name text, job_id uuid)
+  language plpgsql set search_path = public, pg_temp as $$
+#variable_conflict use_column
+declare
+  at timestamptz;
+begin
+  perform lock_approvals(p_org, p_jobs, null);
+  at := plane_now();
+  update tool_call c set status = 'rejected', error = p_reason, settled_by = 'cancelled', finished_at = at
+  where c.org_id = p_org and c.job_id = any (p_jobs) and c.status in ('awaiting', 'allowed', 'approved');
+  return query
+    with ended as (
+      update approval_request r
+      set status = 'cancelled', next_action_at = null, resolved_at = at, resolution_reason = p_reason
+      where r.org_id = p_org and r.status = 'pending' and r.id in (
+          select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (p_jobs))
+        and not exists (
+          select from approval_invocation i join tool_call c on c.org_id = i.org_id and c.id = i.call_id
+          where i.org_id = p_org and i.approval_id = r.id and i.job_id <> all (p_jobs) and c.status = 'awaiting')
+      returning r.id, r.tool_name, r.job_id),
+    told as (
+      insert into approval_event (org_id, approval_id, event_type, payload, created_at)
+      select p_org, e.id, 'cancelled', jsonb_build_object('reason', p_reason), at from ended e)
+    select e.id, e.tool_name, e.job_id from ended e order by e.id;
+end
+$$;
+
+-- What a scheduler must look at, across orgs, in the order of its deadlines. Found here, acted on under its own org.
+create or replace function find_due_approvals(p_limit integer) returns table (org_id uuid, id uuid, due timestamptz)
+  language sql volatile security definer set search_path = public, pg_temp as $$
+  select r.org_id, r.id, r.next_action_at from approval_request r
+  where r.next_action_at <= (select plane_now())
+  order by r.next_action_at limit p_limit
+$$;
+
+create or replace function find_idle_sessions(p_limit integer) returns table (org_id uuid, id uuid, due timestamptz)
+  language sql volatile security definer set search_path = public, pg_temp as $$
+  select s.org_id, s.id, s.idle_check_at from session s
+  where s.idle_check_at <= (select plane_now())
+  order by s.idle_check_at limit p_limit
+$$;
+
+-- How long until the next deadline; null where there is none.
+create or replace function next_deadline() returns double precision
+  language sql volatile security definer set search_path = public, pg_temp as $$
+  select extract(epoch from least(
+    (select min(r.next_action_at) from approval_request r where r.next_action_at is not null),
+    (select min(s.idle_check_at) from session s where s.idle_check_at is not null),
+    (select min(x.settle_at) from external_call x where x.settle_at is not null)) - plane_now())::double precision
+$$;
+
+do $$
+declare
+  finder regprocedure;
+begin
+  -- Whoever is not a superuser can only hand a function to a role that may create one there: for this moment it may.
+  grant create on schema public to cortex_scheduler;
+  foreach finder in array array[
+    'find_due_approvals(integer)', 'find_idle_sessions(integer)', 'next_deadline()']::regprocedure[]
+  loop
+    execute format('alter function %s owner to cortex_scheduler', finder);
+    execute format('revoke all on function %s from public', finder);
+    execute format('grant execute on function %s to cortex_app', finder);
+  end loop;
+  revoke create on schema public from cortex_scheduler;
+end
+$$;

@@ -1,0 +1,69 @@
+-- The tails of every verb: take the head's lock last, append what happened, update the head once.
+
+-- The hash of an entry of format 2. Entries of format 1 were written by earlier releases: only `proof/model/audit.py` knows their rule.
+create or replace function chain_hash(previous bytea, seq bigint, at timestamptz, action text, job uuid, body_hash bytea)
+  returns bytea
+  language sql stable parallel safe
+  return sha256(previous || '\x02'::bytea || int8send(seq) || int8send((extract(epoch from at) * 1000000)::bigint)
+    || sha256(convert_to(action, 'UTF8')) || coalesce(uuid_send(job), '\x00000000000000000000000000000000'::bytea) || body_hash);
+
+-- For verbs on one session: events and audit entries; `new_messages` were inserted by the caller under this lock.
+-- `jobs` names the job of each audit entry, null where it concerns none. Returns how far the session's messages go now. Two
+-- statements, however much there is to append: steps end here.
+create or replace function session_append(
+  p_org uuid, p_session uuid, new_messages integer, event_types text[], event_jobs uuid[], event_data jsonb[],
+  actions text[], bodies bytea[], jobs uuid[] default '{}') returns bigint
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  head session_head%rowtype;
+  at timestamptz;
+  body_hashes bytea[] := '{}';
+  hashes bytea[] := '{}';
+  latest bytea;
+begin
+  select * into strict head from session_head where org_id = p_org and session_id = p_session for update;
+  at := plane_now();
+  latest := head.audit_hash;
+  for i in 1 .. coalesce(cardinality(actions), 0) loop
+    body_hashes[i] := sha256(bodies[i]);
+    latest := chain_hash(latest, head.audit_seq + i, at, actions[i], jobs[i], body_hashes[i]);
+    hashes[i] := latest;
+  end loop;
+  with happened as (
+    insert into event (org_id, session_id, seq, type, job_id, data, created_at)
+    select p_org, p_session, head.event_seq + e.number, e.type, e.job, e.data, at
+    from unnest(event_types, event_jobs, event_data) with ordinality e (type, job, data, number)
+    where e.type is not null),
+  proven as (
+    insert into audit_entry (org_id, session_id, seq, format, action, job_id, body, body_hash, hash, created_at)
+    select p_org, p_session, head.audit_seq + a.number, 2, a.action, a.job, a.body, a.body_hash, a.hash, at
+    from unnest(actions, jobs[:cardinality(actions)], bodies, body_hashes, hashes)
+      with ordinality a (action, job, body, body_hash, hash, number))
+  update session_head
+  set message_seq = head.message_seq + new_messages, event_seq = head.event_seq + coalesce(cardinality(event_types), 0),
+      audit_seq = head.audit_seq + coalesce(cardinality(actions), 0), audit_hash = latest, last_activity_at = at
+  where org_id = p_org and session_id = p_session;
+  return head.message_seq + new_messages;
+end
+$$;
+
+-- For verbs on the org itself. Rare by design: this lock is shared by the whole org.
+create or replace function org_append(p_org uuid, actions text[], bodies bytea[]) returns void
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  head org_head%rowtype;
+  at timestamptz;
+  body_hash bytea;
+begin
+  select * into strict head from org_head where org_id = p_org for update;
+  at := plane_now();
+  for i in 1 .. cardinality(actions) loop
+    head.audit_seq := head.audit_seq + 1;
+    body_hash := sha256(bodies[i]);
+    head.audit_hash := chain_hash(head.audit_hash, head.audit_seq, at, actions[i], null, body_hash);
+    insert into audit_entry (org_id, session_id, seq, format, action, body, body_hash, hash, created_at)
+    values (p_org, null, head.audit_seq, 2, actions[i], bodies[i], body_hash, head.audit_hash, at);
+  end loop;
+  update org_head set audit_seq = head.audit_seq, audit_hash = head.audit_hash where org_id = p_org;
+end
+$$;

@@ -1,1 +1,0 @@
-"""The pure part: values, state machines and rules. No I/O, no clock, no randomness."""

@@ -1,0 +1,1 @@
+"""Atlases and gates."""

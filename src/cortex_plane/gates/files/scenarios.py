@@ -1,0 +1,157 @@
+"""Scenario files: YAML into scenarios, read as strictly as atlases. docs/steward-bench.md has the format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.gates.rules.scenarios import MAX_EVENTS, MAX_SCENARIOS, Event, EventKind, Expected, Scenario
+from cortex_plane.kernel.document_values import Values
+from cortex_plane.kernel.documents import Bounds, Faults, Mapping, Node, Sequence, read_document
+from cortex_plane.kernel.shapes import (
+    LINE,
+    Amount,
+    Choice,
+    Field,
+    Flag,
+    JsonObject,
+    ListOf,
+    MapOf,
+    Record,
+    Text,
+)
+from cortex_plane.policies.model.authorization import PolicyVerdict
+
+MAX_FILE_BYTES = 1024 * 1024
+HINT = "Correct the file and try again; nothing was tried. Its format is in docs/steward-bench.md."
+_ID = Text(200, LINE, "an id")
+_SAID = Text(100_000)
+_IDS = ListOf(_ID, most=1000)
+_EVENT = {
+    EventKind.SAID: Field(_SAID, "What a person says."),
+    EventKind.ANSWERED: Field(_ID, "The gate that the agent answers."),
+    EventKind.IGNORED: Field(Flag(), "The agent says something else instead of answering."),
+    EventKind.CALLED: Field(_ID, "An action that the agent calls; it runs where it is allowed."),
+    EventKind.APPROVED: Field(_ID, "An action that the agent calls and people approve."),
+    EventKind.MINUTES: Field(Amount(0, 525_600), "So many minutes pass."),
+    EventKind.REQUESTED: Field(_ID, "What the agent asks its stewards for."),
+    EventKind.FAILED: Field(_SAID, "Something went wrong."),
+    EventKind.TRIGGERED: Field(_ID, "The gate whose custom trigger fires."),
+}
+_OF_CALLS = {
+    "arguments": Field(JsonObject(), "Of the call."),
+    "risk": Field(Choice(tuple(Risk)), "The tool's own risk; low where it is left out."),
+}
+_OF_ANSWERS = {
+    "with": Field(JsonObject(), "The answers, by question."),
+    "accepted": Field(Flag(), "false: the answer must be refused."),
+    "objections": Field(MapOf(_ID, _SAID, most=100), "What the app's validators object to, by question."),
+}
+EVENT = Record(
+    "event", "an event", {**{str(kind): each for kind, each in _EVENT.items()}, **_OF_CALLS, **_OF_ANSWERS}
+)
+EXPECT = Record("expect", "what is expected", {
+    "decision": Field(Choice(tuple(PolicyVerdict)), "Of the call."),
+    "rule": Field(_ID, "What decided."),
+    "reason": Field(_SAID, "Words that the reason has."),
+    "gates": Field(_IDS, "That fire for the call, in their order."),
+    "questions": Field(_IDS, "That wait for the agent."),
+    "people": Field(_IDS, "Gates that a person would pass."),
+    "contexts": Field(_IDS, "That the agent knows."),
+    "guidance": Field(_IDS, "The gates whose guidance the agent has."),
+    "open": Field(_IDS, "Capabilities."),
+    "shut": Field(_IDS, "Gates that nobody passes any more."),
+})  # fmt: skip
+SCENARIO = Record("scenario", "a scenario", {
+    "name": Field(Text(200, LINE, "a line of text"), "For the report.", required=True),
+    "session": Field(ListOf(EVENT, most=MAX_EVENTS), "What happened before, in order."),
+    "call": Field(_ID, "The action that is looked at."),
+    **_OF_CALLS,
+    "expect": Field(EXPECT, "What must come of it.", required=True),
+})  # fmt: skip
+FILE = Record("file", "a scenario file", {
+    "scenarios": Field(ListOf(SCENARIO, least=1, most=MAX_SCENARIOS), "What is tried.", required=True),
+})  # fmt: skip
+_BELONGS = {**dict.fromkeys(_OF_CALLS, (EventKind.CALLED, EventKind.APPROVED)),
+            **dict.fromkeys(_OF_ANSWERS, (EventKind.ANSWERED,))}  # fmt: skip
+_OF_A_CALL = ("decision", "rule", "reason", "gates", "people")
+
+
+def read(text: str, *, name: str = "scenarios.yaml") -> list[Scenario]:
+    """Raises ``InvalidInput`` that names every line at fault."""
+    faults = Faults(code="invalid_scenarios", hint=HINT, name=name)
+    root = read_document(text, faults, Bounds(MAX_FILE_BYTES))
+    if not isinstance(root, Mapping):
+        faults.refuse(root.line if root is not None else 1, "a scenario file is a mapping with `scenarios`.")
+    plain = FILE.read(root, "file", Values(faults, 0, {}))
+    faults.raise_any()
+    nodes = _items(root.items["scenarios"])
+    made = [
+        _scenario(each, node, faults) for each, node in zip((plain or {})["scenarios"], nodes, strict=True)
+    ]
+    faults.raise_any()
+    return made
+
+
+def _items(node: Node | None) -> list[Node]:
+    return node.items if isinstance(node, Sequence) else []
+
+
+def _scenario(given: dict[str, Any], node: Node, faults: Faults) -> Scenario:
+    held = node.items if isinstance(node, Mapping) else {}
+    events = [
+        _event(each, at, faults)
+        for each, at in zip(given.get("session", []), _items(held.get("session")), strict=True)
+    ]
+    expect = given["expect"]
+    if "call" not in given:
+        stray = [key for key in (*_OF_CALLS, *_OF_A_CALL) if key in given or key in expect]
+        if stray:
+            faults.add(node.line, f"`{stray[0]}` is about a call, and this scenario has no `call`.")
+    if not expect:
+        faults.add(node.line, "`expect` expects nothing: say at least one thing, such as `decision: deny`.")
+    call = _call(EventKind.CALLED, given["call"], given, node.line) if "call" in given else None
+    return Scenario(
+        name=given["name"], line=node.line, events=tuple(each for each in events if each is not None), call=call,
+        expect=_expected(expect),
+    )  # fmt: skip
+
+
+def _expected(given: dict[str, Any]) -> Expected:
+    made: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in given.items()
+    }
+    if "decision" in made:
+        made["decision"] = PolicyVerdict(made["decision"])
+    return Expected(**made)
+
+
+def _event(given: dict[str, Any], node: Node, faults: Faults) -> Event | None:
+    kinds = [kind for kind in EventKind if kind in given]
+    if len(kinds) != 1:
+        faults.add(node.line, f"an event is exactly one of {', '.join(EventKind)}.")
+        return None
+    kind = kinds[0]
+    for key, belongs in _BELONGS.items():
+        if key in given and kind not in belongs:
+            faults.add(
+                node.line, f"`{key}` is not a key of the event `{kind}`; it belongs to {', '.join(belongs)}."
+            )
+    if kind is EventKind.IGNORED and not given[kind]:
+        faults.add(node.line, "`ignored` is true, or not there.")
+    if kind is EventKind.ANSWERED:
+        return Event(
+            kind=kind, line=node.line, text=given[kind], answers=given.get("with", {}),
+            accepted=given.get("accepted", True), objections=given.get("objections", {}),
+        )  # fmt: skip
+    if kind is EventKind.MINUTES:
+        return Event(kind=kind, line=node.line, minutes=given[kind])
+    if kind in (EventKind.CALLED, EventKind.APPROVED):
+        return _call(kind, given[kind], given, node.line)
+    return Event(kind=kind, line=node.line, text=str(given[kind]))
+
+
+def _call(kind: EventKind, name: str, given: dict[str, Any], line: int) -> Event:
+    return Event(
+        kind=kind, line=line, text=name, arguments=given.get("arguments", {}), risk=Risk(given.get("risk", Risk.LOW))
+    )  # fmt: skip

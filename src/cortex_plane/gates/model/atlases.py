@@ -1,0 +1,355 @@
+"""Atlases: what a steward publishes about the actions of an agent, as values.
+
+An atlas says which actions there are, in which capabilities they come, what is known (contexts), what is allowed (policies),
+and where the agent is stopped, asked or told something (gates; spec 5 calls them checkpoints). Every way to write one down,
+the short form for a whole atlas and the inject modes of contexts included, ends in the same gates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.policies.model.policies import Template
+
+MAX_ATLAS_BYTES = 32 * 1024 * 1024
+MAX_GATES = 200_000
+MAX_CONTEXT = 1024 * 1024
+"""Characters of one context block."""
+MAX_ATTEMPTS = 3
+"""How often a gate is answered wrongly before it stays shut, where it does not say so itself."""
+"""From the lowest to the highest."""
+
+
+class Mode(StrEnum):
+    BLOCKING = "blocking"
+    ADVISORY = "advisory"
+    OBSERVATIONAL = "observational"
+
+
+class Audience(StrEnum):
+    AGENT = "agent"
+    """The model, or the code, answers."""
+    HUMAN = "human"
+    """A person approves."""
+
+
+class TriggerType(StrEnum):
+    SESSION_START = "session_start"
+    INTERACTIVE = "interactive"
+    CAPABILITY_ACCESS = "capability_access"
+    RISK_THRESHOLD = "risk_threshold"
+    ACTION_PRE = "action_pre"
+    KEYWORD = "keyword"
+    TIME_INTERVAL = "time_interval"
+    COUNT_INTERVAL = "count_interval"
+    EXPLICIT_REQUEST = "explicit_request"
+    ACTION_POST = "action_post"
+    ERROR_OCCURRED = "error_occurred"
+    SESSION_END = "session_end"
+    CUSTOM = "custom"
+
+
+PRIORITIES: Mapping[TriggerType, int] = {
+    TriggerType.SESSION_START: 1000,
+    TriggerType.INTERACTIVE: 950,
+    TriggerType.CAPABILITY_ACCESS: 920,
+    TriggerType.RISK_THRESHOLD: 900,
+    TriggerType.ACTION_PRE: 800,
+    TriggerType.KEYWORD: 600,
+    TriggerType.TIME_INTERVAL: 500,
+    TriggerType.COUNT_INTERVAL: 400,
+    TriggerType.EXPLICIT_REQUEST: 300,
+    TriggerType.CUSTOM: 200,
+    TriggerType.ACTION_POST: 100,
+    TriggerType.ERROR_OCCURRED: 50,
+    TriggerType.SESSION_END: 0,
+}
+"""Spec 5's table; where a gate names no priority of its own. A custom trigger, which the table leaves out, has 200."""
+
+OF_A_CALL = frozenset({TriggerType.CAPABILITY_ACCESS, TriggerType.RISK_THRESHOLD, TriggerType.ACTION_PRE})
+"""They stop one call; all others stop the session."""
+
+
+class MatchMode(StrEnum):
+    ANY = "any"
+    ALL = "all"
+    PHRASE = "phrase"
+    REGEX = "regex"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trigger:
+    """When a gate fires. Only the fields of its type are set."""
+
+    type: TriggerType
+    patterns: tuple[str, ...] = ()
+    """Globs over actions (action_pre, action_post; explicit_request: over what is asked for), or keywords."""
+    match_mode: MatchMode = MatchMode.ANY
+    case_sensitive: bool = False
+    min_tier: Risk | None = None
+    capability_ids: tuple[str, ...] = ()
+    seconds: float | None = None
+    actions: int | None = None
+    trigger_id: str | None = None
+    """Of a custom trigger: the name under which an app registered it."""
+    params: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+class ResponseType(StrEnum):
+    TEXT = "text"
+    BOOLEAN = "boolean"
+    ACKNOWLEDGMENT = "acknowledgment"
+    CHOICE = "choice"
+    NUMBER = "number"
+    JSON = "json"
+
+
+class OnInvalid(StrEnum):
+    RETRY = "retry"
+    BLOCK = "block"
+    WARN_AND_CONTINUE = "warn_and_continue"
+    LOG_AND_CONTINUE = "log_and_continue"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerValidation:
+    pattern: str | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+    must_contain: tuple[str, ...] = ()
+    must_not_contain: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    custom_validator: str | None = None
+    """The name under which an app registered it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    question_id: str
+    question: str
+    response_type: ResponseType
+    required: bool = True
+    hint: str | None = None
+    options: tuple[str, ...] = ()
+    """Of a choice."""
+    schema: Mapping[str, Any] | None = field(default=None, hash=False)
+    """Of a structured answer."""
+    validation: AnswerValidation = AnswerValidation()
+    on_invalid: OnInvalid = OnInvalid.RETRY
+
+
+class GuidanceFormat(StrEnum):
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    JSON = "json"
+    SYSTEM_INSTRUCTION = "system_instruction"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Guidance:
+    content: str
+    format: GuidanceFormat = GuidanceFormat.TEXT
+    priority: int = 100
+    append: bool = True
+    """False: it takes the place of the guidance that was given before."""
+    expires_after: str | None = None
+    """`session-end` (as None), the id of a gate of the same atlas, or a time such as `10m`."""
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gate:
+    gate_id: str
+    """As its atlas names it."""
+    atlas_id: str
+    name: str
+    trigger: Trigger
+    mode: Mode
+    priority: int
+    audience: Audience = Audience.AGENT
+    questions: tuple[Question, ...] = ()
+    guidance: Guidance | None = None
+    contexts: tuple[str, ...] = ()
+    """What the agent is told of once it is passed."""
+    unlock_capabilities: tuple[str, ...] = ()
+    lock_capabilities: tuple[str, ...] = ()
+    allow_actions: tuple[str, ...] = ()
+    deny_actions: tuple[str, ...] = ()
+    force_sync_trace: bool = False
+    require_policy_check: bool = False
+    """Policies judge its calls as calls that change something, whatever the tool says of itself."""
+    max_attempts: int = MAX_ATTEMPTS
+
+    @property
+    def key(self) -> str:
+        """Unique over all atlases of a session."""
+        return f"{self.atlas_id}/{self.gate_id}"
+
+    @property
+    def of_a_call(self) -> bool:
+        return self.trigger.type in OF_A_CALL
+
+    @property
+    def asks(self) -> bool:
+        """Whether the agent must answer before it goes on."""
+        return self.mode is Mode.BLOCKING and self.audience is Audience.AGENT and bool(self.questions)
+
+    @property
+    def decides(self) -> bool:
+        """Whether what may be done is otherwise once it is passed."""
+        effects = (self.unlock_capabilities, self.lock_capabilities, self.allow_actions, self.deny_actions)
+        return any(effects) or self.trigger.type is TriggerType.CAPABILITY_ACCESS
+
+    @property
+    def restricts(self) -> bool:
+        """Whether less may be done once it fired."""
+        effects = self.mode is not Mode.OBSERVATIONAL and (self.lock_capabilities or self.deny_actions)
+        return bool(effects) or self.require_policy_check
+
+    @property
+    def is_due(self) -> bool:
+        """It is never left out, whatever it costs: without it more would be allowed."""
+        return self.mode is Mode.BLOCKING or self.restricts
+
+    @property
+    def asks_people(self) -> bool:
+        return self.mode is Mode.BLOCKING and self.audience is Audience.HUMAN
+
+
+class InjectMode(StrEnum):
+    ALWAYS = "always"
+    ON_MATCH = "on_match"
+    ON_DEMAND = "on_demand"
+    RISK_BASED = "risk_based"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContextBlock:
+    context_id: str
+    name: str
+    content: str
+    inject_mode: InjectMode = InjectMode.ON_DEMAND
+    priority: int = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Capability:
+    capability_id: str
+    name: str
+    actions: tuple[str, ...]
+    """Globs."""
+    locked: bool = False
+    """At the start: some gate unlocks it, or stands before it."""
+
+
+class AtlasPolicyType(StrEnum):
+    """In the order in which they are looked at."""
+
+    DENY = "deny"
+    REQUIRES_APPROVAL = "requires_approval"
+    RATE_LIMIT = "rate_limit"
+    BUDGET = "budget"
+    ALLOW = "allow"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AtlasPolicy:
+    policy_id: str
+    type: AtlasPolicyType
+    actions: tuple[str, ...]
+    """Globs."""
+    reason: str = ""
+    max_calls: int | None = None
+    """Of a rate limit, in each window of ``window_seconds``; of a budget, in the whole session."""
+    window_seconds: float | None = None
+    template: Template | None = None
+    """Of an approval: who decides, and how long they have. None: the session's owner."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Action:
+    action_id: str
+    name: str
+    description: str = ""
+    risk_tier: Risk = Risk.LOW
+    parameters_schema: Mapping[str, Any] | None = field(default=None, hash=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GateBudget:
+    """What gates may cost for one input. Gates that block or restrict are never left out for it."""
+
+    max_checkpoints_per_input: int | None = None
+    max_context_injection_size: int | None = None
+    """Characters of contexts and guidance that a session carries."""
+    max_checkpoint_time_ms: float | None = None
+
+
+class AccessType(StrEnum):
+    PUBLIC = "public"
+    AUTHENTICATED = "authenticated"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Steward:
+    id: str
+    name: str
+    contact: str | None = None
+    access: AccessType = AccessType.PUBLIC
+    """`authenticated`: guests are refused."""
+    api_keys: tuple[str, ...] = ()
+    """Globs over the names of keys; empty: every key."""
+    requests_per_minute: int | None = None
+    """Calls that run under the atlas in a minute, over all sessions of the org."""
+    webhook: str | None = None
+    notify_on: tuple[str, ...] = ()
+
+
+NOTIFICATIONS = (
+    "policy_override",
+    "high_risk_action",
+    "checkpoint_triggered",
+    "checkpoint_passed",
+    "checkpoint_blocked",
+)
+"""What a steward may be told of."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Atlas:
+    atlas_id: str
+    version: str
+    name: str
+    digest: str
+    """SHA-256 in hex of the manifest in its canonical form."""
+    steward: Steward
+    description: str = ""
+    gates: tuple[Gate, ...] = ()
+    capabilities: tuple[Capability, ...] = ()
+    contexts: tuple[ContextBlock, ...] = ()
+    policies: tuple[AtlasPolicy, ...] = ()
+    actions: tuple[Action, ...] = ()
+    budget: GateBudget = GateBudget()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AtlasVersion:
+    """A published atlas, as lists show it."""
+
+    atlas_id: str
+    version: str
+    digest: str
+    name: str
+    description: str
+    gates: int
+    warnings: list[str]
+    published_by: str
+    published_at: datetime
+    retired_at: datetime | None
+    retired_by: str | None

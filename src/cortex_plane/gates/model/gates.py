@@ -1,0 +1,328 @@
+"""Gates: what has become of them in one session, and what an evaluation of them says.
+
+All of a session's state is one value. Evaluating is pure: it takes that value and gives the next one together with what is to
+be told, traced and asked; whoever evaluates writes all of it in the commit that goes on from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.gates.model.atlases import Gate, TriggerType
+from cortex_plane.gates.model.trace import Trace
+from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policies import Template
+
+ANSWER = "plane.answer"
+"""The tool by which an agent answers a gate."""
+REQUEST_CONTEXT = "plane.request_context"
+"""The tool by which an agent asks for what its stewards wrote down."""
+PLANE_TOOLS = frozenset({ANSWER, REQUEST_CONTEXT})
+OF_THE_PLANE = frozenset({*PLANE_TOOLS, "plane.ask"})
+"""What gates do not look at: it is theirs, or asks people and sends nothing. By exact name."""
+MAX_PASSES = 200
+MAX_OPEN = 50
+"""Questions about calls that wait at the same time."""
+MAX_CARDS = 100
+"""What people were shown of the newest calls; whoever approves an older one is asked again."""
+MAX_MISSED = 50
+MAX_TASKS = 50
+MAX_SHUT = 20
+"""Calls that one gate shuts before it shuts every call that it stands before."""
+MAX_TRIES = 20
+"""Wrong answers to one gate, about whatever calls, before it shuts every call that it stands before; more where its
+`max_attempts` is more."""
+EVERY_CALL = "*"
+FOR_ONE_CALL = frozenset({TriggerType.ACTION_PRE, TriggerType.RISK_THRESHOLD})
+"""They are passed for one call; all others until they fire again, or their capability is locked."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Open:
+    """A gate that waits for the agent's answers."""
+
+    gate: str
+    """Its key."""
+    call: str = ""
+    """A short name of the call that it stops; empty where it stops the session."""
+    action: str = ""
+    input_hash: str = ""
+    attempts: int = 0
+    """Wrong answers so far, and responses that had none."""
+    fault: str = ""
+    """What was wrong with the last one."""
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pass:
+    """A gate was passed for one call, which has not run yet."""
+
+    gate: str
+    action: str
+    input_hash: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Card:
+    """A gate that people were shown when they were asked about this call: their yes to it passes this gate, and no other."""
+
+    gate: str
+    call: str
+    """The call's own id. Another call with the same arguments is another one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shut:
+    """A gate that nobody passes any more."""
+
+    gate: str
+    reason: str
+    action: str = ""
+    """Empty: the whole session; `*`: every call that the gate stands before."""
+    input_hash: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Missed:
+    """A call that ended while its gates could not be read."""
+
+    action: str
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grip:
+    """Whether a capability is open, and who did it."""
+
+    open: bool
+    by: str
+    """A gate's key."""
+    at: datetime
+
+    @property
+    def grants(self) -> bool:
+        return self.open
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ActionRule:
+    allow: bool
+    by: str
+    at: datetime
+
+    @property
+    def grants(self) -> bool:
+        return self.allow
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Given:
+    """A context or a guidance that the agent is told from now on."""
+
+    by: str
+    """A gate's key."""
+    at: datetime
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Window:
+    """How much of a limit is used up."""
+
+    since: datetime
+    calls: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GateState:
+    """Everything that the gates of one session remember."""
+
+    started: bool = False
+    heard: int = 0
+    """The messages up to here were looked at for keywords."""
+    executed: int = 0
+    """Calls that ran."""
+    passed: dict[str, datetime] = field(default_factory=dict)
+    open: tuple[Open, ...] = ()
+    people: tuple[str, ...] = ()
+    """Gates of the session that a person must pass before the agent acts."""
+    cards: tuple[Card, ...] = ()
+    passes: tuple[Pass, ...] = ()
+    shut: tuple[Shut, ...] = ()
+    tried: dict[str, int] = field(default_factory=dict)
+    """By gate: wrong answers about calls that no right one followed."""
+    capabilities: dict[str, Grip] = field(default_factory=dict)
+    """By `atlas/capability`; what is not here is as its atlas begins."""
+    actions: dict[str, ActionRule] = field(default_factory=dict)
+    """By glob."""
+    contexts: dict[str, Given] = field(default_factory=dict)
+    """By `atlas/context`."""
+    guidance: dict[str, Given] = field(default_factory=dict)
+    """By the key of the gate that gives it."""
+    fired: dict[str, datetime] = field(default_factory=dict)
+    """By atlas: when it was met first; by `atlas@seconds`: when its gates that come round so often fired last."""
+    counted: dict[str, int] = field(default_factory=dict)
+    """How many calls had run then; by atlas, and by `atlas@calls`."""
+    spent: dict[str, Window] = field(default_factory=dict)
+    """By `atlas/policy`."""
+    since: datetime | None = None
+    """When the session began to be governed."""
+    tasks: tuple[str, ...] = ()
+    """The newest jobs whose input was looked at: it is not again where one of them is tried again."""
+    missed: tuple[Missed, ...] = ()
+    """What comes after these calls fires with the next look."""
+
+    @property
+    def asks(self) -> tuple[Open, ...]:
+        """What stops the whole session until it is answered."""
+        return tuple(each for each in self.open if not each.call)
+
+    @property
+    def ended(self) -> Shut | None:
+        """The gate that shut the session for good."""
+        return next((each for each in self.shut if not each.action), None)
+
+
+NOTHING_YET = GateState()
+
+
+@lru_cache(maxsize=1)
+def _state() -> TypeAdapter[GateState]:
+    return TypeAdapter(GateState)
+
+
+def state_of(kept: Any) -> GateState:
+    """From the JSON value that `kept_state` made."""
+    return _state().validate_python(kept, strict=False) if kept else NOTHING_YET
+
+
+def kept_state(state: GateState) -> dict[str, Any]:
+    """As a row keeps it: a JSON value, without what is as in the beginning."""
+    kept: dict[str, Any] = _state().dump_python(state, mode="json", exclude_defaults=True)
+    return kept
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GatedCall:
+    """A call, as gates look at it."""
+
+    action: str
+    """The tool's name."""
+    arguments: Mapping[str, Any]
+    input_hash: str
+    risk: Risk = Risk.MEDIUM
+    """The tool's own. Of it and the atlas's, the higher counts."""
+    approved: bool = False
+    """A person approved exactly this call."""
+    told: bool = False
+    """It was judged before: what only advises or looks on did so then."""
+    call_id: str = ""
+    """Its own; empty where nobody is asked about it, so that nobody was shown anything."""
+
+
+def call_name(call: GatedCall) -> str:
+    """A short name of exactly this call, by which an answer says which one it is about."""
+    return hashlib.sha256(f"{call.action}\n{call.input_hash}".encode()).hexdigest()[:8]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moment:
+    """What happened since gates were looked at last."""
+
+    now: datetime
+    inputs: tuple[str, ...] = ()
+    """What people said, or what a task begins with."""
+    heard: int = 0
+    """The position of the last of these messages."""
+    task: str = ""
+    """The job that begins with them, where it is a task."""
+    finished: tuple[str, ...] = ()
+    """Actions that ended."""
+    errors: tuple[str, ...] = ()
+    """What went wrong, in a line each."""
+    custom: frozenset[str] = frozenset()
+    """Keys of gates whose custom trigger fired."""
+    unknown: frozenset[str] = frozenset()
+    """Keys of gates whose custom trigger could not be asked: what they forbid is forbidden."""
+    ends: bool = False
+    """The session ends."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """What gates say at one moment."""
+
+    state: GateState
+    traces: tuple[Trace, ...] = ()
+    fired: tuple[Gate, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limit:
+    """A constraint under which a call is allowed."""
+
+    kind: str
+    """rate_limit, budget, time_window or scope."""
+    name: str
+    detail: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ruling:
+    """What the atlases say of one call; policies are asked after them, and the stricter of the two counts."""
+
+    verdict: PolicyVerdict
+    rule: str
+    """What decided, as the trail and the card name it."""
+    reason: str
+    """For the agent: what to do now."""
+    state: GateState
+    """After it: with questions opened and advice given. What running uses up is not used up yet."""
+    risk: Risk
+    fired: tuple[Gate, ...] = ()
+    asks: tuple[Open, ...] = ()
+    """What the agent must answer first; the verdict is then deny."""
+    people: tuple[Gate, ...] = ()
+    """Gates that a person passes by approving it."""
+    template: Template | None = None
+    """Who approves, where a policy of an atlas demands it."""
+    strict: bool = False
+    """Policies judge it as a call that changes something."""
+    overrides: bool = False
+    """Running it needs an approval that a policy of an atlas demanded."""
+    limits: tuple[Limit, ...] = ()
+    traces: tuple[Trace, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answered:
+    """What became of an answer."""
+
+    state: GateState
+    valid: bool
+    gate: str | None
+    """The gate's id, where there is one."""
+    told: dict[str, Any]
+    """What the agent is told: the result of its call."""
+    traces: tuple[Trace, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromptParts:
+    """What gates add to what the model is told."""
+
+    instructions: str = ""
+    """Part of the system prompt: guidance of the format system_instruction."""
+    knowledge: str = ""
+    """Part of the system prompt, after the agent's own: contexts and other guidance."""
+    questions: str = ""
+    """The last thing that the model reads: what it must answer first."""

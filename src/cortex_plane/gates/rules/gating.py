@@ -1,0 +1,448 @@
+"""Evaluating gates: what fires now, and what becomes of a call. Pure; the cost follows what matches, not what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.gates.model.atlases import AtlasPolicyType, Gate, Mode, TriggerType
+from cortex_plane.gates.model.gates import (
+    EVERY_CALL,
+    FOR_ONE_CALL,
+    MAX_CARDS,
+    MAX_TASKS,
+    Card,
+    Evaluation,
+    GatedCall,
+    GateState,
+    Moment,
+    Open,
+    Pass,
+    Ruling,
+    call_name,
+)
+from cortex_plane.gates.rules.gate_budgets import within_budget
+from cortex_plane.gates.rules.gate_effects import UNANSWERED, Evaluating
+from cortex_plane.gates.rules.gate_index import CompiledAtlases, OfAction, Round, rank
+from cortex_plane.gates.rules.gate_policies import by_policies, charged, last_round, limits
+from cortex_plane.gates.rules.gate_prompts import MAX_CARD, card
+from cortex_plane.kernel.glob_index import glob
+from cortex_plane.kernel.schemas import Unusable, compiled, faults
+from cortex_plane.policies.model.authorization import PolicyVerdict
+
+TOO_LONG = (
+    "more gates ask a person about it than one request can show in full; it waits until fewer of them do"
+)
+
+# Between two steps -----------------------------------------------------------------------------------------------
+
+
+def at_boundary(
+    atlases: CompiledAtlases, state: GateState, moment: Moment, elapsed_ms: float = 0.0
+) -> Evaluation:
+    """What fires before the agent goes on: the start, what was said, what came round, what happened.
+
+    ``elapsed_ms``: what was spent on custom triggers.
+    """
+    moment = _with_missed(state, _unless_heard(state, moment))
+    work = Evaluating(atlases, state, moment.now)
+    work.drop_expired()
+    _forget_strangers(work)
+    if moment.ends:
+        due: dict[str, dict[str, Any]] = {gate.key: {} for gate in atlases.of(TriggerType.SESSION_END)}
+    else:
+        due = _due(work, moment) if state.ended is None else {}
+    ranked = sorted((atlases.gates[key] for key in due), key=rank)
+    for gate in within_budget(work, ranked, elapsed_ms):
+        work.fire(gate, due[gate.key])
+    for key in sorted(moment.unknown & atlases.gates.keys()):
+        work.restrict(atlases.gates[key])
+    after = work.state(
+        started=True, heard=max(state.heard, moment.heard), since=state.since or moment.now, missed=(),
+        tasks=(*state.tasks, moment.task)[-MAX_TASKS:] if moment.task else state.tasks,
+    )  # fmt: skip
+    return Evaluation(state=after, traces=tuple(work.traces), fired=tuple(work.fired))
+
+
+def _unless_heard(state: GateState, moment: Moment) -> Moment:
+    """Without what a task begins with, where that was looked at before."""
+    if moment.task not in state.tasks:
+        return moment
+    return replace(moment, inputs=(), task="", custom=frozenset(), unknown=frozenset())
+
+
+def _with_missed(state: GateState, moment: Moment) -> Moment:
+    """Together with what happened while the gates could not be read."""
+    if not state.missed:
+        return moment
+    finished = tuple(each.action for each in state.missed)
+    errors = tuple(each.error for each in state.missed if each.error is not None)
+    return replace(moment, finished=(*finished, *moment.finished), errors=(*errors, *moment.errors))
+
+
+def _forget_strangers(work: Evaluating) -> None:
+    """Nobody can answer a gate that is in none of the session's atlases."""
+    known = work.atlases.gates
+    if any(each.gate not in known for each in work.open):
+        work.keep("open", [each for each in work.open if each.gate in known])
+    if any(key not in known for key in work.people):
+        work.keep("people", [key for key in work.people if key in known])
+
+
+def _due(work: Evaluating, moment: Moment) -> dict[str, dict[str, Any]]:
+    """By key: with what fired it."""
+    atlases, due = work.atlases, dict[str, dict[str, Any]]()
+    for atlas_id, gates in atlases.once.items():
+        if atlas_id not in work.fired_at:
+            work.change("fired_at")[atlas_id] = moment.now
+            work.change("counted")[atlas_id] = work.executed
+            due.update((gate.key, {}) for gate in gates)
+    for text in moment.inputs:
+        for gate, words in atlases.keywords.find(text).values():
+            heard = due.setdefault(gate.key, {"matched": []})["matched"]
+            heard += [word for word in words if word not in heard][: 10 - len(heard)]
+    for each in atlases.timed:
+        if _came_round(work, each, moment.now):
+            due.update((gate.key, {"seconds": gate.trigger.seconds}) for gate in each.gates)
+            work.change("fired_at")[each.name] = moment.now
+    for each in atlases.counting:
+        since = work.counted.get(each.name, work.counted.get(each.atlas_id, 0))
+        if work.executed - since >= each.every:
+            due.update((gate.key, {"actions": work.executed}) for gate in each.gates)
+            work.change("counted")[each.name] = work.executed
+    for action in dict.fromkeys(moment.finished):
+        due.update((gate.key, {"action_id": action}) for gate in atlases.after(action))
+    if moment.errors:
+        what = {"error": moment.errors[0][:500]}
+        due.update((gate.key, what) for gate in atlases.of(TriggerType.ERROR_OCCURRED))
+    for key in sorted(moment.custom):
+        custom = atlases.gates.get(key)
+        if custom is not None and custom.trigger.type is TriggerType.CUSTOM:
+            due[key] = {"trigger_id": custom.trigger.trigger_id}
+    return due
+
+
+def _came_round(work: Evaluating, each: Round, now: datetime) -> bool:
+    return now - last_round(work.fired_at, each, now) >= timedelta(seconds=each.every)
+
+
+def requested(atlases: CompiledAtlases, state: GateState, what: str, now: datetime) -> Evaluation:
+    """The agent asks for what its stewards wrote down: by the id of a context, or whatever a gate listens for.
+
+    Nothing fires while the session waits for an answer, or is shut: who has not agreed is not told.
+    """
+    work = Evaluating(atlases, state, now)
+    waiting = [gate for each in state.asks if (gate := atlases.gates.get(each.gate)) is not None]
+    for gate in waiting:
+        work.blocked(gate, UNANSWERED)
+    if not waiting and state.ended is None:
+        for gate in within_budget(work, sorted(atlases.requested(what), key=rank)):
+            work.fire(gate, {"requested": what[:200]})
+    return Evaluation(state=work.state(), traces=tuple(work.traces), fired=tuple(work.fired))
+
+
+# A call ----------------------------------------------------------------------------------------------------------
+
+
+def judge(
+    atlases: CompiledAtlases,
+    state: GateState,
+    call: GatedCall,
+    now: datetime,
+    *,
+    looking: bool = False,
+) -> Ruling:
+    """deny → gates → approval → rate limit → budget → allow → deny. Questions are opened, and nothing is used up.
+
+    What people see is not recorded here: `shown` does, in the commit that asks them. ``looking``: somebody wants to know
+    about the action, whatever its arguments; nothing is recorded at all.
+    """
+    ruling = _judge(Evaluating(atlases, state, now, looking=looking), call, looking)
+    return replace(ruling, state=state, traces=()) if looking else ruling
+
+
+def _judge(work: Evaluating, call: GatedCall, looking: bool) -> Ruling:
+    atlases = work.atlases
+    found = atlases.of_action(call.action)
+    risk = atlases.risk_of(call.action, call.risk)
+    gates = _gates_before(work, found, risk)
+    refusal = _refusal(work, call, found, gates, looking)
+    if refusal is not None:
+        return _ruling(work, risk, PolicyVerdict.DENY, *refusal)
+    gates, asks, strict = _fire_all(work, call, found, gates, risk)
+    refusal = _now_refused(work, call, found) if not asks else None
+    if refusal is not None:
+        return _ruling(work, risk, PolicyVerdict.DENY, *refusal)
+    if asks:
+        names = ", ".join(f"`{atlases.gates[each.gate].gate_id}`" for each in asks)
+        reason = f"the gate {names} must be answered first"
+        return _ruling(work, risk, PolicyVerdict.DENY, f"gate:{asks[0].gate}", reason, asks=tuple(asks))
+    verdict, rule, reason, policy = by_policies(work, call, found)
+    people = _people(work, gates)
+    if verdict is not PolicyVerdict.DENY and len(card(people)) > MAX_CARD:
+        return _ruling(work, risk, PolicyVerdict.DENY, f"gate:{people[0].key}", TOO_LONG)
+    if verdict is not PolicyVerdict.DENY and not _seen(work, call, people):
+        for gate in people:
+            if gate.of_a_call:
+                work.triggered(gate, {"action_id": call.action})
+        verdict, rule = PolicyVerdict.REQUIRES_APPROVAL, f"gate:{people[0].key}"
+        reason = "a person must pass its gate"
+    return _ruling(
+        work, risk, verdict, rule, reason, people=tuple(people), strict=strict,
+        template=policy.template if policy else None, overrides=policy is not None,
+        limits=tuple(limits(work, found)),
+    )  # fmt: skip
+
+
+def _ruling(
+    work: Evaluating, risk: Risk, verdict: PolicyVerdict, rule: str, reason: str, **more: Any
+) -> Ruling:
+    work.withhold()
+    return Ruling(
+        verdict=verdict, rule=rule, reason=reason, state=work.state(), risk=risk, fired=tuple(work.fired),
+        traces=tuple(work.traces), **more,
+    )  # fmt: skip
+
+
+def _refusal(
+    work: Evaluating, call: GatedCall, found: OfAction, gates: Sequence[Gate], looking: bool
+) -> tuple[str, str] | None:
+    """What no answer to a gate of this call, and no person, turns: the rule, and why."""
+    return (
+        _shut(work, call, gates)
+        or _denied(work, call, found)
+        or _unanswered(work, call)
+        or _locked(work, found)
+        or (None if looking else _misfit(call, found))
+    )
+
+
+def _shut(work: Evaluating, call: GatedCall, gates: Sequence[Gate]) -> tuple[str, str] | None:
+    before = {gate.key for gate in gates} if work.shut else ()
+    for shut in work.shut:
+        exactly = shut.action == call.action and shut.input_hash == call.input_hash
+        if not shut.action or exactly or (shut.action == EVERY_CALL and shut.gate in before):
+            gate = work.atlases.gates.get(shut.gate)
+            if gate is not None:
+                work.blocked(gate, shut.reason, call.action)
+            return f"gate:{shut.gate}", f"its gate is shut: {shut.reason}"
+    return None
+
+
+def _denied(work: Evaluating, call: GatedCall, found: OfAction) -> tuple[str, str] | None:
+    for key, policy in found.policies:
+        if policy.type is AtlasPolicyType.DENY:
+            return f"atlas:{key}", policy.reason or "its atlas denies it"
+    for pattern, rule in sorted(work.actions.items()):
+        if not rule.allow and glob(pattern).matches(call.action):
+            gate = work.atlases.gates.get(rule.by)
+            if gate is not None:
+                work.blocked(gate, f"it denies {pattern}", call.action)
+            return f"gate:{rule.by}", f"the gate `{rule.by}` denies {pattern}"
+    return None
+
+
+def _unanswered(work: Evaluating, call: GatedCall) -> tuple[str, str] | None:
+    for each in work.open:
+        gate = work.atlases.gates.get(each.gate)
+        if not each.call and gate is not None:
+            work.blocked(gate, UNANSWERED, call.action)
+            return f"gate:{each.gate}", f"the gate `{gate.gate_id}` must be answered before anything else"
+    return None
+
+
+def _locked(work: Evaluating, found: OfAction) -> tuple[str, str] | None:
+    """An atlas that has the action only in capabilities that are locked, and no gate to open them by."""
+    by_atlas: dict[str, list[str]] = {}
+    for capability in found.capabilities:
+        by_atlas.setdefault(capability.rsplit("/", 1)[0], []).append(capability)
+    for capabilities in by_atlas.values():
+        if not any(work.is_open(each) or work.atlases.guards(each) for each in capabilities):
+            grip = work.capabilities.get(capabilities[0])
+            by = f", by the gate `{grip.by}`" if grip is not None else ""
+            return f"capability:{capabilities[0]}", f"the capability `{capabilities[0]}` is locked{by}"
+    return None
+
+
+def _misfit(call: GatedCall, found: OfAction) -> tuple[str, str] | None:
+    for action in found.declared:
+        if action.parameters_schema is None:
+            continue
+        try:
+            wrong = "; ".join(faults(compiled(dict(action.parameters_schema)), dict(call.arguments))[:3])
+        except Unusable as error:
+            wrong = str(error)
+        if wrong:
+            return f"action:{action.action_id}", f"its arguments do not fit its atlas: {wrong}"
+    return None
+
+
+def _gates_before(work: Evaluating, found: OfAction, risk: Risk) -> Sequence[Gate]:
+    """What stands before it now: of a capability's gates those that must be passed to open it, and those that look on."""
+    atlases = work.atlases
+    gates = [*found.before, *atlases.risky(risk)]
+    for capability in found.capabilities:
+        shut = not work.is_open(capability)
+        for gate in atlases.gates_of_capability(capability):
+            if gate.mode is Mode.OBSERVATIONAL or (shut and gate.key not in work.passed):
+                gates.append(gate)
+    if len(gates) < 2:
+        return gates
+    return sorted({gate.key: gate for gate in gates}.values(), key=rank)
+
+
+def _fire_all(
+    work: Evaluating, call: GatedCall, found: OfAction, gates: Sequence[Gate], risk: Risk
+) -> tuple[Sequence[Gate], list[Open], bool]:
+    """Also what stands before it only since one of them locked a capability."""
+    told = call.approved or call.told
+    asks, strict = _fire_before(work, call, within_budget(work, gates, told=told))
+    all_gates = gates
+    while work.changed("capabilities"):
+        known = {gate.key for gate in all_gates}
+        gates = [gate for gate in _gates_before(work, found, risk) if gate.key not in known]
+        if not gates:
+            break
+        more, stricter = _fire_before(work, call, within_budget(work, gates, told=told))
+        all_gates, asks, strict = [*all_gates, *gates], [*asks, *more], strict or stricter
+    return all_gates, asks, strict
+
+
+def _now_refused(work: Evaluating, call: GatedCall, found: OfAction) -> tuple[str, str] | None:
+    """What gates that fired before this call forbid, this call included."""
+    if not (work.changed("actions") or work.changed("capabilities")):
+        return None
+    return _denied(work, call, found) or _locked(work, found)
+
+
+def _fire_before(work: Evaluating, call: GatedCall, gates: Sequence[Gate]) -> tuple[list[Open], bool]:
+    """Questions that must be answered, and whether policies must look strictly.
+
+    What only advises or looks on did so when people were asked; it does not again once they approved.
+    """
+    asks: list[Open] = []
+    strict = False
+    for gate in gates:
+        strict = strict or gate.require_policy_check
+        if gate.asks:
+            if not _has_pass(work.passes, gate, call):
+                asks.append(_opened(work, gate, call))
+        elif gate.asks_people:
+            continue
+        elif call.approved or call.told:
+            if _opens_for_one(gate):
+                work.grant(gate)
+        else:
+            work.triggered(gate, {"action_id": call.action})
+            if gate.mode is not Mode.OBSERVATIONAL:
+                work.pass_gate(gate)
+    return asks, strict
+
+
+def _opens_for_one(gate: Gate) -> bool:
+    """What it grants counts for the call that it stands before, each time that call is judged, and is given when it runs."""
+    asks = gate.asks or gate.asks_people
+    return gate.trigger.type in FOR_ONE_CALL and not asks and gate.mode is not Mode.OBSERVATIONAL
+
+
+def _has_pass(passes: Sequence[Pass], gate: Gate, call: GatedCall) -> bool:
+    return any(
+        each.gate == gate.key and each.action == call.action and each.input_hash == call.input_hash
+        for each in passes
+    )
+
+
+def _opened(work: Evaluating, gate: Gate, call: GatedCall) -> Open:
+    for each in work.open:
+        if each.gate == gate.key and each.action == call.action and each.input_hash == call.input_hash:
+            work.blocked(gate, UNANSWERED, call.action)
+            return each
+    new = Open(
+        gate=gate.key, call=call_name(call), action=call.action, input_hash=call.input_hash, at=work.now
+    )
+    new = work.ask_call(new)
+    work.triggered(gate, {"action_id": call.action})
+    work.guide(gate)
+    work.blocked(gate, UNANSWERED, call.action)
+    return new
+
+
+# People ----------------------------------------------------------------------------------------------------------
+
+
+def _people(work: Evaluating, gates: Sequence[Gate]) -> list[Gate]:
+    """The gates that a person must pass: those of the session, which are asked with its next call, and those of the call."""
+    session = [gate for key in work.people if (gate := work.atlases.gates.get(key)) is not None]
+    return [*session, *(gate for gate in gates if gate.asks_people)]
+
+
+def _on_card(work: Evaluating, call: GatedCall) -> set[str]:
+    """The gates that whoever was asked about exactly this call saw."""
+    return {each.gate for each in work.cards if call.call_id and each.call == call.call_id}
+
+
+def _seen(work: Evaluating, call: GatedCall, people: Sequence[Gate]) -> bool:
+    """Whether whoever approved saw all of these gates."""
+    if not people:
+        return True
+    return call.approved and _on_card(work, call).issuperset(gate.key for gate in people)
+
+
+def shown(
+    atlases: CompiledAtlases, state: GateState, call: GatedCall, gates: Sequence[Gate], now: datetime
+) -> Evaluation:
+    """People are asked about a call, and these gates stand on what they see. Written with the request, and only then."""
+    work = Evaluating(atlases, state, now)
+    if call.call_id:
+        cards = [each for each in work.cards if each.call != call.call_id]
+        cards += [Card(gate=gate.key, call=call.call_id) for gate in gates]
+        work.keep("cards", cards[-MAX_CARDS:])
+    return Evaluation(state=work.state())
+
+
+# Running ---------------------------------------------------------------------------------------------------------
+
+
+def ran(
+    atlases: CompiledAtlases, state: GateState, call: GatedCall, now: datetime, *, grants: bool = True
+) -> Evaluation:
+    """A call is sent: its passes are used up, its limits count it, what people approved is passed, and what stands before it
+    and asks nothing gives what it grants. Without ``grants`` only what it uses up is gone."""
+    work = Evaluating(atlases, state, now)
+    found = atlases.of_action(call.action)
+    gates = _gates_before(work, found, atlases.risk_of(call.action, call.risk))
+    if grants:
+        granting = [gate for gate in within_budget(work, gates, told=True) if _opens_for_one(gate)]
+        for gate in granting:
+            work.grant(gate)
+        if work.changed("capabilities") or work.changed("actions"):
+            for gate in granting:
+                work.restrict(gate)
+    if call.approved:
+        on_card = _on_card(work, call)
+        for gate in _people(work, gates):
+            if gate.key in on_card:
+                work.pass_gate(gate)
+        work.keep("people", [key for key in work.people if key not in on_card])
+    work.keep("passes", _without(work.passes, call))
+    paid = charged(found, work.spent, now)
+    if paid:
+        work.change("spent").update(paid)
+    # Counted only where somebody looks at it: otherwise most calls leave everything as it was, and nothing is written.
+    after = work.state(executed=state.executed + 1) if atlases.counting else work.state()
+    return Evaluation(state=after, traces=tuple(work.traces), fired=tuple(work.fired))
+
+
+def _without(passes: Sequence[Pass], call: GatedCall) -> list[Pass]:
+    """One pass of each gate goes with the call."""
+    left, gone = list[Pass](), set[str]()
+    for each in passes:
+        mine = (each.action, each.input_hash) == (call.action, call.input_hash)
+        if mine and each.gate not in gone:
+            gone.add(each.gate)
+        else:
+            left.append(each)
+    return left

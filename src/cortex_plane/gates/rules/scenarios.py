@@ -1,0 +1,250 @@
+"""Scenarios: what a steward expects of an atlas, tried without an agent, a model or a plane.
+
+A session is played event by event as a worker would live it, and then a call is made; what gates say of it is held against what
+was expected. Nothing is random and no clock runs, so a scenario that holds once holds always.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.gates.model.gates import NOTHING_YET, GatedCall, GateState, Moment, Ruling
+from cortex_plane.gates.rules.answers import custom_checks
+from cortex_plane.gates.rules.gate_answers import answer, ignored, meant
+from cortex_plane.gates.rules.gate_effects import Evaluating
+from cortex_plane.gates.rules.gate_index import CompiledAtlases
+from cortex_plane.gates.rules.gating import at_boundary, judge, ran, requested, shown
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.policies.model.authorization import PolicyVerdict
+
+BEGINS = datetime(2026, 1, 1, 9, 0, tzinfo=UTC)
+MAX_SCENARIOS = 1000
+MAX_EVENTS = 1000
+
+
+class EventKind(StrEnum):
+    SAID = "said"
+    ANSWERED = "answered"
+    IGNORED = "ignored"
+    """The agent says something else instead of answering what stops its session."""
+    CALLED = "called"
+    """It runs, where it is allowed."""
+    APPROVED = "approved"
+    """A call is made, and people approve it."""
+    MINUTES = "minutes"
+    REQUESTED = "requested"
+    FAILED = "failed"
+    TRIGGERED = "triggered"
+    """The code of a custom trigger says yes; by the gate's id."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    kind: EventKind
+    line: int
+    text: str = ""
+    """What was said, or which gate, action or context."""
+    minutes: float = 0
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    risk: Risk = Risk.LOW
+    """The tool's own."""
+    answers: Mapping[str, Any] = field(default_factory=dict)
+    objections: Mapping[str, str] = field(default_factory=dict)
+    """What the app's validators have against an answer, by question; elsewhere they have nothing."""
+    accepted: bool = True
+    """Of an answer: whether it must be."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expected:
+    """What is None is not looked at."""
+
+    decision: PolicyVerdict | None = None
+    rule: str | None = None
+    reason: str | None = None
+    """Words that the reason has."""
+    gates: tuple[str, ...] | None = None
+    """That fire for the call, whatever their mode."""
+    questions: tuple[str, ...] | None = None
+    """That wait for the agent after the call."""
+    people: tuple[str, ...] | None = None
+    """Gates that a person would pass."""
+    contexts: tuple[str, ...] | None = None
+    guidance: tuple[str, ...] | None = None
+    """The gates whose guidance the agent has."""
+    open: tuple[str, ...] | None = None
+    """Capabilities."""
+    shut: tuple[str, ...] | None = None
+    """Gates."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scenario:
+    name: str
+    line: int
+    events: tuple[Event, ...] = ()
+    call: Event | None = None
+    expect: Expected = Expected()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    name: str
+    line: int
+    faults: list[str]
+    """Each with its line; empty: it is as expected."""
+    found: dict[str, Any]
+    """What gates said of the call, and what the session has after it."""
+
+    @property
+    def passed(self) -> bool:
+        return not self.faults
+
+
+def play(atlases: CompiledAtlases, scenario: Scenario) -> Outcome:
+    session = _Session(atlases)
+    for event in scenario.events:
+        session.live(event)
+    ruling = session.call(scenario.call) if scenario.call is not None else None
+    found = session.found(ruling)
+    faults = [*session.faults, *_differences(scenario, found)]
+    return Outcome(name=scenario.name, line=scenario.line, faults=faults, found=found)
+
+
+class _Session:
+    def __init__(self, atlases: CompiledAtlases) -> None:
+        self.atlases, self.now = atlases, BEGINS
+        self.state: GateState = NOTHING_YET
+        self.faults: list[str] = []
+        self._boundary()
+
+    def _boundary(self, **moment: Any) -> None:
+        self.state = at_boundary(self.atlases, self.state, Moment(now=self.now, **moment)).state
+
+    def live(self, event: Event) -> None:
+        match event.kind:
+            case EventKind.SAID:
+                self._boundary(inputs=(event.text,))
+            case EventKind.MINUTES:
+                self.now += timedelta(minutes=event.minutes)
+                self._boundary()
+            case EventKind.FAILED:
+                self._boundary(errors=(event.text,))
+            case EventKind.TRIGGERED:
+                keys = frozenset(gate.key for gate in self.atlases.named(event.text))
+                self._boundary(custom=keys)
+            case EventKind.REQUESTED:
+                self.state = requested(self.atlases, self.state, event.text, self.now).state
+            case EventKind.IGNORED:
+                self.state = ignored(self.atlases, self.state, self.now).state
+            case EventKind.ANSWERED:
+                self._answer(event)
+            case EventKind.CALLED:
+                self._run(event, approved=False)
+            case EventKind.APPROVED:
+                self._run(event, approved=True)
+
+    def _answer(self, event: Event) -> None:
+        found = meant(self.atlases, self.state, event.text, None)
+        checks = custom_checks(found.gate, event.answers) if found.gate is not None else []
+        custom = {id: event.objections.get(id) for id, _, _ in checks}
+        said = answer(self.atlases, self.state, found, event.answers, custom, self.now)
+        self.state = said.state
+        if said.valid is not event.accepted:
+            wrong = said.told.get("error") or "; ".join(
+                f"{id}: {what}" for id, what in said.told.get("faults", {}).items()
+            )
+            told = f"is not accepted: {wrong}" if not said.valid else "is accepted, and should not be"
+            self.faults.append(f"line {event.line}: the answer to `{event.text}` {told}")
+
+    def call(self, event: Event, *, approved: bool = False) -> Ruling:
+        call = _call(event, approved)
+        ruling = judge(self.atlases, self.state, call, self.now)
+        self.state = ruling.state
+        if ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL:
+            self.state = shown(self.atlases, self.state, call, ruling.people, self.now).state
+        return ruling
+
+    def _run(self, event: Event, *, approved: bool) -> None:
+        ruling = self.call(event)
+        if approved and ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL:
+            ruling = self.call(event, approved=True)
+        if ruling.verdict is PolicyVerdict.ALLOW:
+            self.state = ran(self.atlases, self.state, _call(event, approved), self.now).state
+            self._boundary(finished=(event.text,))
+        elif approved:
+            told = f"an approval does not let `{event.text}` run: {ruling.reason or ruling.rule}"
+            self.faults.append(f"line {event.line}: {told}")
+
+    # What came of it -------------------------------------------------------------------------------------------
+
+    def found(self, ruling: Ruling | None) -> dict[str, Any]:
+        state = self.state
+        work = Evaluating(self.atlases, state, self.now)
+        waiting = [*state.asks, *(ruling.asks if ruling is not None else ())]
+        said: dict[str, Any] = {}
+        if ruling is not None:
+            said = {
+                "decision": ruling.verdict, "rule": ruling.rule, "reason": ruling.reason,
+                "gates": [gate.gate_id for gate in ruling.fired],
+                "people": [gate.gate_id for gate in ruling.people],
+            }  # fmt: skip
+        return {
+            **said,
+            "questions": [
+                question.question_id
+                for which in waiting
+                if (gate := self.atlases.gates.get(which.gate)) is not None
+                for question in gate.questions
+            ],
+            "contexts": _plain(state.contexts),
+            "guidance": _plain(state.guidance),
+            "open": _plain(key for key in self.atlases.capabilities if work.is_open(key)),
+            "shut": _plain(each.gate for each in state.shut),
+        }
+
+
+def _call(event: Event, approved: bool) -> GatedCall:
+    return GatedCall(
+        action=event.text,
+        arguments=event.arguments,
+        risk=event.risk,
+        approved=approved,
+        call_id=f"line {event.line}",
+        input_hash=hashlib.sha256(canonical(dict(event.arguments))).hexdigest(),
+    )
+
+
+def _plain(keys: Iterable[str]) -> list[str]:
+    return sorted({key.rsplit("/", 1)[1] for key in keys})
+
+
+_IN_ORDER = ("gates",)
+
+
+def _differences(scenario: Scenario, found: Mapping[str, Any]) -> list[str]:
+    expect, faults = scenario.expect, list[str]()
+    for name in ("decision", "rule"):
+        wanted = getattr(expect, name)
+        if wanted is not None and found.get(name) != wanted:
+            faults.append(f"{name}: expected {wanted}, and it is {found.get(name) or 'nothing'}")
+    if expect.reason is not None and expect.reason.casefold() not in str(found.get("reason", "")).casefold():
+        faults.append(f"reason: expected the words “{expect.reason}”, and it is “{found.get('reason', '')}”")
+    for name in ("gates", "questions", "people", "contexts", "guidance", "open", "shut"):
+        wanted = getattr(expect, name)
+        if wanted is not None:
+            faults += _lists(name, wanted, found.get(name, []))
+    return faults
+
+
+def _lists(name: str, wanted: Sequence[str], got: Sequence[str]) -> list[str]:
+    same = list(wanted) == list(got) if name in _IN_ORDER else sorted(wanted) == sorted(got)
+    if same:
+        return []
+    return [f"{name}: expected {', '.join(wanted) or 'none'}, and there is {', '.join(got) or 'none'}"]

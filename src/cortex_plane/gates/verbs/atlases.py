@@ -1,0 +1,165 @@
+"""Atlases: published as immutable versions, compared, and retired."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from cortex_plane.db.database import Database, Transaction
+from cortex_plane.gates.files.atlases import Read, read
+from cortex_plane.gates.model.atlas_versions import (
+    MAX_COUNTED,
+    AtlasDiff,
+    AtlasFile,
+    AtlasSummary,
+    AtlasVersionDetails,
+    NumberedVersion,
+    Published,
+    Retired,
+)
+from cortex_plane.gates.model.atlases import Atlas
+from cortex_plane.gates.rules.atlas_diffs import difference
+from cortex_plane.gates.store import atlases
+from cortex_plane.gates.verbs.atlas_book import manifest_of, read_back
+from cortex_plane.kernel.errors import Conflict
+from cortex_plane.kernel.manifest_threads import reading
+from cortex_plane.proof.model.audit import Fact
+from cortex_plane.proof.store import audit
+from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.verbs.verbs import found, verb
+
+SHOWN_AGENTS = 100
+
+
+@verb(Permission.ATLAS_WRITE)
+async def publish(db: Database, actor: Actor, file: AtlasFile) -> Published:
+    """A new version, which new sessions are bound to from now on. The same content again is answered as it was."""
+    # A large file takes seconds to read: nobody waits for it with a lock, and nothing else stands still.
+    found_in = await reading.run(read, file.manifest, name=file.name)
+    atlas = found_in.atlas
+    async with db.transaction(actor.org_id) as tx:
+        await atlases.lock(tx, atlas.atlas_id)
+        earlier = await atlases.get_version(tx, atlas.atlas_id, atlas.version)
+        if earlier is not None:
+            return Published(version=_same(earlier, atlas), created=False, warnings=earlier.warnings)
+        version = await _insert(tx, actor, file, found_in)
+        await audit.append_to_org(
+            tx,
+            Fact.of(
+                actor, "atlas_published", atlas_id=atlas.atlas_id, version=atlas.version, number=version.number,
+                digest=atlas.digest, gates=len(atlas.gates), steward=atlas.steward.id,
+            ),
+        )  # fmt: skip
+    return Published(version=version, created=True, warnings=version.warnings)
+
+
+async def _insert(tx: Transaction, actor: Actor, file: AtlasFile, found_in: Read) -> NumberedVersion:
+    atlas = found_in.atlas
+    warnings = [*found_in.warnings, *await _odd_here(tx, atlas)]
+    await atlases.insert(
+        tx, atlas, file.manifest, found_in.manifest.decode(), warnings, actor.name, actor.identity
+    )
+    version = found(await atlases.get_version(tx, atlas.atlas_id, atlas.version), "atlas_version")
+    await atlases.sign(tx, version)
+    return version
+
+
+def _same(earlier: NumberedVersion, atlas: Atlas) -> NumberedVersion:
+    if earlier.digest != atlas.digest:
+        raise Conflict(
+            f"Version {atlas.version} of {atlas.atlas_id} was published with other content, and versions do not change.",
+            code="atlas_version_taken",
+            hint=f"Raise `version`; `cortex atlas get {atlas.atlas_id} --version {atlas.version} --source` prints what is there.",
+        )
+    return earlier
+
+
+async def _odd_here(tx: Transaction, atlas: Atlas) -> list[str]:
+    """What is wrong with it in this org, though not in itself."""
+    steward, odd = atlas.steward, []
+    if steward.webhook is not None and not await atlases.has_webhook(tx, steward.webhook):
+        odd.append(
+            f"steward.notifications: no enabled webhook connection of the org has the address {steward.webhook}, so nothing"
+            " is sent; make one with `cortex connection create NAME --channel webhook --url …`"
+        )
+    unmatched = await atlases.unmatched_keys(tx, steward.api_keys) if steward.api_keys else []
+    if unmatched:
+        more = f" (and {len(unmatched) - 1} more)" if len(unmatched) > 1 else ""
+        odd.append(f"steward.access.api_keys: no key of the org has a name like {unmatched[0]}{more}")
+    return odd
+
+
+@verb(Permission.ATLAS_WRITE)
+async def retire(db: Database, actor: Actor, atlas_id: str, version: str) -> Retired:
+    """No new session is bound to it any more; those that are go on with it. Retiring twice changes nothing."""
+    async with db.transaction(actor.org_id) as tx:
+        await atlases.lock(tx, atlas_id)
+        before = found(await atlases.get_version(tx, atlas_id, version), "atlas_version")
+        changed = await atlases.retire(tx, atlas_id, version, actor.name)
+        after = found(await atlases.get_version(tx, atlas_id, version), "atlas_version")
+        holds = found(await atlases.get(tx, atlas_id), "atlas").holds
+        left = [] if holds is not None else await atlases.agents_naming(tx, atlas_id, SHOWN_AGENTS)
+        if changed:
+            await atlases.sign(tx, after)
+            await audit.append_to_org(
+                tx,
+                Fact.of(
+                    actor, "atlas_retired", atlas_id=atlas_id, version=version, digest=before.digest,
+                    holds=holds,
+                ),
+            )  # fmt: skip
+    return Retired(version=after, changed=changed, holds=holds, agents=left)
+
+
+@verb(Permission.ATLAS_READ)
+async def list_page(db: Database, actor: Actor, above: str | None, limit: int) -> list[AtlasSummary]:
+    """By id."""
+    async with db.transaction(actor.org_id) as tx:
+        return await atlases.list_page(tx, above, limit)
+
+
+@verb(Permission.ATLAS_READ)
+async def get(db: Database, actor: Actor, atlas_id: str) -> AtlasSummary:
+    async with db.transaction(actor.org_id) as tx:
+        return found(await atlases.get(tx, atlas_id), "atlas")
+
+
+@verb(Permission.ATLAS_READ)
+async def list_versions(
+    db: Database, actor: Actor, atlas_id: str, below: int | None, limit: int
+) -> list[NumberedVersion]:
+    """Newest first."""
+    async with db.transaction(actor.org_id) as tx:
+        found(await atlases.get(tx, atlas_id), "atlas")
+        return await atlases.list_versions(tx, atlas_id, below, limit)
+
+
+@verb(Permission.ATLAS_READ)
+async def get_version(
+    db: Database, actor: Actor, atlas_id: str, version: str, *, source: bool = False
+) -> AtlasVersionDetails:
+    """One version; with ``source`` the file as it was published."""
+    async with db.transaction(actor.org_id, snapshot=True) as tx:
+        kept = found(await atlases.get_version(tx, atlas_id, version), "atlas_version")
+        return AtlasVersionDetails(
+            **asdict(kept),
+            sessions=await atlases.count_sessions(tx, atlas_id, version, MAX_COUNTED),
+            source=await atlases.get_source(tx, atlas_id, version) if source else None,
+        )
+
+
+@verb(Permission.ATLAS_READ)
+async def diff(db: Database, actor: Actor, atlas_id: str, before: str, after: str) -> AtlasDiff:
+    """What the second version has otherwise than the first."""
+    async with db.transaction(actor.org_id, snapshot=True) as tx:
+        digests = [
+            found(await atlases.get_version(tx, atlas_id, version), "atlas_version").digest
+            for version in (before, after)
+        ]
+        manifests = [await manifest_of(tx, atlas_id, version) for version in (before, after)]
+    names = [f"{atlas_id} {version}" for version in (before, after)]
+    return await reading.run(_difference, manifests, digests, names)
+
+
+def _difference(manifests: list[bytes], digests: list[str], names: list[str]) -> AtlasDiff:
+    first, second = (read_back(*each) for each in zip(manifests, digests, names, strict=True))
+    return difference(first, second)

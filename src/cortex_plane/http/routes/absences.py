@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict
+from starlette.responses import Response
+
+from cortex_plane.approvals.model.delegates import Delegate
+from cortex_plane.approvals.verbs import delegates
+from cortex_plane.http.exchange import (
+    Caller,
+    Db,
+    Listing,
+    ListQuery,
+    OnceOnly,
+    reply,
+    reply_all,
+    reply_page,
+    route,
+)
+from cortex_plane.kernel.cursors import decode_position
+from cortex_plane.kernel.fields import Name
+from cortex_plane.tenancy.model.absences import Absence, AbsenceDraft
+from cortex_plane.tenancy.verbs import absences
+
+router = APIRouter(tags=["absences"])
+
+
+class AbsenceQuery(ListQuery):
+    member_id: UUID | None = None
+    only_open: bool = False
+
+
+class DelegateQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    approval_id: UUID | None = None
+    name: Name | None = None
+
+
+@router.post("/absences", response_model=Absence, status_code=201, **route(absences.create))
+async def create_absence(db: Db, actor: Caller, once: OnceOnly, draft: AbsenceDraft) -> Response:
+    """Out of office: what is asked of you in this time goes to your delegate, where their clearance allows it.
+
+    For somebody else (`member_id`) it takes an admin.
+    """
+    return reply(await absences.create(db, actor, draft, once), 201)
+
+
+@router.get("/absences", response_model=Listing[Absence], **route(absences.list_page))
+async def list_absences(db: Db, actor: Caller, query: Annotated[AbsenceQuery, Query()]) -> Response:
+    """Newest first. Staff see everybody's, others their own; `only_open` leaves out what is over or cancelled."""
+    page = await absences.list_page(
+        db,
+        actor,
+        decode_position("absences", query.cursor),
+        query.limit,
+        member_id=query.member_id,
+        only_open=query.only_open,
+    )
+    return reply_page("absences", page)
+
+
+@router.get("/absences/{absence_id}", response_model=Absence, **route(absences.get))
+async def get_absence(db: Db, actor: Caller, absence_id: UUID) -> Response:
+    return reply(await absences.get(db, actor, absence_id))
+
+
+@router.post("/absences/{absence_id}/cancel", response_model=Absence, **route(absences.cancel))
+async def cancel_absence(db: Db, actor: Caller, absence_id: UUID) -> Response:
+    """Back early. Requests that the delegate has already stay with them."""
+    return reply(await absences.cancel(db, actor, absence_id))
+
+
+@router.get("/delegates", response_model=Listing[Delegate], **route(delegates.list_some))
+async def list_delegates(db: Db, actor: Caller, query: Annotated[DelegateQuery, Query()]) -> Response:
+    """Colleagues to whom you may hand your part, by name, at most 200; `name` is the whole name.
+
+    With `approval_id`, those who could take your part in that request.
+    """
+    return reply_all(await delegates.list_some(db, actor, approval_id=query.approval_id, name=query.name))

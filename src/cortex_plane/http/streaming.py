@@ -1,0 +1,258 @@
+"""Server-sent events, written by hand: replay what was missed, go live without a gap, and end well.
+
+    id: 17                     the number to resume after
+    event: tool_call           what it is
+    data: {…}                  the event as JSON, on one line
+
+Three more kinds belong to the stream and not to the session, so they have no id:
+
+    : ping                     nothing happened, and the stream lives
+    event: end                 nothing more comes: do not connect again
+    event: dropped             connect again with `Last-Event-ID`: the reader was too slow, or the process ends
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TypeVar
+from uuid import UUID
+
+import orjson
+import structlog
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from cortex_plane.http.in_flight import STREAMS_OF_ORG, leave
+from cortex_plane.jobs.model.jobs import TERMINAL
+from cortex_plane.kernel.errors import CortexError, TooMany, Unavailable
+from cortex_plane.kernel.shares import reserve_of
+from cortex_plane.kernel.values import to_json
+from cortex_plane.sessions.model.events import Event, EventType
+from cortex_plane.sessions.verbs.events import Replay
+from cortex_plane.sessions.verbs.feeds import EventFeed
+from cortex_plane.tenancy.model.access import Actor
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+MEDIA_TYPE = "text/event-stream"
+HEARTBEAT_SECONDS = 15.0
+RETRY_MS = 1000
+STALL_SECONDS = 30.0
+"""How long one part may wait for a reader that takes nothing."""
+MOST_OF_ONE = 500
+"""Open streams of one caller in this process; a program that serves many people has one for each of them."""
+MOST_OF_ALL = 2000
+
+Reading = Callable[[int], Awaitable[Replay]]
+"""Reads events after a number, as whoever watches may see them."""
+Allowed = Callable[[], Awaitable[object]]
+"""Raises once whoever watches may not any more."""
+
+
+class OpenStreams:
+    """Who has how many streams open in this process."""
+
+    def __init__(self, most_of_org: int = STREAMS_OF_ORG) -> None:
+        self.of: Counter[UUID] = Counter()
+        self._of_org: Counter[UUID] = Counter()
+        self._most_of_org = most_of_org
+
+    def opened(self, actor: Actor) -> Callable[[], None]:
+        """Counts one more; what is returned says that it ended. Too many are refused, and count for nothing."""
+        who = actor.user_account_id or actor.key_id
+        if self.of[who] >= MOST_OF_ONE:
+            raise TooMany(
+                f"You have {MOST_OF_ONE} streams open already.",
+                code="too_many_streams",
+                hint="Close those that nobody reads, or follow a whole session instead of each of its jobs.",
+            )
+        held = self._of_org[actor.org_id]
+        if held >= self._most_of_org:
+            raise TooMany(
+                f"Your org has {held} streams open in this process already.",
+                code="too_many_streams",
+                hint="Close those that nobody reads, or follow a whole session instead of each of its jobs.",
+            )
+        if self.of.total() >= MOST_OF_ALL - (reserve_of(MOST_OF_ALL) if held else 0):
+            raise Unavailable(
+                f"This process serves {MOST_OF_ALL} streams, and keeps the last for orgs that have none.",
+                code="streams_busy",
+                hint="Try again in a moment, or start another `cortex api` beside it.",
+            )
+        self.of[who] += 1
+        self._of_org[actor.org_id] += 1
+
+        def ended() -> None:
+            for counter, key in ((self.of, who), (self._of_org, actor.org_id)):
+                counter[key] -= 1
+                if not counter[key]:
+                    del counter[key]
+
+        return ended
+
+
+class EventStream(StreamingResponse):
+    """Gives up a reader that takes nothing, and closes what it sends whatever happens, before it returns."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, content: AsyncGenerator[bytes, None], ended: Callable[[], None]) -> None:
+        # A proxy that collects answers before it passes them on would hold back every event.
+        super().__init__(content, headers={"X-Accel-Buffering": "no"})
+        self._content = content
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        leave(scope)
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
+            await self._content.aclose()
+
+    async def stream_response(self, send: Send) -> None:
+        async def in_time(message: Message) -> None:
+            try:
+                async with asyncio.timeout(STALL_SECONDS):
+                    await send(message)
+            except TimeoutError:
+                raise _Stalled from None
+
+        try:
+            await super().stream_response(in_time)
+        except _Stalled:
+            # It is answered without its end: the server closes the connection.
+            log.warning("stream given up", reason="its reader takes nothing")
+
+
+class _Stalled(Exception):
+    """A part was not taken in time."""
+
+
+async def stream(
+    feed: EventFeed,
+    read: Reading,
+    first: Replay,
+    after: int,
+    allowed: Allowed,
+    heartbeat: float | None = None,
+) -> AsyncGenerator[bytes, None]:
+    """From ``after`` until the job ends, access ends, the reader is too slow, or the process stops.
+
+    ``first`` is what ``read(after)`` gave: it was read before the answer began, so that an error could still be one.
+    """
+    following = _Following(feed, read, allowed, after, heartbeat or HEARTBEAT_SECONDS)
+    yield f"retry: {RETRY_MS}\n\n".encode()
+    try:
+        async with aclosing(following.parts(first)) as parts:
+            async for part in parts:
+                yield part
+    except Unavailable:
+        yield control("dropped", after=following.cursor, reason="unavailable")
+    except CortexError:
+        yield control("end", reason="access_ended")
+
+
+class _Following:
+    """One reader and how far it has come."""
+
+    def __init__(
+        self, feed: EventFeed, read: Reading, allowed: Allowed, after: int, heartbeat: float
+    ) -> None:
+        self._feed = feed
+        self._read = read
+        self._allowed = allowed
+        self.cursor = after
+        self._heartbeat = heartbeat
+        self._due = time.monotonic() + heartbeat
+        self._ended = False
+        """The job's last status was told."""
+
+    async def parts(self, page: Replay) -> AsyncGenerator[bytes, None]:
+        # Far behind: no queue is filled for somebody who is not there yet.
+        while page.more and not self._feed.closed:
+            if told := self._told(page.events, page.job_id):
+                yield told
+            if not await self._may_go_on():
+                yield control("end", reason="access_ended")
+                return
+            page = await _whole(self._read(self.cursor))
+        with self._feed.watch(page.org_id, page.session_id, page.latest) as live:
+            # Read again now that nothing new can be missed; what comes twice is known by its number.
+            while True:
+                if told := self._told(page.events, page.job_id):
+                    yield told
+                if not await self._may_go_on():
+                    yield control("end", reason="access_ended")
+                    return
+                page = await _whole(self._read(self.cursor))
+                if not page.events or self._feed.closed:
+                    break
+            over = page.over is not None
+            while not over and not live.closed and not live.overflowed:
+                new = await live.take(max(0.0, self._due - time.monotonic()))
+                if told := self._told(new, page.job_id):
+                    yield told
+                over = self._ended
+                if not over and time.monotonic() >= self._due:
+                    if not await self._may_go_on():
+                        yield control("end", reason="access_ended")
+                        return
+                    yield b": ping\n\n"
+        if not over:
+            yield control(
+                "dropped", after=self.cursor, reason="slow_reader" if live.overflowed else "shutdown"
+            )
+            return
+        # What else its last commit said.
+        page = await _whole(self._read(self.cursor))
+        if told := self._told(page.events, page.job_id):
+            yield told
+        yield control("end", reason="job_ended", status=page.over)
+
+    def _told(self, events: list[Event], job_id: UUID | None) -> bytes:
+        """Those that are new to the reader, in one piece."""
+        told = []
+        for event in events:
+            if event.seq <= self.cursor or (job_id is not None and event.job_id != job_id):
+                continue
+            self.cursor = event.seq
+            if job_id is not None and event.type == EventType.STATUS and event.data.get("status") in TERMINAL:
+                self._ended = True
+            told.append(encoded(event))
+        return b"".join(told)
+
+    async def _may_go_on(self) -> bool:
+        """Asked once in a heartbeat, also of somebody who is still catching up."""
+        if time.monotonic() < self._due:
+            return True
+        self._due = time.monotonic() + self._heartbeat
+        try:
+            await _whole(self._allowed())
+        except Unavailable:
+            return True  # nobody can tell now: the next heartbeat asks again
+        except CortexError:
+            return False
+        return True
+
+
+async def _whole(asking: Awaitable[T]) -> T:
+    """Readers leave at any moment: what they asked the database is let to its end, and nobody waits for it."""
+    task = asyncio.ensure_future(asking)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(task)
+
+
+def encoded(event: Event) -> bytes:
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.seq, event.type.encode(), to_json(event))
+
+
+def control(name: str, **data: object) -> bytes:
+    """An event of the stream itself. It has no id, so it does not move the reader's cursor."""
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(data))

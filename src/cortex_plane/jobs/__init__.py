@@ -1,0 +1,1 @@
+"""Jobs, attempts, checkpoints, journals, signals and usage."""

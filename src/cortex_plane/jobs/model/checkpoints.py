@@ -1,0 +1,341 @@
+"""The checkpoint of a job, and how it is sealed with every step. `checkpoint_recovery` opens it again.
+
+A sealed checkpoint is canonical JSON, so that it is the same bytes after a trip through JSONB. Its CRC-32 stands
+in it and finds accidents. Its HMAC stands beside it, is bound to the job, and finds edits by whoever can compute
+a CRC.
+
+Whatever the published schema demands is checked when a value is made, so what exists can be sealed and opened.
+"""
+
+from __future__ import annotations
+
+import functools
+import hmac
+import importlib.resources
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from cortex_plane.kernel.canonical import canonical, check_text
+from cortex_plane.kernel.errors import InvalidInput, TooLarge
+
+SCHEMA_VERSION = 1
+LOG_KEPT = 20
+WARN_BYTES = 512 * 1024
+MAX_BYTES = 1024 * 1024
+
+Blob = dict[str, Any]
+
+PLANE_KEY = "$plane"
+"""The plane's entry in `working_data`."""
+
+_HASH = re.compile("[a-f0-9]{64}")
+_WRITTEN = orjson.OPT_SORT_KEYS | orjson.OPT_UTC_Z
+
+
+class CheckpointStatus(StrEnum):
+    IN_PROGRESS = "in_progress"
+    AWAITING_APPROVAL = "awaiting_approval"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class ToolStatus(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class Phase(StrEnum):
+    MODEL = "model"
+    """About to ask the model for this step."""
+    TOOLS = "tools"
+    """The model's response is recorded; its calls are being resolved."""
+    DONE = "done"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ActiveTool:
+    tool_name: str
+    invocation_id: UUID
+    status: ToolStatus
+    input_hash: str
+    result: bytes | None = None
+    """Canonical JSON. A result that is JSON's null is none: the blob has one form for both."""
+
+    def __post_init__(self) -> None:
+        _check_name(self.tool_name, "tool_name")
+        _check_hash(self.input_hash, "input_hash")
+        if self.result == b"null":
+            object.__setattr__(self, "result", None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogEntry:
+    step_index: int
+    step_id: str
+    started_at: datetime
+    finished_at: datetime
+    result_summary: str
+    tool_calls: int
+    encoded: bytes = field(init=False, repr=False, compare=False)
+    """Written once: an entry stays in the log for twenty steps."""
+
+    def __post_init__(self) -> None:
+        _check_count(self.step_index, "step_index")
+        _check_name(self.step_id, "step_id")
+        check_text(self.result_summary, "result_summary")
+        _check_count(self.tool_calls, "tool_calls")
+        entry = {
+            "step_index": self.step_index,
+            "step_id": self.step_id,
+            "started_at": _in_utc(self.started_at, "started_at"),
+            "finished_at": _in_utc(self.finished_at, "finished_at"),
+            "result_summary": self.result_summary,
+            "tool_calls": self.tool_calls,
+        }
+        object.__setattr__(self, "encoded", orjson.dumps(entry, option=_WRITTEN))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenUsage:
+    """Of the whole job so far."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        _check_count(self.prompt_tokens, "prompt_tokens")
+        _check_count(self.completion_tokens, "completion_tokens")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cursor:
+    """Where the plane resumes. It is explicit, because `step_index + 1` would skip a call that waits for approval."""
+
+    step: int
+    phase: Phase
+    message_seq: int
+    """How far the session's messages were read."""
+    iterations: int
+    """Model responses so far in this job."""
+    invocation: UUID | None = None
+    """The call under way."""
+    gates: Mapping[str, int] = field(default_factory=dict)
+    window_step: int = 0
+    """Steps below this one are covered by the summary and the facts."""
+    window_seq: int = 0
+    """So are messages up to this one."""
+
+    def __post_init__(self) -> None:
+        _check_count(self.step, "step")
+        _check_count(self.window_step, "window_step")
+        _check_count(self.window_seq, "window_seq")
+        _check_count(self.message_seq, "message_seq")
+        _check_count(self.iterations, "iterations")
+        for gate, times in self.gates.items():
+            check_text(gate, "gates (a key)")
+            _check_count(times, f"gates.{gate}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    checkpoint_id: UUID
+    agent_id: UUID
+    created_at: datetime
+    step_index: int
+    """For display. The cursor is what the plane resumes from."""
+    step_id: str
+    status: CheckpointStatus
+    cursor: Cursor
+    system_prompt_hash: str
+    active_tools: tuple[ActiveTool, ...] = ()
+    working_data: Mapping[str, bytes] = field(default_factory=dict)
+    """The agent's own entries, as `agent_data` makes them; the plane's cursor is not among them."""
+    accumulated_facts: tuple[str, ...] = ()
+    conversation_summary: str | None = None
+    token_usage: TokenUsage = field(default_factory=TokenUsage)
+    execution_log: tuple[LogEntry, ...] = ()
+
+    def __post_init__(self) -> None:
+        _in_utc(self.created_at, "created_at")
+        _check_count(self.step_index, "step_index")
+        _check_name(self.step_id, "step_id")
+        _check_hash(self.system_prompt_hash, "system_prompt_hash")
+        _refuse_keys_of_the_plane(self.working_data)
+        if self.conversation_summary is not None:
+            check_text(self.conversation_summary, "conversation_summary")
+        for index, fact in enumerate(self.accumulated_facts):
+            check_text(fact, f"accumulated_facts[{index}]")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sealed:
+    text: str
+    mac: bytes
+    size: int
+    """In bytes of UTF-8; above `WARN_BYTES` it deserves a warning."""
+
+
+def schema() -> Blob:
+    """The published JSON Schema of the blob."""
+    parsed: Blob = orjson.loads(_schema_file())
+    return parsed
+
+
+def agent_data(data: Mapping[str, Any]) -> dict[str, bytes]:
+    """What an agent wants to keep, entry by entry in canonical JSON."""
+    _refuse_keys_of_the_plane(data)
+    return {key: _entry(key, value) for key, value in data.items()}
+
+
+def log_with(log: tuple[LogEntry, ...], entry: LogEntry) -> tuple[LogEntry, ...]:
+    return (*log, entry)[-LOG_KEPT:]
+
+
+def seal(checkpoint: Checkpoint, *, job_id: UUID, key: bytes) -> Sealed:
+    """Every step waits for this: what is canonical already is put in as it is, and nothing is written twice."""
+    # `crc32` sorts between these two parts, so it can be put in after the sum over both is known.
+    head = orjson.dumps(
+        {
+            "active_tools": [_tool_written(tool) for tool in checkpoint.active_tools],
+            "agent_id": str(checkpoint.agent_id),
+            "checkpoint_id": str(checkpoint.checkpoint_id),
+        },
+        option=_WRITTEN,
+    )
+    tail = orjson.dumps(
+        {
+            "created_at": checkpoint.created_at.astimezone(UTC),
+            "execution_log": [orjson.Fragment(entry.encoded) for entry in checkpoint.execution_log],
+            "memory_context": _memory_written(checkpoint),
+            "schema_version": SCHEMA_VERSION,
+            "status": checkpoint.status,
+            "step_id": checkpoint.step_id,
+            "step_index": checkpoint.step_index,
+        },
+        option=_WRITTEN,
+    )
+    opened, closed = memoryview(head)[:-1], memoryview(tail)[1:]  # without the braces between them
+    crc = zlib.crc32(closed, zlib.crc32(b",", zlib.crc32(opened)))
+    written = b"".join((opened, b',"crc32":%d,' % crc, closed))
+    if len(written) > MAX_BYTES:
+        raise _too_large(checkpoint, len(written))
+    return Sealed(text=written.decode(), mac=mac_of(written, job_id, key), size=len(written))
+
+
+def mac_of(written: bytes, job_id: UUID, key: bytes) -> bytes:
+    """Bound to the job, so that a checkpoint cannot be moved to another one."""
+    code = hmac.new(key, job_id.bytes, "sha256")
+    code.update(written)
+    return code.digest()
+
+
+# Writing
+
+
+def _tool_written(tool: ActiveTool) -> Blob:
+    return {
+        "input_hash": tool.input_hash,
+        "invocation_id": str(tool.invocation_id),  # the driver's UUID is a subclass that orjson refuses
+        "result": None if tool.result is None else orjson.Fragment(tool.result),
+        "status": tool.status,
+        "tool_name": tool.tool_name,
+    }
+
+
+def _memory_written(checkpoint: Checkpoint) -> Blob:
+    working: Blob = {name: orjson.Fragment(value) for name, value in checkpoint.working_data.items()}
+    cursor, usage = checkpoint.cursor, checkpoint.token_usage
+    working[PLANE_KEY] = {
+        "gates": dict(cursor.gates),
+        "invocation": None if cursor.invocation is None else str(cursor.invocation),
+        "iterations": cursor.iterations,
+        "message_seq": cursor.message_seq,
+        "phase": cursor.phase,
+        "step": cursor.step,
+        # Only where there is something to say: whoever knew no windows reads the rest as it is.
+        **({"window_step": cursor.window_step} if cursor.window_step else {}),
+        **({"window_seq": cursor.window_seq} if cursor.window_seq else {}),
+    }
+    return {
+        "accumulated_facts": checkpoint.accumulated_facts,
+        "conversation_summary": checkpoint.conversation_summary,
+        "system_prompt_hash": checkpoint.system_prompt_hash,
+        "token_usage": {
+            "completion_tokens": usage.completion_tokens,
+            "prompt_tokens": usage.prompt_tokens,
+        },
+        "working_data": working,
+    }
+
+
+def _entry(key: str, value: Any) -> bytes:
+    # Written under its key, so that the key is checked too and stands in the path of a refusal.
+    whole = canonical({key: value})
+    return whole[len(orjson.dumps(key)) + 2 : -1]
+
+
+def _too_large(checkpoint: Checkpoint, size: int) -> TooLarge:
+    sizes = {f"working_data.{name[:50]}": len(value) for name, value in checkpoint.working_data.items()}
+    for tool in checkpoint.active_tools:
+        sizes[f"the result of {tool.tool_name[:50]} ({tool.invocation_id})"] = len(tool.result or b"")
+    sizes["accumulated_facts"] = sum(len(fact.encode()) for fact in checkpoint.accumulated_facts)
+    sizes["conversation_summary"] = len((checkpoint.conversation_summary or "").encode())
+    sizes["execution_log"] = sum(len(entry.encoded) for entry in checkpoint.execution_log)
+    largest = max(sizes, key=sizes.__getitem__)
+    return TooLarge(
+        f"The checkpoint is {size} bytes; the limit is {MAX_BYTES}. "
+        f"Its largest part is {largest} with {sizes[largest]} bytes.",
+        code="checkpoint_too_large",
+        hint="Store large data elsewhere and keep a reference to it; drop entries that are no longer needed.",
+        size=size,
+    )
+
+
+# Checking
+
+
+def _check_count(value: int, name: str) -> None:
+    if not 0 <= value < 2**63:
+        raise InvalidInput(f"`{name}` is {value}; it must be between 0 and 2^63 - 1.", field=name)
+
+
+def _check_name(value: str, name: str) -> None:
+    if not check_text(value, name):
+        raise InvalidInput(f"`{name}` is empty.", field=name)
+
+
+def _check_hash(value: str, name: str) -> None:
+    if not _HASH.fullmatch(value):
+        raise InvalidInput(f"`{name}` is not a SHA-256 in 64 lower-case hexadecimal digits.", field=name)
+
+
+def _in_utc(value: datetime, name: str) -> datetime:
+    if value.tzinfo is None:
+        raise InvalidInput(f"`{name}` has no time zone.", field=name)
+    return value.astimezone(UTC)
+
+
+def _refuse_keys_of_the_plane(keys: Iterable[str]) -> None:
+    for key in keys:
+        if isinstance(key, str) and key.startswith("$"):
+            raise InvalidInput(
+                f"`{key[:50]}` starts with `$`: such keys are the plane's own.",
+                field=key[:50],
+                hint="Choose a key that starts with another character.",
+            )
+
+
+@functools.cache
+def _schema_file() -> bytes:
+    name = f"checkpoint.v{SCHEMA_VERSION}.schema.json"
+    return importlib.resources.files(__package__).joinpath(name).read_bytes()

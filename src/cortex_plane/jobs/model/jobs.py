@@ -1,0 +1,243 @@
+"""Jobs: the unit of durable work, and its state machine.
+
+The table below is the whole machine. The database trigger enforces the same table (a test compares every pair),
+and the diagram in the docs is drawn from it. RUNNING means "owned by the plane": leased by a worker or ready
+for one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from cortex_plane.policies.model.policies import PolicyRow
+from cortex_plane.sessions.model.sessions import Session
+
+if TYPE_CHECKING:
+    from cortex_plane.jobs.model.job_drafts import Cancellation, JobDraft, Pause, Resumption
+
+__all__ = [
+    "INITIAL",
+    "OPEN",
+    "RESUBMITTABLE",
+    "TERMINAL",
+    "TRANSITIONS",
+    "Cancellation",
+    "Hold",
+    "Job",
+    "JobChange",
+    "JobDraft",
+    "JobKind",
+    "JobStatus",
+    "Pause",
+    "Resumption",
+    "SteeringResult",
+    "Step",
+    "StepCall",
+    "may_move",
+]
+_DRAFTS = frozenset({"Cancellation", "JobDraft", "Pause", "Resumption"})
+
+
+class JobStatus(StrEnum):
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    RETRY = "RETRY"
+    WAITING_FOR_APPROVAL = "WAITING_FOR_APPROVAL"
+    SLEEPING = "SLEEPING"
+    PAUSED = "PAUSED"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+_S = JobStatus
+TRANSITIONS: dict[JobStatus, dict[JobStatus, str]] = {
+    _S.PENDING: {_S.RUNNING: "claimed", _S.FAILED: "cannot start", _S.CANCELLED: "cancelled"},
+    _S.RUNNING: {
+        _S.COMPLETED: "done",
+        _S.FAILED: "permanent failure",
+        _S.RETRY: "transient failure",
+        _S.WAITING_FOR_APPROVAL: "asks a human",
+        _S.SLEEPING: "until a time, an event or a child job",
+        _S.PAUSED: "held, at a boundary",
+        _S.CANCELLED: "cancelled",
+    },
+    _S.RETRY: {
+        _S.RUNNING: "after next_retry_at",
+        _S.FAILED: "out of retries",
+        _S.CANCELLED: "cancelled",
+    },
+    _S.WAITING_FOR_APPROVAL: {
+        _S.RUNNING: "all decided",
+        _S.PAUSED: "all decided while held",
+        _S.FAILED: "denied or expired",
+        _S.CANCELLED: "cancelled",
+    },
+    _S.SLEEPING: {
+        _S.RUNNING: "woken",
+        _S.PAUSED: "woken while held",
+        _S.FAILED: "failed",
+        _S.CANCELLED: "cancelled",
+    },
+    _S.PAUSED: {_S.RUNNING: "resumed", _S.FAILED: "failed", _S.CANCELLED: "cancelled"},
+    _S.COMPLETED: {},
+    _S.FAILED: {},
+    _S.CANCELLED: {},
+}
+INITIAL = JobStatus.PENDING
+TERMINAL = frozenset(status for status, targets in TRANSITIONS.items() if not targets)
+OPEN = frozenset(JobStatus) - TERMINAL
+RESUBMITTABLE = frozenset({JobStatus.FAILED, JobStatus.CANCELLED})
+
+
+def may_move(old: JobStatus, new: JobStatus) -> bool:
+    """Whether the machine has that edge. Staying put is not a transition."""
+    return new in TRANSITIONS[old]
+
+
+class JobKind(StrEnum):
+    CONVERSATION = "conversation"
+    """Answers the messages of its session; at most one is open per session."""
+    TASK = "task"
+    """Submitted by a program."""
+    EXTERNAL = "external"
+    """The whole of what an agent does that runs elsewhere. No worker ever leases it."""
+
+
+class Hold(StrEnum):
+    """Why a job is held. Several may stand at once; it goes on when the last one is lifted."""
+
+    OPERATOR = "operator"
+    OWNER = "owner"
+    """Paused by the person or program that it works for."""
+    SESSION = "session"
+    """Its whole session was paused."""
+    UNCERTAIN_EFFECT = "uncertain_effect"
+    """Nobody knows whether a call happened: a person is asked."""
+    CODE_CHANGED = "code_changed"
+    """The code that a recorded call needs is not there any more."""
+    PROMPT_CHANGED = "prompt_changed"
+    """The agent's prompt differs from the one that the job began with."""
+    GATES_UNREADABLE = "gates_unreadable"
+    """The gates of its session cannot be read: nothing goes around them, and nothing that people decided is lost."""
+    POLICIES_UNREADABLE = "policies_unreadable"
+    """The policies of its org were not put in force by the plane: nothing is allowed until they are applied anew."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    id: UUID
+    session_id: UUID
+    agent_id: UUID
+    agent_version: int
+    kind: JobKind
+    app: str
+    """The code that runs it; only workers that loaded it take the job."""
+    status: JobStatus
+    holds: list[Hold]
+    pending_pause: bool
+    """Held, and still running to its next boundary."""
+    pending_cancel: bool
+    payload: dict[str, Any]
+    result: dict[str, Any] | None
+    step_index: int | None
+    """The last completed step."""
+    running_seconds: float
+    epoch: int
+    """How often it was leased."""
+    deaths: int
+    """Workers that died with it since it last made progress."""
+    wake_at: datetime | None
+    retry_count: int
+    max_retries: int
+    next_retry_at: datetime | None
+    open_approvals: int
+    error_message: str | None
+    resubmitted_from: UUID | None
+    caused_by: UUID | None
+    """The person whose message or task it answers."""
+    policies: list[PolicyRow] | None
+    """What its request demands beyond what holds anyway."""
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobChange:
+    """One line of a job's history, written by the database itself."""
+
+    previous_status: JobStatus | None
+    new_status: JobStatus
+    metadata: dict[str, Any]
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepCall:
+    id: UUID
+    tool_name: str
+    arguments: Any
+    status: str
+    read_only: bool
+    attempt: int
+    result: Any
+    result_id: UUID | None
+    error: str | None
+    settled_by: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One response of the model with its calls."""
+
+    step_index: int
+    text: str | None
+    model: str | None
+    """Who answered; null for the scripted model that the agent itself names."""
+    stop_reason: str | None
+    """Null where the model said all that it wanted to; `max_tokens` where it was cut off."""
+    prompt_tokens: int
+    completion_tokens: int
+    started_at: datetime
+    created_at: datetime
+    calls: list[StepCall]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SteeringResult:
+    """What a request to steer a job found and did. Asking again gives the same, with ``changed`` false."""
+
+    job: Job
+    changed: bool
+    pending: bool
+    """The job still runs to its next boundary; until then nothing is settled for good."""
+    settled: list[UUID]
+    """Calls of the current step whose outcome is known."""
+    uncertain: list[UUID]
+    """Calls of it that may have been sent and have no outcome yet."""
+
+
+def __getattr__(name: str) -> object:
+    """What callers send is built of many checks: it loads when somebody sends it, and not to read a job."""
+    if name in _DRAFTS:
+        from cortex_plane.jobs.model import job_drafts
+
+        return getattr(job_drafts, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionReceipt:
+    """What a request to hold or resume a session found and did."""
+
+    session: Session
+    changed: bool
+    pending: bool
+    """Some of its jobs still run to their next boundary."""
+    jobs: list[Job]
+    """Its open jobs."""

@@ -1,0 +1,1 @@
+"""What everything stands on: errors, canonical JSON, fields, pages, globs, conditions, documents."""

@@ -1,0 +1,117 @@
+"""Field types that every noun shares: what a name, a slug or a JSON object may be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic_core import PydanticCustomError
+
+from cortex_plane.kernel.canonical import check_json, check_text
+from cortex_plane.kernel.errors import InvalidInput
+
+_NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+SLUG_PATTERN = r"^[a-z0-9][a-z0-9-]*[a-z0-9]$"
+REF_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9-]*[A-Za-z0-9]$"
+ATLAS_ID_PATTERN = r"^[a-z0-9]([a-z0-9._-]{0,198}[a-z0-9])?$"
+ATLAS_VERSION_PATTERN = r"^[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}$"
+MAX_ATLASES = 20
+"""Of one agent, and of one session."""
+MAX_TEXT = 100_000
+MAX_OBJECT_BYTES = 256 * 1024
+MAX_BODY_BYTES = 1024 * 1024
+"""Of a request, where arguments, results or messages belong. Files of policies and atlases are larger."""
+BODY_LIMIT = "x-max-body-bytes"
+"""The extension in which a route says how large its body may be."""
+
+DRAFT = ConfigDict(extra="forbid", str_strip_whitespace=False, strict=False)
+"""What callers send: unknown fields are errors, never ignored."""
+
+
+def split_ref(ref: str) -> tuple[UUID | None, str | None]:
+    """The id or the slug that a reference stands for."""
+    try:
+        return UUID(ref), None
+    except ValueError:
+        return None, ref
+
+
+def _not_an_id(value: str) -> str:
+    if split_ref(value)[0] is not None:
+        raise PydanticCustomError("slug_like_id", "must not look like an id")
+    return value
+
+
+def _storable(value: str) -> str:
+    try:
+        return check_text(value, "text")
+    except InvalidInput as error:
+        raise PydanticCustomError("unstorable_text", "{reason}", {"reason": error.message}) from None
+
+
+def _visible(value: str) -> str:
+    if not value.strip():
+        raise PydanticCustomError("blank", "must contain more than white space")
+    if _CONTROL.search(value):
+        raise PydanticCustomError("control_character", "must not contain control characters")
+    return value.strip()
+
+
+def _storable_json(name: str) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        try:
+            check_json(value, name, MAX_OBJECT_BYTES)
+        except InvalidInput as error:
+            raise PydanticCustomError("unstorable_json", "{reason}", {"reason": error.message}) from None
+        return value
+
+    return check
+
+
+Name = Annotated[
+    str, StringConstraints(min_length=1, max_length=200), AfterValidator(_storable), AfterValidator(_visible)
+]
+Slug = Annotated[
+    str, StringConstraints(min_length=2, max_length=100, pattern=SLUG_PATTERN), AfterValidator(_not_an_id)
+]
+Ref = Annotated[str, StringConstraints(min_length=2, max_length=100, pattern=REF_PATTERN)]
+"""Names one thing by its id or by its slug."""
+AtlasId = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=ATLAS_ID_PATTERN)]
+AtlasVersionName = Annotated[
+    str, StringConstraints(min_length=1, max_length=64, pattern=ATLAS_VERSION_PATTERN)
+]
+AtlasIds = Annotated[list[AtlasId], Field(max_length=MAX_ATLASES)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TEXT), AfterValidator(_storable)]
+Note = Annotated[str, StringConstraints(max_length=2000), AfterValidator(_storable)]
+ExternalId = Annotated[
+    str, StringConstraints(min_length=1, max_length=255), AfterValidator(_storable), AfterValidator(_visible)
+]
+ChannelType = Annotated[str, StringConstraints(min_length=1, max_length=50, pattern=r"^[a-z][a-z0-9_-]*$")]
+Clearance = Annotated[int, Field(strict=True, ge=0, le=1000)]
+JsonObject = Annotated[dict[str, Any], AfterValidator(_storable_json("object"))]
+JsonValue = Annotated[Any, AfterValidator(_storable_json("value"))]
+"""Any JSON at all."""
+
+
+def _in_our_time(moment: datetime) -> datetime:
+    """Clocks and databases have ends: nothing is computed near them."""
+    if not 1970 <= moment.year <= 9000:
+        raise PydanticCustomError("out_of_time", "must lie between the years 1970 and 9000")
+    return moment
+
+
+def _no_number(given: Any) -> Any:
+    """A number could be seconds or milliseconds: a time is written out."""
+    if isinstance(given, str) and _NUMBER.fullmatch(given.strip()):
+        given = 0
+    if isinstance(given, int | float):
+        raise PydanticCustomError("moment", "must be a time with its zone, such as 2026-12-01T09:00:00Z")
+    return given
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(_no_number), AfterValidator(_in_our_time)]

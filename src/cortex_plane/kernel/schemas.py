@@ -1,0 +1,235 @@
+"""JSON Schemas that others wrote: of a remote tool, or of one that runs elsewhere. Looked at before anybody checks arguments with
+them: they refer to nothing outside, and checking with them ends soon."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from jsonschema_rs import Validator
+
+MAX_SCHEMA_BYTES = 64 * 1024
+MAX_NODES = 5_000
+"""How many objects and lists a schema has at most, counted each time that something refers to them."""
+MAX_PATTERNS = 20
+MAX_PATTERN = 1_000
+"""Characters of one pattern."""
+PATTERN_BYTES = 512 * 1024
+"""What one pattern may take when it is compiled: about a hundredth of a second, and this much memory."""
+KEPT_BYTES = 128 * 1024 * 1024
+"""What all compiled schemas of a process take, at most and about."""
+BACKTRACKS = 10_000
+SHOWN_FAULT = 300
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_DIALECTS = frozenset(
+    {
+        "https://json-schema.org/draft/2020-12/schema",
+        "https://json-schema.org/draft/2019-09/schema",
+        "http://json-schema.org/draft-07/schema",
+        "http://json-schema.org/draft-06/schema",
+        "http://json-schema.org/draft-04/schema",
+    }
+)
+
+
+class Unusable(Exception):
+    """A schema that nobody may check with, and why."""
+
+
+def check(schema: dict[str, Any]) -> None:
+    """Refuse what is too large to keep, and what refers to elsewhere."""
+    try:
+        size = len(canonical(schema))
+    except InvalidInput as error:
+        raise Unusable(f"its schema cannot be kept: {error.message}") from None
+    if size > MAX_SCHEMA_BYTES:
+        raise Unusable(f"its schema has {size} bytes, more than {MAX_SCHEMA_BYTES}")
+    _refuse_outside(schema)
+
+
+def check_strangers(schema: dict[str, Any]) -> None:
+    """Also what could keep whoever checks with it busy for hours: references that multiply, or that never end, and patterns that
+    take long to compile. Compiles it, so it belongs into a thread."""
+    check(schema)
+    _refuse_patterns(schema)
+    try:
+        # What is only there to be referred to counts where it is.
+        used = {key: each for key, each in schema.items() if key not in ("$defs", "definitions")}
+        nodes = _nodes(used, schema, {})
+    except RecursionError:
+        raise Unusable("what its schema refers to is nested too deeply") from None
+    if nodes > MAX_NODES:
+        raise Unusable(f"its schema has more than {MAX_NODES} parts, with what it refers to")
+    compiled(schema)
+
+
+class _Validators:
+    """The compiled schemas that were asked for last, up to about so many bytes."""
+
+    def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[bytes, tuple[Validator, int]] = OrderedDict()
+        self._lock = threading.Lock()
+        self.weight = 0
+
+    def get(self, schema: bytes) -> Validator | None:
+        with self._lock:
+            kept = self._kept.get(schema)
+            if kept is None:
+                return None
+            self._kept.move_to_end(schema)
+            return kept[0]
+
+    def keep(self, schema: bytes, validator: Validator, weight: int) -> None:
+        with self._lock:
+            if schema in self._kept:
+                return
+            self._kept[schema] = validator, weight
+            self.weight += weight
+            while self.weight > self._max_bytes and len(self._kept) > 1:
+                self.weight -= self._kept.popitem(last=False)[1][1]
+
+
+_validators = _Validators()
+_OF_TEXT = 20
+"""Bytes that a compiled schema takes for each of its text, rather more than less. Patterns count apart."""
+
+
+def compiled(schema: dict[str, Any]) -> Validator:
+    """Nothing is fetched, whatever it refers to, and no pattern takes long."""
+    text = orjson.dumps(schema, option=orjson.OPT_SORT_KEYS)
+    validator = _validators.get(text)
+    if validator is None:
+        validator = _compiled(text)
+        patterns = sum(1 for _ in _patterns(schema))
+        _validators.keep(text, validator, _OF_TEXT * len(text) + PATTERN_BYTES * patterns)
+    return validator
+
+
+def _compiled(schema: bytes) -> Validator:
+    from jsonschema_rs import FancyRegexOptions, validator_for  # its import takes 50 ms
+
+    bounds = FancyRegexOptions(
+        backtrack_limit=BACKTRACKS, size_limit=PATTERN_BYTES, dfa_size_limit=PATTERN_BYTES
+    )
+    try:
+        return validator_for(
+            orjson.loads(schema), pattern_options=bounds, validate_formats=False, offline=True
+        )
+    except Exception as error:  # whatever somebody wrote
+        raise Unusable(f"its schema is not valid: {_line(error)}{_perhaps_large(error)}") from None
+
+
+def _perhaps_large(error: Exception) -> str:
+    """The library says the same of what is no expression and of what is too large."""
+    if 'is not a "regex"' not in str(error):
+        return ""
+    return f". Or it is one that takes more than {PATTERN_BYTES // 1024} KiB: repeat less, or name fewer characters"
+
+
+def faults(validator: Validator, value: Any) -> list[str]:
+    """What is wrong with it, each with its place. Raises ``Unusable`` where that cannot be told."""
+    try:
+        return [_fault(each) for each in validator.iter_errors(value)]
+    except ValueError as error:  # a pattern that takes too long
+        raise Unusable(f"the arguments could not be checked: {_line(error)}") from None
+
+
+def _refuse_patterns(schema: dict[str, Any]) -> None:
+    for number, pattern in enumerate(_patterns(schema), 1):
+        if number > MAX_PATTERNS:
+            raise Unusable(f"its schema has more than {MAX_PATTERNS} patterns")
+        if len(pattern) > MAX_PATTERN:
+            raise Unusable(f"its schema has a pattern of {len(pattern)} characters, more than {MAX_PATTERN}")
+
+
+def _patterns(value: Any) -> Iterator[str]:
+    """Whatever may be compiled as a regular expression, wherever it stands."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _patterns(each)
+    if not isinstance(value, dict):
+        return
+    for key, each in value.items():
+        if key == "pattern" and isinstance(each, str):
+            yield each
+        if key == "patternProperties" and isinstance(each, dict):
+            yield from each
+        yield from _patterns(each)
+
+
+def _line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:SHOWN_FAULT]
+
+
+def _fault(error: Any) -> str:
+    place = ".".join(str(part)[:100] for part in error.instance_path) or "arguments"
+    return f"`{place}`: {error.message[:SHOWN_FAULT]}"
+
+
+def _refuse_outside(value: Any) -> None:
+    """A reference to elsewhere would be fetched by whoever checks arguments."""
+    if isinstance(value, list):
+        for each in value:
+            _refuse_outside(each)
+    if not isinstance(value, dict):
+        return
+    for key, each in value.items():
+        if key in _REFERENCES and isinstance(each, str) and not each.startswith("#"):
+            raise Unusable("its schema refers to another document")
+        if key == "$id" and isinstance(each, str):
+            raise Unusable("its schema names a `$id`")
+        if key == "$schema" and isinstance(each, str) and each.removesuffix("#") not in _DIALECTS:
+            raise Unusable("its schema names a `$schema` that is not known")
+        _refuse_outside(each)
+
+
+def _nodes(value: Any, root: dict[str, Any], known: dict[str, int | None]) -> int:
+    """``known``: of each place that something refers to; None while it is being counted."""
+    if isinstance(value, list):
+        return 1 + sum(_nodes(each, root, known) for each in value)
+    if not isinstance(value, dict):
+        return 0
+    total = 1
+    for key, each in value.items():
+        if key in _REFERENCES and isinstance(each, str):
+            total += _referred(key, each, root, known)
+        else:
+            total += _nodes(each, root, known)
+    return total
+
+
+def _referred(key: str, place: str, root: dict[str, Any], known: dict[str, int | None]) -> int:
+    if key != "$ref" or (place != "#" and not place.startswith("#/")):
+        raise Unusable("its schema refers to a place that is not written as a path, such as #/$defs/Item")
+    if place not in known:
+        known[place] = None
+        known[place] = _nodes(_at(root, place), root, known)
+    found = known[place]
+    if found is None:
+        raise Unusable("its schema refers to itself")
+    return found
+
+
+def _at(root: dict[str, Any], place: str) -> Any:
+    """None where there is nothing: that is said when it is compiled."""
+    from urllib.parse import unquote
+
+    here: Any = root
+    for part in unquote(place).split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(here, dict):
+            here = here.get(name)
+        elif isinstance(here, list) and name.isascii() and name.isdigit() and int(name) < len(here):
+            here = here[int(name)]
+        else:
+            return None
+    return here

@@ -1,0 +1,32 @@
+"""The application that a server runs: the API and the pages."""
+
+from __future__ import annotations
+
+import functools
+
+from fastapi import FastAPI
+
+from cortex_plane import dashboard
+from cortex_plane.channels.webhooks import WebhookChannel
+from cortex_plane.db.database import Database
+from cortex_plane.http.app import create_api
+from cortex_plane.http.in_flight import DEFAULT_LIMITS, RequestLimits
+from cortex_plane.http.metrics import Metrics
+from cortex_plane.http.mounts import mount
+from cortex_plane.http.streaming import EventStream
+from cortex_plane.sessions.verbs.feeds import EventFeed
+from cortex_plane.tenancy.verbs.request_rates import RequestRates
+
+
+def create_app(
+    db: Database,
+    metrics: Metrics,
+    feed: EventFeed | None = None,
+    webhook_channel: WebhookChannel | None = None,
+    rates: RequestRates | None = None,
+    limits: RequestLimits = DEFAULT_LIMITS,
+) -> FastAPI:
+    """Without ``rates`` requests are not limited."""
+    app = create_api(db, metrics, feed or EventFeed(db), webhook_channel or WebhookChannel(), rates, limits)
+    dashboard.mount(app, functools.partial(mount, in_document=False), EventStream)
+    return app

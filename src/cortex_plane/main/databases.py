@@ -1,0 +1,154 @@
+"""Which PostgreSQL the plane runs on, and with which login.
+
+Three cases. Nothing set: an embedded server in the plane's directory. DATABASE_URL names a plain login: it is used as
+it is, and DATABASE_ADMIN_URL, if set, migrates. DATABASE_URL names a login that may create roles: it migrates, and a
+plain login of the plane's own is made with it, because the plane refuses to serve with one that could see past
+row-level security.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from cortex_plane.client.access import write_private
+from cortex_plane.db import provision
+from cortex_plane.db.database import Database
+from cortex_plane.db.migrate import migrate, require_current
+from cortex_plane.db.vault import Vault
+from cortex_plane.jobs.verbs import workers
+from cortex_plane.kernel.errors import SetupError
+from cortex_plane.main.master_key import master_key
+from cortex_plane.main.root_places import copying_roots
+from cortex_plane.main.settings import Settings
+from cortex_plane.tenancy.verbs import credential_keys
+
+DATABASE = "cortex"
+LOGIN_FILE = "database.json"
+RUNNING_FILE = "running.json"
+CLOSE_SECONDS = 5
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Urls:
+    app: str
+    """The plain login that serves."""
+    admin: str | None
+    """The login that migrates; None when only the plain one is known."""
+
+
+@asynccontextmanager
+async def opened(settings: Settings, url: str) -> AsyncIterator[Database]:
+    """The pool, on a schema that fits, with the key that opens its secrets."""
+    key = master_key(settings)
+    db = await Database.open(
+        url,
+        max_size=settings.pool_size,
+        prepared_statements=settings.prepared_statements,
+        vault=Vault(key),
+        heavy_reads=settings.heavy_reads,
+        org_connections=settings.org_connections,
+    )
+    try:
+        await require_current(db)
+        await workers.require_key(db, key)
+        await credential_keys.convert(db)
+        async with copying_roots(settings):
+            yield db
+    finally:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(db.close(), CLOSE_SECONDS)
+
+
+@contextmanager
+def database(settings: Settings, progress: Progress = lambda _: None) -> Iterator[Urls]:
+    """The database for as long as the block runs. Not yet migrated."""
+    if settings.database_url:
+        yield Urls(settings.database_url, settings.database_admin_url)
+        return
+    from cortex_plane.embedded import EmbeddedPostgres
+
+    server = EmbeddedPostgres(settings.home, binaries=settings.postgres_binaries, on_progress=progress)
+    with server as running:
+        provision.create_database(running.url(), DATABASE)
+        yield Urls(running.url(DATABASE), running.url(DATABASE))
+
+
+def prepare(settings: Settings, urls: Urls, progress: Progress = lambda _: None) -> str:
+    """Migrate where there is a login that may, and return the URL of the plain login."""
+    admin = urls.admin
+    if admin is None and provision.may_create_roles(urls.app):
+        admin = urls.app
+    if admin is None:
+        return urls.app
+    progress("checking the schema")
+    provision.run(migrate(admin, on_progress=progress))
+    if urls.app != admin:
+        return urls.app
+    progress("checking the plane's own login")
+    return plain_login(settings.home, admin)
+
+
+def plain_login(home: Path, admin: str) -> str:
+    """The plane's own login on this server: made once, its password kept where only its owner can read it."""
+    kept = _read(home / LOGIN_FILE)
+    name = kept.get("login") or f"cortex_plane_{secrets.token_hex(4)}"
+    password = kept.get("password") or secrets.token_urlsafe(24)
+    provision.ensure_login(admin, name, password)
+    if not kept:
+        write_private(home / LOGIN_FILE, {"login": name, "password": password})
+    return with_login(admin, name, password)
+
+
+def with_login(url: str, name: str, password: str) -> str:
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{quote(name, safe='')}:{quote(password, safe='')}@{host}"))
+
+
+def running_app_url(home: Path) -> str | None:
+    """The plain login's URL of a plane that runs here now, as it wrote it down."""
+    kept = _read(home / RUNNING_FILE)
+    try:
+        os.kill(int(kept["pid"]), 0)
+    except (KeyError, ValueError, OSError):
+        return None
+    return str(kept["database_url"])
+
+
+def shown(url: str) -> str:
+    """A URL without its password."""
+    parts = urlsplit(url)
+    user, _, host = parts.netloc.rpartition("@")
+    login = unquote(user.partition(":")[0])
+    return urlunsplit(parts._replace(netloc=f"{login}@{host}" if login else host))
+
+
+def require_home(home: Path) -> None:
+    """The launcher makes the directory itself, with the rights that it needs."""
+    try:
+        # Root's server runs as somebody else, who must be able to pass through.
+        home.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetupError(
+            f"The plane's directory {home} cannot be made: {error.strerror}.",
+            code="home_unusable",
+            hint="Run from a folder that you may write to, or set CORTEX_HOME.",
+        ) from error
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        found: dict[str, str] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found

@@ -1,0 +1,9 @@
+"""Secrets never reach a log: what leaves no mail leaves no log line, by the same names and patterns."""
+
+from __future__ import annotations
+
+from cortex_plane.kernel.redactions import REDACTED, redact
+
+__all__ = ["HIDDEN", "redact"]
+
+HIDDEN = REDACTED

@@ -1,0 +1,147 @@
+"""The HTTP server of a plane, from an open socket to a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import uvicorn
+
+from cortex_plane.db.database import Database
+from cortex_plane.db.hints import EVENTS, listening
+from cortex_plane.db.pool import Purpose
+from cortex_plane.http.app import framed
+from cortex_plane.http.in_flight import DEFAULT_LIMITS, RequestLimits
+from cortex_plane.http.metrics import Metrics
+from cortex_plane.http.read_deadlines import DeadlineProtocol
+from cortex_plane.kernel.errors import SetupError
+from cortex_plane.kernel.meters import metered
+from cortex_plane.main.application import create_app
+from cortex_plane.main.reaching import Reach
+from cortex_plane.main.settings import Settings
+from cortex_plane.sessions.verbs.feeds import EventFeed
+from cortex_plane.tenancy.verbs.request_rates import RequestRates
+from cortex_plane.worker.notifier import Notifier, notifying
+from cortex_plane.worker.scheduler import Scheduler, scheduling
+
+GRACE_SECONDS = 5
+KEEP_ALIVE_SECONDS = 75
+"""How long an idle connection stays open: longer than clients and proxies keep theirs (httpx 5 seconds, nginx 60), so
+that none of them sends a request into a connection that closes at that moment."""
+
+
+def listen(settings: Settings, *, or_any_port: bool) -> socket.socket:
+    """Bind before anything else starts, so that a taken port is known at once."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    for port in (settings.port, 0) if or_any_port else (settings.port,):
+        # The protocol is named, because the event loop turns off Nagle's delay only where it is.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host, port))
+            listener.listen(1024)
+        except OSError as error:
+            listener.close()
+            if or_any_port and port and error.errno == errno.EADDRINUSE:
+                continue
+            raise SetupError(
+                f"Cannot listen on {settings.host}:{port}: {error.strerror}.",
+                code="cannot_listen",
+                hint="Set CORTEX_PORT (0 chooses a free one) or CORTEX_HOST.",
+            ) from error
+        return listener
+    raise AssertionError("the last try returns or raises")
+
+
+def address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def hints_url(settings: Settings, url: str) -> str | None:
+    """Where hints are heard; None where they are turned off."""
+    return (settings.listen_url or url) if settings.notifications else None
+
+
+def request_limits(settings: Settings) -> RequestLimits:
+    return RequestLimits(
+        in_flight=settings.requests_in_flight,
+        in_flight_of_org=settings.org_requests_in_flight,
+        streams_of_org=settings.org_streams,
+    )
+
+
+async def serve(
+    db: Database,
+    listener: socket.socket,
+    on_ready: Callable[[], None],
+    reach: Reach,
+    hear_at: str | None = None,
+    trusted_proxies: str = "",
+    requests_per_second: float = 0.0,
+    limits: RequestLimits = DEFAULT_LIMITS,
+) -> None:
+    """Until SIGINT or SIGTERM; requests under way get a moment to finish. ``hear_at`` is where hints are heard."""
+    metrics = Metrics()
+    feed = EventFeed(db)
+    app = create_app(db, metrics, feed, reach.webhooks, RequestRates(requests_per_second), limits)
+    app.state.mailing = reach.email is not None
+    app.state.mail_folder = reach.mail_folder
+    config = uvicorn.Config(
+        framed(app),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        http=DeadlineProtocol,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        server_header=False,
+        forwarded_allow_ips=trusted_proxies,
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(metrics.close)
+        stack.enter_context(metered(metrics.meters))
+        if hear_at is not None:
+            await stack.enter_async_context(listening(hear_at, feed.heard, EVENTS))
+        await stack.enter_async_context(scheduling(Scheduler(db.own(Purpose.SCHEDULER))))
+        stack.push_async_callback(reach.close)
+        await stack.enter_async_context(
+            notifying(Notifier(db.own(Purpose.NOTIFIER), reach.channels, reach.public_url))
+        )
+        await _Server(config, on_ready, feed.close).serve(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Tells when it accepts requests, and ends open streams before it waits for requests to end."""
+
+    def __init__(
+        self, config: uvicorn.Config, on_ready: Callable[[], None], end_streams: Callable[[], None]
+    ) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+        self._end_streams = end_streams
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._end_streams()
+        super().handle_exit(sig, frame)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """A signal ends the server and nothing else: the original raises it again afterwards."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()

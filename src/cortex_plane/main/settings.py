@@ -1,0 +1,127 @@
+"""Every setting, in one object, read from the environment. Each has a heading in docs/settings.md."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from cortex_plane.kernel.addresses import Allowed
+from cortex_plane.kernel.errors import SetupError
+
+
+def _addresses(given: str) -> str:
+    """The server would take a word that is no address for the name of a socket, and trust nobody without a word."""
+    for each in given.split(",") if given != "*" else ():
+        ip_network(each.strip())
+    return given
+
+
+def _smtp_url(given: str) -> str:
+    from cortex_plane.channels.mail_servers import SmtpServer
+
+    SmtpServer.parse(given)
+    return given
+
+
+def _mail_from(given: str) -> str:
+    from cortex_plane.channels.mail_servers import read_sender
+
+    read_sender(given)
+    return given
+
+
+def _public_url(given: str) -> str:
+    """Links are made from it, and links in mails are plain ASCII."""
+    parts = urlsplit(given)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not given.isascii():
+        raise ValueError("must be an address such as https://cortex.example.com")
+    if parts.query or parts.fragment or parts.username is not None:
+        raise ValueError("must be an address without a user, a query or a fragment")
+    return given.rstrip("/")
+
+
+def _roots_url(given: str) -> str:
+    from cortex_plane.kernel.addresses import url_fault
+
+    fault = url_fault(given)
+    if fault is not None:
+        raise ValueError(fault)
+    return given
+
+
+def _listed(given: str) -> str:
+    Allowed.parse(given)
+    return given
+
+
+OFF = "off"
+"""As CORTEX_ROOTS_FILE: no file is written."""
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    database_url: str | None = None
+    database_admin_url: str | None = None
+    home: Path = Path(".cortex")
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8420
+    trusted_proxies: Annotated[str, AfterValidator(_addresses)] = ""
+    requests_per_second: Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)] = 100.0
+    webhook_allow: Annotated[str, AfterValidator(_listed)] = ""
+    requests_in_flight: Annotated[int, Field(ge=4, le=100_000)] = 256
+    org_requests_in_flight: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    org_streams: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    heavy_reads: Annotated[int, Field(ge=1, le=100)] = 4
+    pool_size: Annotated[int, Field(ge=2, le=500)] = 20
+    org_connections: Annotated[int, Field(ge=2, le=500)] | None = None
+    prepared_statements: bool = True
+    postgres_binaries: Path | None = None
+    master_key: str | None = None
+    roots_file: str | None = None
+    roots_url: Annotated[str, AfterValidator(_roots_url)] | None = None
+    public_url: Annotated[str, AfterValidator(_public_url)] | None = None
+    smtp_url: Annotated[str, AfterValidator(_smtp_url)] | None = None
+    mail_from: Annotated[str, AfterValidator(_mail_from)] | None = None
+    listen_url: str | None = None
+    notifications: bool = True
+    concurrency: Annotated[int, Field(ge=1, le=1000)] = 16
+    reserved_slots: Annotated[int, Field(ge=0, le=999)] | None = None
+    org_slots: Annotated[int, Field(ge=1, le=1000)] | None = None
+    org_jobs: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    poll_seconds: Annotated[float, Field(ge=0.01, le=60)] = 1.0
+    adoption_seconds: Annotated[float, Field(ge=0.5, le=3600)] = 10.0
+    dispatch_seconds: Annotated[float, Field(ge=0.1, le=60)] = 2.0
+    grace_seconds: Annotated[float, Field(ge=0, le=3600)] = 65.0
+    poison_deaths: Annotated[int, Field(ge=1, le=100)] = 3
+    inline_result_bytes: Annotated[int, Field(ge=1024, le=64 * 1024)] = 16 * 1024
+    max_result_bytes: Annotated[int, Field(ge=1024, le=256 * 1024 * 1024)] = 8 * 1024 * 1024
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["json", "text"] = "json"
+
+
+def variable(setting: str) -> str:
+    """The environment variable of a setting. Other programs know the database's, so they have no prefix."""
+    return setting.upper() if setting.startswith("database_") else f"CORTEX_{setting.upper()}"
+
+
+def load(environment: Mapping[str, str] = os.environ) -> Settings:
+    """From the environment, in capitals or not; a variable that is empty counts as one that is not set."""
+    known = {name.upper(): text for name, text in environment.items()}
+    given = {name: known.get(variable(name)) for name in Settings.model_fields}
+    try:
+        return Settings.model_validate({name: text for name, text in given.items() if text})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SetupError(
+            f"The setting {variable(str(first['loc'][0]))} is not valid: {first['msg']}.",
+            code="invalid_setting",
+            hint="Correct the environment variable; docs/settings.md describes it.",
+        ) from None

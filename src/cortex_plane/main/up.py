@@ -1,0 +1,145 @@
+"""`cortex up`: everything a newcomer needs, in one process, on an embedded PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.panel import Panel
+
+from cortex_plane.client.access import ACCESS_FILE, read_access, write_private
+from cortex_plane.db.database import Database
+from cortex_plane.kernel.errors import AlreadyExists
+from cortex_plane.main import databases, demo, demo_gates, serving, supervisor
+from cortex_plane.main.logs import configure_logs
+from cortex_plane.main.reaching import reach_of
+from cortex_plane.main.settings import Settings
+from cortex_plane.tenancy.model.orgs import OrgDraft
+from cortex_plane.tenancy.verbs import browser_sessions, keys, orgs
+
+if TYPE_CHECKING:
+    from cortex_plane.main.mail_sink import Sink
+
+WORKER_LOG = "worker.log"
+FIRST_ORG = OrgDraft(slug="default", name="Default", admin_name="Admin")
+
+console = Console(highlight=False)
+
+
+def up(settings: Settings, apps: Sequence[str] = ()) -> None:
+    """Start, say where it is, and serve until Ctrl-C. ``apps`` are loaded by the worker beside the demo."""
+    started = time.monotonic()
+    databases.require_home(settings.home)
+    configure_logs("warning" if settings.log_level == "info" else settings.log_level, as_json=False)
+    with databases.database(settings, _step) as urls:
+        app_url = databases.prepare(settings, urls, _step)
+        listener = serving.listen(settings, or_any_port=True)
+        url = serving.address(listener)
+
+        async def main() -> None:
+            async with databases.opened(settings, app_url) as db, _mail(settings) as sink:
+                secret = await _access(db, settings.home)
+                write_private(settings.home / ACCESS_FILE, {"url": url, "key": secret})
+                running = {"pid": os.getpid(), "database_url": app_url}
+                write_private(settings.home / databases.RUNNING_FILE, running)
+                admin = await keys.authenticate(db, secret)
+                if settings.database_url is None:
+                    # Somebody's own database is theirs to set up.
+                    await demo.prepare(db, admin)
+                    await demo_gates.prepare(db, admin)
+                link = (await browser_sessions.issue_own_login_link(db, admin)).url_path
+                environment = {
+                    "DATABASE_URL": app_url,
+                    "CORTEX_HOME": str(settings.home.resolve()),
+                    "CORTEX_GRACE_SECONDS": str(min(settings.grace_seconds, supervisor.GRACE_SECONDS)),
+                }
+                loaded = (demo.REFERENCE, demo_gates.REFERENCE, *apps)
+                arguments = [f"--app={reference}" for reference in loaded]
+                seconds = time.monotonic() - started
+                async with supervisor.one_worker(arguments, environment, settings.home / WORKER_LOG):
+                    await serving.serve(
+                        db,
+                        listener,
+                        lambda: _welcome(settings.home, url, link, seconds),
+                        reach_of(settings, url, sink),
+                        serving.hints_url(settings, app_url),
+                        settings.trusted_proxies,
+                        settings.requests_per_second,
+                        serving.request_limits(settings),
+                    )
+                    console.print("stopping …", style="dim")
+
+        try:
+            asyncio.run(main())
+        finally:
+            listener.close()
+            (settings.home / databases.RUNNING_FILE).unlink(missing_ok=True)
+    console.print("stopped", style="dim")
+
+
+@contextlib.asynccontextmanager
+async def _mail(settings: Settings) -> AsyncIterator[Sink | None]:
+    """A place for mail on this machine, unless a mail server is named. Somebody's own database holds real people."""
+    if settings.smtp_url is not None or settings.database_url is not None:
+        yield None
+        return
+    from cortex_plane.main.mail_sink import mail_sink
+
+    async with mail_sink(settings.home) as sink:
+        yield sink
+
+
+async def _access(db: Database, home: Path) -> str:
+    """The key for the command line: the kept one while it works, else a new one. It is a platform key, so nothing prints it:
+    terminals are recorded, and logs of services kept."""
+    kept = read_access(home).get("key")
+    if kept and await keys.works(db, kept):
+        return kept
+    secret = await keys.issue_for_owner(db)
+    if secret is None:
+        try:
+            secret = (await orgs.bootstrap(db, FIRST_ORG)).key.secret
+        except AlreadyExists:  # somebody else set up the same database at the same moment
+            secret = await keys.issue_for_owner(db)
+    return str(secret)
+
+
+def _program() -> str:
+    """The command as it can be typed here: by its name where the shell finds it, else by its path."""
+    script = Path(sys.executable).parent / "cortex"
+    if shutil.which("cortex") == str(script):
+        return "cortex"
+    return str(script.relative_to(Path.cwd())) if script.is_relative_to(Path.cwd()) else str(script)
+
+
+def _step(phrase: str) -> None:
+    console.print(f"  {phrase} …", style="dim")
+
+
+def _welcome(home: Path, url: str, link: str, seconds: float) -> None:
+    cortex = _program()
+    # Outside of the frame, which would break a long line.
+    console.print(f"\nyour inbox, once, within 15 minutes:  [bold]{url}{link}[/]", soft_wrap=True)
+    console.print(f"[dim]`{cortex} member login-link` makes another link[/]\n", soft_wrap=True)
+    console.print(
+        Panel.fit(
+            f"[bold]{url}[/]\n"
+            f"key   kept in {home / ACCESS_FILE}, for you alone\n\n"
+            "[dim]Try in another terminal:[/]\n"
+            f"  {cortex} demo run     [dim]an agent ships a release, and stops before it deploys: approve it in the inbox[/]\n"
+            f"  {cortex} demo crash   [dim]its worker is killed in the middle of a side effect[/]\n"
+            f"  {cortex} demo gates   [dim]gates ask an agent, advise it, look on, and call you[/]\n"
+            f"  {cortex} job list\n"
+            f"  {cortex} audit verify\n\n"
+            f"[dim]API document: {url}/openapi.json · ready after {seconds:.1f} s · Ctrl-C stops it[/]",
+            title="Cortex Plane is up",
+        )
+    )

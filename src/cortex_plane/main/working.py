@@ -1,0 +1,92 @@
+"""A worker process, from the command line to a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from cortex_plane.db.hints import listening
+from cortex_plane.db.pool import Purpose
+from cortex_plane.main.databases import opened
+from cortex_plane.main.master_key import master_key
+from cortex_plane.main.settings import Settings
+from cortex_plane.worker.scheduler import Scheduler, scheduling
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.tools.loading import load_app
+from cortex_plane.worker.worker import Worker, WorkerSettings
+
+log = structlog.get_logger()
+
+PARENT_LOOK_SECONDS = 0.5
+
+
+def worker_settings(settings: Settings) -> WorkerSettings:
+    return WorkerSettings(
+        concurrency=settings.concurrency,
+        reserved_slots=settings.reserved_slots,
+        org_slots=settings.org_slots,
+        org_jobs=settings.org_jobs,
+        poll_seconds=settings.poll_seconds,
+        adoption_seconds=settings.adoption_seconds,
+        grace_seconds=settings.grace_seconds,
+        poison_deaths=settings.poison_deaths,
+        dispatch_seconds=settings.dispatch_seconds,
+        inline_result_bytes=settings.inline_result_bytes,
+        max_result_bytes=settings.max_result_bytes,
+    )
+
+
+def run_worker(
+    settings: Settings,
+    url: str,
+    references: Sequence[str],
+    on_ready: Callable[[Worker], None],
+    name: str | None = None,
+    parent: int | None = None,
+) -> None:
+    """Until SIGTERM or SIGINT, or until ``parent``, where one is named, is gone."""
+    apps = [load_app(reference) for reference in references]
+    # Each job needs a connection now and then, the worker's own duties need a few more.
+    sized = settings.model_copy(
+        update={"pool_size": max(4, min(settings.pool_size, settings.concurrency + 4))}
+    )
+    asyncio.run(_run(sized, url, apps, on_ready, name, parent))
+
+
+async def _run(
+    settings: Settings,
+    url: str,
+    apps: Sequence[App],
+    on_ready: Callable[[Worker], None],
+    name: str | None,
+    parent: int | None,
+) -> None:
+    async with opened(settings, url) as db, contextlib.AsyncExitStack() as stack:
+        worker = Worker(db, apps, master_key(settings), worker_settings(settings), name=name)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, worker.stop)
+            stack.callback(loop.remove_signal_handler, number)
+        if settings.metrics_port is not None:
+            from cortex_plane.main.exposition import exposed
+
+            log.info("metrics", address=stack.enter_context(exposed(settings.metrics_port)))
+        if settings.notifications:
+            await stack.enter_async_context(listening(settings.listen_url or url, worker.work))
+        # Any number of schedulers may look: each deadline is kept once, and none depends on one process.
+        await stack.enter_async_context(scheduling(Scheduler(db.own(Purpose.SCHEDULER), name=worker.name)))
+        if parent is not None:
+            watch = asyncio.create_task(_stop_without(parent, worker))
+            stack.callback(watch.cancel)
+        await worker.run(lambda: on_ready(worker))
+
+
+async def _stop_without(parent: int, worker: Worker) -> None:
+    while os.getppid() == parent:  # noqa: ASYNC110 -- nothing tells a process that its parent is gone
+        await asyncio.sleep(PARENT_LOOK_SECONDS)
+    worker.stop()

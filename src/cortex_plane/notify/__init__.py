@@ -1,0 +1,1 @@
+"""Notifications, cards, deliveries and webhooks."""

@@ -1,0 +1,203 @@
+"""Cards: what a channel shows of a request. Redacted, cut and made visible here, so that no channel can forget to.
+
+A card is made from the very arguments that would be sent. Where it leaves something out it says so, and leads to the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.approvals.model.approvals import (
+    Approval,
+    ApprovalDetails,
+    ApprovalKind,
+    ApprovalStatus,
+    Choice,
+    Delegation,
+    Vote,
+    shaped_by,
+)
+from cortex_plane.approvals.model.credentials import ASKS_FOR_LOGIN
+from cortex_plane.approvals.verbs import credentials
+from cortex_plane.db.database import Database, Transaction
+from cortex_plane.kernel.redactions import redact, redact_text
+from cortex_plane.kernel.visible import escaped_json, marked
+from cortex_plane.notify.model.notifications import Card, CardVote, Occasion
+
+LONGEST_ARGUMENTS = 4000
+LONGEST_TEXT = 1000
+LONGEST_LINE = 200
+LONGEST_DETAIL = 500
+MOST_DETAILS = 20
+MORE = " … (cut)"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    """A request with everything around it that a card tells."""
+
+    approval: Approval
+    votes: Sequence[Vote]
+    delegations: Sequence[Delegation]
+    deciders: Sequence[str]
+    org: str
+    redact: Sequence[str] | None
+    """The org's own names of secrets, besides the plane's."""
+
+
+def card(shown: Shown, occasion: Occasion, public_url: str) -> Card:
+    """Without anything that decides: see ``deciding_card``."""
+    approval, pen = shown.approval, _Pen(shown.redact or ())
+    made = Card(
+        approval_id=approval.id,
+        kind=approval.kind,
+        status=approval.status,
+        version=approval.version,
+        input_hash=approval.input_hash,
+        occasion=occasion,
+        org=pen.line(shown.org),
+        agent=pen.line(approval.agent_name),
+        tool=pen.line(approval.tool_name),
+        target=pen.line(approval.target),
+        risk=approval.risk,
+        template=approval.template,
+        action=pen.line(approval.action or approval.action_summary),
+        details=pen.details(approval.details),
+        arguments=pen.arguments(approval.arguments),
+        truncated=False,
+        original_arguments=None
+        if approval.original_arguments is None
+        else pen.arguments(approval.original_arguments),
+        invocations=approval.invocations,
+        agent_says=pen.text(approval.agent_says),
+        asked_for=pen.text(approval.asked_for),
+        question=pen.text(approval.question),
+        rule=pen.line(approval.rule),
+        policy_version=approval.policy_version,
+        required_clearance=approval.required_clearance,
+        deciders=tuple(map(pen.line, shown.deciders)),
+        shaped_by=pen.text(shaped_by(approval)),
+        votes=tuple(
+            CardVote(member=pen.line(vote.member), decision=vote.decision, reason=pen.text(vote.reason))
+            for vote in shown.votes
+        ),
+        votes_needed=approval.quorum.votes,
+        delegations=tuple(
+            (pen.line(hop.from_member), pen.line(hop.to_member), pen.text(hop.reason))
+            for hop in shown.delegations
+        ),
+        escalation_level=approval.escalation_level,
+        requested_at=approval.requested_at,
+        deadline=approval.deadline,
+        resolved_at=approval.resolved_at,
+        resolved_by=pen.line(approval.resolved_by_name) if approval.resolved_by_name else None,
+        resolution_reason=pen.text(approval.resolution_reason),
+        url=f"{public_url.rstrip('/')}/approvals/{approval.id}",
+    )
+    return replace(made, truncated=pen.cut, redacted=pen.hid)
+
+
+async def deciding_card(
+    db: Database,
+    tx: Transaction,
+    card: Card,
+    *,
+    member_id: UUID,
+    notification_id: UUID | None,
+    channel: str,
+    public_url: str,
+) -> Card:
+    """With links and a token for this one person, where a request can be decided from outside at all.
+
+    A token decides without another look, so it goes only where the card shows all that it would decide."""
+    if (
+        card.status is not ApprovalStatus.PENDING
+        or card.kind is not ApprovalKind.CALL
+        or card.deadline is None
+    ):
+        return card
+    links = await credentials.links(
+        db, tx, approval_id=card.approval_id, member_id=member_id, channel=channel, deadline=card.deadline,
+        public_url=public_url,
+    )  # fmt: skip
+    token = None
+    if card.template not in ASKS_FOR_LOGIN and not card.truncated and not card.redacted:
+        token = await credentials.mint(
+            tx, approval_id=card.approval_id, member_id=member_id, notification_id=notification_id,
+            version=card.version, input_hash=card.input_hash, expires_at=card.deadline,
+        )  # fmt: skip
+    return replace(card, approve_url=links[Choice.APPROVED], deny_url=links[Choice.DENIED], token=token)
+
+
+def redacted(details: ApprovalDetails, names: Sequence[str]) -> ApprovalDetails:
+    """The same request as it may be seen outside the dashboard; where nothing had to be hidden it is equal.
+
+    Its own events and the requests before it are for the dashboard alone, and stay as they are."""
+    approval = details.approval
+    told: dict[str, Any] = {name: _hidden(getattr(approval, name)) for name in _TEXTS}
+    told |= {name: redact(getattr(approval, name), names) for name in _VALUES}
+    return replace(
+        details,
+        approval=replace(approval, **told),
+        votes=[replace(vote, reason=_hidden(vote.reason)) for vote in details.votes],
+        delegations=[replace(hop, reason=_hidden(hop.reason)) for hop in details.delegations],
+    )
+
+
+_VALUES = ("arguments", "original_arguments", "details")
+_TEXTS = (
+    "agent_name", "tool_name", "target", "action", "action_summary", "agent_says", "asked_for", "question", "rule",
+    "resolution_reason",
+)  # fmt: skip
+
+
+def _hidden(text: str | None) -> str | None:
+    return None if text is None else redact_text(text)
+
+
+class _Pen:
+    """Writes what a card says, and remembers whether it left something out."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self.cut = False
+        self.hid = False
+
+    def arguments(self, value: Any) -> str:
+        """As JSON that a person can read."""
+        return self._cut(escaped_json(self._redacted(value), indent=2), LONGEST_ARGUMENTS)
+
+    def details(self, value: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """A few lines: what is long or nested is text, and cut."""
+        if value is None:
+            return None
+        told: dict[str, Any] = {}
+        self.cut = self.cut or len(value) > MOST_DETAILS
+        for name, inner in list(self._redacted(value).items())[:MOST_DETAILS]:
+            if inner is None or isinstance(inner, bool | int | float):
+                told[self.line(name)] = inner
+                continue
+            text = marked(inner) if isinstance(inner, str) else escaped_json(inner)
+            told[self.line(name)] = self._cut(text, LONGEST_DETAIL)
+        return told
+
+    def text(self, text: str | None) -> str | None:
+        return None if text is None else self._cut(marked(self._redacted(text)), LONGEST_TEXT)
+
+    def line(self, text: str) -> str:
+        """A line stays one: it may stand in a subject."""
+        return self._cut(marked(" ".join(self._redacted(text).split("\n"))), LONGEST_LINE)
+
+    def _redacted(self, value: Any) -> Any:
+        made = redact(value, self._names)
+        self.hid = self.hid or made != value
+        return made
+
+    def _cut(self, text: str, limit: int) -> str:
+        if len(text) <= limit:
+            return text
+        self.cut = True
+        return text[:limit] + MORE

@@ -1,0 +1,350 @@
+"""What other systems send to the plane, signed with the secret of one of its webhooks.
+
+The order of an event: who signed it, is it known, what does it want, what became of it. The event and what it does are two
+transactions, and a crash between them costs nothing: the work is done once by its key, and whoever sends the event again
+lets it be done, or gets the answer that was kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Protocol
+from uuid import UUID
+
+import structlog
+from pydantic import ValidationError
+
+from cortex_plane.approvals.model.approvals import Channel, Choice, Decision, RecordResult
+from cortex_plane.approvals.model.credentials import ASKS_FOR_LOGIN, login_required
+from cortex_plane.approvals.store import approvals
+from cortex_plane.approvals.verbs import approvals as deciding
+from cortex_plane.db.database import Database, Transaction
+from cortex_plane.kernel.addresses import Allowed
+from cortex_plane.kernel.errors import (
+    AlreadyExists,
+    Conflict,
+    CortexError,
+    Forbidden,
+    InUse,
+    InvalidInput,
+    NotFound,
+    Stale,
+    Unauthenticated,
+)
+from cortex_plane.kernel.idempotency import Once, new_id
+from cortex_plane.kernel.json_keys import unique
+from cortex_plane.kernel.meters import meters
+from cortex_plane.kernel.values import adapter, parse
+from cortex_plane.notify.model.notifications import Target, TryAgain, Undeliverable
+from cortex_plane.notify.model.webhooks import (
+    DecisionEvent,
+    EventAnswer,
+    EventType,
+    InboundEvent,
+    Ping,
+    Secrets,
+    forged,
+    verify,
+)
+from cortex_plane.notify.store import webhooks
+from cortex_plane.proof.model.audit import Fact
+from cortex_plane.proof.store import audit
+from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission, scheduler_actor
+from cortex_plane.tenancy.model.connections import CHANNEL
+from cortex_plane.tenancy.store import connections
+from cortex_plane.tenancy.store.connections import Sealed
+from cortex_plane.tenancy.verbs import people
+from cortex_plane.tenancy.verbs.connections import require_webhook
+from cortex_plane.tenancy.verbs.forgeries import refused_as
+from cortex_plane.tenancy.verbs.verbs import verb
+
+log = structlog.get_logger()
+
+PATIENCE = timedelta(days=5)
+"""A webhook to which nothing has got through for so long is disabled, if a try failed within the last day too: silence where
+nothing was sent says nothing about it."""
+AT_A_TIME = 10_000
+REMEMBERED = timedelta(days=30)
+"""How long an event is known. Nobody sends one again after that, and its signature is void five minutes after it was made."""
+
+# What an event was refused with is its answer too. The nearest comes first.
+_KEPT: tuple[type[CortexError], ...] = (Stale, Conflict, Forbidden, NotFound, InvalidInput)
+# What the database itself stumbles over says nothing about the event: whoever sends it again has another try.
+_OURS = (AlreadyExists, InUse)
+_MARKS: dict[RecordResult, str] = {RecordResult.OK: "ok", RecordResult.DUPLICATE: "duplicate"}
+
+
+class Webhooks(Protocol):
+    """What tries a connection out, and knows which addresses the operator lists."""
+
+    @property
+    def allowed(self) -> Allowed: ...
+
+    async def ping(self, target: Target, id: UUID) -> str:
+        """Send a signed `ping`; returns what was answered. Raises ``TryAgain`` or ``Undeliverable``."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Received:
+    connection: Sealed
+    org_id: UUID
+    event_id: str
+    body: bytes
+
+    @property
+    def key(self) -> str:
+        """Of the decision. Ids are a sender's own, so that of the connection belongs to it."""
+        return f"webhook/{self.connection.id}/{self.event_id}"
+
+    def sender(self) -> Actor:
+        """The other system, on the audit trail."""
+        return Actor(
+            org_id=self.org_id,
+            key_id=self.connection.id,
+            kind=ActorKind.SERVICE,
+            name=self.connection.name,
+            roles=frozenset(),
+        )
+
+
+async def receive(
+    db: Database, connection_id: UUID | None, headers: Mapping[str, str], body: bytes
+) -> EventAnswer:
+    """Take in an event. Nothing of the body is read before its signature is known to be good."""
+    received = await _verified(db, connection_id, headers, body)
+    if received.connection.disabled_at is not None:
+        raise Conflict(
+            "This connection is disabled.",
+            code="connection_disabled",
+            hint="Enable it with `cortex connection enable`, then send the event again.",
+        )
+    async with db.transaction(received.org_id) as tx:
+        digest = hashlib.sha256(body).digest()
+        first, known = await webhooks.claim(tx, received.connection.id, received.event_id, digest)
+    if first != digest:
+        meters().called_back(CHANNEL, "conflict")
+        raise Conflict(
+            "This webhook-id came with another body before.",
+            code="webhook_id_reused",
+            hint="Give every event an id of its own; repeat an id only with the same body.",
+        )
+    if known is not None:
+        meters().called_back(CHANNEL, "duplicate")
+        return _said(known)
+    return await _handled(db, received)
+
+
+async def _verified(
+    db: Database, connection_id: UUID | None, headers: Mapping[str, str], body: bytes
+) -> _Received:
+    """A connection that does not exist and a signature that is not good are answered alike, and leave a count and a line in
+    the log: what cannot be tied to an org has no place on its trail."""
+    try:
+        org_id = await webhooks.resolve(db, connection_id) if connection_id else None
+        if org_id is None or connection_id is None:
+            raise forged()
+        async with db.transaction(org_id) as tx:
+            connection = await connections.sealed(tx, connection_id)
+        if connection is None or connection.channel_type != CHANNEL or connection.sealed is None:
+            raise forged()
+        secrets = Secrets.of(connections.opened(db.vault, org_id, connection_id, connection.sealed))
+        event_id = verify(secrets.valid(connection.now), headers, body, connection.now)
+    except Unauthenticated:
+        meters().called_back(CHANNEL, "hmac_invalid")
+        log.warning("webhook refused", connection=str(connection_id), reason="hmac_invalid")
+        raise
+    return _Received(connection=connection, org_id=org_id, event_id=event_id, body=body)
+
+
+async def _handled(db: Database, received: _Received) -> EventAnswer:
+    """Do what it wants, keep the answer, give it. Where another delivery kept one first, that is the answer."""
+    refused: CortexError | None = None
+    answer: EventAnswer | None = None
+    person: Actor | None = None
+    try:
+        answer, person = await _done(db, received)
+    except _KEPT as error:
+        if isinstance(error, _OURS) or error.code == "retry":
+            raise
+        refused = error
+    async with db.transaction(received.org_id) as tx:
+        if answer is not None and person is not None and await _decided(tx, received, answer, person):
+            answer = replace(answer, result=RecordResult.OK)
+        kept = _kept(answer, refused)
+        mine = await webhooks.answer(tx, received.connection.id, received.event_id, kept)
+        if mine and refused is not None:
+            await _note(tx, received, refused)
+        if not mine:
+            kept = await webhooks.get_answer(tx, received.connection.id, received.event_id) or kept
+    meters().called_back(CHANNEL, _mark(kept) if mine else "duplicate")
+    return _said(kept)
+
+
+async def _decided(tx: Transaction, received: _Received, answer: EventAnswer, person: Actor) -> bool:
+    """Whether this very event decided, in whichever of its deliveries, also where a crash came before the answer was kept."""
+    approval, key = answer.approval_id, deciding.own_key(person, received.key)
+    return approval is not None and await approvals.with_key(tx, approval, key) is not None
+
+
+async def _done(db: Database, received: _Received) -> tuple[EventAnswer, Actor | None]:
+    """The answer, and who decided."""
+    event = _parsed(InboundEvent, received.body)
+    if event.type is EventType.PING:
+        return EventAnswer(type=EventType.PING, result=RecordResult.OK), None
+    wanted = _checked(DecisionEvent, event.data)
+    async with refused_as(db, _sender_unknown), db.transaction(received.org_id) as tx:
+        person = await _person(tx, received.connection.id, wanted.external_user)
+        if wanted.decision is Choice.APPROVED:
+            await _require_no_login(tx, person, wanted.approval_id)
+    decision = Decision(
+        decision=wanted.decision, version=wanted.version, input_hash=wanted.input_hash, reason=wanted.reason
+    )
+    once = Once(key=received.key, fingerprint=hashlib.sha256(received.body).digest())
+    receipt = await deciding.decide(db, person, wanted.approval_id, decision, Channel.WEBHOOK, once)
+    answer = EventAnswer(
+        type=EventType.DECISION,
+        result=receipt.result,
+        approval_id=wanted.approval_id,
+        status=receipt.approval.status,
+    )
+    return answer, person
+
+
+async def _person(tx: Transaction, connection_id: UUID, name: str) -> Actor:
+    """Who decides: never the system that says so, always a member whose name there was vouched for or proven."""
+    mapping = await connections.verified_mapping(tx, connection_id, name)
+    person = await people.acting(tx, mapping.user_account_id, mapping.id) if mapping else None
+    if person is None:
+        raise _sender_unknown()
+    return person
+
+
+def _sender_unknown() -> Forbidden:
+    return Forbidden(
+        "On this connection this name belongs to no active member.",
+        code="sender_unknown",
+        hint="An admin can say whose it is: `cortex connection map`. Then send a new event.",
+    )
+
+
+async def _require_no_login(tx: Transaction, person: Actor, approval_id: UUID) -> None:
+    """One secret speaks for everybody behind the connection, so it lets nothing of high risk happen. It may prevent it."""
+    known = await approvals.get(tx, approval_id, person.sees)
+    if known is not None and known[0].template in ASKS_FOR_LOGIN:
+        raise login_required("a webhook")
+
+
+def _parsed(kind: type[InboundEvent], body: bytes) -> InboundEvent:
+    with contextlib.suppress(ValueError, RecursionError):  # what is no JSON at all is refused below
+        json.loads(body, object_pairs_hook=unique)
+    try:
+        parsed: InboundEvent = adapter(kind).validate_json(body)
+    except ValidationError as error:
+        raise _invalid(error) from None
+    return parsed
+
+
+def _checked(kind: type[DecisionEvent], data: dict[str, Any]) -> DecisionEvent:
+    try:
+        return parse(kind, data)
+    except ValidationError as error:
+        raise _invalid(error, "data") from None
+
+
+def _invalid(error: ValidationError, *under: str) -> InvalidInput:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    field = ".".join([*under, *(str(part) for part in first["loc"])]) or "body"
+    return InvalidInput(
+        f"The event is not valid: {field}: {first['msg']}.",
+        code="invalid_event",
+        hint="docs/webhooks.md shows what events look like. Correct it and send it with a new id.",
+    )
+
+
+async def _note(tx: Transaction, received: _Received, refused: CortexError) -> None:
+    fact = Fact.of(
+        received.sender(), "webhook_refused", connection=str(received.connection.id), event=received.event_id,
+        code=refused.code,
+    )  # fmt: skip
+    await audit.append_to_org(tx, fact)
+
+
+# Answers ----------------------------------------------------------------------------------------------------------
+
+
+def _kept(answer: EventAnswer | None, refused: CortexError | None) -> dict[str, Any]:
+    if refused is None:
+        kept: dict[str, Any] = adapter(EventAnswer).dump_python(answer, mode="json")
+        return kept
+    kind = next(kind for kind in _KEPT if isinstance(refused, kind))
+    return {"refused": kind.__name__, "message": refused.message, "code": refused.code, "hint": refused.hint}
+
+
+def _said(kept: dict[str, Any]) -> EventAnswer:
+    """The answer, or the error that was."""
+    if "refused" not in kept:
+        return parse(EventAnswer, kept)
+    kind = next(kind for kind in _KEPT if kind.__name__ == kept["refused"])
+    raise kind(kept["message"], code=kept["code"], hint=kept["hint"])
+
+
+def _mark(kept: dict[str, Any]) -> str:
+    if "refused" in kept:
+        return "conflict"
+    return _MARKS[RecordResult(kept["result"])]
+
+
+# Trying out -------------------------------------------------------------------------------------------------------
+
+
+@verb(Permission.CONNECTION_WRITE)
+async def try_out(db: Database, actor: Actor, id: UUID, channel: Webhooks) -> Ping:
+    """Send a signed `ping` now, and say what came back. It changes nothing, also where it fails."""
+    async with db.transaction(actor.org_id) as tx:
+        connection = require_webhook(await connections.sealed(tx, id))
+    target = Target(
+        connection_id=id,
+        connection=connection.name,
+        config=connection.config,
+        secrets=connections.opened(db.vault, actor.org_id, id, connection.sealed),
+        address="",
+        member=actor.name,
+    )
+    started = time.monotonic()
+    try:
+        said, delivered = await channel.ping(target, new_id()), True
+    except (TryAgain, Undeliverable) as error:
+        said, delivered = error.message, False
+    return Ping(delivered=delivered, said=said, seconds=round(time.monotonic() - started, 3))
+
+
+# Upkeep -----------------------------------------------------------------------------------------------------------
+
+
+async def keep(db: Database) -> None:
+    """Disable what nobody answers any more, and forget events that nobody sends again. Once an hour is enough."""
+    for org_id, id in await connections.find_failing(db, CHANNEL, PATIENCE, AT_A_TIME):
+        await _give_up(db, org_id, id)
+    await webhooks.forget(db, REMEMBERED, AT_A_TIME)
+
+
+async def _give_up(db: Database, org_id: UUID, id: UUID) -> None:
+    reason = f"Nothing was delivered for {PATIENCE.days} days."
+    async with db.transaction(org_id) as tx:
+        given_up = await connections.give_up(tx, id, reason, PATIENCE)
+        if given_up is None:
+            return
+        actor = scheduler_actor(org_id, new_id(), "webhooks")
+        fact = Fact.of(
+            actor, "connection_disabled", connection=str(id), name=given_up["name"], reason=reason,
+            failing_since=given_up["failing_since"].isoformat(),
+        )  # fmt: skip
+        await audit.append_to_org(tx, fact)
+    log.warning("webhook disabled", connection=str(id), reason=reason)

@@ -1,0 +1,1 @@
+"""Policies, verdicts, terms and simulations."""

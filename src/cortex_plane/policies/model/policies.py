@@ -1,0 +1,239 @@
+"""Policies: which calls are allowed, denied, or need a person, and what that person must be.
+
+Five levels, from the platform to the single request. The most specific level that has a matching row decides, within
+three limits: a request only tightens, a row marked ``final`` cannot be loosened below it, and the platform's match is a
+ceiling for effect, clearance, time and channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.policies.model.authorization import STRICTNESS, PolicyVerdict
+from cortex_plane.tenancy.model.members import Role
+
+if TYPE_CHECKING:
+    from cortex_plane.agents.model.tool_confirmations import Confirmed
+
+TOOL_CALL = "tool_call"
+DEFAULT_TIMEOUT_SECONDS = 24 * 3600
+MAX_TIMEOUT_SECONDS = 7 * 24 * 3600
+
+
+class Level(StrEnum):
+    PLATFORM = "platform"
+    ORG = "org"
+    PARENT_TEAM = "parent_team"
+    TEAM = "team"
+    REQUEST = "request"
+
+
+class Template(StrEnum):
+    DEV_ONLY = "dev_only"
+    DEV_REVIEW = "dev_review"
+    FULL_PIPELINE = "full_pipeline"
+    CRITICAL_PATH = "critical_path"
+
+
+class OnDeny(StrEnum):
+    FAIL = "fail"
+    """A denial fails the job."""
+    CONTINUE = "continue"
+    """The model is told, and goes another way."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Approvers:
+    """Who may decide: any of these. Each of them also needs the clearance."""
+
+    owner: bool = False
+    """The person whose session it is; where a session has none, whoever is admin or approver."""
+    roles: tuple[Role, ...] = ()
+    members: tuple[UUID, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoleVotes:
+    role: Role
+    votes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quorum:
+    """How many people must say yes. One no ends it."""
+
+    votes: int = 1
+    roles: tuple[RoleVotes, ...] = ()
+    """So many of them with this role. One person with two roles counts for both, and is one vote."""
+
+
+ONE_VOTE = Quorum()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Terms:
+    """What an approval must fulfil. Nothing is left open: whatever a row did not say was inherited."""
+
+    template: Template
+    required_clearance: int
+    timeout_seconds: int
+    reminder_seconds: int | None
+    """Remind so long before the deadline; None: never."""
+    approvers: Approvers
+    on_deny: OnDeny
+    self_approval: bool
+    """Whether the person whose message caused the job may approve."""
+    quorum: Quorum = ONE_VOTE
+    escalation_seconds: int | None = None
+    """The first escalation comes so long before the deadline, the others spread over what is left; None: never."""
+    escalations: tuple[Approvers, ...] = ()
+    """Who is asked besides, one level after the other. The deadline stays."""
+    channels: tuple[str, ...] | None = None
+    """The only channels that carry it, besides the dashboard; None: all that its approvers have."""
+    standing: bool = False
+    """Whether an approver may say yes to more than this one call."""
+    named: tuple[UUID, ...] | None = None
+    """The request's own choice among those who may decide; None: any of them."""
+    action: str | None = None
+    """What the request itself says is to happen, in one line."""
+    details: Mapping[str, Any] | None = field(default=None, hash=False)
+    """And what it wants its approvers to see besides."""
+
+
+OWNER_DECIDES = Terms(
+    template=Template.DEV_ONLY,
+    required_clearance=0,
+    timeout_seconds=DEFAULT_TIMEOUT_SECONDS,
+    reminder_seconds=None,
+    approvers=Approvers(owner=True),
+    on_deny=OnDeny.FAIL,
+    self_approval=True,
+    standing=True,
+)
+"""Where no row speaks of a call that may change something: its session's owner decides."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallFacts:
+    """What a policy may look at."""
+
+    target: str
+    """The tool's name."""
+    arguments: Mapping[str, Any]
+    read_only: bool
+    risk: Risk
+    agent: str
+    """Its slug."""
+    teams: tuple[UUID, ...] = ()
+    """The agent's team, and its parent if it has one."""
+    session_kind: str = "programmatic"
+    action_type: str = TOOL_CALL
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyDecision:
+    verdict: PolicyVerdict
+    rule: str
+    """What decided, as the audit trail and the card name it: level, name of the row, version."""
+    terms: Terms | None = None
+    """Where a person must decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateTerms:
+    """What a template says where a row is silent."""
+
+    timeout_seconds: int
+    reminder_seconds: int | None
+    escalation_seconds: int | None
+    approvers: Approvers
+    self_approval: bool
+    standing: bool
+    escalates_once: bool = False
+    """Only one level up, and not to the top."""
+
+
+_HOUR = 3600
+_OWNER = Approvers(owner=True)
+_REVIEWERS = Approvers(roles=(Role.APPROVER, Role.ADMIN))
+TEMPLATES: dict[Template, TemplateTerms] = {
+    Template.DEV_ONLY: TemplateTerms(24 * _HOUR, None, None, _OWNER, self_approval=True, standing=True),
+    Template.DEV_REVIEW: TemplateTerms(
+        24 * _HOUR, 4 * _HOUR, 4 * _HOUR, _REVIEWERS, self_approval=False, standing=False, escalates_once=True
+    ),
+    Template.FULL_PIPELINE: TemplateTerms(
+        48 * _HOUR, 8 * _HOUR, 8 * _HOUR, _REVIEWERS, self_approval=False, standing=False
+    ),
+    Template.CRITICAL_PATH: TemplateTerms(
+        72 * _HOUR, 24 * _HOUR, 24 * _HOUR, _REVIEWERS, self_approval=False, standing=False
+    ),
+}
+"""From the loosest to the strictest."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyRow:
+    """One rule. What is None is inherited: from the template, then from the platform's match, then from the default."""
+
+    name: str
+    target: str
+    """A glob over names of tools."""
+    effect: PolicyVerdict
+    action_type: str = TOOL_CALL
+    condition: str | None = None
+    required_clearance: int | None = None
+    template: Template | None = None
+    timeout_seconds: int | None = None
+    reminder_seconds: int | None = None
+    """So long before the deadline; 0 for never."""
+    approvers: Approvers | None = None
+    on_deny: OnDeny | None = None
+    self_approval: bool | None = None
+    final: bool = False
+    """Nothing more specific loosens it."""
+    channels: tuple[str, ...] | None = None
+    quorum: Quorum | None = None
+    escalation_seconds: int | None = None
+    """So long before the deadline; 0 for never."""
+    escalate_to: tuple[Approvers, ...] | None = None
+    """Where None: the approvers of the next levels up."""
+    standing: bool | None = None
+    named: tuple[UUID, ...] | None = None
+    action: str | None = None
+    details: Mapping[str, Any] | None = field(default=None, hash=False)
+    """The last three only in the rows of a request."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicySet:
+    """All rows that hold for an org, in the order of their files."""
+
+    version: str = "0.0"
+    """Of the org's rows and of the platform's, with a dot between."""
+    platform: tuple[PolicyRow, ...] = ()
+    org: tuple[PolicyRow, ...] = ()
+    teams: Mapping[UUID, tuple[PolicyRow, ...]] = field(default_factory=dict)
+    confirmed: Mapping[tuple[str, str, str], Confirmed] = field(default_factory=dict)
+    """What stewards confirmed about tools, by app, name and digest."""
+
+
+def stricter(one: PolicyVerdict, other: PolicyVerdict) -> PolicyVerdict:
+    return one if STRICTNESS[one] >= STRICTNESS[other] else other
+
+
+def stricter_quorum(one: Quorum, other: Quorum) -> Quorum:
+    """What fulfils both."""
+    if one == other:
+        return one
+    roles: dict[Role, int] = {}
+    for needed in (*one.roles, *other.roles):
+        roles[needed.role] = max(roles.get(needed.role, 0), needed.votes)
+    return Quorum(
+        votes=max(one.votes, other.votes),
+        roles=tuple(RoleVotes(role=role, votes=votes) for role, votes in sorted(roles.items())),
+    )

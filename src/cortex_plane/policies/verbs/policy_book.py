@@ -1,0 +1,167 @@
+"""Compiled policies, kept by org and version, so that a verdict asks the database nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.agents.store import tool_confirmations
+from cortex_plane.db.database import Database, Transaction
+from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound
+from cortex_plane.kernel.values import parse
+from cortex_plane.policies.model.policies import PolicyRow, PolicySet
+from cortex_plane.policies.model.policy_files import policy_set
+from cortex_plane.policies.rules.policy_engine import CompiledPolicies
+from cortex_plane.policies.store import policies
+from cortex_plane.tenancy.rules.credential_keys import Forged, Kind
+from cortex_plane.tenancy.verbs.forgeries import report
+
+Key = tuple[UUID, str]
+
+
+class PolicyBook:
+    """The policies of the orgs that were asked for last, up to so many versions and about so many bytes of memory."""
+
+    def __init__(self, *, max_entries: int = 1000, max_bytes: int = 512 * 1024 * 1024) -> None:
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._known: OrderedDict[Key, CompiledPolicies] = OrderedDict()
+        self._in_force: dict[UUID, str] = {}
+        """The version of each org that was found in force last. Any other is looked at again before it counts."""
+        self._loading: dict[Key, asyncio.Task[CompiledPolicies]] = {}
+
+    def known(self, org_id: UUID, version: str) -> CompiledPolicies | None:
+        """What is here already, and in force."""
+        if self._in_force.get(org_id) != version:
+            return None
+        found = self._known.get((org_id, version))
+        if found is not None:
+            self._known.move_to_end((org_id, version))
+        return found
+
+    async def at(self, db: Database, org_id: UUID, version: str) -> CompiledPolicies:
+        """The rows of one version, as `policies_version` names it. Several who ask at once load them once.
+
+        Raises ``Conflict`` (`policy_corrupt`) where they are not those that were applied, or others are in force."""
+        found = self.known(org_id, version)
+        if found is not None:
+            return found
+        key = (org_id, version)
+        task = self._loading.get(key)
+        if task is None or task.get_loop() is not asyncio.get_running_loop():
+            task = self._loading[key] = asyncio.create_task(self._load(db, key))
+            task.add_done_callback(lambda done: self._loaded(key, done))
+        # Whoever stops waiting does not take it away from the others.
+        return await asyncio.shield(task)
+
+    async def current(self, db: Database, org_id: UUID) -> tuple[str, CompiledPolicies]:
+        async with db.transaction(org_id) as tx:
+            version = await _version(tx)
+        return version, await self.at(db, org_id, version)
+
+    async def _load(self, db: Database, key: Key) -> CompiledPolicies:
+        org_id, version = key
+        try:
+            async with db.transaction(org_id, snapshot=True) as tx:
+                in_force = await require_in_force(tx, version)
+                kept = self._known.get(key)
+                found = await load(tx, version) if kept is None else None
+        except Forged as forged:
+            await report(db, forged)
+            raise policy_corrupt(forged) from None
+        made = kept if found is None else await compiled(found)
+        if made is None:
+            raise AssertionError("it is kept, or was loaded")
+        if in_force:
+            self._in_force[org_id] = made.version
+        return made
+
+    def _loaded(self, key: Key, done: asyncio.Task[CompiledPolicies]) -> None:
+        if self._loading.get(key) is done:
+            del self._loading[key]
+        if done.cancelled() or done.exception() is not None:
+            return
+        made = done.result()
+        # The platform's rows are those of now: where they changed meanwhile, the name that was asked for is gone.
+        self._keep((key[0], made.version), made)
+
+    def _keep(self, key: Key, made: CompiledPolicies) -> None:
+        if key in self._known:
+            self._known.move_to_end(key)
+            return
+        self._known[key] = made
+        self._bytes += made.weight
+        while len(self._known) > 1 and (
+            len(self._known) > self._max_entries or self._bytes > self._max_bytes
+        ):
+            old, dropped = self._known.popitem(last=False)
+            self._bytes -= dropped.weight
+            if self._in_force.get(old[0]) == old[1]:
+                del self._in_force[old[0]]
+
+
+async def require_in_force(tx: Transaction, version: str) -> bool:
+    """Whether this version is in force now, and not only a moment ago. Raises ``Forged`` where the plane put neither in force."""
+    org_version = int(version.partition(".")[0])
+    now = await policies.in_force(tx)
+    if now is None:
+        raise NotFound("There is no such org.", code="org_not_found")
+    if org_version > now:
+        raise Forged(Kind.POLICY_IN_FORCE, tx.org, str(org_version))
+    return org_version == now
+
+
+def policy_corrupt(forged: Forged) -> Conflict:
+    return Conflict(
+        f"The policies of the org were not put in force by the plane: the MAC of version {forged.id} is false.",
+        code="policy_corrupt",
+        hint="Nothing is allowed meanwhile. Look at `cortex audit verify`, then apply your policies again: `cortex policy apply`.",
+    )
+
+
+async def load(tx: Transaction, version: str) -> PolicySet:
+    """The org's rows of this version, with the platform's and the stewards' confirmations of now. Raises ``Forged`` where they
+    are not those that were applied."""
+    org_version = int(version.partition(".")[0])
+    platform_version = (await _version(tx)).partition(".")[2]
+    rows = await policies.true_rows(tx, org_version) if org_version else []
+    confirmed = await tool_confirmations.holding(tx)
+    return policy_set(f"{org_version}.{platform_version}", rows, await policies.platform_rows(tx), confirmed)
+
+
+async def compiled(found: PolicySet) -> CompiledPolicies:
+    """In a thread: a condition takes milliseconds to compile, and there may be thousands."""
+    return await asyncio.to_thread(CompiledPolicies, found)
+
+
+async def _version(tx: Transaction) -> str:
+    version = await policies.version(tx)
+    if version is None:
+        raise NotFound("There is no such org.", code="org_not_found")
+    return version
+
+
+book = PolicyBook()
+"""What this process has compiled."""
+
+
+def request_rows(stored: Sequence[dict[str, Any]] | None) -> list[PolicyRow]:
+    """The rows that a job brought along, as they are kept with it."""
+    return [parse(PolicyRow, row) for row in stored or ()]
+
+
+async def require_members(tx: Transaction, rows: Sequence[PolicyRow]) -> None:
+    """Whom a request names must be there: better said when it is made than when it asks."""
+    named = {id for row in rows for id in row.named or ()}
+    if not named:
+        return
+    unknown = named - await policies.deciding_members(tx, list(named))
+    if unknown:
+        raise InvalidInput(
+            f"There is no active member with the id {min(unknown)}, who is named as an approver.",
+            hint="Name members by the ids that `cortex member list` shows; guests decide nothing.",
+        )

@@ -1,0 +1,1 @@
+"""The audit trail, signing keys, signed roots, receipts and exports."""

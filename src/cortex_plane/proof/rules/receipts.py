@@ -1,0 +1,366 @@
+"""Receipts: the signed proof of one decision, which needs neither the plane nor its database to be verified.
+
+A receipt is written by the transaction that decides. Before an approved call is sent, its worker verifies it: without a
+receipt that says yes to exactly this call nothing is sent. docs/proof.md describes the fields.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+import orjson
+
+from cortex_plane.approvals.model.approvals import ApprovalKind, Channel, Choice
+from cortex_plane.approvals.model.standing_approvals import StandingApproval
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.proof.model.audit import iso
+from cortex_plane.proof.model.signing import is_signed
+
+FORMAT = "cortex-receipt"
+VERSION = 2
+
+_OR_NOTHING, _NUMBER = (str, type(None)), (int, type(None))
+_PERSON = {"id": _OR_NOTHING, "name": str}
+_STANDING = {
+    "id": str, "tool": str, "digest": str, "input_hash": _OR_NOTHING, "condition": _OR_NOTHING, "max_calls": _NUMBER,
+    "expires_at": str,
+}  # fmt: skip
+_POLICY = {"rule": str, "version": str, "file_digest": _OR_NOTHING}
+_VERSION_1: dict[str, Any] = {
+    "format": str,
+    "version": int,
+    "org": str,
+    "approval": str,
+    "approval_version": int,
+    "kind": str,
+    "session": str,
+    "job": str,
+    "agent": str,
+    "tool": {"name": str, "digest": _OR_NOTHING},
+    "arguments": {"digest": str, "original_digest": _OR_NOTHING},
+    "calls": [str],
+    "policy": _POLICY,
+    "card": {"digest": str},
+    "decision": str,
+    "by": _PERSON,
+    "via": str,
+    "votes": [{"by": _PERSON, "decision": str, "via": str, "at": str}],
+    "delegations": [{"from": _PERSON, "to": _PERSON, "automatic": bool, "at": str}],
+    "checkpoints": [{"job": str, "step_index": _NUMBER, "crc32": _NUMBER, "mac": _OR_NOTHING}],
+    "standing": (_STANDING, type(None)),
+    "requested_at": str,
+    "decided_at": str,
+    "expires_at": _OR_NOTHING,
+    "issued_at": str,
+}
+SHAPE: dict[str, Any] = {**_VERSION_1, "policy": {**_POLICY, "self_approval": bool}, "key_id": str}
+"""The body, field by field. A list stands for any number of its one item, a tuple for one of its members."""
+SHAPES = {1: _VERSION_1, VERSION: SHAPE}
+"""By version. Receipts of version 1 name neither the key that signed them nor whether whoever shaped the call was allowed to
+approve it; they stay valid."""
+
+
+# The card --------------------------------------------------------------------------------------------------------
+
+
+class Shown(Protocol):
+    """What a person was shown: a whole approval, not one of a list."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def tool_name(self) -> str: ...
+    @property
+    def tool_digest(self) -> str | None: ...
+    @property
+    def target(self) -> str: ...
+    @property
+    def arguments(self) -> Any: ...
+    @property
+    def invocations(self) -> int: ...
+    @property
+    def risk(self) -> str: ...
+    @property
+    def action_summary(self) -> str: ...
+    @property
+    def action(self) -> str | None: ...
+    @property
+    def details(self) -> dict[str, Any] | None: ...
+    @property
+    def agent_says(self) -> str | None: ...
+    @property
+    def asked_for(self) -> str | None: ...
+    @property
+    def question(self) -> str | None: ...
+    @property
+    def rule(self) -> str: ...
+    @property
+    def required_clearance(self) -> int: ...
+
+
+CARD = (
+    "version", "tool_name", "tool_digest", "target", "arguments", "invocations", "risk", "action_summary", "action",
+    "details", "agent_says", "asked_for", "question", "rule", "required_clearance",
+)  # fmt: skip
+
+
+def card_digest(approval: Shown) -> str:
+    """SHA-256 of the card as it was decided, an edit included: whoever has the approval can compute it again."""
+    return hashlib.sha256(canonical({name: getattr(approval, name) for name in CARD})).hexdigest()
+
+
+# Writing one -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CastVote:
+    member_id: UUID
+    member: str
+    decision: Choice
+    channel: Channel
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hop:
+    """One step of a delegation chain."""
+
+    from_member_id: UUID
+    from_member: str
+    to_member_id: UUID
+    to_member: str
+    automatic: bool
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointMark:
+    """From which state a job goes on: its checkpoint, by checksum and by the code that only the plane can compute."""
+
+    job: UUID
+    step_index: int | None
+    crc32: int | None
+    mac: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decided:
+    """An approval as its decision left it."""
+
+    id: UUID
+    kind: ApprovalKind
+    version: int
+    session_id: UUID
+    job_id: UUID
+    agent_id: UUID
+    tool_name: str
+    tool_digest: str | None
+    target: str
+    arguments: Any
+    input_hash: str
+    original_hash: str | None
+    invocations: int
+    risk: str
+    action_summary: str
+    action: str | None
+    details: dict[str, Any] | None
+    agent_says: str | None
+    asked_for: str | None
+    question: str | None
+    rule: str
+    policy_version: str
+    policy_digest: str | None
+    required_clearance: int
+    self_approval: bool
+    requested_at: datetime
+    decided_at: datetime
+    expires_at: datetime | None
+    votes: list[CastVote]
+    delegations: list[Hop]
+    checkpoints: list[CheckpointMark]
+    now: datetime
+    active_key: UUID | None
+
+
+def receipt_body(
+    org_id: UUID,
+    decided: Decided,
+    *,
+    decision: Choice,
+    member_id: UUID | None,
+    name: str,
+    channel: Channel,
+    calls: Sequence[UUID],
+    key_id: UUID,
+    standing: StandingApproval | None = None,
+) -> bytes:
+    """Canonical JSON. Reasons stay out of it: they are people's words, which the trail can erase and this could not."""
+    return canonical(
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "org": str(org_id),
+            "approval": str(decided.id),
+            "approval_version": decided.version,
+            "kind": decided.kind.value,
+            "session": str(decided.session_id),
+            "job": str(decided.job_id),
+            "agent": str(decided.agent_id),
+            "tool": {"name": decided.tool_name, "digest": decided.tool_digest},
+            "arguments": {"digest": decided.input_hash, "original_digest": decided.original_hash},
+            "calls": sorted(str(call) for call in calls),
+            "policy": {
+                "rule": decided.rule,
+                "version": decided.policy_version,
+                "file_digest": decided.policy_digest,
+                "self_approval": decided.self_approval,
+            },
+            "card": {"digest": card_digest(decided)},
+            "decision": decision.value,
+            "by": {"id": str(member_id) if member_id else None, "name": name},
+            "via": channel.value,
+            "votes": [
+                {
+                    "by": {"id": str(vote.member_id), "name": vote.member},
+                    "decision": vote.decision.value,
+                    "via": vote.channel.value,
+                    "at": iso(vote.at),
+                }
+                for vote in decided.votes
+            ],
+            "delegations": [
+                {
+                    "from": {"id": str(hop.from_member_id), "name": hop.from_member},
+                    "to": {"id": str(hop.to_member_id), "name": hop.to_member},
+                    "automatic": hop.automatic,
+                    "at": iso(hop.at),
+                }
+                for hop in decided.delegations
+            ],
+            "checkpoints": [
+                {"job": str(mark.job), "step_index": mark.step_index, "crc32": mark.crc32, "mac": mark.mac}
+                for mark in decided.checkpoints
+            ],
+            "standing": {"id": str(standing.id), **standing.bounds()} if standing else None,
+            "requested_at": iso(decided.requested_at),
+            "decided_at": iso(decided.decided_at),
+            "expires_at": iso(decided.expires_at) if decided.expires_at else None,
+            "issued_at": iso(decided.now),
+            "key_id": str(key_id),
+        }
+    )
+
+
+# Reading one -----------------------------------------------------------------------------------------------------
+
+
+def said_by(body: bytes) -> dict[str, Any] | None:
+    """What a body says; None where it is no receipt of a version that we know."""
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    version = found.get("version") if isinstance(found, dict) else None
+    shape = SHAPES.get(version) if type(version) is int else None
+    known = shape is not None and _fits(found, shape) and found["format"] == FORMAT
+    return found if known else None
+
+
+def names_key(says: dict[str, Any], key_id: str) -> bool:
+    """Whether a receipt was signed with the key that is kept beside it. Version 1 does not say."""
+    return bool(says["version"] == 1 or says["key_id"] == key_id)
+
+
+def _fits(value: Any, shape: Any) -> bool:
+    if isinstance(shape, dict):
+        return (
+            isinstance(value, dict)
+            and value.keys() == shape.keys()
+            and all(_fits(value[name], part) for name, part in shape.items())
+        )
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_fits(item, shape[0]) for item in value)
+    if isinstance(shape, tuple):
+        return any(_fits(value, each) for each in shape)
+    return type(value) is shape
+
+
+# Sending by one --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stamp:
+    """A receipt as the database keeps it, with the key that it names; both may have been tampered with."""
+
+    body: bytes
+    signature: bytes
+    key_id: UUID
+    public_key: bytes
+    sealed: bytes
+    """The private key: who holds the master key can tell by it whether the key is one of the plane's own."""
+
+
+def yes_of(stamp: Stamp, org_id: UUID) -> dict[str, Any] | str:
+    """What a receipt says that is true, of this org, and a yes; else why it is none."""
+    if not is_signed(stamp.public_key, stamp.signature, stamp.body):
+        return "the signature of its receipt is false"
+    says = said_by(stamp.body)
+    if says is None:
+        return "its receipt cannot be read"
+    if not names_key(says, str(stamp.key_id)):
+        return "its receipt names another key than the one beside it"
+    if says["decision"] != Choice.APPROVED:
+        return "its receipt does not say that it was approved"
+    return says if says["org"] == str(org_id) else "its receipt is for another org"
+
+
+def why_not_standing(stamp: Stamp, standing: StandingApproval, org_id: UUID) -> str | None:
+    """Why the receipt of its request does not vouch for a standing approval as it stands here; None where it does."""
+    says = yes_of(stamp, org_id)
+    if isinstance(says, str):
+        return says
+    if says["standing"] is None:
+        return "its receipt is for one call, and for no more"
+    told = {
+        **says["standing"],
+        **{name: says[name] for name in ("approval", "session")},
+        "by": says["by"]["id"],
+    }
+    here = {
+        **standing.bounds(), "id": str(standing.id), "approval": str(standing.approval_id),
+        "session": str(standing.session_id), "by": str(standing.granted_by_id),
+    }  # fmt: skip
+    other = sorted(name for name in here if told[name] != here[name])
+    return f"its receipt says something else: {', '.join(other)}" if other else None
+
+
+def why_not_sent(
+    stamp: Stamp,
+    *,
+    org_id: UUID,
+    call_id: UUID,
+    tool_name: str,
+    tool_digest: str | None,
+    input_hash: str,
+    now: datetime | None,
+) -> str | None:
+    """Why this receipt does not let exactly this call be sent; None where it does. ``now`` is left out for a call that
+    was sent in time before."""
+    says = yes_of(stamp, org_id)
+    if isinstance(says, str):
+        return says
+    if says["tool"] != {"name": tool_name, "digest": tool_digest}:
+        return "its receipt is for another tool, or another version of it"
+    if says["arguments"]["digest"] != input_hash:
+        return "its receipt is for other arguments"
+    if str(call_id) not in says["calls"]:
+        return "its receipt is for another call"
+    expires_at = says["expires_at"]
+    if now is not None and (expires_at is None or datetime.fromisoformat(expires_at) <= now):
+        return "the time of its receipt is over"
+    return None

@@ -1,0 +1,191 @@
+"""Signed roots: what makes a missing audit chain visible.
+
+Each root covers the chains that grew since the one before it: their numbers and hashes at that moment.
+``hash = sha256(previous root's hash ‖ body)``, the first previous hash being 32 zero bytes, and the body is signed. It holds
+the SHA-256 of the heads in the order of their chains (each 16 bytes of id, 8 of seq, 32 of hash), so that none can be left
+out, and how many chains there are in all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.proof.model.audit import GENESIS, RootedHead, RootFault, iso
+from cortex_plane.proof.model.signing import fingerprint, is_signed
+
+FORMAT = "cortex-root"
+VERSION = 1
+FIELDS = frozenset({"format", "version", "org", "seq", "previous", "created_at", "heads", "chains"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptRoot:
+    """A root as it is kept, and exported."""
+
+    seq: int
+    body: bytes
+    hash: bytes
+    key_id: UUID
+    signature: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GrownHead:
+    """A chain with entries that no root covers yet."""
+
+    chain_id: UUID
+    seq: int
+    hash: bytes
+    is_new: bool
+    """No root covers anything of it."""
+
+
+def head_bytes(head: GrownHead | RootedHead) -> bytes:
+    return head.chain_id.bytes + head.seq.to_bytes(8, "big") + head.hash
+
+
+def root_body(
+    org_id: UUID, seq: int, previous: bytes, at: datetime, heads: Sequence[GrownHead], chains: int
+) -> bytes:
+    """``heads`` in the order of their chains."""
+    digest = hashlib.sha256(b"".join(head_bytes(head) for head in heads))
+    return canonical(
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "org": str(org_id),
+            "seq": seq,
+            "previous": previous.hex(),
+            "created_at": iso(at),
+            "heads": {"count": len(heads), "sha256": digest.hexdigest()},
+            "chains": chains,
+        }
+    )
+
+
+def root_hash(previous: bytes, body: bytes) -> bytes:
+    return hashlib.sha256(previous + body).digest()
+
+
+@dataclass(slots=True)
+class _Covered:
+    """What was seen of the heads of one root."""
+
+    digest: Any = field(default_factory=hashlib.sha256)
+    count: int = 0
+    new: int = 0
+
+
+class RootsVerifier:
+    """Compares roots with the heads that the chains were seen to have. Keeps one digest for each root, and no head."""
+
+    def __init__(self, org_id: UUID, held: Mapping[int, bytes] | None = None) -> None:
+        """``held``: hashes of roots by their numbers, as somebody keeps them elsewhere."""
+        self._org = str(org_id)
+        self._held = dict(held or {})
+        self._replaced: int | None = None
+        self._covered: dict[int, _Covered] = {}
+        self._chain: UUID | None = None
+        self._hash = GENESIS
+        self._total = 0
+        self._broken = False
+        self.seq = 0
+        self.fingerprints: dict[str, None] = {}
+        """Of the keys whose signatures were verified, in the order in which they were used."""
+
+    def saw(self, head: RootedHead) -> None:
+        """A head that a root covers; chain by chain, in the order of their ids."""
+        covered = self._covered.setdefault(head.root_seq, _Covered())
+        covered.digest.update(head_bytes(head))
+        covered.count += 1
+        covered.new += head.chain_id != self._chain
+        self._chain = head.chain_id
+
+    def follow(
+        self, root: KeptRoot, keys: Mapping[UUID, bytes], strangers: Collection[UUID] = ()
+    ) -> RootFault | None:
+        """The roots in order, after all heads; the first fault is the last thing that is looked at.
+
+        ``strangers``: those of ``keys`` that are known not to be the plane's.
+        """
+        if self._held.pop(root.seq, root.hash) != root.hash and self._replaced is None:
+            self._replaced = root.seq
+        if self._broken:
+            return None
+        reason = self._wrong(root, keys, strangers)
+        if reason is not None:
+            self._broken = True
+            return RootFault(root=self.seq + 1, reason=reason)
+        self.seq, self._hash = root.seq, root.hash
+        return None
+
+    def finish(self) -> list[RootFault]:
+        """Whether all heads that were seen belong to a root that was there, and whether the roots are those that are held
+        elsewhere."""
+        faults = []
+        if self._covered and not self._broken:
+            missing = min(self._covered)
+            faults.append(RootFault(root=missing, reason="it is missing, and heads that it covers are here"))
+        if self._replaced is not None:
+            reason = "the copy that is held outside has another hash: roots were started anew, or replaced"
+            faults.append(RootFault(root=self._replaced, reason=reason))
+        if self._held:
+            reason = "a copy of it is held outside, and it is missing: roots were taken away, or started anew"
+            faults.append(RootFault(root=min(self._held), reason=reason))
+        return faults
+
+    def _wrong(self, root: KeptRoot, keys: Mapping[UUID, bytes], strangers: Collection[UUID]) -> str | None:
+        if root.seq != self.seq + 1:
+            return f"it is missing; the next one is {root.seq}"
+        if root_hash(self._hash, root.body) != root.hash:
+            return "its hash does not follow from its body and the one before"
+        public_key = keys.get(root.key_id)
+        if public_key is None:
+            return "the key that signed it is not among the org's"
+        if root.key_id in strangers:
+            return (
+                f"it is signed with {fingerprint(public_key)}, which is no key of the plane: its private half does"
+                " not open with the master key"
+            )
+        if not is_signed(public_key, root.signature, root.body):
+            return "its signature is false"
+        self.fingerprints[fingerprint(public_key)] = None
+        body = _read(root.body)
+        if body is None or (body["org"], body["seq"], body["previous"]) != (
+            self._org,
+            root.seq,
+            self._hash.hex(),
+        ):
+            return "what was signed is not this root"
+        return self._wrong_heads(root.seq, body)
+
+    def _wrong_heads(self, seq: int, body: dict[str, Any]) -> str | None:
+        covered = self._covered.pop(seq, None) or _Covered()
+        self._total += covered.new
+        told = body["heads"]
+        if told["count"] != covered.count:
+            return f"it covers {told['count']} chains, and {covered.count} of them are here"
+        if told["sha256"] != covered.digest.hexdigest():
+            return "the heads that it covers are not those that are here"
+        if body["chains"] != self._total:
+            return f"it says that there are {body['chains']} chains, and {self._total} are here"
+        return None
+
+
+def _read(body: bytes) -> dict[str, Any] | None:
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(found, dict) or found.keys() != FIELDS or not isinstance(found["heads"], dict):
+        return None
+    known = (found["format"], found["version"]) == (FORMAT, VERSION)
+    return found if known and found["heads"].keys() == {"count", "sha256"} else None

@@ -1,0 +1,211 @@
+"""The audit trail: reading a chain, and proving that every chain is whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping
+from typing import Generic, TypeVar
+from uuid import UUID
+
+from cortex_plane.db.database import Database, Transaction
+from cortex_plane.db.vault import Vault
+from cortex_plane.proof.model.audit import (
+    NAMED,
+    AuditEntry,
+    AuditRecord,
+    Blanked,
+    ChainHead,
+    ChainVerifier,
+    Fault,
+    RootedHead,
+    RootFault,
+    RowFault,
+    Verification,
+    shown,
+)
+from cortex_plane.proof.rules.root_copies import Held
+from cortex_plane.proof.rules.roots import KeptRoot, RootsVerifier
+from cortex_plane.proof.store import audit, roots
+from cortex_plane.proof.verbs import audit_contents, signing
+from cortex_plane.proof.verbs.row_checks import Trail, row_faults
+from cortex_plane.sessions.store import sessions
+from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.store import orgs
+from cortex_plane.tenancy.verbs.verbs import found, verb
+
+T = TypeVar("T", bound=AuditEntry | ChainHead | RootedHead)
+
+_one_at_a_time = asyncio.Semaphore(1)
+
+
+@verb(Permission.AUDIT_READ)
+async def list_page(
+    db: Database, actor: Actor, session_id: UUID | None, above: int, limit: int
+) -> list[AuditRecord]:
+    """The chain of a session, or the org's own."""
+    async with db.transaction(actor.org_id) as tx:
+        if session_id is not None:
+            found(await sessions.get(tx, session_id, None), "session")
+        entries = await audit.entries(tx, session_id or actor.org_id, above, limit)
+    return [shown(entry) for entry in entries]
+
+
+@verb(Permission.AUDIT_READ, heavy=True)
+async def verify(db: Database, actor: Actor) -> Verification:
+    """One at a time in a process: it may take long, and must leave the connections to others."""
+    async with _one_at_a_time:
+        return await verify_org(db, actor.org_id)
+
+
+async def verify_org(db: Database, org_id: UUID, held: Mapping[int, bytes] | None = None) -> Verification:
+    """Follow every chain and every signed root of an org in one snapshot and in flat memory; names the first bad entry of
+    each chain, the first bad root, and rows that are not what the trail says of them. ``held``: hashes of roots, by their
+    numbers, as somebody keeps them outside of the database."""
+    async with db.transaction(org_id, snapshot=True) as tx:
+        rows_checked = db.credential_key_at_hand is not None
+        return await _verified(tx, db.vault_at_hand, held, rows_checked=rows_checked)
+
+
+async def _verified(
+    tx: Transaction,
+    vault: Vault | None,
+    held: Mapping[int, bytes] | None = None,
+    *,
+    rows_checked: bool = False,
+) -> Verification:
+    """Whoever can write to the database can put a key there; only one that the plane sealed is believed."""
+    followed, trail = _Followed(tx.org, held), Trail()
+    async for item in chain_by_chain(tx):
+        followed.take(item)
+        if isinstance(item, AuditEntry) and item.session_id is None:
+            trail.take(item)
+    keys, strangers = await signing.verifying(tx, vault)
+    async for root in roots.everything(tx):
+        followed.root(root, keys, strangers)
+    rows = await audit_contents.contradictions(tx, keys, strangers, vault)
+    if rows_checked:
+        rows += await row_faults(tx, trail)
+    return followed.result(rows, keys_checked=vault is not None)
+
+
+class _Followed:
+    """What was found so far."""
+
+    def __init__(self, org_id: UUID, held: Mapping[int, bytes] | None) -> None:
+        self._chains = self._entries = self._roots = 0
+        self._faults: list[Fault] = []
+        self._root_faults: list[RootFault] = []
+        self._blanked = 0
+        self._blanked_entries: list[Blanked] = []
+        self._chain: ChainVerifier | None = None
+        self._broken = False
+        self._verifier = RootsVerifier(org_id, held)
+
+    def take(self, item: AuditEntry | RootedHead | ChainHead) -> None:
+        chain = self._chain = self._chain or ChainVerifier(item.chain_id)
+        fault: Fault | None = None
+        if isinstance(item, AuditEntry):
+            self._entries += 1
+            fault = None if self._broken else chain.follow(item)
+        elif isinstance(item, RootedHead):
+            self._verifier.saw(item)
+            fault = None if self._broken else chain.rooted(item)
+        else:
+            self._chains += 1
+            fault = None if self._broken else chain.finish(item)
+        if fault is not None:
+            self._faults.append(fault)
+            self._broken = True
+        if isinstance(item, ChainHead):
+            self._blanked += chain.blanked
+            self._blanked_entries += chain.first_blanked()[: NAMED - len(self._blanked_entries)]
+            self._chain, self._broken = None, False
+
+    def root(self, root: KeptRoot, keys: Mapping[UUID, bytes], strangers: Collection[UUID]) -> None:
+        self._roots += 1
+        fault = self._verifier.follow(root, keys, strangers)
+        self._root_faults += [fault] if fault else []
+
+    def result(self, contents: list[RowFault], *, keys_checked: bool) -> Verification:
+        return Verification(
+            chains=self._chains,
+            entries=self._entries,
+            faults=self._faults,
+            roots=self._roots,
+            root_faults=[*self._root_faults, *self._verifier.finish()],
+            fingerprints=list(self._verifier.fingerprints),
+            keys_checked=keys_checked,
+            blanked=self._blanked,
+            blanked_entries=self._blanked_entries,
+            row_faults=contents,
+        )
+
+
+class _Stream(Generic[T]):
+    """A stream of what belongs to chains, of which the next item can be looked at."""
+
+    def __init__(self, items: AsyncIterator[T]) -> None:
+        self._items = items
+        self.next: T | None = None
+
+    @classmethod
+    async def of(cls, items: AsyncIterator[T]) -> _Stream[T]:
+        stream = cls(items)
+        stream.next = await anext(items, None)
+        return stream
+
+    async def take(self) -> T:
+        taken = self.next
+        if taken is None:
+            raise AssertionError("it was looked at before it is taken")
+        self.next = await anext(self._items, None)
+        return taken
+
+
+async def chain_by_chain(
+    tx: Transaction, session_id: UUID | None = None
+) -> AsyncIterator[AuditEntry | RootedHead | ChainHead]:
+    """The entries of each chain, and after them its head; one without a hash where there is none. Where a root covers a
+    chain as far as an entry, its word follows that entry. One session alone comes without roots: they cover all chains."""
+    entries = await _Stream.of(audit.everything(tx, session_id))
+    heads = await _Stream.of(audit.heads(tx, session_id))
+    rooted = await _Stream.of(roots.heads(tx) if session_id is None else _nothing())
+    while True:
+        waiting = [item.chain_id for item in (entries.next, heads.next, rooted.next) if item is not None]
+        if not waiting:
+            return
+        chain = min(waiting)
+        while (entry := entries.next) is not None and entry.chain_id == chain:
+            yield await entries.take()
+            while (root := rooted.next) is not None and root.chain_id == chain and root.seq <= entry.seq:
+                yield await rooted.take()
+        while (root := rooted.next) is not None and root.chain_id == chain:
+            yield await rooted.take()
+        head = heads.next
+        known = head is not None and head.chain_id == chain
+        yield await heads.take() if known else ChainHead(chain_id=chain, is_orphan=True)
+
+
+async def _nothing() -> AsyncIterator[RootedHead]:
+    nothing: tuple[RootedHead, ...] = ()
+    for head in nothing:
+        yield head
+
+
+async def verify_all(db: Database, held: Held | None = None) -> dict[str, Verification]:
+    """Every org, by slug: for whoever holds the database. ``held``: copies of roots to compare with."""
+    results: dict[str, Verification] = {}
+    copies = dict(held or {})
+    position = None
+    while True:
+        page = await orgs.list_all(db, position, 100)
+        for org in page.items:
+            results[org.slug] = await verify_org(db, org.id, copies.pop(org.id, None))
+        if page.next is None:
+            return results | {str(id): _gone(roots) for id, roots in copies.items()}
+        position = page.next
+
+
+def _gone(held: Mapping[int, bytes]) -> Verification:
+    fault = RootFault(root=min(held), reason="a copy of it is held outside, and its org is gone")
+    return Verification(chains=0, entries=0, faults=[], root_faults=[fault])

@@ -1,0 +1,1 @@
+"""Sessions, messages, memories and events."""

@@ -1,0 +1,1 @@
+"""Orgs, teams, members, keys, permissions, logins, connections and identities."""

@@ -1,0 +1,273 @@
+"""Identities: how it is proven that an address, or a sender on a channel, is one of the org's members.
+
+An address is proven by a link that is mailed to it; a sender by a code that its owner reads in one place and types in the
+other. Only what is proven receives requests, and only from it may somebody decide.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Annotated
+from uuid import UUID
+
+import idna
+from pydantic import AfterValidator, Field, StringConstraints
+from pydantic.dataclasses import dataclass as draft
+from pydantic_core import PydanticCustomError
+
+from cortex_plane.kernel.errors import Conflict
+from cortex_plane.kernel.fields import DRAFT, Clearance, ExternalId, Name, Note, Ref
+from cortex_plane.tenancy.model.connections import Mapping
+from cortex_plane.tenancy.model.members import Member, Roles
+
+VERIFY_LIFE = timedelta(days=7)
+LINK_LIFE = timedelta(minutes=10)
+NONCE_LIFE = timedelta(hours=1)
+"""How long after a page was shown its button works."""
+MAX_WRONG = 5
+"""So many wrong codes a sender may type,"""
+WRONG_LIFE = timedelta(minutes=10)
+"""in so much time."""
+MAX_CHANNELS = 20
+"""What one person may have, proven or not: whoever claims addresses has mails sent to them."""
+MAIL_PAUSE = timedelta(minutes=1)
+"""A mail that just went out is not sent again."""
+MAILS_AN_HOUR = 20
+"""So many links one person has mailed to addresses that they call their own: others read that mail."""
+INVITATIONS_AN_HOUR = 200
+"""So many an admin sends."""
+
+VERIFY_PREFIX = "cortex_verify_"
+_VERIFY = re.compile(VERIFY_PREFIX + r"[A-Za-z0-9_-]{43}")
+ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+"""Without I, L, O and U: nobody mistakes one for another, and no word comes out."""
+CODE_LENGTH = 10
+_LOOKALIKES = str.maketrans("ILO", "110")
+_SEPARATORS = re.compile(r"[\s\-\u2010-\u2015]")
+
+# Addresses ------------------------------------------------------------------------------------------------------------
+
+MAX_ADDRESS = 254
+MAX_LOCAL = 64
+_ATOM = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~\u0080-\U0010ffff-]+")
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def normal_address(given: str) -> str:
+    """The one spelling of a mail address that is kept and compared. Raises ``ValueError`` with what is wrong with it."""
+    text = given.strip(" ")
+    local, at, domain = text.rpartition("@")
+    if not at or not local or not domain:
+        raise ValueError("is not a mail address: it needs a name, an @ and a domain")
+    normal = f"{_local(local)}@{_domain(domain)}"
+    if len(normal.encode()) > MAX_ADDRESS:
+        raise ValueError(f"is longer than {MAX_ADDRESS} bytes")
+    return normal
+
+
+def _local(local: str) -> str:
+    if unicodedata.normalize("NFKC", local) != local:
+        raise ValueError("has letters before the @ that are written in an unusual way; type them plainly")
+    if not local.isprintable() or not all(_ATOM.fullmatch(atom) for atom in local.split(".")):
+        raise ValueError("has characters before the @ that an address cannot have")
+    if len(local.encode()) > MAX_LOCAL:
+        raise ValueError(f"has more than {MAX_LOCAL} bytes before the @")
+    # No provider tells Bea@ from bea@, and people type both.
+    return local.lower()
+
+
+def _domain(domain: str) -> str:
+    try:
+        ascii_domain = idna.encode(domain, uts46=True).decode() if not domain.isascii() else domain.lower()
+    except idna.IDNAError:
+        raise ValueError("has a domain that does not exist in this spelling") from None
+    labels = ascii_domain.split(".")
+    if not all(_LABEL.fullmatch(label) for label in labels) or labels[-1].isdigit():
+        raise ValueError("has a domain that does not exist in this spelling")
+    return ascii_domain
+
+
+def _email(given: str) -> str:
+    try:
+        return normal_address(given)
+    except ValueError as error:
+        raise PydanticCustomError("email", "{reason}", {"reason": str(error)}) from None
+
+
+Email = Annotated[str, StringConstraints(min_length=3, max_length=320), AfterValidator(_email)]
+
+
+# What callers send, and get -------------------------------------------------------------------------------------------
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class InvitationDraft:
+    """A person who is to join. Sent again for an address that was not confirmed yet, it sends the mail again."""
+
+    email: Email
+    display_name: Name | None = None
+    clearance: Clearance | None = None
+    roles: Roles | None = None
+    teams: Annotated[list[Ref], Field(max_length=50)] | None = None
+
+    def differs(self, member: Member, team_ids: Sequence[UUID] | None) -> bool:
+        """Whether it asks for something else than what the invited member is already."""
+        return (
+            self.display_name not in (None, member.display_name)
+            or self.clearance not in (None, member.clearance)
+            or self.roles not in (None, member.roles)
+            or (team_ids is not None and set(team_ids) != set(member.team_ids))
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Invited:
+    member: Member
+    mapping: Mapping
+    """Their address: verified when they have confirmed it."""
+    again: bool
+    """They were invited before: only the mail was sent again."""
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class AddressDraft:
+    """An address of one's own."""
+
+    email: Email
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkCode:
+    """Typed on another channel within ten minutes, it makes whoever types it the member. It works once."""
+
+    code: str
+    expires_at: datetime
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class LinkDraft:
+    """A code that somebody typed on a channel."""
+
+    code: Annotated[Note, Field(min_length=1, max_length=100)]
+    external_user_id: ExternalId
+
+
+class Purpose(StrEnum):
+    INVITATION = "invitation"
+    ADDRESS = "address"
+    SENDER = "sender"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verification:
+    """What a link in a mail would do now."""
+
+    id: UUID
+    purpose: Purpose
+    issued_by: str
+    user_account_id: UUID
+    member: str
+    mapping_id: UUID
+    connection_id: UUID
+    address: str
+    org: str
+
+    @property
+    def needs_login(self) -> bool:
+        """An address that somebody added themselves may be mistyped: who reads its mail is not enough."""
+        return self.purpose is Purpose.ADDRESS
+
+
+# Secrets --------------------------------------------------------------------------------------------------------------
+
+
+def is_verify_code(text: str) -> bool:
+    return _VERIFY.fullmatch(text) is not None
+
+
+def digest(code: str) -> bytes:
+    """What is stored of a link: it is 256 random bits, so no salt is needed."""
+    return hashlib.sha256(code.encode()).digest()
+
+
+def path_of(code: str) -> str:
+    return f"/verify/{code}"
+
+
+def read_code(typed: str) -> str | None:
+    """A code as it was shown, however it was typed: case, spaces and dashes do not matter. None: it cannot be one."""
+    code = _SEPARATORS.sub("", typed).upper().translate(_LOOKALIKES)
+    return code if len(code) == CODE_LENGTH and all(each in ALPHABET for each in code) else None
+
+
+def shown_code(code: str) -> str:
+    return f"{code[:5]}-{code[5:]}"
+
+
+def sender_digest(org_id: UUID, code: str) -> bytes:
+    return hashlib.sha256(b"cortex link" + org_id.bytes + code.encode()).digest()
+
+
+def nonce(code: str, shown_at: datetime, mark: str) -> str:
+    """Goes into the form of one rendering of a link's page: whatever sends forms blindly does not have it."""
+    stamp = f"{int(shown_at.timestamp())}.{mark}"
+    return f"{stamp}.{_signed(code, stamp)}"
+
+
+def is_nonce(code: str, given: str, now: datetime) -> bool:
+    stamp, _, signature = given.rpartition(".")
+    if not given.isascii() or not hmac.compare_digest(_signed(code, stamp), signature):
+        return False
+    age = now.timestamp() - int(stamp.partition(".")[0])
+    return -60 <= age <= NONCE_LIFE.total_seconds()
+
+
+def _signed(code: str, stamp: str) -> str:
+    return hmac.new(code.encode(), b"cortex verify " + stamp.encode(), hashlib.sha256).hexdigest()
+
+
+# Whose it is ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """Somebody of whom it is said, or proven, that an address or a sender is theirs."""
+
+    id: UUID
+    """Of the mapping."""
+    user_account_id: UUID
+    verified_at: datetime | None
+    display_name: str
+    deactivated_at: datetime | None
+    is_guest: bool
+    invited: bool
+    """An admin named it; else whoever claims it did."""
+
+
+def own(claims: Sequence[Claim], member_id: UUID) -> Claim | None:
+    return next((claim for claim in claims if claim.user_account_id == member_id), None)
+
+
+def displaced(claims: Sequence[Claim], member_id: UUID) -> Claim | None:
+    """The guest whose place a member takes; None where nobody else has proven it. Members keep what they have proven."""
+    holder = next((claim for claim in claims if claim.verified_at is not None), None)
+    if holder is None or holder.user_account_id == member_id:
+        return None
+    if not holder.is_guest:
+        raise taken()
+    return holder
+
+
+def taken() -> Conflict:
+    return Conflict(
+        "This address or sender belongs to another member of the org.",
+        code="identity_taken",
+        hint="They can give it up: `cortex user channels`, then `cortex user unlink`.",
+    )

@@ -1,0 +1,183 @@
+"""Identities in SQL: who claims an address or a sender, and the codes that prove it. Of a code only its lookup is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.db.database import Database, Row, Transaction
+from cortex_plane.db.queries import Queries
+from cortex_plane.db.rows import ids, one
+from cortex_plane.kernel.values import parse
+from cortex_plane.tenancy.model.connections import Mapping
+from cortex_plane.tenancy.model.identities import Claim, Purpose, Verification
+from cortex_plane.tenancy.rules.credential_keys import CredentialKey, Kind
+from cortex_plane.tenancy.store.credential_keys import ends_after
+
+queries = Queries(__file__)
+
+
+async def resolve_code(db: Database, code_hash: bytes) -> tuple[UUID, UUID] | None:
+    """The org and the id of a link."""
+    rows = await db.call("resolve_identity_code", None, db.credential_key.lookup(code_hash))
+    return (rows[0]["org_id"], rows[0]["id"]) if rows else None
+
+
+async def email_connection(tx: Transaction) -> Row | None:
+    return await tx.row(queries.email_connection)
+
+
+async def ensure_email_connection(tx: Transaction, id: UUID) -> bool:
+    """Whether it was made now."""
+    return await tx.value(queries.ensure_email_connection, tx.org, id) is not None
+
+
+async def claim_one(tx: Transaction, connection_id: UUID, sender: str) -> None:
+    """Whoever settles the same sender takes turns, first messages included; nobody else waits."""
+    await tx.rows(queries.claim_one, connection_id, sender)
+
+
+async def claims(tx: Transaction, connection_id: UUID, sender: str) -> Sequence[Claim]:
+    return [parse(Claim, row) for row in await tx.rows(queries.claims, tx.org, connection_id, sender)]
+
+
+async def insert_mapping(
+    tx: Transaction, id: UUID, connection_id: UUID, member_id: UUID, sender: str, purpose: Purpose
+) -> None:
+    """A sender who typed a code has proven it with that; an address is only claimed."""
+    verified = purpose is Purpose.SENDER
+    mac = mapping_mac(tx.credential_key, tx.org, id, connection_id, member_id, sender, verified=verified)
+    await tx.rows(
+        queries.insert_mapping,
+        tx.org,
+        id,
+        connection_id,
+        member_id,
+        sender,
+        {"purpose": purpose},
+        verified,
+        mac,
+    )
+
+
+def mapping_mac(
+    key: CredentialKey, org_id: UUID, id: UUID, connection_id: UUID, member_id: UUID, sender: str, *, verified: bool = True
+) -> bytes:  # fmt: skip
+    written = {
+        "org_id": org_id, "id": id, "connection_id": connection_id, "channel_user_id": sender,
+        "user_account_id": member_id, "verified": verified,
+    }  # fmt: skip
+    return key.mac(Kind.MAPPING, written)
+
+
+async def get_mapping(tx: Transaction, id: UUID) -> Mapping | None:
+    return one(Mapping, await tx.row(queries.get_mapping, id))
+
+
+async def verify(tx: Transaction, id: UUID, connection_id: UUID, member_id: UUID, sender: str) -> None:
+    """The claim of this member is proven."""
+    mac = mapping_mac(tx.credential_key, tx.org, id, connection_id, member_id, sender)
+    await tx.rows(queries.verify, id, connection_id, member_id, sender, mac)
+
+
+async def allow_mail(tx: Transaction, mapping_id: UUID) -> None:
+    await tx.rows(queries.allow_mail, mapping_id)
+
+
+async def refusal(tx: Transaction, connection_id: UUID, sender: str, member_id: UUID) -> str | None:
+    """Why nothing is sent to this address of theirs any more."""
+    reason: str | None = await tx.value(queries.refusal, tx.org, connection_id, sender, member_id)
+    return reason
+
+
+async def is_mailed(tx: Transaction, mapping_id: UUID, pause: timedelta) -> bool:
+    found: bool = await tx.value(queries.is_mailed, tx.org, mapping_id, pause)
+    return found
+
+
+async def count_mails(tx: Transaction, by: dict[str, Any]) -> int:
+    """Links that were mailed within the last hour, by the marks that ``_send`` left on them."""
+    count: int = await tx.value(queries.count_mails, tx.org, by)
+    return count
+
+
+async def remove(tx: Transaction, mapping_id: UUID) -> bool:
+    return await tx.value(queries.remove, mapping_id) is not None
+
+
+async def count_mappings(tx: Transaction, member_id: UUID) -> int:
+    count: int = await tx.value(queries.count_mappings, member_id)
+    return count
+
+
+async def insert_code(
+    tx: Transaction,
+    id: UUID,
+    member_id: UUID,
+    mapping_id: UUID | None,
+    code_hash: bytes,
+    purpose: Purpose,
+    issued_by: str,
+    life: timedelta,
+) -> datetime:
+    expires_at = await ends_after(tx, life)
+    lookup = tx.credential_key.lookup(code_hash)
+    written = {
+        "org_id": tx.org, "id": id, "user_account_id": member_id, "mapping_id": mapping_id, "purpose": purpose,
+        "expires_at": expires_at, "code_hash": lookup,
+    }  # fmt: skip
+    mac = tx.credential_key.mac(Kind.IDENTITY_CODE, written)
+    await tx.rows(
+        queries.insert_code, tx.org, id, member_id, mapping_id, lookup, purpose, issued_by, expires_at, mac
+    )
+    return expires_at
+
+
+async def forget_codes(tx: Transaction, member_id: UUID) -> None:
+    await tx.rows(queries.forget_codes, member_id)
+
+
+async def show_code(tx: Transaction, id: UUID) -> Verification | None:
+    """Raises ``Forged`` where the row of the code is not the plane's."""
+    row = await tx.row(queries.show_code, id)
+    if row is not None:
+        tx.credential_key.require(Kind.IDENTITY_CODE, row, row["mac"])
+    return one(Verification, row)
+
+
+async def use_codes(tx: Transaction, mapping_id: UUID) -> None:
+    await tx.rows(queries.use_codes, mapping_id)
+
+
+async def void_sender_codes(tx: Transaction, member_id: UUID) -> None:
+    await tx.rows(queries.void_sender_codes, member_id)
+
+
+async def void_codes(tx: Transaction, member_id: UUID) -> list[UUID]:
+    """Every code and every link in a mail that this member has not used; which ones."""
+    return ids(await tx.rows(queries.void_codes, member_id))
+
+
+async def use_sender_code(tx: Transaction, code_hash: bytes) -> Row | None:
+    """The code's id, and whose it is. Raises ``Forged`` where its row is not the plane's."""
+    row = await tx.row(queries.use_sender_code, tx.org, tx.credential_key.lookup(code_hash))
+    if row is not None:
+        tx.credential_key.require(Kind.IDENTITY_CODE, row, row["mac"])
+    return row
+
+
+async def wrong_guesses(tx: Transaction, connection_id: UUID, sender: str) -> int:
+    wrong: int | None = await tx.value(queries.wrong_guesses, tx.org, connection_id, sender)
+    return wrong or 0
+
+
+async def forget_guesses(tx: Transaction, connection_id: UUID) -> None:
+    await tx.rows(queries.forget_guesses, tx.org, connection_id)
+
+
+async def guessed_wrong(tx: Transaction, connection_id: UUID, sender: str, life: timedelta) -> int:
+    await forget_guesses(tx, connection_id)
+    wrong: int = await tx.value(queries.guessed_wrong, tx.org, connection_id, sender, life)
+    return wrong

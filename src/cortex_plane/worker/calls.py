@@ -1,0 +1,449 @@
+"""The calls of one response: what each of them is, before anything is sent, and as what it is written down.
+
+Planning is pure: it looks at the response, the tools and the rules, and decides for every call whether it is refused,
+only reads, or has side effects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from cortex_plane.agents.model.models import CallRequest, CallResult, ToolSpec
+from cortex_plane.agents.model.tools import InvalidArguments, OnUncertain, Risk
+from cortex_plane.gates.model.gates import Ruling
+from cortex_plane.gates.rules.authorize import Authorization, Leaning
+from cortex_plane.jobs.model.checkpoints import ActiveTool, ToolStatus
+from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
+from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policies import Terms
+from cortex_plane.worker.tools.tool import Tool
+
+MAX_ERROR = 4000
+OF_INTENTS = ("session_suspended", "call_sent_again", "standing_used")
+"""What the audit trail says of sending and asking."""
+SHOWN_BYTES = 2048
+TRUNCATED = "Your answer was cut off at `max_tokens`, so none of its calls were run. Say less, or make one call at a time."
+
+
+class CallKind(StrEnum):
+    REFUSED = "refused"
+    READ = "read"
+    EFFECT = "effect"
+
+
+@dataclass(slots=True)
+class Apart:
+    """Arguments and results of one write: they go beside the rows, so that nothing large is parsed twice."""
+
+    arguments: list[str] = field(default_factory=list)
+    results: list[str] = field(default_factory=list)
+
+    def argument(self, value: bytes) -> int:
+        self.arguments.append(value.decode())
+        return len(self.arguments)
+
+    def result(self, value: bytes | None) -> int | None:
+        if value is None:
+            return None
+        self.results.append(value.decode())
+        return len(self.results)
+
+
+@dataclass(slots=True)
+class Call:
+    """One call while its step is under way."""
+
+    step: int
+    position: int
+    request: CallRequest
+    id: UUID
+    kind: CallKind
+    tool: Tool | None
+    name: str
+    digest: str | None
+    values: Mapping[str, Any]
+    arguments: bytes
+    input_hash: str
+    authorization: Authorization | None = None
+    policies: str | None = None
+    """The version of the policies by which it was judged last."""
+    status: CallStatus | None = None
+    written: bool = False
+    """The ledger has its row."""
+    asked_before: bool = False
+    """People were asked about it, and must be asked again."""
+    timed_out: bool = False
+    attempt: int = 1
+    settle_after: datetime | None = None
+    result: bytes | None = None
+    result_id: UUID | None = None
+    error: str | None = None
+    settled_by: str | None = None
+    granted: bool = False
+    """A person approved exactly this, and it was sent with that."""
+    sent_digest: str | None = None
+    """The version of the tool that it was sent to, where that was before."""
+    ruling: Ruling | None = None
+    """What the gates of its session said of it last."""
+    judged: bool = False
+    """By an earlier attempt, which told what gates had to tell of it."""
+    declared: OnUncertain | None = None
+    """How the tool wanted to be settled when it was sent; today's code may say otherwise."""
+
+    @property
+    def rule(self) -> str:
+        return self.authorization.decision.rule if self.authorization else ""
+
+    @property
+    def terms(self) -> Terms:
+        terms = self.authorization.decision.terms if self.authorization else None
+        if terms is None:
+            raise RuntimeError(f"The call {self.id} needs no approval.")
+        return terms
+
+    @property
+    def leaning(self) -> Leaning | None:
+        return self.authorization.leaning if self.authorization else None
+
+    @property
+    def code(self) -> Tool:
+        if self.tool is None:
+            raise RuntimeError(f"The call {self.id} was refused: it is never sent.")
+        return self.tool
+
+    @property
+    def risk(self) -> Risk:
+        """Of the tool's own and what atlases say, the higher."""
+        return self.ruling.risk if self.ruling is not None else self.code.risk
+
+    @property
+    def settled(self) -> bool:
+        return self.status in SETTLED
+
+    @property
+    def on_uncertain(self) -> OnUncertain | None:
+        """A tool that declares itself read-only and is not trusted to be has nothing better than to ask."""
+        if self.kind is not CallKind.EFFECT:
+            return None
+        return self.declared or self.code.on_uncertain or OnUncertain.ASK_HUMAN
+
+    def fail(self, error: str) -> None:
+        self.status, self.error, self.result = CallStatus.FAILED, error[:MAX_ERROR], None
+
+    def grant(self) -> dict[str, Any]:
+        """What the grant of an approved call must fit, and how its intent is written."""
+        return {
+            "id": str(self.id),
+            "digest": self.digest,
+            "input_hash": self.input_hash,
+            "on_uncertain": self.on_uncertain,
+            "timeout_seconds": self.code.timeout_seconds,
+        }
+
+    def row(self, apart: Apart) -> dict[str, Any]:
+        """As the ledger keeps it. Reading needs no intent, so what allowed it stands on the audit trail alone."""
+        granted = None if self.kind is CallKind.READ else self.authorization
+        decision = granted.decision if granted else None
+        leaning = leans(self.leaning) if self.leaning and self.status is CallStatus.INTENDED else {}
+        return {
+            **leaning,
+            "id": str(self.id),
+            "step": self.step,
+            "position": self.position,
+            "tool": self.name,
+            "digest": self.digest,
+            "arguments": apart.argument(self.arguments),
+            "input_hash": self.input_hash,
+            "read_only": self.kind is CallKind.READ,
+            "on_uncertain": self.on_uncertain,
+            "authorization_id": str(granted.id) if granted else None,
+            "verdict": decision.verdict if decision else None,
+            "rule": decision.rule if decision else None,
+            "timeout_seconds": self.tool.timeout_seconds if self.tool else None,
+            "status": self.status,
+            "result": apart.result(self.result),
+            "result_id": str(self.result_id) if self.result_id else None,
+            "error": self.error,
+        }
+
+    def outcome(self, apart: Apart) -> dict[str, Any]:
+        return {
+            "id": str(self.id),
+            "status": self.status,
+            "result": apart.result(self.result),
+            "result_id": str(self.result_id) if self.result_id else None,
+            "error": self.error,
+            "settled_by": self.settled_by,
+        }
+
+    def shown(self, *, whole: bool = True) -> ActiveTool:
+        """As the checkpoint shows it: with its result while the step is under way, if it is small. The row has it."""
+        if self.status is CallStatus.COMPLETED:
+            status = ToolStatus.COMPLETED
+        elif self.status in (CallStatus.FAILED, CallStatus.REJECTED):
+            status = ToolStatus.FAILED
+        else:
+            status = ToolStatus.PENDING
+        return ActiveTool(
+            tool_name=self.name,
+            invocation_id=self.id,
+            status=status,
+            input_hash=self.input_hash,
+            result=self.result if whole and len(self.result or b"") <= SHOWN_BYTES else None,
+        )
+
+    def told(self) -> CallResult:
+        """As the model is told."""
+        if self.error is not None:
+            content = canonical({"error": self.error})
+        else:
+            content = self.result if self.result is not None else b"null"
+        return CallResult(
+            call_id=self.request.id,
+            name=self.request.name,
+            content=content.decode(),
+            is_error=self.error is not None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """The tools that one agent may call, by the name that the model knows."""
+
+    tools: Mapping[str, Tool]
+    specs: Sequence[ToolSpec]
+    digests: Mapping[str, str]
+    side_effect_tools: frozenset[str]
+
+    def has_side_effects(self, tool: Tool) -> bool:
+        return not tool.read_only or tool.name in self.side_effect_tools
+
+
+def planned(position: int, request: CallRequest, id: UUID, toolbox: Toolbox, step: int = 0) -> Call:
+    """What a call is. Whatever is wrong with it becomes an answer for the model, never an exception."""
+    tool = toolbox.tools.get(request.name)
+    if tool is None:
+        known = ", ".join(sorted(toolbox.tools)) or "none"
+        return _refused(
+            step, position, request, id, f"There is no tool `{request.name[:100]}`. There are: {known}."
+        )
+    if request.truncated:
+        return _refused(step, position, request, id, TRUNCATED, tool)
+    try:
+        parsed = tool.parse(request.arguments)
+    except InvalidArguments as error:
+        return _refused(step, position, request, id, str(error), tool)
+    return Call(
+        step=step,
+        position=position,
+        request=request,
+        id=id,
+        kind=CallKind.EFFECT if toolbox.has_side_effects(tool) else CallKind.READ,
+        tool=tool,
+        name=tool.name,
+        digest=toolbox.digests[tool.name],
+        values=parsed.values,
+        arguments=parsed.canonical,
+        input_hash=parsed.digest,
+    )
+
+
+def _refused(
+    step: int, position: int, request: CallRequest, id: UUID, error: str, tool: Tool | None = None
+) -> Call:
+    arguments = _storable(request.arguments)
+    return Call(
+        step=step,
+        position=position,
+        request=request,
+        id=id,
+        kind=CallKind.REFUSED,
+        tool=None,
+        name=tool.name if tool else request.name[:200] or "(no name)",
+        digest=None,
+        values={},
+        arguments=arguments,
+        input_hash=hashlib.sha256(arguments).hexdigest(),
+        status=CallStatus.REJECTED,
+        error=error[:MAX_ERROR],
+    )
+
+
+def storable(text: str) -> str:
+    """Text from outside, without what the database cannot keep."""
+    return text.encode("utf-8", "replace").decode().replace("\x00", "�")
+
+
+def _storable(arguments: dict[str, Any] | str) -> bytes:
+    """What the model sent, or as much of it as can be kept."""
+    try:
+        kept = canonical(arguments)
+    except InvalidInput:
+        kept = canonical(repr(arguments).encode("ascii", "backslashreplace").decode())
+    return kept if len(kept) <= 20_000 else canonical(kept[:20_000].decode(errors="ignore"))
+
+
+def leans(on: Leaning) -> dict[str, Any]:
+    """As a write names the standing approval that it counts on."""
+    return {"standing_id": str(on.standing_id), "granter_revision": on.granter_revision}
+
+
+def authorized(call: Call, answer: Authorization) -> None:
+    """A call that is denied is refused, and the model is told why; one that needs a person waits for them."""
+    call.authorization = answer
+    if call.kind is CallKind.REFUSED:
+        return
+    asks = answer.verdict is PolicyVerdict.REQUIRES_APPROVAL
+    if call.kind is CallKind.READ and (asks or answer.leaning is not None):
+        # What people are asked about leaves a row before it is sent. Reading twice harms nobody.
+        call.kind, call.declared = CallKind.EFFECT, OnUncertain.RETRY_WITH_KEY
+    if answer.verdict is PolicyVerdict.ALLOW:
+        return
+    if asks:
+        call.status = CallStatus.AWAITING
+        return
+    call.status = CallStatus.REJECTED
+    call.error = f"`{call.name}` is denied ({call.rule}). Do not call it again; go another way."
+
+
+def restored(call: Call, row: ToolCall) -> None:
+    """What the ledger knows about a call of an earlier attempt."""
+    call.written = True
+    call.status, call.attempt = row.status, row.attempt
+    # Approved anew, it was not sent with this approval: whatever it was sent with before is over.
+    call.settle_after = row.settle_after if row.status is not CallStatus.APPROVED else None
+    call.error, call.result_id, call.settled_by = row.error, row.result_id, row.settled_by
+    call.sent_digest, call.granted = row.tool_digest, row.granted and row.tool_digest == call.digest
+    call.result = canonical(row.result) if row.status is CallStatus.COMPLETED else None
+    if call.settled or call.kind is CallKind.REFUSED:
+        return
+    # It was sent, or is to be sent, as an effect, whatever the tool is called today.
+    call.kind, call.declared = CallKind.EFFECT, row.on_uncertain
+
+
+def groups(calls: Sequence[Call]) -> Iterator[list[Call]]:
+    """In order: neighbouring calls that only read go together, each effect goes alone; what is settled is left out."""
+    reads: list[Call] = []
+    for call in calls:
+        if call.settled:
+            continue
+        if call.kind is CallKind.READ:
+            reads.append(call)
+            continue
+        if reads:
+            yield reads
+            reads = []
+        yield [call]
+    if reads:
+        yield reads
+
+
+def outcome_of(call: Call) -> Write:
+    """A write that settles one call."""
+    apart = Apart()
+    outcomes = orjson.dumps([call.outcome(apart)])
+    return Write(outcomes=outcomes, results=tuple(apart.results))
+
+
+def without_intents(write: Write) -> Write:
+    """Everything that a write holds, except for what it would send or ask for."""
+    gone = (CallStatus.INTENDED, CallStatus.AWAITING)
+    rows = [row for row in orjson.loads(write.calls or b"[]") if row["status"] not in gone]
+    return replace(
+        write,
+        calls=orjson.dumps(rows) if rows else None,
+        granted=None,
+        again=(),
+        dispatches=False,
+        reads=False,
+        requests=(),
+        policies=None,
+        status=None,
+        events=[event for event in write.events if event[0] not in ("status", "session_paused")],
+        facts=[fact for fact in write.facts if fact.action not in OF_INTENTS],
+    )
+
+
+def together(first: Write, then: Write) -> Write:
+    """One write in the place of two. ``then`` says where the job goes."""
+    calls, outcomes = _rows(first.calls), _rows(first.outcomes)
+    for row in (later := _rows(then.calls)):
+        row["arguments"] += len(first.arguments)
+    ends = _rows(then.outcomes)
+    for row in (*later, *ends):
+        if row["result"] is not None:
+            row["result"] += len(first.results)
+    more = {**first.more}
+    for key, value in then.more.items():
+        more[key] = [*more[key], *value] if key in more else value
+    return replace(
+        then,
+        step=then.step or first.step,
+        done_step=max((s for s in (first.done_step, then.done_step) if s is not None), default=None),
+        calls=orjson.dumps([*calls, *later]) if calls or later else None,
+        outcomes=orjson.dumps([*outcomes, *ends]) if outcomes or ends else None,
+        arguments=(*first.arguments, *then.arguments),
+        results=(*first.results, *then.results),
+        stored=(*first.stored, *then.stored),
+        requests=(*first.requests, *then.requests),
+        more=more,
+        events=[*first.events, *then.events],
+        facts=[*first.facts, *then.facts],
+    )
+
+
+def _rows(encoded: bytes | None) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = orjson.loads(encoded) if encoded else []
+    return rows
+
+
+def summary(call: Call) -> dict[str, Any]:
+    decision = call.authorization.decision if call.authorization else None
+    return {
+        "id": str(call.id),
+        "tool": call.name,
+        "digest": call.digest,
+        "input_hash": call.input_hash,
+        "verdict": decision.verdict if decision else "rejected",
+        "rule": decision.rule if decision else call.error,
+    }
+
+
+class Pending:
+    """Whatever waits to be written, until it goes with the next write."""
+
+    def __init__(self, due: Write) -> None:
+        self.due = due
+        self.unwritten: list[Call] = []
+        self.granted: list[Call] = []
+        self.settled: list[Call] = []
+        self.stored: list[tuple[UUID, bytes]] = []
+
+    def new(self, *calls: Call) -> None:
+        self.unwritten += calls
+
+    def take(self) -> Write:
+        apart = Apart()
+        rows = [call.row(apart) for call in self.unwritten]
+        outcomes = [call.outcome(apart) for call in self.settled]
+        write = self.due
+        write.calls = orjson.dumps(rows) if rows else None
+        write.outcomes = orjson.dumps(outcomes) if outcomes else None
+        write.arguments, write.results = tuple(apart.arguments), tuple(apart.results)
+        write.stored = tuple(self.stored)
+        write.granted = orjson.dumps([call.grant() for call in self.granted]) if self.granted else None
+        for call in self.unwritten:
+            call.written = True
+        self.due, self.unwritten, self.granted, self.settled, self.stored = Write(), [], [], [], []
+        return write

@@ -1,0 +1,233 @@
+"""Running an agent's function over its journal: what was recorded is given back, what was not is performed.
+
+Who performs is another's business: an attempt does (`performing`), a preflight does not (`replaying`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.agents.model.models import ModelError
+from cortex_plane.jobs.model.journal import (
+    ContextMisused,
+    Entry,
+    EntryKind,
+    EntryStatus,
+    GateClosed,
+    StepFailed,
+    ToolDenied,
+    ToolFailed,
+    WaitTimeout,
+)
+from cortex_plane.kernel.errors import CortexError
+from cortex_plane.worker.calls import storable
+from cortex_plane.worker.code import wishes
+from cortex_plane.worker.code.context import Context, Decision, Operation
+from cortex_plane.worker.code.scopes import Mismatch, Scope, Scopes, Unwind, current
+from cortex_plane.worker.code.wishes import Wish
+
+CodeAgent = Callable[[Context], Awaitable[Any]]
+FAILURES: dict[str, type[CortexError]] = {
+    kind.__name__: kind for kind in (StepFailed, ToolFailed, ToolDenied, GateClosed, WaitTimeout, ModelError)
+}
+"""What an operation may raise, by the name under which it is recorded."""
+
+
+class Player(ABC):
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.scopes = Scopes(entries)
+        self.unawaited: list[Operation[Any]] = []
+        self.closed = False
+        self.mismatch: str | None = None
+        """How the code differs from the one that was recorded."""
+        self._loop = asyncio.get_running_loop()
+
+    async def play(self, function: CodeAgent, ctx: Context, prefix: str = "") -> Any:
+        """The function from its beginning to its end, or to where it cannot go on."""
+        current.set(self.scopes.open(prefix))
+        result = await _without_exits(function(ctx))
+        self.require_visited("the function returned")
+        return result
+
+    async def perform(self, wish: Wish) -> Any:
+        """One operation, in the branch of whoever awaits it."""
+        scope = self._scope(wish)
+        if scope.unwound:
+            await asyncio.sleep(0)  # code that tries it for ever must not stop the worker
+            raise Unwind
+        try:
+            return await self._begun(scope, wish)
+        except Unwind:
+            scope.unwound = True
+            raise
+
+    async def _begun(self, scope: Scope, wish: Wish) -> Any:
+        self.boundary()
+        key, entry = self._visited(scope, wish)
+        if entry is not None and entry.status is not EntryStatus.OPEN:
+            return await self._replayed(entry)
+        scope.busy = key
+        try:
+            return await self.live(scope, key, entry, wish)
+        finally:
+            if not self.under_way(key):
+                scope.busy = None
+
+    async def branch(self, branches: Sequence[Awaitable[Any]], return_exceptions: bool) -> list[Any]:
+        key = await self.perform(wishes.gather(len(branches)))
+        parent = current.get()
+        parent.busy = key
+        scopes = [self.scopes.open(f"{key}/{number}/") for number in range(len(branches))]
+        tasks = [self._branch_task(scope, each) for scope, each in zip(scopes, branches, strict=True)]
+        try:
+            if tasks:
+                await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+        finally:
+            parent.busy = None
+            parent.unwound = parent.unwound or any(scope.unwound for scope in scopes)
+        ended = [_ended(task) for task in tasks]
+        for end in ended:
+            if isinstance(end, BaseException) and not isinstance(end, Exception):
+                raise end
+        for end in ended:
+            if isinstance(end, Exception) and not return_exceptions:
+                raise end
+        return ended
+
+    def _branch_task(self, scope: Scope, branch: Awaitable[Any]) -> asyncio.Task[Any]:
+        context = contextvars.copy_context()
+        context.run(current.set, scope)
+
+        async def run() -> Any:
+            result = await _without_exits(branch)
+            if scope.unvisited is not None:
+                self.require_visited(f"the branch `{scope.prefix}` ended")
+            return result
+
+        return self._loop.create_task(run(), context=context)
+
+    def require_visited(self, when: str) -> None:
+        left = self.scopes.unvisited()
+        if left is not None and self.mismatch is None and not self.stopped:
+            self.mismatch = f"expected {left.kind} `{left.key}`, and {when}"
+        if self.mismatch is not None:
+            raise Unwind
+
+    def _visited(self, scope: Scope, wish: Wish) -> tuple[str, Entry | None]:
+        try:
+            return scope.visit(wish.kind, wish.name, wish.input_hash)
+        except Mismatch as error:
+            self.mismatch = self.mismatch or str(error)
+            raise Unwind from None
+
+    def _scope(self, wish: Wish) -> Scope:
+        if self.closed:
+            raise ContextMisused(f"The context was used for {wish.kind} `{wish.name}` after its job ended.")
+        try:
+            foreign = asyncio.get_running_loop() is not self._loop
+            scope = current.get()
+        except (RuntimeError, LookupError):
+            foreign = True
+        if foreign:
+            raise ContextMisused(
+                f"The context was used for {wish.kind} `{wish.name}` outside of its agent's function.",
+                hint="Use it only in the function itself and in the branches of `ctx.gather`, never in another thread.",
+            )
+        if scope.busy is not None:
+            raise ContextMisused(
+                f"{wish.kind} `{wish.name}` was begun while `{scope.busy}` of the same branch is under way.",
+                hint="Await one operation after the other, outside of the functions of steps; for several at once use "
+                "`ctx.gather`, and the `timeout` of an operation instead of `asyncio.timeout`.",
+            )
+        return scope
+
+    async def _replayed(self, entry: Entry) -> Any:
+        if entry.status is EntryStatus.FAILED:
+            raise failure(entry.error or {})
+        return decoded(entry.kind, entry.name, await self.result_of(entry), entry.key)
+
+    @abstractmethod
+    async def live(self, scope: Scope, key: str, entry: Entry | None, wish: Wish) -> Any:
+        """An operation that is not settled. ``entry``: it was begun before."""
+
+    @abstractmethod
+    async def result_of(self, entry: Entry) -> Any:
+        """What was recorded, also where it is kept elsewhere."""
+
+    @abstractmethod
+    def boundary(self) -> None:
+        """Between two operations: raises `Unwind` where nothing may begin any more."""
+
+    @property
+    @abstractmethod
+    def stopped(self) -> bool:
+        """Whether the function was stopped before its end."""
+
+    @abstractmethod
+    def now(self) -> datetime: ...
+
+    def under_way(self, key: str) -> bool:  # noqa: ARG002
+        """Whether an operation goes on although nobody awaits it any more."""
+        return False
+
+
+def decoded(kind: EntryKind, name: str, result: Any, key: str) -> Any:
+    """A recorded result as the agent gets it."""
+    if kind is EntryKind.APPROVAL:
+        return Decision(**result)
+    if kind is EntryKind.GATHER:
+        return key
+    if kind is EntryKind.SLEEP:
+        return None
+    if kind is EntryKind.VALUE and name == "now":
+        return datetime.fromisoformat(result)
+    if kind is EntryKind.VALUE and name == "uuid":
+        return UUID(result)
+    return result
+
+
+def failure(error: dict[str, Any]) -> CortexError:
+    kind = FAILURES.get(error.get("type", ""), StepFailed)
+    more: dict[str, Any] = {"status": error.get("status")} if kind is ModelError else {}
+    if kind is GateClosed:
+        more = {"questions": error.get("questions")}
+    return kind(error.get("message", "It failed."), code=error.get("code"), hint=error.get("hint"), **more)
+
+
+def described(error: CortexError) -> dict[str, Any]:
+    """As it is recorded, so that `failure` makes the same of it."""
+    said: dict[str, Any] = {
+        "type": type(error).__name__, "message": storable(error.message), "code": storable(error.code),
+        "hint": storable(error.hint),
+    }  # fmt: skip
+    if isinstance(error, GateClosed):
+        return {**said, "questions": error.questions}
+    return {**said, "status": error.status} if isinstance(error, ModelError) else said
+
+
+async def _without_exits(running: Awaitable[Any]) -> Any:
+    """What an agent raises ends its job, never the worker around it."""
+    try:
+        return await running
+    except SystemExit as error:
+        raise RuntimeError(f"SystemExit: {error.code}") from error
+    except KeyboardInterrupt as error:
+        raise RuntimeError("KeyboardInterrupt") from error
+
+
+def _ended(task: asyncio.Task[Any]) -> Any:
+    if task.cancelled():
+        return asyncio.CancelledError()
+    error = task.exception()
+    return task.result() if error is None else error

@@ -1,0 +1,286 @@
+"""What a code agent asks for: each operation before it is performed, checked and with the digest of its input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from cortex_plane.gates.model.gates import ANSWER
+from cortex_plane.jobs.model.journal import ContextMisused, EntryKind, check_name, digest
+from cortex_plane.kernel.canonical import canonical, check_text
+from cortex_plane.kernel.errors import CortexError
+from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policies import MAX_TIMEOUT_SECONDS, PolicyRow, Quorum
+from cortex_plane.worker.tools.results import encode_result
+
+MAX_INPUT_BYTES = 256 * 1024
+MAX_SECONDS = 10 * 366 * 24 * 3600.0
+MAX_ACTION, MAX_DETAILS_BYTES = 200, 16 * 1024
+MAX_BRANCHES = 1000
+MAX_RETRIES = 100
+ASK = "plane.ask"
+"""The plane's own tool: a call of it is a question to people, and does nothing else."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    kind: EntryKind
+    name: str
+    input_hash: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepWish(Wish):
+    function: Callable[..., Any]
+    arguments: Sequence[Any]
+    retries: int
+    timeout: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolWish(Wish):
+    tool: str
+    arguments: dict[str, Any]
+    demand: PolicyRow | None = field(default=None, hash=False)
+    """Of an approval: what the agent asks for beyond what policies say."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelWish(Wish):
+    prompt: str
+    system: str | None
+    temperature: float | None
+    max_tokens: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SleepWish(Wish):
+    seconds: float | None
+    until: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WaitWish(Wish):
+    key: str
+    timeout: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ValueWish(Wish):
+    make: Callable[[], Any]
+
+
+def step(
+    name: str, function: Callable[..., Any], arguments: Sequence[Any], retries: int, timeout: float | None
+) -> StepWish:
+    checked = check_name(name, "a step")
+    if not callable(function):
+        raise ContextMisused(
+            f"The step `{checked}` was given a {type(function).__name__}, not a function.",
+            hint="Name the function and pass its arguments after it: `ctx.step('plan', make_plan, ref)`.",
+        )
+    if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= MAX_RETRIES:
+        raise ContextMisused(
+            f"`retries={retries!r}` of the step `{checked}` is not possible.", hint="Use 0 to 100."
+        )
+    return StepWish(
+        kind=EntryKind.STEP,
+        name=checked,
+        input_hash=_hash(
+            list(arguments), f"The arguments of the step `{checked}`", "Let the function close over them."
+        ),
+        function=function,
+        arguments=arguments,
+        retries=retries,
+        timeout=None if timeout is None else _seconds(timeout, f"timeout of the step `{checked}`"),
+    )
+
+
+def tool(name: str, arguments: dict[str, Any]) -> ToolWish:
+    checked = check_name(name, "a tool")
+    return ToolWish(
+        kind=EntryKind.TOOL,
+        name=checked,
+        input_hash=_hash(arguments, f"The arguments of `{checked}`"),
+        tool=checked,
+        arguments=_plain(arguments),
+    )
+
+
+def answer(gate: str, answers: Mapping[str, Any], call: str | None) -> ToolWish:
+    if not isinstance(gate, str) or not gate.strip() or not isinstance(answers, Mapping):
+        raise ContextMisused(
+            "An answer needs the id of a gate and a mapping with one value for each of its questions.",
+            hint="Write `await ctx.answer('delete-confirm', {'confirm': 'understood'})`.",
+        )
+    given = {"gate": gate, "answers": dict(answers)}
+    return tool(ANSWER, given if call is None else {**given, "call": call})
+
+
+def approval(
+    action: str,
+    details: Mapping[str, Any] | None,
+    approvers: Sequence[UUID | str] | None,
+    timeout: float | None,
+    quorum: int | None,
+    clearance: int | None,
+) -> ToolWish:
+    if not isinstance(action, str) or not action.strip() or len(action) > MAX_ACTION:
+        raise ContextMisused(
+            f"What people are asked must be a text of 1 to {MAX_ACTION} characters.",
+            hint="Say in one line what is to happen, and put the rest into `details`.",
+        )
+    shown = dict(details) if details is not None else None
+    arguments = {"action": action} if shown is None else {"action": action, "details": shown}
+    exact = _exact(arguments, "What people are asked")
+    if len(exact) > MAX_DETAILS_BYTES:
+        raise ContextMisused(
+            f"The details are {len(exact)} bytes; the limit is {MAX_DETAILS_BYTES}.",
+            hint="Send a reference to them.",
+        )
+    demand = PolicyRow(
+        name="request_approval",
+        target=ASK,
+        effect=PolicyVerdict.REQUIRES_APPROVAL,
+        named=_members(approvers),
+        timeout_seconds=None if timeout is None else _whole(timeout, "timeout", MAX_TIMEOUT_SECONDS),
+        quorum=None if quorum is None else Quorum(votes=_whole(quorum, "quorum", 100)),
+        required_clearance=None if clearance is None else _whole(clearance, "clearance", 2**31 - 1, least=0),
+        standing=False,
+        action=action,
+        details=shown,
+    )
+    return ToolWish(
+        kind=EntryKind.APPROVAL,
+        name="approval",
+        input_hash=digest(exact),
+        tool=ASK,
+        arguments=_plain(arguments),
+        demand=demand,
+    )
+
+
+def model(prompt: str, system: str | None, temperature: float | None, max_tokens: int | None) -> ModelWish:
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise ContextMisused("The prompt of a model is empty or not a text.", hint="Say what you want of it.")
+    given = {"prompt": prompt, "system": system, "temperature": temperature, "max_tokens": max_tokens}
+    return ModelWish(
+        kind=EntryKind.MODEL,
+        name="model",
+        input_hash=_hash(given, "The request to the model", most=8 * MAX_INPUT_BYTES),
+        prompt=prompt,
+        system=system,
+        temperature=temperature,
+        max_tokens=max_tokens,
+    )
+
+
+def sleep(seconds: float | timedelta | None, until: datetime | None) -> SleepWish:
+    if (seconds is None) == (until is None):
+        raise ContextMisused(
+            "A sleep needs either seconds or `until`.", hint="Write `await ctx.sleep(3600)`."
+        )
+    if until is not None:
+        if not isinstance(until, datetime) or until.tzinfo is None:
+            raise ContextMisused(
+                "`until` must be a datetime with a time zone.", hint="Begin with `await ctx.now()`."
+            )
+        given: dict[str, Any] = {"until": until.isoformat()}
+        length = None
+    else:
+        length = _seconds(
+            seconds.total_seconds() if isinstance(seconds, timedelta) else seconds,
+            "length of a sleep",
+            least=0.0,
+        )
+        given = {"seconds": length}
+    return SleepWish(
+        kind=EntryKind.SLEEP, name="sleep", input_hash=_hash(given, "A sleep"), seconds=length, until=until
+    )
+
+
+def wait(name: str, key: str, timeout: float | timedelta | None) -> WaitWish:
+    checked = check_name(name, "a signal")
+    if not isinstance(key, str) or not 1 <= len(key) <= 255:
+        raise ContextMisused(
+            "The key of a signal must be a text of 1 to 255 characters.", hint="Such as an order's id."
+        )
+    check_text(key, "key")
+    length = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    seconds = None if length is None else _seconds(length, f"timeout of the signal `{checked}`")
+    return WaitWish(
+        kind=EntryKind.WAIT,
+        name=checked,
+        input_hash=_hash({"key": key, "timeout": seconds}, "A wait"),
+        key=key,
+        timeout=seconds,
+    )
+
+
+def value(name: str, make: Callable[[], Any]) -> ValueWish:
+    return ValueWish(kind=EntryKind.VALUE, name=name, input_hash=digest(b"[]"), make=make)
+
+
+def gather(branches: int) -> Wish:
+    if branches > MAX_BRANCHES:
+        raise ContextMisused(
+            f"{branches} branches are too many.", hint=f"Use at most {MAX_BRANCHES} at once."
+        )
+    return Wish(kind=EntryKind.GATHER, name="gather", input_hash=digest(canonical({"branches": branches})))
+
+
+def _exact(given: Any, what: str, hint: str | None = None, most: int = MAX_INPUT_BYTES) -> bytes:
+    try:
+        exact = encode_result(given)
+    except CortexError as error:
+        reason = error.message.removeprefix("What the tool returned cannot be stored: ")
+        raise ContextMisused(f"{what} cannot be stored: {reason}", hint=hint or error.hint) from None
+    if len(exact) > most:
+        raise ContextMisused(
+            f"{what} are {len(exact)} bytes; the limit is {most}.", hint="Pass a reference instead."
+        )
+    return exact
+
+
+def _hash(given: Any, what: str, hint: str | None = None, most: int = MAX_INPUT_BYTES) -> str:
+    return digest(_exact(given, what, hint, most))
+
+
+def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
+    """As JSON has them, whatever types the agent used."""
+    plain: dict[str, Any] = orjson.loads(encode_result(arguments))
+    return plain
+
+
+def _seconds(given: object, what: str, least: float = 0.001) -> float:
+    number = isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
+    if not number or not least <= given <= MAX_SECONDS:  # type: ignore[operator]
+        raise ContextMisused(f"The {what} cannot be {given!r}.", hint="Give a number of seconds.")
+    return float(given)  # type: ignore[arg-type]
+
+
+def _whole(given: object, name: str, most: int, least: int = 1) -> int:
+    number = isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
+    if not number or not least <= given <= most:  # type: ignore[operator]
+        raise ContextMisused(
+            f"`{name}={given!r}` is not possible.", hint=f"Use a number from {least} to {most}."
+        )
+    return int(given)  # type: ignore[call-overload,no-any-return]
+
+
+def _members(given: Sequence[UUID | str] | None) -> tuple[UUID, ...] | None:
+    if given is None:
+        return None
+    try:
+        named = tuple(dict.fromkeys(UUID(str(each)) for each in given))
+    except (ValueError, TypeError):
+        named = ()
+    if not named or isinstance(given, str):
+        raise ContextMisused("`approvers` must be ids of members.", hint="`cortex member list` shows them.")
+    return named

@@ -1,0 +1,269 @@
+"""A notifier: brings messages to people. Any number of them may run; what one has taken no other sends.
+
+Lanes run side by side, and within a lane one message after the other. Each channel has places of its own, of which an org
+holds at most a quarter, and the last one is for an org that holds none: whose receivers hang keeps nobody else waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from uuid import UUID
+
+import structlog
+
+from cortex_plane.db.database import Database
+from cortex_plane.kernel.errors import CortexError, Unavailable
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.meters import meters
+from cortex_plane.notify.model.notifications import Outgoing, Sent, TryAgain, Undeliverable
+from cortex_plane.notify.store.notifications import Lane
+from cortex_plane.notify.verbs import outbox
+from cortex_plane.notify.verbs.outbox import Prepared
+from cortex_plane.notify.verbs.ports import Channel
+from cortex_plane.tenancy.model.access import Actor, scheduler_actor
+from cortex_plane.worker.clock import ticks
+
+log = structlog.get_logger()
+
+POLL_SECONDS = 0.5
+CONCURRENCY = 16
+"""Lanes at a time on each channel."""
+SEND_SECONDS = 30.0
+"""Well inside the lease, which is renewed before each send."""
+LANE_SECONDS = 5.0
+"""After that a lane gives back what is left of it, and takes its turn again."""
+RECORD_SECONDS = 20.0
+LEAVING_SECONDS = 5.0
+"""Whoever stops lets what is on its way arrive, for so long."""
+
+
+class Notifier:
+    """``run`` until cancelled. Nothing of it is needed again after a crash: what is to be sent is in the database."""
+
+    def __init__(
+        self,
+        db: Database,
+        channels: Sequence[Channel],
+        public_url: str,
+        *,
+        concurrency: int = CONCURRENCY,
+        poll_seconds: float = POLL_SECONDS,
+        send_seconds: float = SEND_SECONDS,
+        name: str | None = None,
+    ) -> None:
+        self.db = db
+        self.id = new_id()
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}"
+        self._channels = {channel.channel_type: channel for channel in channels}
+        self._public_url = public_url
+        self._concurrency = concurrency
+        self._share = max(1, concurrency // 4)
+        self._poll = poll_seconds
+        self._send_seconds = send_seconds
+        self._served: dict[str, UUID] = {}
+        self._busy: dict[asyncio.Task[None], tuple[str, UUID]] = {}
+        """With the channel and the org that hold the place."""
+        self._looking: asyncio.Task[None] | None = None
+        self._leaving = False
+
+    async def run(self) -> None:
+        try:
+            while True:
+                # Cancelled halfway, a look could take messages that this notifier never hears of.
+                self._looking = asyncio.create_task(self._look())
+                await asyncio.shield(self._looking)
+                await self._rest()
+        finally:
+            await self._leave()
+
+    async def turn(self) -> bool:
+        """One look, and everything that it found; returns whether there may be more."""
+        found = await self._start()
+        if self._busy:
+            await asyncio.wait(self._busy)
+        return found
+
+    async def _look(self) -> None:
+        try:
+            await self._start()
+        except (CortexError, TimeoutError) as error:
+            log.warning("notifier cannot look", error=str(error))
+        except Exception:
+            # Messages that nobody sends would be worse than a loud one.
+            log.exception("notifier failed")
+
+    async def _rest(self) -> None:
+        """Until a place is free; where places are, until it is time to look again."""
+        rest = self._poll * random.uniform(0.8, 1.2)  # noqa: S311 -- jitter
+        if not self._busy:
+            await asyncio.sleep(rest)
+            return
+        full = len(self._busy) >= self._concurrency * len(self._channels)
+        await asyncio.wait(self._busy, timeout=None if full else rest, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _start(self) -> bool:
+        """Fill the free places: one lane of each org at a time, so that nobody takes them all before others were asked."""
+        found = False
+        while not self._leaving and any([await self._fill(channel) for channel in self._channels]):
+            found = True
+        return found
+
+    async def _fill(self, channel: str) -> bool:
+        lanes = await self._claim(channel)
+        for lane in lanes:
+            self._served[channel] = lane.org_id
+            task = asyncio.create_task(self._lane(lane))
+            self._busy[task] = (channel, lane.org_id)
+            task.add_done_callback(self._ended)
+        return bool(lanes)
+
+    async def _claim(self, channel: str) -> list[Lane]:
+        held = Counter(org for busy, org in self._busy.values() if busy == channel)
+        free = self._concurrency - held.total()
+        if free <= 0:
+            return []
+        share = self._share if free > 1 else 1
+        full = [org for org, lanes in held.items() if lanes >= share]
+        return await outbox.claim(
+            self.db, [channel], after=self._served.get(channel), full=full, lanes=max(1, free - 1)
+        )
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._busy.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("lane failed", exc_info=error)
+
+    async def _lane(self, lane: Lane) -> None:
+        """Its messages in order. What cannot be written down stays taken until the lease has run out."""
+        ends = ticks() + LANE_SECONDS
+        left = list(lane.ids)
+        actor = scheduler_actor(lane.org_id, self.id, self.name)
+        try:
+            mine = True
+            while left and mine and not self._leaving and ticks() < ends:
+                mine = await self._message(lane, left[0], actor)
+                left.pop(0)
+            if left:
+                await outbox.release(self.db, lane, left)
+        except (CortexError, TimeoutError) as error:
+            log.warning("messages are left for later", org=str(lane.org_id), left=len(left), error=str(error))
+
+    async def _message(self, lane: Lane, id: UUID, actor: Actor) -> bool:
+        """False where somebody else has it now, and may have the lane."""
+        try:
+            prepared = await outbox.prepare(self.db, self._channels, self._public_url, lane, id)
+        except Undeliverable as error:
+            return await self._failed(lane, id, actor, error)
+        except Unavailable:
+            raise
+        except Exception:
+            # A defect of ours, or a row that nobody foresaw: loud, and no harm to what is behind it.
+            log.exception("message not made", notification=str(id))
+            return await self._failed(
+                lane, id, actor, TryAgain("The message could not be made; see the log.")
+            )
+        if prepared is None:
+            return False
+        if prepared.outgoing is None:
+            return await outbox.delivered(self.db, actor, lane, prepared, None)
+        channel = self._channels[prepared.channel_type]
+        try:
+            sent = await self._sent(channel, prepared.outgoing)
+        except (TryAgain, Undeliverable) as error:
+            return await self._failed(lane, id, actor, error, prepared, channel)
+        try:
+            kept = await self._recorded(lane, actor, prepared, sent)
+        except CortexError:
+            raise
+        except Exception:
+            log.exception("message not written down", notification=str(id))
+            return await self._failed(
+                lane,
+                id,
+                actor,
+                TryAgain("It was sent, but that could not be written down."),
+                prepared,
+                channel,
+            )
+        meters().delivered(channel.channel_type, "ok")
+        return kept
+
+    async def _recorded(self, lane: Lane, actor: Actor, prepared: Prepared, sent: Sent) -> bool:
+        """It has arrived: a database that is away for a moment must not make it arrive twice."""
+        until = ticks() + RECORD_SECONDS
+        while True:
+            try:
+                return await outbox.delivered(self.db, actor, lane, prepared, sent)
+            except (CortexError, TimeoutError):
+                if ticks() > until:
+                    raise
+            await asyncio.sleep(self._poll * random.random())  # noqa: S311 -- jitter
+
+    async def _sent(self, channel: Channel, outgoing: Outgoing) -> Sent:
+        try:
+            async with asyncio.timeout(self._send_seconds):
+                return await channel.send(outgoing)
+        except (TryAgain, Undeliverable):
+            raise
+        except TimeoutError:
+            raise TryAgain(f"No answer within {self._send_seconds:g} seconds.") from None
+        except Exception as error:
+            # A defect of a channel must not look like success, and another try may find it repaired.
+            log.exception("channel failed", channel=channel.channel_type, notification=str(outgoing.id))
+            raise TryAgain(f"The channel failed: {type(error).__name__}.") from error
+
+    async def _failed(
+        self,
+        lane: Lane,
+        id: UUID,
+        actor: Actor,
+        error: TryAgain | Undeliverable,
+        begun: Prepared | None = None,
+        channel: Channel | None = None,
+    ) -> bool:
+        became = await outbox.failed(
+            self.db, actor, lane, id, error, begun=begun, schedule=outbox.schedule_of(channel)
+        )
+        if became is None:
+            return False
+        if channel is not None:
+            meters().delivered(channel.channel_type, became)
+        log.warning("message not delivered", notification=str(id), became=became, error=error.message)
+        return True
+
+    async def _leave(self) -> None:
+        """What is on its way may arrive; what was not begun is free for others at once."""
+        self._leaving = True
+        until = asyncio.get_running_loop().time() + LEAVING_SECONDS
+        if self._looking is not None:
+            await _let_end([self._looking], until)
+        await _let_end(list(self._busy), until)
+
+
+async def _let_end(tasks: Sequence[asyncio.Task[None]], until: float) -> None:
+    """Until that moment of the loop; then they are cancelled."""
+    if not tasks:
+        return
+    left = max(0.0, until - asyncio.get_running_loop().time())
+    _, late = await asyncio.wait(tasks, timeout=left)
+    for task in late:
+        task.cancel()
+    if late:
+        await asyncio.wait(late)
+
+
+@contextlib.asynccontextmanager
+async def notifying(notifier: Notifier) -> AsyncIterator[None]:
+    task = asyncio.create_task(notifier.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

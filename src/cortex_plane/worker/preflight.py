@@ -1,0 +1,256 @@
+"""Would a parked job be resumed by the code that is loaded here? The same checks as those of a resume, without one.
+
+Nothing is leased, written or sent, no tool is called, and no MCP server is started: its tools are taken as workers last heard
+of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from cortex_plane.agents.model.agents import DEFAULT_APP, PromptChange, SkillSettings
+from cortex_plane.agents.model.models import CallRequest, ModelError, Request
+from cortex_plane.agents.model.tools import provider_name
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.model.checkpoints import Checkpoint, Phase
+from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
+from cortex_plane.jobs.model.jobs import JobKind
+from cortex_plane.jobs.model.preflight import Finding, Outcome, Parked, Reason, Severity
+from cortex_plane.jobs.rules.checkpoint_recovery import CheckpointCorrupt, CorruptionType, open_sealed
+from cortex_plane.jobs.verbs import preflight, workers
+from cortex_plane.sessions.rules.conversations import as_sent, requests_of
+from cortex_plane.worker.calls import Toolbox, planned
+from cortex_plane.worker.code.asks import with_ask
+from cortex_plane.worker.code.playing import CodeAgent
+from cortex_plane.worker.code.replaying import dry_run
+from cortex_plane.worker.gate_tools import with_gate_tools
+from cortex_plane.worker.lease import checkpoint_key, prompt_of
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.opening import toolbox_of
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.tools.mcp.connection import Connection
+from cortex_plane.worker.tools.mcp.remote_tool import remembered
+
+_RESUBMIT = "`cortex job resubmit` starts the work again once the job has failed or was cancelled."
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """What is wrong with one job, before it is told which one."""
+
+    reason: Reason
+    outcome: Outcome
+    message: str
+    hint: str
+    severity: Severity = Severity.ERROR
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preflight:
+    """The code, the models and the key of this machine, as a worker here would have them."""
+
+    db: Database
+    apps: Mapping[str, App]
+    backends: Backends
+    master_key: bytes
+    replay: bool = False
+    """Also run code agents on what they recorded."""
+
+    @classmethod
+    async def of(
+        cls, db: Database, apps: Sequence[App], backends: Backends, master_key: bytes, *, replay: bool = False
+    ) -> Preflight:
+        for app in apps:
+            for server in app.mcp_servers.values():
+                known = await workers.known_tools(db, app.name, server.name)
+                app.offer(server.name, remembered(Connection(server), server, known))
+        named = {app.name: app for app in (App(DEFAULT_APP), *apps)}
+        return cls(db=db, apps=named, backends=backends, master_key=master_key, replay=replay)
+
+    async def look(self, org_id: UUID, org: str, job: Parked) -> list[Finding]:
+        return [
+            Finding(
+                org=org, job_id=job.id, agent=job.agent, app=job.app, status=job.status, severity=wrong.severity,
+                reason=wrong.reason, outcome=wrong.outcome, message=wrong.message, hint=wrong.hint,
+            )
+            async for wrong in self._wrongs(org_id, job)
+        ]  # fmt: skip
+
+    async def _wrongs(self, org_id: UUID, job: Parked) -> AsyncIterator[Wrong]:
+        opened: Checkpoint | None = None
+        if job.checkpoint is not None:
+            try:
+                opened = open_sealed(
+                    job.checkpoint, mac=job.checkpoint_mac, job_id=job.id, agent_id=job.agent_id,
+                    key=checkpoint_key(self.master_key, org_id),
+                )  # fmt: skip
+            except CheckpointCorrupt as error:
+                yield _unopened(error)
+        app = self.apps.get(job.app)
+        if app is None:
+            yield Wrong(
+                Reason.APP_MISSING,
+                Outcome.WAITS,
+                f"Its app `{job.app}` is not among those given ({', '.join(sorted(self.apps))}).",
+                "Name it with `--app package.module:app`, or leave a worker that has it running.",
+            )
+            return
+        try:
+            skills = SkillSettings.of(job.skill_config)
+        except (ValueError, TypeError) as error:
+            yield Wrong(
+                Reason.AGENT_UNREADABLE,
+                Outcome.FAILS,
+                f"Version {job.agent_version} of its agent cannot be read: {error}",
+                f"Correct the agent with `cortex agent update`. {_RESUBMIT}",
+            )
+            return
+        found = [wrong async for wrong in self._model(org_id, job)]
+        if opened is not None:
+            found += _prompt(job, skills, opened, app)
+            if skills.run is not None:
+                found += [wrong async for wrong in self._code(org_id, job, skills, opened, app)]
+            elif opened.cursor.phase is Phase.TOOLS and job.response is not None:
+                found += _calls(job, with_gate_tools(toolbox_of(app, skills)))
+        for wrong in found:
+            yield wrong
+
+    async def _model(self, org_id: UUID, job: Parked) -> AsyncIterator[Wrong]:
+        """Who would answer its next request; nobody is asked."""
+        config = job.model_config
+        request = Request(
+            model=config["model"], system_prompt=None, turns=(), tools=(), temperature=None, max_tokens=None,
+            settings=config, turn_index=0, org_id=org_id,
+        )  # fmt: skip
+        try:
+            await self.backends.answering(request)
+        except ModelError as error:
+            yield Wrong(Reason.MODEL_MISSING, Outcome.FAILS, error.message, error.hint)
+
+    async def _code(
+        self, org_id: UUID, job: Parked, skills: SkillSettings, opened: Checkpoint, app: App
+    ) -> AsyncIterator[Wrong]:
+        """A code agent: its function, the tools that it waits for, and, if wanted, its way to where it stands."""
+        function = app.agents.get(skills.run or "")
+        if function is None:
+            known = ", ".join(f"`{name}`" for name in sorted(app.agents)) or "none"
+            yield Wrong(
+                Reason.RUN_MISSING,
+                Outcome.HELD,
+                f"The app `{app.name}` has no code agent `{skills.run}`; it has {known}.",
+                "Bring it back under its old name until the job is through; else it is held with `code_changed`.",
+            )
+            return
+        toolbox = with_ask(toolbox_of(app, skills))
+        for row in job.calls:
+            request = CallRequest(id=str(row.id), name=provider_name(row.tool_name), arguments=row.arguments)
+            for wrong in _call(request, row, toolbox):
+                yield wrong
+        if self.replay:
+            differs = await self._replayed(org_id, job, opened, function)
+            if differs is not None:
+                yield Wrong(
+                    Reason.REPLAY_MISMATCH,
+                    Outcome.HELD,
+                    f"Its code goes another way than it went: {differs}.",
+                    "Keep the old way for jobs that are on it until they are through; else they are held with `code_changed`.",
+                )
+
+    async def _replayed(
+        self, org_id: UUID, job: Parked, opened: Checkpoint, function: CodeAgent
+    ) -> str | None:
+        payload = job.payload
+        if job.kind is JobKind.CONVERSATION:
+            said = await preflight.last_message(self.db, org_id, job, opened.cursor.message_seq)
+            payload = {**payload, "text": said}
+        return await dry_run(
+            function, await preflight.recorded(self.db, org_id, job), payload, job_id=job.id,
+            session_id=job.session_id, agent=job.agent,
+            fetch=lambda id: preflight.stored_result(self.db, org_id, job, id),
+        )  # fmt: skip
+
+
+def _unopened(error: CheckpointCorrupt) -> Wrong:
+    newer = error.corruption_type is CorruptionType.FUTURE_VERSION
+    return Wrong(
+        Reason.CHECKPOINT_NEWER if newer else Reason.CHECKPOINT_CORRUPT,
+        Outcome.FAILS,
+        f"{error.message} ({error.corruption_type})",
+        "Deploy the release that wrote it, or a newer one: this one fails the job."
+        if newer
+        else f"A resume fails the job and leaves the checkpoint as it is. Find out what changed it. {_RESUBMIT}",
+    )
+
+
+def _prompt(job: Parked, skills: SkillSettings, opened: Checkpoint, app: App) -> Iterator[Wrong]:
+    if prompt_of(job.model_config, app)[1] == opened.system_prompt_hash:
+        return
+    if skills.on_prompt_change is PromptChange.HOLD:
+        yield Wrong(
+            Reason.PROMPT_CHANGED,
+            Outcome.HELD,
+            "The prompt is not the one that it began with, and its agent says `on_prompt_change: hold`.",
+            "It is held with `prompt_changed`; `cortex job resume` goes on with the new prompt.",
+        )
+    elif skills.on_prompt_change is PromptChange.FAIL:
+        yield Wrong(
+            Reason.PROMPT_CHANGED,
+            Outcome.FAILS,
+            "The prompt is not the one that it began with, and its agent says `on_prompt_change: fail`.",
+            f"Let it end on the old code first, or restore the app's instructions. {_RESUBMIT}",
+        )
+
+
+def _calls(job: Parked, toolbox: Toolbox) -> Iterator[Wrong]:
+    """The calls of the step that is under way, as a resume would plan them."""
+    rows = {call.position: call for call in job.calls}
+    for position, request in enumerate(as_sent(requests_of(job.response or {"calls": []}), rows)):
+        row = rows.get(position)
+        if row is None or row.status not in SETTLED:
+            yield from _call(request, row, toolbox)
+
+
+def _call(request: CallRequest, row: ToolCall | None, toolbox: Toolbox) -> Iterator[Wrong]:
+    call = planned(0, request, UUID(int=0), toolbox)
+    status = row.status if row else "not begun"
+    if call.tool is not None:
+        if row is not None and row.tool_digest != call.digest:
+            yield _changed(row)
+        return
+    if row is not None and row.status is CallStatus.APPROVED and _same(row, toolbox):
+        return  # an edit that fits the schema and not the tool: the model is told
+    known = request.name in toolbox.tools
+    yield Wrong(
+        Reason.ARGUMENTS_REFUSED if known else Reason.TOOL_MISSING,
+        Outcome.HELD,
+        f"A call of `{row.tool_name if row else request.name[:100]}` ({status}) cannot be made: {call.error}",
+        "Bring the tool back under its old name and parameters until the job is through; else it is held with"
+        " `code_changed`.",
+    )
+
+
+def _same(row: ToolCall, toolbox: Toolbox) -> bool:
+    return toolbox.digests.get(row.tool_name) == row.tool_digest
+
+
+def _changed(row: ToolCall) -> Wrong:
+    asked = row.status in (CallStatus.AWAITING, CallStatus.APPROVED)
+    what = f"`{row.tool_name}` is not the version that a call ({row.status}) was made for"
+    if asked:
+        return Wrong(
+            Reason.TOOL_CHANGED,
+            Outcome.ASKED_AGAIN,
+            f"{what}: whoever approves that version is asked again about this one.",
+            "Nothing need be done; decide it before the deploy, on the old code, to be asked once.",
+            Severity.WARNING,
+        )
+    return Wrong(
+        Reason.TOOL_CHANGED,
+        Outcome.GOES_ON,
+        f"{what}, and it may have been sent: it is settled as `{row.on_uncertain}`, by the new code,"
+        " and an approval of the old version does not count.",
+        "Look whether the new version settles what the old one sent: its probe, its idempotency key.",
+        Severity.WARNING,
+    )

@@ -1,0 +1,330 @@
+"""The app: the tools that one code base offers to its agents."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeVar, overload
+
+from pydantic import ValidationError
+
+from cortex_plane.agents.model.agents import is_agent_name
+from cortex_plane.agents.model.models import ToolSpec
+from cortex_plane.agents.model.tools import InvalidApp, OnUncertain, Risk, ToolVersion, provider_name
+from cortex_plane.gates.model.gates import OF_THE_PLANE
+from cortex_plane.kernel.canonical import check_text
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.fields import Slug
+from cortex_plane.kernel.values import adapter
+from cortex_plane.worker.tools.mcp.servers import McpServer, Secret, declared
+from cortex_plane.worker.tools.tool import Tool
+
+F = TypeVar("F", bound=Callable[..., Any])
+_OF_THE_PLANE = frozenset(map(provider_name, OF_THE_PLANE))
+
+
+class App:
+    """Workers load it by its place in the code (``package.module:app``), jobs ask for it by its name."""
+
+    def __init__(self, name: str, *, instructions: str | None = None) -> None:
+        self.name = _checked_name(name)
+        self.instructions = _checked_instructions(instructions)
+        self._tools: dict[str, Tool] = {}
+        self._by_provider_name: dict[str, Tool] = {}
+        self._agents: dict[str, Callable[..., Any]] = {}
+        self._triggers: dict[str, Callable[..., Any]] = {}
+        self._validators: dict[str, Callable[..., Any]] = {}
+        self._servers: dict[str, McpServer] = {}
+        self._from_servers: dict[str, dict[str, Tool]] = {}
+        self.revision = 0
+        """Grows whenever the tools are others than before."""
+
+    def __repr__(self) -> str:
+        return f"App({self.name!r}, tools={list(self._tools)})"
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        return MappingProxyType(self._tools)
+
+    @property
+    def specs(self) -> list[ToolSpec]:
+        """What a model is told of the tools."""
+        return [tool.spec for tool in self._tools.values()]
+
+    @property
+    def versions(self) -> list[ToolVersion]:
+        """What a worker publishes of the tools."""
+        return [tool.version(self.name) for tool in self._tools.values()]
+
+    def called(self, provider_name: str) -> Tool | None:
+        """The tool that a model means by the name it was told."""
+        return self._by_provider_name.get(provider_name)
+
+    @overload
+    def tool(self, function: F, /) -> F: ...
+
+    @overload
+    def tool(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        read_only: bool = False,
+        risk: Risk | str = Risk.MEDIUM,
+        timeout: float = 30.0,
+        on_uncertain: OnUncertain | str | None = None,
+        probe: Callable[..., Any] | None = None,
+    ) -> Callable[[F], F]: ...
+
+    def tool(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        read_only: bool = False,
+        risk: Risk | str = Risk.MEDIUM,
+        timeout: float = 30.0,
+        on_uncertain: OnUncertain | str | None = None,
+        probe: Callable[..., Any] | None = None,
+    ) -> Any:
+        """Offer a function to agents; it stays an ordinary function for everyone else.
+
+        ``description`` is the docstring unless given. A tool that is not ``read_only`` changes the world: policy
+        may ask for an approval, and if nobody knows whether a call took effect, it is settled as ``on_uncertain``
+        says (``ask_human`` unless given). ``timeout`` is in seconds.
+        """
+
+        def offer(function: Callable[..., Any]) -> Callable[..., Any]:
+            made = Tool(
+                function, name=name, description=description, read_only=read_only, risk=risk, timeout=timeout,
+                on_uncertain=on_uncertain, probe=probe,
+            )  # fmt: skip
+            self._add(made)
+            return function
+
+        if function is None:
+            return offer
+        if isinstance(function, str):
+            raise InvalidApp(
+                f"`@app.tool({function!r})` names no function.", hint=f"Write `@app.tool(name={function!r})`."
+            )
+        return offer(function)
+
+    @property
+    def agents(self) -> Mapping[str, Callable[..., Any]]:
+        """The agents that are written as code, by the name that `skill_config.run` gives."""
+        return MappingProxyType(self._agents)
+
+    @overload
+    def agent(self, function: F, /) -> F: ...
+
+    @overload
+    def agent(self, name: str | None = None, /) -> Callable[[F], F]: ...
+
+    def agent(self, function: Callable[..., Any] | str | None = None, /) -> Any:
+        """Make an ``async def run(ctx: Context)`` an agent, under its own name or another one."""
+        if callable(function):
+            self._add_agent(function, None)
+            return function
+
+        def make(made: Callable[..., Any]) -> Callable[..., Any]:
+            self._add_agent(made, function)
+            return made
+
+        return make
+
+    def _add_agent(self, function: Callable[..., Any], given: str | None) -> None:
+        name = getattr(function, "__name__", "") if given is None else given
+        if not isinstance(name, str) or not is_agent_name(name):
+            raise InvalidApp(
+                f"`{str(name)[:100]}` cannot be the name of an agent.",
+                hint="Use at most 100 letters, digits, `_`, `.` and `-`, beginning with a letter.",
+            )
+        if not inspect.iscoroutinefunction(function):
+            raise InvalidApp(
+                f"The agent `{name}` is not an `async def`.", hint="Write `async def run(ctx: Context)`."
+            )
+        parameters = list(inspect.signature(function).parameters.values())
+        required = [
+            p
+            for p in parameters[1:]
+            if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        ]
+        if (
+            not parameters
+            or required
+            or parameters[0].kind in (parameters[0].KEYWORD_ONLY, parameters[0].VAR_KEYWORD)
+        ):
+            raise InvalidApp(
+                f"The agent `{name}` must take one argument.", hint="Write `async def run(ctx: Context)`."
+            )
+        if name in self._agents:
+            raise InvalidApp(
+                f"The app `{self.name}` already has an agent called `{name}`.", hint="Name one of them anew."
+            )
+        self._agents[name] = function
+
+    @property
+    def triggers(self) -> Mapping[str, Callable[..., Any]]:
+        """What gates ask whether they fire, by the `trigger_id` that an atlas gives."""
+        return MappingProxyType(self._triggers)
+
+    @property
+    def validators(self) -> Mapping[str, Callable[..., Any]]:
+        """What gates ask about answers, by the `custom_validator` that an atlas gives."""
+        return MappingProxyType(self._validators)
+
+    def trigger(self, name: str, /) -> Callable[[F], F]:
+        """Make ``fn(text, params) -> bool`` a trigger of gates: ``text`` is what came in, ``params`` what the atlas says.
+
+        It has 2 seconds. One that takes longer, raises or returns something else fires the gates that block."""
+        return self._asked_by_gates(self._triggers, "trigger", name, 2)
+
+    def validator(self, name: str, /) -> Callable[[F], F]:
+        """Make ``fn(answer) -> str | None`` a validator of answers: what is wrong with it, or None.
+
+        It has 2 seconds. An answer that it could not look at is not accepted."""
+        return self._asked_by_gates(self._validators, "validator", name, 1)
+
+    def _asked_by_gates(
+        self, known: dict[str, Callable[..., Any]], what: str, name: str, count: int
+    ) -> Callable[[F], F]:
+        if not isinstance(name, str) or not is_agent_name(name):
+            raise InvalidApp(
+                f"{str(name)[:100]!r} cannot be the name of a {what}.",
+                hint=f"Write `@app.{what}('sentiment-check')`: at most 100 letters, digits, `_`, `.` and `-`.",
+            )
+        if name in known:
+            raise InvalidApp(
+                f"The app `{self.name}` already has a {what} called `{name}`.", hint="Name one of them anew."
+            )
+
+        def register(function: F) -> F:
+            try:
+                inspect.signature(function).bind(*range(count))
+            except (TypeError, ValueError):
+                takes = "what came in and its parameters" if count == 2 else "the answer"
+                raise InvalidApp(
+                    f"The {what} `{name}` must take {count} argument{'s' if count > 1 else ''}.",
+                    hint=f"They are {takes}.",
+                ) from None
+            known[name] = function
+            return function
+
+        return register
+
+    def mcp_server(
+        self,
+        name: str,
+        *,
+        command: Sequence[str] | None = None,
+        url: str | None = None,
+        env: Mapping[str, str] | None = None,
+        headers: Mapping[str, str | Secret] | None = None,
+        secrets: Sequence[str] = (),
+        timeout: float = 30.0,
+        tools: Sequence[str] | None = None,
+        risk: Risk | str = Risk.MEDIUM,
+        on_uncertain: OnUncertain | str = OnUncertain.ASK_HUMAN,
+        cwd: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Offer the tools of an MCP server, as ``<name>.<tool>``. Workers start it; importing the app does not.
+
+        ``command`` is run without a shell, and gets PATH, HOME, ``env`` and the variables of the worker's environment
+        that ``secrets`` names. Each tool counts as having side effects until a steward confirms otherwise.
+        """
+        server = declared(
+            name, command=command, url=url, env=env, headers=headers, secrets=secrets, timeout=timeout, tools=tools,
+            risk=risk, on_uncertain=on_uncertain, cwd=cwd,
+        )  # fmt: skip
+        mine = provider_name(f"{server.name}.")
+        if server.name == "plane":
+            raise InvalidApp(
+                f"`{server.name}` cannot be the name of an MCP server: such names are the plane's own.",
+                hint="Give the server another name.",
+            )
+        rivals = [each for each in self._servers if _clash(provider_name(f"{each}."), mine)]
+        rivals += [tool.name for tool in self._tools.values() if tool.provider_name.startswith(mine)]
+        if rivals:
+            raise InvalidApp(
+                f"The app `{self.name}` already has `{rivals[0]}`: models would not tell its tools from those of the "
+                f"MCP server `{server.name}`.",
+                hint="Give the server another name.",
+            )
+        self._servers[server.name] = server
+
+    @property
+    def mcp_servers(self) -> Mapping[str, McpServer]:
+        return MappingProxyType(self._servers)
+
+    def offer(self, server: str, tools: Sequence[Tool]) -> None:
+        """From now on these are the tools of that server, and no others."""
+        for gone in self._from_servers.get(server, {}).values():
+            del self._tools[gone.name], self._by_provider_name[gone.provider_name]
+        self._from_servers[server] = {}
+        for tool in tools:
+            if _is_of_the_plane(tool):
+                continue
+            if tool.provider_name not in self._by_provider_name:
+                self._tools[tool.name] = self._by_provider_name[tool.provider_name] = tool
+                self._from_servers[server][tool.name] = tool
+        self.revision += 1
+
+    def _add(self, tool: Tool) -> None:
+        if _is_of_the_plane(tool):
+            raise InvalidApp(
+                f"`{tool.name}` cannot be a tool of an app: such names are the plane's own.",
+                hint="Give it another name with `name=`.",
+            )
+        server = next(
+            (s for s in self._servers if tool.provider_name.startswith(provider_name(f"{s}."))), None
+        )
+        if server is not None:
+            raise InvalidApp(
+                f"Models would not tell the tool `{tool.name}` from those of the MCP server `{server}`.",
+                hint="Give it another name with `name=`.",
+            )
+        rival = self._by_provider_name.get(tool.provider_name)
+        if rival is not None:
+            same = rival.name == tool.name
+            raise InvalidApp(
+                f"The app `{self.name}` already has a tool called `{tool.name}`." if same else
+                f"Models would not tell the tools `{rival.name}` and `{tool.name}` apart: to them both are "
+                f"`{tool.provider_name}`.",
+                hint="Give one of them another name with `name=`.",
+            )  # fmt: skip
+        self._tools[tool.name] = self._by_provider_name[tool.provider_name] = tool
+        self.revision += 1
+
+
+def _is_of_the_plane(tool: Tool) -> bool:
+    """Gates do not look at such a tool, or models would take it for one."""
+    return tool.name.startswith("plane.") or tool.provider_name in _OF_THE_PLANE
+
+
+def _clash(one: str, other: str) -> bool:
+    return one.startswith(other) or other.startswith(one)
+
+
+def _checked_name(name: str) -> str:
+    try:
+        checked: str = adapter(Slug).validate_python(name, strict=True)
+    except ValidationError as error:
+        raise InvalidApp(
+            f"{name!r} cannot be the name of an app: {error.errors()[0]['msg']}.",
+            hint="Use 2 to 100 lower-case letters, digits and `-`, such as `release-notes`.",
+        ) from None
+    return checked
+
+
+def _checked_instructions(instructions: str | None) -> str | None:
+    try:
+        return None if instructions is None else check_text(instructions, "instructions")
+    except InvalidInput as error:
+        raise InvalidApp(f"The app cannot have these instructions: {error.message}") from None

@@ -1,0 +1,229 @@
+"""One tool: a typed function, what is declared about it, and how it is called."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import hashlib
+import inspect
+import math
+import threading
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from cortex_plane.agents.model.models import ToolSpec
+from cortex_plane.agents.model.tools import (
+    MAX_NAME,
+    DidNotHappen,
+    Happened,
+    InvalidApp,
+    OnUncertain,
+    Risk,
+    ToolVersion,
+    is_tool_name,
+    provider_name,
+)
+from cortex_plane.kernel.canonical import canonical, check_text
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.worker.tools.arguments import Arguments, Parsed
+from cortex_plane.worker.tools.context import ToolContext
+from cortex_plane.worker.tools.signature import read_signature
+
+MIN_TIMEOUT, MAX_TIMEOUT = 0.05, 86_400.0
+E = TypeVar("E", bound=StrEnum)
+
+
+class Tool:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        read_only: bool = False,
+        risk: Risk | str = Risk.MEDIUM,
+        timeout: float = 30.0,
+        on_uncertain: OnUncertain | str | None = None,
+        probe: Callable[..., Any] | None = None,
+    ) -> None:
+        self.name = _name(function, name)
+        self.description = _description(self.name, function, description)
+        self.read_only = read_only
+        self.risk = _choice(Risk, risk, "risk", self.name)
+        self.timeout_seconds = _timeout(self.name, timeout)
+        self.on_uncertain = _settling(self.name, read_only, on_uncertain, probe)
+        self._function = function
+        self._signature = read_signature(function, f"the tool `{self.name}`")
+        self._arguments = Arguments(self._signature, f"the tool `{self.name}`")
+        self._probe = probe
+        if probe is not None:
+            self._probe_signature = read_signature(probe, f"the probe of `{self.name}`")
+            self._require_same_parameters()
+
+    @property
+    def provider_name(self) -> str:
+        return provider_name(self.name)
+
+    @property
+    def is_async(self) -> bool:
+        """False: it runs in a thread, which nothing can stop before it returns."""
+        return inspect.iscoroutinefunction(self._function)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The JSON Schema of its arguments."""
+        return self._arguments.schema
+
+    @property
+    def spec(self) -> ToolSpec:
+        return ToolSpec(name=self.provider_name, description=self.description, parameters=self.parameters)
+
+    def version(self, app: str) -> ToolVersion:
+        declared: dict[str, Any] = {
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.parameters,
+            "read_only": self.read_only,
+            "risk": self.risk,
+            "timeout_seconds": self.timeout_seconds,
+            "on_uncertain": self.on_uncertain,
+        }
+        return ToolVersion(app=app, digest=hashlib.sha256(canonical(declared)).hexdigest(), **declared)
+
+    def parse(self, arguments: dict[str, Any] | str) -> Parsed:
+        """Raises `InvalidArguments`, whose message is for the model."""
+        return self._arguments.parse(arguments)
+
+    async def obstacle(self) -> str | None:
+        """Why it could not be sent now, where that is known beforehand. Code that is loaded can always be called."""
+        return None
+
+    async def call(self, values: Mapping[str, Any], context: ToolContext) -> Any:
+        return await run_function(self._function, self._signature.keywords(values, context))
+
+    async def ask_probe(
+        self, values: Mapping[str, Any], context: ToolContext
+    ) -> Happened | DidNotHappen | None:
+        """Did an earlier call with this context take effect? None: the probe cannot tell either."""
+        if self._probe is None:
+            raise InvalidApp(f"The tool `{self.name}` has no probe.")
+        answer = await run_function(self._probe, self._probe_signature.keywords(values, context))
+        if answer is None or isinstance(answer, Happened | DidNotHappen):
+            return answer
+        raise InvalidApp(
+            f"The probe of `{self.name}` returned a {type(answer).__name__}.",
+            hint="Return `Happened(result=…)`, `DidNotHappen()`, or None if it cannot be known.",
+        )
+
+    def _require_same_parameters(self) -> None:
+        wanted = {each.name: each.annotation for each in self._signature.parameters}
+        taken = {each.name: each.annotation for each in self._probe_signature.parameters}
+        if wanted != taken:
+            raise InvalidApp(
+                f"The probe of `{self.name}` takes other parameters than the tool.",
+                hint=f"Give it the same names and types: {', '.join(wanted) or 'none'}.",
+            )
+
+
+async def run_function(function: Callable[..., Any], keywords: dict[str, Any]) -> Any:
+    if inspect.iscoroutinefunction(function):
+        return await function(**keywords)
+    made = await _in_thread(function, keywords)
+    return await made if inspect.isawaitable(made) else made
+
+
+def _in_thread(function: Callable[..., Any], keywords: dict[str, Any]) -> asyncio.Future[Any]:
+    """In a thread of its own. In a pool a call would wait for others while its time runs, and be sent late; and one
+    that hangs would keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(value)
+        else:
+            answer.set_exception(error)
+
+    def run() -> None:
+        value: Any = None
+        failed: BaseException | None = None
+        try:
+            value = context.run(function, **keywords)
+        except StopIteration:  # a future cannot carry it: whoever awaits would wait for ever
+            failed = RuntimeError("the tool raised StopIteration")
+        except BaseException as error:
+            failed = error
+        with contextlib.suppress(RuntimeError):  # nobody waits any more
+            loop.call_soon_threadsafe(settle, value, failed)
+
+    threading.Thread(target=run, name="tool", daemon=True).start()
+    return answer
+
+
+def _name(function: Callable[..., Any], given: str | None) -> str:
+    name = getattr(function, "__name__", "") if given is None else given
+    if not isinstance(name, str) or not is_tool_name(name):
+        raise InvalidApp(
+            f"`{str(name)[:100]}` cannot be the name of a tool.",
+            hint=f"Write `name=` with at most {MAX_NAME} lower-case letters, digits and `_`, each part beginning "
+            "with a letter, parts joined by dots, such as `github.create_issue`.",
+        )
+    return name
+
+
+def _description(name: str, function: Callable[..., Any], given: str | None) -> str:
+    try:
+        return check_text((inspect.getdoc(function) or "") if given is None else given, "description")
+    except InvalidInput as error:
+        raise InvalidApp(f"The tool `{name}` cannot be described so: {error.message}") from None
+
+
+def _choice(kind: type[E], given: str, parameter: str, name: str) -> E:
+    try:
+        return kind(given)
+    except ValueError:
+        raise InvalidApp(
+            f"`{parameter}={given!r}` of the tool `{name}` is unknown.", hint=f"Use one of {', '.join(kind)}."
+        ) from None
+
+
+def _timeout(name: str, given: float) -> float:
+    number = isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
+    if not number or not MIN_TIMEOUT <= given <= MAX_TIMEOUT:
+        raise InvalidApp(
+            f"`timeout={given!r}` of the tool `{name}` is not possible.",
+            hint=f"Give seconds from {MIN_TIMEOUT} to {MAX_TIMEOUT:.0f}.",
+        )
+    return float(given)
+
+
+def _settling(
+    name: str, read_only: bool, on_uncertain: OnUncertain | str | None, probe: Callable[..., Any] | None
+) -> OnUncertain | None:
+    if read_only:
+        if on_uncertain is not None or probe is not None:
+            raise InvalidApp(
+                f"The tool `{name}` is read-only: it leaves nothing uncertain.",
+                hint="Remove `on_uncertain` and `probe`, or remove `read_only`.",
+            )
+        return None
+    settled = (
+        OnUncertain.ASK_HUMAN if on_uncertain is None
+        else _choice(OnUncertain, on_uncertain, "on_uncertain", name)
+    )  # fmt: skip
+    if settled is OnUncertain.PROBE and probe is None:
+        raise InvalidApp(
+            f"The tool `{name}` is to be probed but has no probe.",
+            hint="Give `probe=` a function with the same parameters.",
+        )
+    if settled is not OnUncertain.PROBE and probe is not None:
+        raise InvalidApp(
+            f"The tool `{name}` has a probe that would never be asked: `on_uncertain` is `{settled}`.",
+            hint='Write `on_uncertain="probe"`, or remove the probe.',
+        )
+    return settled

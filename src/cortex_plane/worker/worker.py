@@ -1,0 +1,304 @@
+"""A worker: leases jobs, runs them, renews its lease, adopts what dead workers left behind, and ends cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from cortex_plane.agents.model.agents import DEFAULT_APP
+from cortex_plane.db.database import NOBODY, Database
+from cortex_plane.jobs.rules.attempts import Assignment, SlotShares
+from cortex_plane.jobs.verbs import attempts, workers
+from cortex_plane.kernel.errors import CortexError
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.meters import meters
+from cortex_plane.worker.acting import Acting
+from cortex_plane.worker.clock import ticks
+from cortex_plane.worker.code.attempt import CodeAttempt
+from cortex_plane.worker.executor import Attempt
+from cortex_plane.worker.lease import Abandoned, Host, refuse
+from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.models.keys import Keys
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.tools.mcp.serving import Servers
+
+log = structlog.get_logger()
+
+FORGET_SECONDS = 3600
+STEADY_BEATS = 2
+FEW_SLOTS = 4
+"""A worker with fewer keeps none free for others."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerSettings:
+    concurrency: int = 16
+    reserved_slots: int | None = None
+    """None: one where there are at least four."""
+    org_slots: int | None = None
+    org_jobs: int | None = None
+    poll_seconds: float = 1.0
+    adoption_seconds: float = 10.0
+    """A dead worker's jobs are taken over within this time."""
+    grace_seconds: float = 65.0
+    poison_deaths: int = 3
+    dispatch_seconds: float = 2.0
+    """How long after its intent a call may still be sent."""
+    inline_result_bytes: int = 16 * 1024
+    max_result_bytes: int = 8 * 1024 * 1024
+
+    @property
+    def shares(self) -> SlotShares:
+        few = 0 if self.concurrency < FEW_SLOTS else 1
+        reserve = min(few if self.reserved_slots is None else self.reserved_slots, self.concurrency - 1)
+        return SlotShares(share=self.org_slots, reserve=reserve, org_jobs=self.org_jobs)
+
+    # Together they stay below adoption_seconds: silent for a lease, noticed by the next look.
+    @property
+    def lease(self) -> timedelta:
+        return timedelta(seconds=self.adoption_seconds * 0.75)
+
+    @property
+    def beat_seconds(self) -> float:
+        return self.adoption_seconds * 0.15
+
+    @property
+    def look_seconds(self) -> float:
+        return self.adoption_seconds * 0.1
+
+
+def attempt_of(host: Host, given: Assignment) -> Acting:
+    """An agent follows its model, or is a function of its app."""
+    return CodeAttempt(host, given) if given.skill_config.get("run") else Attempt(host, given)
+
+
+class Worker:
+    """``run`` until ``stop``. Nothing of it is needed again after a crash: all state is in the database."""
+
+    def __init__(
+        self,
+        db: Database,
+        apps: Sequence[App],
+        master_key: bytes,
+        settings: WorkerSettings | None = None,
+        backends: Backends | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.db = db
+        self.settings = settings or WorkerSettings()
+        self.id = new_id()
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}"
+        self.apps = {app.name: app for app in (App(DEFAULT_APP), *apps)}
+        self.work = asyncio.Event()
+        """Set by a hint: look for jobs now."""
+        self.stopping = asyncio.Event()
+        self._servers = Servers(db, self.id, list(self.apps.values()))
+        self._master_key = master_key
+        self._running: dict[asyncio.Task[None], Acting] = {}
+        self._refusing: set[asyncio.Task[None]] = set()
+        self._claiming = asyncio.Lock()
+        """Held while it is open what this worker runs."""
+        self._last_org: UUID = NOBODY
+        self._beaten = ticks()
+        self._steady = 0
+        """How often in a row the lease was renewed in time."""
+        self._host = Host(
+            db=db,
+            worker_id=self.id,
+            worker_name=self.name,
+            apps=self.apps,
+            backends=backends or Backends(keys=Keys(db, master_key)),
+            master_key=master_key,
+            dispatch_seconds=self.settings.dispatch_seconds,
+            inline_result_bytes=self.settings.inline_result_bytes,
+            max_result_bytes=self.settings.max_result_bytes,
+            stopping=self.stopping,
+        )
+
+    def stop(self) -> None:
+        """Take nothing new; finish or hand back what runs."""
+        self.stopping.set()
+        self.work.set()
+
+    async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
+        await workers.require_key(self.db, self._master_key)
+        async with self._servers.running():
+            await self._run(on_ready)
+
+    async def _run(self, on_ready: Callable[[], None]) -> None:
+        await self._register()
+        self._servers.tell()
+        # What MCP servers offer is published when they say so.
+        mine = [version for app in self.apps.values() for version in app.versions if version.server is None]
+        await workers.publish(self.db, mine)
+        duties = [
+            asyncio.create_task(self._every(self.settings.beat_seconds, self._beat)),
+            asyncio.create_task(self._every(self.settings.look_seconds, self._adopt)),
+            # Apart from the beat, which must not wait for a claim that takes long.
+            asyncio.create_task(self._every(self.settings.beat_seconds, self._release_forgotten)),
+            asyncio.create_task(self._every(FORGET_SECONDS, lambda: workers.forget(self.db))),
+        ]
+        on_ready()
+        try:
+            await self._claim_until_stopped()
+            await self._drain()
+        finally:
+            for duty in duties:
+                duty.cancel()
+            await asyncio.gather(*duties, return_exceptions=True)
+            await self._host.backends.close()
+        with contextlib.suppress(CortexError):
+            await workers.stop(self.db, self.id)
+
+    # Claiming --------------------------------------------------------------------------------------------------
+
+    async def _claim_until_stopped(self) -> None:
+        while not self.stopping.is_set():
+            self.work.clear()
+            free = self.settings.concurrency - len(self._running)
+            claimed, busy = await self._claim(free) if free else (0, False)
+            if busy:
+                # Somebody claims at this very moment. Their turn is over in a moment.
+                await asyncio.sleep(random.uniform(0.001, 0.01))  # noqa: S311 -- jitter
+            elif claimed < free or not free:
+                await self._rest()
+
+    async def _claim(self, free: int) -> tuple[int, bool]:
+        """How many jobs were begun, and whether others were claiming at the same moment."""
+        async with self._claiming:
+            try:
+                held = [attempt.given.org_id for attempt in self._running.values()]
+                claimed, busy = await attempts.claim(
+                    self.db, self.id, list(self.apps), free, self._last_org, held, self.settings.shares
+                )
+            except CortexError as error:
+                log.warning("cannot claim", error=str(error))
+                return 0, False
+            for given in claimed:
+                self._start(given)
+        if claimed:
+            self._last_org = claimed[-1].org_id
+        return len(claimed), busy
+
+    async def _rest(self) -> None:
+        """Until a hint, the end of a job, or the next poll."""
+        seconds = self.settings.poll_seconds * random.uniform(0.8, 1.2)  # noqa: S311 -- jitter
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.work.wait()
+
+    def _start(self, given: Assignment) -> None:
+        try:
+            attempt = attempt_of(self._host, given)
+        except Exception as error:
+            # Whatever was stored about its agent: it must not stop the others.
+            log.exception("job refused", job_id=str(given.job_id))
+            self._refusing.add(task := asyncio.create_task(refuse(self._host, given, error)))
+            task.add_done_callback(self._refused)
+            return
+        if given.waited_seconds is not None:
+            meters().woken(given.org_id, given.waited_seconds)
+        task = asyncio.create_task(self._attempt(attempt), name=f"job {given.job_id}")
+        self._running[task] = attempt
+        task.add_done_callback(self._ended)
+
+    async def _attempt(self, attempt: Acting) -> None:
+        try:
+            await attempt.run()
+        except Abandoned as error:
+            log.error("attempt abandoned", job_id=str(attempt.given.job_id), error=str(error))
+
+    def _refused(self, task: asyncio.Task[None]) -> None:
+        self._refusing.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.warning("refusal not written: it is made again", error=repr(task.exception()))
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.pop(task, None)
+        self.work.set()
+        if not task.cancelled() and task.exception() is not None:
+            log.error("attempt crashed", error=repr(task.exception()))
+
+    # Duties ----------------------------------------------------------------------------------------------------
+
+    async def _every(self, seconds: float, duty: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            try:
+                await duty()
+            except (CortexError, TimeoutError) as error:
+                log.warning("duty failed", duty=getattr(duty, "__name__", "forget"), error=str(error))
+            except Exception:
+                # A worker that does not beat any more, and goes on, would be worse than a loud one.
+                log.exception("duty failed", duty=getattr(duty, "__name__", "forget"))
+            await asyncio.sleep(seconds * random.uniform(0.9, 1.0))  # noqa: S311 -- jitter
+
+    async def _register(self) -> None:
+        await workers.register(
+            self.db, self.id, self.name, socket.gethostname(), os.getpid(), sorted(self.apps),
+            self.settings.concurrency, self.settings.lease,
+        )  # fmt: skip
+
+    async def _beat(self) -> None:
+        lease = self.settings.lease
+        late = ticks() - self._beaten > lease.total_seconds()
+        try:
+            # A connection that hangs must not cost the lease: the next try gets another one.
+            async with asyncio.timeout(lease.total_seconds() / 3):
+                beaten = await workers.beat(self.db, self.id, lease)
+        except BaseException:
+            self._steady = 0
+            raise
+        self._steady = 0 if late else self._steady + 1
+        self._beaten = ticks()
+        if beaten is None:
+            await self._register()
+            return
+        cancelled = set(beaten[1])
+        for attempt in list(self._running.values()):
+            if attempt.given.job_id in cancelled and not attempt.cancel_requested:
+                attempt.interrupt()
+
+    async def _adopt(self) -> None:
+        # After an outage everybody looks dead for a moment. Whoever could not beat either lets the others beat first.
+        if self._steady < STEADY_BEATS or ticks() - self._beaten > 2 * self.settings.beat_seconds:
+            return
+        adopted = await attempts.adopt(self.db, self.id, self.name, self.settings.poison_deaths)
+        if adopted:
+            log.warning("adopted", jobs=[str(orphan.id) for orphan in adopted])
+            self.work.set()
+
+    async def _release_forgotten(self) -> None:
+        """Hand back what is leased to this worker and not run by it: nobody takes a job from a living worker.
+
+        The answer to its claim was lost, or its attempt ended without a write; the next attempt finds out which.
+        """
+        async with self._claiming:
+            run = {(attempt.given.job_id, attempt.given.epoch) for attempt in self._running.values()}
+            for job in await attempts.leased(self.db, self.id):
+                if (job.id, job.epoch) not in run and await attempts.release(
+                    self.db, job, self.id, self.name, counted=not self.stopping.is_set()
+                ):
+                    log.warning("handed back a job that nobody ran", job_id=str(job.id))
+                    self.work.set()
+
+    # The end ---------------------------------------------------------------------------------------------------
+
+    async def _drain(self) -> None:
+        """Attempts stop by themselves at their next boundary; whoever does not within the grace time is stopped."""
+        if not self._running:
+            return
+        _, late = await asyncio.wait(self._running, timeout=self.settings.grace_seconds)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=5)
