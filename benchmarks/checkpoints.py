@@ -15,7 +15,7 @@ from benchmarks.plane import KEY, plane
 from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import NOBODY
 from cortex_plane.jobs.model.checkpoints import agent_data, seal
-from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.verbs import attempts, workers
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.worker.progress import Progress
@@ -53,7 +53,7 @@ async def run(admin_url: str, *, rounds: int = 7, count: int = 100) -> bool:
                 number += 1
                 at.step = number
                 sealed = seal(at.checkpoint(new_id(), given.now), job_id=given.job_id, key=KEY)
-                write = Write(checkpoint=sealed.text, mac=sealed.mac)
+                write = StepWrite(checkpoint=sealed.text, mac=sealed.mac)
                 if await steps.advance(made.db, given, worker, number, write, 2.0) is None:
                     raise RuntimeError("the write was fenced off")
 

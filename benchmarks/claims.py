@@ -16,7 +16,7 @@ from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import NOBODY
 from cortex_plane.db.hints import listening
 from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
-from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.verbs import attempts, jobs, workers
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.worker.tools.app import App
@@ -48,7 +48,7 @@ async def own_claims(url: str, n: int, batch: int) -> float:
 
 
 async def _finish(made: Plane, given: Any, worker: Any) -> None:
-    write = Write(status=JobStatus.COMPLETED, events=[("status", {"status": "COMPLETED"})])
+    write = StepWrite(status=JobStatus.COMPLETED, events=[("status", {"status": "COMPLETED"})])
     if await steps.advance(made.db, given, worker, 1, write, 2.0) is None:
         raise RuntimeError("the job was lost")
 

@@ -32,10 +32,10 @@ from cortex_plane.gates.model.atlases import (
     Trigger,
     TriggerType,
 )
-from cortex_plane.gates.model.gates import NOTHING_YET, GatedCall, GateState, Moment
+from cortex_plane.gates.model.gates import NOTHING_YET, GatedCall, GateInput, GateState
+from cortex_plane.gates.rules.evaluation import at_boundary, judge, ran
 from cortex_plane.gates.rules.gate_answers import answer, meant
 from cortex_plane.gates.rules.gate_index import CompiledAtlases
-from cortex_plane.gates.rules.gating import at_boundary, judge, ran
 from cortex_plane.policies.model.authorization import PolicyVerdict
 
 SIZES = (10, 1_000, 100_000)
@@ -96,7 +96,7 @@ def _call(name: str) -> GatedCall:
 
 def _session(atlases: CompiledAtlases) -> GateState:
     """One that has begun, and has passed the gate of its capability."""
-    state = at_boundary(atlases, NOTHING_YET, Moment(now=NOW)).state
+    state = at_boundary(atlases, NOTHING_YET, GateInput(now=NOW)).state
     state = judge(atlases, state, _call("ticket.delete"), NOW).state
     passed = answer(atlases, state, meant(atlases, state, "admin", None), {"sure": "understood"}, {}, NOW)
     return judge(atlases, passed.state, _call("ticket.delete"), NOW).state
@@ -107,7 +107,7 @@ def _resolution(atlases: CompiledAtlases) -> Work:
     state, call, moment = (
         _session(atlases),
         _call("ticket.delete"),
-        Moment(now=NOW, inputs=(_INPUT,), heard=1),
+        GateInput(now=NOW, inputs=(_INPUT,), heard=1),
     )
 
     def work() -> object:

@@ -30,16 +30,16 @@ from cortex_plane.gates.model.gates import (
     Answered,
     Evaluation,
     GatedCall,
+    GateInput,
     GateState,
-    Moment,
     Ruling,
     kept_state,
     state_of,
 )
 from cortex_plane.gates.model.trace import Trace
+from cortex_plane.gates.rules.evaluation import at_boundary, judge, ran, requested, shown
 from cortex_plane.gates.rules.gate_answers import answer, ignored, meant
 from cortex_plane.gates.rules.gate_index import CompiledAtlases
-from cortex_plane.gates.rules.gating import at_boundary, judge, ran, requested, shown
 from cortex_plane.policies.model.authorization import PolicyVerdict
 
 ATLAS = "com.acme"
@@ -121,7 +121,7 @@ class Life:
 
     def step(self, *said: str, passing: float = 0, **moment: Any) -> Evaluation:
         self.now += timedelta(seconds=passing)
-        done = at_boundary(self.atlases, self.state, Moment(now=self.now, inputs=said, **moment))
+        done = at_boundary(self.atlases, self.state, GateInput(now=self.now, inputs=said, **moment))
         self._take(done)
         return done
 

@@ -27,7 +27,7 @@ from cortex_plane.proof.model.audit import (
 )
 from cortex_plane.proof.model.signing import SigningKey, fingerprint, to_base64
 from cortex_plane.proof.rules.audit_exports import ExportWriter
-from cortex_plane.proof.rules.export_reading import verify_export
+from cortex_plane.proof.rules.export_reader import verify_export
 from cortex_plane.proof.rules.receipts import CastVote, CheckpointMark, Decided, Hop
 from cortex_plane.proof.rules.roots import GrownHead, KeptRoot, root_body, root_hash
 from cortex_plane.proof.store import receipts

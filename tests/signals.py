@@ -11,7 +11,7 @@ from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.model.signals import SignalDraft, SignalReceipt, WaitDraft
-from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.verbs import signals
 from tests.people import Person, World
 from tests.storage.leases import Held, make_worker, queue
@@ -23,7 +23,7 @@ def wait(entry: str = "paid#0", name: str = "payment.received", key: str = "orde
 
 async def park(held: Held, *waits: dict[str, str], seconds: float | None = None) -> JobStatus:
     """Through the operation that a worker calls; what became of the job."""
-    write = Write(status=JobStatus.SLEEPING, delay_seconds=seconds, more={"waits": list(waits)})
+    write = StepWrite(status=JobStatus.SLEEPING, delay_seconds=seconds, more={"waits": list(waits)})
     written = await steps.advance(held.db, held.given, held.worker, held.number + 1, write, 2.0)
     assert written is not None
     held.number += 1

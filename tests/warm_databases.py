@@ -18,8 +18,8 @@ from typing import Any
 import asyncpg
 
 from cortex_plane.db.database import Database
-from cortex_plane.gates.verbs import atlas_book
-from cortex_plane.policies.verbs import policy_book
+from cortex_plane.gates.verbs import atlas_cache
+from cortex_plane.policies.verbs import policy_cache
 from cortex_plane.tenancy.verbs import forgeries
 from tests.people import EVERYTHING_GOES, World
 from tests.servers import (
@@ -250,8 +250,8 @@ class WarmDatabase:
 
 def _forget() -> None:
     """What this process remembers of orgs by their ids, because the next test has orgs with the same ids."""
-    vars(policy_book.book).update(vars(policy_book.PolicyBook()))
-    vars(atlas_book.book).update(vars(atlas_book.AtlasBook()))
+    vars(policy_cache.book).update(vars(policy_cache.PolicyCache()))
+    vars(atlas_cache.book).update(vars(atlas_cache.AtlasCache()))
     forgeries._reported.clear()
 
 

@@ -25,7 +25,7 @@ from cortex_plane.gates.rules.atlas_notices import ON_THE_TRAIL, RanCall, notice
 from cortex_plane.gates.rules.gate_effects import UNANSWERED
 from cortex_plane.gates.rules.gate_index import CompiledAtlases
 from cortex_plane.gates.verbs import session_lifecycle
-from cortex_plane.gates.verbs.atlas_book import AtlasBook
+from cortex_plane.gates.verbs.atlas_cache import AtlasCache
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.notify.verbs import deliveries
 from cortex_plane.proof.verbs import audit
@@ -70,7 +70,7 @@ async def governing(world: World, url: str, *triggers: str, also: bool = False) 
     if also:
         made.append((await publish(world, manifest(atlas_id=OTHER))).version)
     pins = [{"atlas_id": v.atlas_id, "version": v.version, "digest": v.digest} for v in made]
-    return await AtlasBook().at(world.db, world.org_id, pins)
+    return await AtlasCache().at(world.db, world.org_id, pins)
 
 
 def url(hook: Hook) -> str:
@@ -108,7 +108,7 @@ async def test_a_steward_is_told_what_they_asked_for_and_nothing_else(world: Wor
         told = steward(notifications={"channels": {"webhook": "https://a.example/x"}, "triggers": triggers})
         made = (await publish(world, manifest("-".join(["1", *triggers])[:60], steward=told))).version
         pin = {"atlas_id": ATLAS, "version": made.version, "digest": made.digest}
-        found = notices(await AtlasBook().at(world.db, world.org_id, [pin]), everything, [DELETE, GET])
+        found = notices(await AtlasCache().at(world.db, world.org_id, [pin]), everything, [DELETE, GET])
         assert [each["trigger"] for each in found] == expected
         assert "acknowledged" not in str(found), "answers are nobody's business"
 
@@ -222,12 +222,12 @@ async def test_without_a_webhook_that_has_exactly_this_address_nothing_is_sent(
     foreign = await governing(other, url(hook), *NOTIFICATIONS)
     await written(other, notices(foreign, [BLOCKED]))
     assert await admin.fetchval("select count(*) from notification") == 0, "a webhook is its org's own"
-    here = await AtlasBook().at(world.db, world.org_id, [])
+    here = await AtlasCache().at(world.db, world.org_id, [])
     assert notices(here, [BLOCKED], [DELETE]) == []
     same = steward(notifications={"channels": {"webhook": url(hook)}, "triggers": ["checkpoint_blocked"]})
     made = (await publish(world, manifest("2", steward=same))).version
     pin = {"atlas_id": ATLAS, "version": "2", "digest": made.digest}
-    told = notices(await AtlasBook().at(world.db, world.org_id, [pin]), [BLOCKED])
+    told = notices(await AtlasCache().at(world.db, world.org_id, [pin]), [BLOCKED])
     await connections.update(world.db, world.admin.actor, hook.id, ConnectionChange(enabled=False), None)
     await written(world, told)
     assert await admin.fetchval("select count(*) from notification") == 0

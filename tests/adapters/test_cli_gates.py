@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from cortex_plane.cli.watching import GATE, event_line
+from cortex_plane.cli.watch import GATE, event_line
 from cortex_plane.sessions.model.events import CARRIES, GATES, Event, EventType
 from tests.hostile import HOSTILE, INVISIBLE
 

@@ -29,7 +29,7 @@ from cortex_plane import Client
 from cortex_plane.approvals.model.approvals import Channel, Choice, Decision
 from cortex_plane.approvals.verbs import approvals, settlements
 from cortex_plane.cli import tools, workers
-from cortex_plane.cli.watching import watch
+from cortex_plane.cli.watch import watch
 from cortex_plane.db.database import Database
 from cortex_plane.http.app import framed
 from cortex_plane.http.metrics import Metrics

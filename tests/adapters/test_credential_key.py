@@ -19,7 +19,7 @@ from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.main.databases import opened
 from cortex_plane.main.settings import Settings
 from cortex_plane.tenancy.model.members import Role
-from cortex_plane.tenancy.verbs import credential_keys, linking
+from cortex_plane.tenancy.verbs import credential_keys, links
 from cortex_plane.tenancy.verbs.secrets import new_key_secret
 from tests.adapters.test_enrolments import added, code_for
 from tests.adapters.test_forged_rules import say
@@ -158,7 +158,7 @@ async def test_processes_that_start_at_once_convert_each_row_once(
 async def test_a_new_master_key_logs_nobody_out(http: httpx.AsyncClient, world: World, urls: Urls) -> None:
     grace = await world.person(Role.APPROVER, name="Grace")
     visitor = await Visitor.log_in(http, world, grace)
-    code = (await linking.issue_code(world.db, grace.actor)).code
+    code = (await links.issue_code(world.db, grace.actor)).code
     await credential_keys.reseal(world.db, NEW)
     state = _application().state
     renewed = await Database.open(urls.app, max_size=2, vault=NEW)

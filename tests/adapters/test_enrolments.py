@@ -16,7 +16,7 @@ from cortex_plane.tenancy.model.enrolments import digest
 from cortex_plane.tenancy.model.identities import LinkDraft
 from cortex_plane.tenancy.model.keys import Grantable
 from cortex_plane.tenancy.model.members import MemberDraft, Role
-from cortex_plane.tenancy.verbs import keys, linking, members
+from cortex_plane.tenancy.verbs import keys, links, members
 from tests.adapters.visitors import Visitor
 from tests.clock import Clock
 from tests.people import Person, World, with_key
@@ -46,9 +46,9 @@ async def enrolled(http: httpx.AsyncClient, world: World, member: str, by: Perso
 
 async def prove_channel(world: World, person: Person, sender: str = "4711") -> Mapping:
     """They read a code here, and type it in a chat."""
-    code = await linking.issue_code(world.db, person.actor)
+    code = await links.issue_code(world.db, person.actor)
     draft = LinkDraft(code=code.code, external_user_id=sender)
-    return await linking.redeem(world.db, world.service.actor, world.connection.id, draft)
+    return await links.redeem(world.db, world.service.actor, world.connection.id, draft)
 
 
 @pytest.mark.proves("D.463")

@@ -17,7 +17,7 @@ from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.kernel.meters import Unread, metered
 from cortex_plane.tenancy.model.keys import Grantable
 from cortex_plane.tenancy.model.members import Role
-from cortex_plane.tenancy.verbs import linking
+from cortex_plane.tenancy.verbs import links
 from cortex_plane.tenancy.verbs.secrets import new_key_secret
 from tests.adapters.test_enrolments import added, code_for
 from tests.adapters.visitors import Visitor
@@ -202,7 +202,7 @@ async def test_a_code_for_a_channel_that_was_changed_links_nobody(
     http: httpx.AsyncClient, world: World, app: asyncpg.Connection
 ) -> None:
     grace: Person = await world.person(Role.APPROVER, name="Grace")
-    code = (await linking.issue_code(world.db, grace.actor)).code
+    code = (await links.issue_code(world.db, grace.actor)).code
     await repoint(app, world, "identity_code", user_account_id=world.admin.member_id)
     answer = await http.post(
         f"/v1/connections/{world.connection.id}/link",

@@ -16,8 +16,8 @@ from cortex_plane.kernel import canonical, conditions, schemas
 from cortex_plane.kernel.documents import Bounds
 from cortex_plane.kernel.schemas import MAX_PATTERN, MAX_PATTERNS, Unusable, check_strangers, compiled
 from cortex_plane.policies.files import policies as policy_files
-from cortex_plane.policies.verbs import policies, policy_book
-from cortex_plane.policies.verbs.policy_book import PolicyBook
+from cortex_plane.policies.verbs import policies, policy_cache
+from cortex_plane.policies.verbs.policy_cache import PolicyCache
 from tests.adapters.test_http_bad_input import problem
 from tests.adapters.test_http_calls import asked, opened
 from tests.adapters.test_shares import process
@@ -138,10 +138,10 @@ async def test_policies_of_any_size_are_compiled_in_a_thread(
 ) -> None:
     rule = "policies: [{name: one, target: x, effect: deny, when: args.n == 77}]"
     await apply_policies(strict.db, strict.admin.actor, rule)
-    version, _ = await policy_book.book.current(strict.db, strict.org_id)
+    version, _ = await policy_cache.book.current(strict.db, strict.org_id)
     conditions._compiled.cache_clear()
     compilations.on_the_loop.clear()
-    await PolicyBook().at(strict.db, strict.org_id, version)
+    await PolicyCache().at(strict.db, strict.org_id, version)
     assert compilations.on_the_loop == []
 
 

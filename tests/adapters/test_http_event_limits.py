@@ -10,8 +10,8 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from cortex_plane.http import streaming
-from cortex_plane.http.streaming import OpenStreams, stream
+from cortex_plane.http import streams as streaming
+from cortex_plane.http.streams import OpenStreams, stream
 from cortex_plane.kernel.errors import TooMany, Unauthenticated, Unavailable
 from cortex_plane.sessions.verbs import events
 from cortex_plane.sessions.verbs.feeds import EventFeed

@@ -21,11 +21,11 @@ from structlog.testing import capture_logs
 
 from cortex_plane.db.database import Database
 from cortex_plane.db.hints import EVENTS, listening
-from cortex_plane.http import streaming
-from cortex_plane.http.streaming import stream
+from cortex_plane.http import streams
+from cortex_plane.http.streams import stream
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
 from cortex_plane.jobs.verbs import jobs, steering
-from cortex_plane.main.serving import GRACE_SECONDS
+from cortex_plane.main.api_process import GRACE_SECONDS
 from cortex_plane.sessions.model.events import Event
 from cortex_plane.sessions.verbs import events, feeds
 from cortex_plane.sessions.verbs.feeds import EventFeed
@@ -256,7 +256,7 @@ async def test_a_quiet_stream_is_kept_alive(world: World) -> None:
 async def test_a_stream_ends_soon_after_its_key_is_revoked(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(streams, "HEARTBEAT_SECONDS", 0.05)
     session = await a_session(world)
     person = await world.person(Role.OPERATOR)
     async with (
@@ -275,7 +275,7 @@ async def test_a_stream_ends_soon_after_its_key_is_revoked(
 async def test_a_stream_ends_soon_after_its_reader_may_not_see_the_session_any_more(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(streams, "HEARTBEAT_SECONDS", 0.05)
     job, _ = await a_job(world)
     person = await world.person(Role.OPERATOR)
     async with (
@@ -316,7 +316,7 @@ async def test_a_reader_that_is_too_slow_is_dropped_and_resumes(
         seen += part
     ids = ids_in(seen)
     assert ids == [3, 4, 5, 6, 7], "what it had taken, and nothing of what it was too slow for"
-    assert seen.endswith(streaming.control("dropped", after=7, reason="slow_reader"))
+    assert seen.endswith(streams.control("dropped", after=7, reason="slow_reader"))
     assert feed._sessions == {}
     again = stream(feed, read, await read(7), 7, allowed)
     rest = b""

@@ -38,7 +38,7 @@ from cortex_plane.tenancy.verbs import (
     enrolments,
     invitations,
     keys,
-    linking,
+    links,
     members,
     model_keys,
     teams,
@@ -194,8 +194,8 @@ class Stage:
                 ends_at=datetime.now(UTC) + timedelta(days=1),
             ),
         )
-        code = LinkDraft(code=(await linking.issue_code(db, acting)).code, external_user_id="stage-owner")
-        mapping = await linking.redeem(db, world.service.actor, world.connection.id, code)
+        code = LinkDraft(code=(await links.issue_code(db, acting)).code, external_user_id="stage-owner")
+        mapping = await links.redeem(db, world.service.actor, world.connection.id, code)
         invited = await invitations.invite(
             db, admin, InvitationDraft(email="ida@example.com", display_name="Ida"), mailing=True
         )
@@ -271,7 +271,7 @@ class Stage:
                     db, admin, (await members.create(db, admin, MemberDraft(display_name="Noe"))).id
                 )
             ).code,
-            link_code=(await linking.issue_code(db, admin)).code,
+            link_code=(await links.issue_code(db, admin)).code,
             token=await token_for(world, other.approval, admin if guest else acting),
         )
 

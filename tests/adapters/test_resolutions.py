@@ -13,7 +13,7 @@ import pytest
 
 from cortex_plane.approvals.model.approvals import Channel, Choice, Decision
 from cortex_plane.approvals.verbs import approvals
-from cortex_plane.calls.rules.resolving import MAX_REASON
+from cortex_plane.calls.rules.resolution import MAX_REASON
 from cortex_plane.calls.verbs import resolutions
 from cortex_plane.client import Client
 from cortex_plane.db.database import Database

@@ -21,7 +21,7 @@ from cortex_plane.db.pool import Purpose
 from cortex_plane.http.app import framed
 from cortex_plane.http.in_flight import BESIDE_OTHERS, BESIDE_SECONDS, WORK_SECONDS, InFlight, RequestLimits
 from cortex_plane.http.metrics import Metrics
-from cortex_plane.http.streaming import OpenStreams
+from cortex_plane.http.streams import OpenStreams
 from cortex_plane.kernel.errors import TooMany, Unavailable
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.main.application import create_app

@@ -16,7 +16,7 @@ from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFou
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.policies.model.policy_files import PolicyFile, SimulationRequest
 from cortex_plane.policies.verbs import policies, simulations
-from cortex_plane.policies.verbs.policy_book import book
+from cortex_plane.policies.verbs.policy_cache import book
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.members import Role
 from tests.people import EVERYTHING_GOES, World

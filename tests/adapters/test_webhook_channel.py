@@ -17,7 +17,7 @@ import pytest
 
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus, Choice
 from cortex_plane.channels import webhooks as webhook_channel
-from cortex_plane.channels.pinned import (
+from cortex_plane.channels.pinned_http import (
     MAX_ANSWER_BYTES,
     RESOLVER_THREADS,
     PinnedClient,

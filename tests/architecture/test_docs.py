@@ -46,7 +46,7 @@ def error_codes() -> set[str]:
         codes |= set(re.findall(r'\bcode(?:: str)? = "(\w+)"', text)) | set(
             re.findall(r'\bcode="(\w+)"', text)
         )
-        codes |= {f"{noun}_not_found" for noun in re.findall(r'\bfound\(.*, "(\w+)"\)', text)}
+        codes |= {f"{noun}_not_found" for noun in re.findall(r'\brequire_found\(.*, "(\w+)"\)', text)}
     problems = (source / "http/problems.py").read_text()
     codes |= set(re.findall(r'\d+: \("(\w+)",', problems)) | set(
         re.findall(r'request,\s+\d+,\s+"(\w+)"', problems)

@@ -87,7 +87,7 @@ def test_the_client_loads_no_server_and_no_model() -> None:
 
 
 def test_a_worker_loads_no_web_server() -> None:
-    modules = loaded("import cortex_plane.main.working")
+    modules = loaded("import cortex_plane.main.worker_process")
     assert packages(modules) & ((SERVER | MODELS | {"httpx", "typer"}) - WORKER) == set()
     assert len(ours(modules)) <= 280
 

@@ -17,7 +17,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.model.signals import SignalDraft
 from cortex_plane.jobs.verbs import signals, steering
-from cortex_plane.kernel.idempotency import Once, new_id
+from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.notify.model.notifications import Card, Outgoing, Sent
 from cortex_plane.tenancy.model.access import scheduler_actor
 from cortex_plane.tenancy.verbs import keys
@@ -35,7 +35,7 @@ async def decide(db: Database, given: dict[str, Any]) -> None:
         reason="because",
         standing=StandingDraft(calls=given["standing"]) if given.get("standing") else None,
     )
-    once = Once(key=given["key"], fingerprint=b"the same") if given.get("key") else None
+    once = IdempotencyKey(key=given["key"], fingerprint=b"the same") if given.get("key") else None
     await approvals.decide(db, actor, UUID(given["approval"]), decision, Channel.API, once)
 
 
@@ -67,7 +67,7 @@ async def cancel(db: Database, given: dict[str, Any]) -> None:
 async def send_signal(db: Database, given: dict[str, Any]) -> None:
     actor = await keys.authenticate(db, given["secret"])
     draft = SignalDraft(name=given["name"], key=given["key"], payload=given["payload"])
-    once = Once(key=given["once"], fingerprint=b"the same") if given.get("once") else None
+    once = IdempotencyKey(key=given["once"], fingerprint=b"the same") if given.get("once") else None
     await signals.send(db, actor, draft, once, at_once=given.get("at_once", 1000))
 
 

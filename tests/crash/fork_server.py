@@ -30,7 +30,7 @@ from cortex_plane.agents.model.agents import ResourceLimits
 from cortex_plane.agents.model.scripts import Script
 from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.approvals.model.credentials import Token
-from cortex_plane.approvals.rules.deciding import Opened
+from cortex_plane.approvals.rules.deciders import LockedApproval
 from cortex_plane.db import crash_points
 from cortex_plane.db.database import Database
 from cortex_plane.db.hints import listening
@@ -41,7 +41,7 @@ from cortex_plane.jobs.rules.attempts import Leased
 from cortex_plane.kernel.values import adapter
 from cortex_plane.policies.model.policies import PolicyRow, Terms
 from cortex_plane.proof.rules.receipts import Decided
-from cortex_plane.sessions.rules.conversations import Said
+from cortex_plane.sessions.rules.conversations import SessionMessage
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.worker import Worker
 from tests.crash import deciders
@@ -57,7 +57,7 @@ PROVIDER_MODULES = (
 MCP_MODULES = ("mcp", "mcp.client.subscriptions", "jsonschema")
 LATE_MODULES = ("cel", "jsonschema_rs")
 LATE_ADAPTERS: tuple[Any, ...] = (
-    Approval, Decided, Entry, GateState, Leased, Opened, PolicyRow, ResourceLimits, Said, Script, Terms, Token, ToolCall,
+    Approval, Decided, Entry, GateState, Leased, LockedApproval, PolicyRow, ResourceLimits, SessionMessage, Script, Terms, Token, ToolCall,
 )  # fmt: skip
 _libc = ctypes.CDLL(None, use_errno=True)
 

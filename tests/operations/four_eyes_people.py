@@ -20,7 +20,7 @@ from cortex_plane.tenancy.model.enrolments import Redemption
 from cortex_plane.tenancy.model.identities import LinkDraft
 from cortex_plane.tenancy.model.keys import Grantable, KeyDraft, OwnKeyDraft
 from cortex_plane.tenancy.model.members import MemberChange, MemberDraft, Role
-from cortex_plane.tenancy.verbs import connections, enrolments, keys, linking, members
+from cortex_plane.tenancy.verbs import connections, enrolments, keys, links, members
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.context import ToolContext
@@ -189,11 +189,11 @@ class Stage:
         if own and self.chance.random() < 0.7:
             self.link_codes.remove(own[-1])
             draft = LinkDraft(code=own[-1][1], external_user_id=f"chat-{who.holder}")
-            await linking.redeem(self.db, self.world.service.actor, self.world.connection.id, draft)
+            await links.redeem(self.db, self.world.service.actor, self.world.connection.id, draft)
             return "types a code in a chat"
         if who.account != self.mains[who.holder] or who.account in self.taken:
             raise nothing()
-        code = await linking.issue_code(self.db, by)
+        code = await links.issue_code(self.db, by)
         self.link_codes.append((who.holder, code.code))
         return "gets a code for a chat"
 
@@ -201,7 +201,7 @@ class Stage:
         account = self.chance.choice(list(self.mains.values()))
         page = await members.mappings(self.db, by, account, None, 10)
         for mapping in page.items:
-            await linking.unlink_member(self.db, by, account, mapping.id)
+            await links.unlink_member(self.db, by, account, mapping.id)
         return f"takes {len(page.items)} channels from {self.accounts[account]}"
 
     async def connect(self, by: Actor, who: Credential) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from cortex_plane.approvals.verbs import delegates
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound
-from cortex_plane.kernel.idempotency import Once, new_id
+from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.absences import Absence, AbsenceDraft, AbsenceStatus
 from cortex_plane.tenancy.model.access import Actor
@@ -170,7 +170,7 @@ async def test_people_who_leave_at_the_same_instant_never_close_a_circle(world: 
 async def test_a_repeated_request_makes_one(world: World, clock: Clock) -> None:
     pat = await world.person(Role.MEMBER, name="Pat")
     draft = AbsenceDraft(delegate_id=id_of(world.admin), ends_at=NOW + DAY)
-    once = Once(key="k", fingerprint=bytes(32))
+    once = IdempotencyKey(key="k", fingerprint=bytes(32))
     made = [await absences.create(world.db, pat.actor, draft, once) for _ in range(2)]
     assert made[0] == made[1]
 

@@ -18,8 +18,8 @@ from cortex_plane.db.database import Database
 from cortex_plane.gates.files import atlases as manifests
 from cortex_plane.gates.files.atlases import read
 from cortex_plane.gates.rules.keywords import MAX_MEMORY
-from cortex_plane.gates.verbs import atlas_book, atlases
-from cortex_plane.gates.verbs.atlas_book import AtlasBook
+from cortex_plane.gates.verbs import atlas_cache, atlases
+from cortex_plane.gates.verbs.atlas_cache import AtlasCache
 from cortex_plane.kernel.errors import Conflict, NotFound
 from tests.atlases import ATLAS, manifest, plain, publish
 from tests.crash.points import extents
@@ -36,19 +36,19 @@ async def pinned(world: World, version: str = "1.0.0", atlas_id: str = ATLAS, **
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
     """The orgs whose atlases were loaded from now on."""
     loads: list[UUID] = []
-    load = AtlasBook._load
+    load = AtlasCache._load
 
-    async def counting(book: AtlasBook, db: Database, org_id: UUID, pins: atlas_book.Pins) -> Any:
+    async def counting(book: AtlasCache, db: Database, org_id: UUID, pins: atlas_cache.Pins) -> Any:
         loads.append(org_id)
         return await load(book, db, org_id, pins)
 
-    monkeypatch.setattr(AtlasBook, "_load", counting)
+    monkeypatch.setattr(AtlasCache, "_load", counting)
     return loads
 
 
 @pytest.mark.proves("D.332", "S5.30")
 async def test_many_who_ask_at_once_load_them_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    loads, book = counted(monkeypatch), AtlasBook()
+    loads, book = counted(monkeypatch), AtlasCache()
     first, second = await pinned(world), await pinned(world, atlas_id=OTHER)
     assert book.known(world.org_id, [first, second]) is None
     waiting = [asyncio.create_task(book.at(world.db, world.org_id, [first, second])) for _ in range(20)]
@@ -99,7 +99,7 @@ async def test_the_api_answers_while_a_large_atlas_is_read(
     monkeypatch.setattr(where, name, slow)
     others = asyncio.create_task(slow.let_go_by(http.get("/v1/me", headers=world.admin.headers)))
     if door == "load":
-        found: object = (await AtlasBook().at(world.db, world.org_id, pins[:1])).gates
+        found: object = (await AtlasCache().at(world.db, world.org_id, pins[:1])).gates
     elif door == "publish":
         found = (await publish(world, manifest("2.0.0", context_blocks=LARGE))).created
     else:
@@ -114,7 +114,7 @@ async def test_the_api_answers_while_a_large_atlas_is_read(
 async def test_each_version_and_each_org_has_its_own(
     world: World, other: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loads, book = counted(monkeypatch), AtlasBook()
+    loads, book = counted(monkeypatch), AtlasCache()
     first, second = await pinned(world), await pinned(world, "2.0.0")
     theirs = await pinned(other)
     assert theirs == first
@@ -134,7 +134,7 @@ async def test_each_version_and_each_org_has_its_own(
 async def test_what_is_not_what_was_published_is_never_used(
     world: World, admin: asyncpg.Connection, size: int
 ) -> None:
-    book = AtlasBook()
+    book = AtlasCache()
     pin = await pinned(world, description="x" * min(size, 1000), context_blocks=[
         {"context_id": "c", "name": "C", "content": "y" * size}
     ])  # fmt: skip
@@ -153,12 +153,12 @@ async def test_what_was_asked_for_last_is_kept_within_bounds(
 ) -> None:
     loads = counted(monkeypatch)
     pins = [await pinned(world, f"{number}") for number in range(4)]
-    by_number = AtlasBook(max_entries=2)
+    by_number = AtlasCache(max_entries=2)
     for pin in (*pins[:3], pins[1], pins[2]):
         await by_number.at(world.db, world.org_id, [pin])
     assert len(loads) == 3
     assert by_number.known(world.org_id, [pins[0]]) is None
-    by_size = AtlasBook(max_bytes=1)
+    by_size = AtlasCache(max_bytes=1)
     for pin in pins:
         await by_size.at(world.db, world.org_id, [pin])
     kept = [by_size.known(world.org_id, [pin]) is not None for pin in pins]
@@ -169,7 +169,7 @@ async def test_what_was_asked_for_last_is_kept_within_bounds(
 async def test_an_atlas_in_several_sets_is_there_once_and_is_counted_once(world: World) -> None:
     one = await pinned(world, "1")
     two = await pinned(world, "1", atlas_id=OTHER)
-    book = AtlasBook(max_entries=3)
+    book = AtlasCache(max_entries=3)
     alone = await book.at(world.db, world.org_id, [one])
     size = book.weight
     both = await book.at(world.db, world.org_id, [one, two])
@@ -180,7 +180,7 @@ async def test_an_atlas_in_several_sets_is_there_once_and_is_counted_once(world:
     for pin in others:
         await book.at(world.db, world.org_id, [pin])
     assert book.known(world.org_id, [one]) is None
-    fresh = AtlasBook()
+    fresh = AtlasCache()
     for pin in others:
         await fresh.at(world.db, world.org_id, [pin])
     assert book.weight == fresh.weight, "nothing is left of those that went"
@@ -257,25 +257,25 @@ KINDS = [
 @extents
 async def test_what_atlases_weigh_is_what_they_take(kind: str, whole: bool) -> None:
     made = read(plain(ATLAS, "1", **many(kind, 1500 if whole else 400)), name="a.json")
-    stored = atlas_book.Stored(made.manifest, made.atlas.digest, ATLAS)
-    atlas_book._merged([stored])  # what is made once is made
+    stored = atlas_cache.Stored(made.manifest, made.atlas.digest, ATLAS)
+    atlas_cache._merged([stored])  # what is made once is made
     gc.disable()  # so that what is new is young: to look through everything else takes longer than the rest of the test
     tracemalloc.start()
     try:
-        loaded = atlas_book._merged([stored])
+        loaded = atlas_cache._merged([stored])
         gc.collect(0)
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
         gc.enable()
-    book = AtlasBook()
+    book = AtlasCache()
     done = asyncio.create_task(_itself(loaded))
     await done
     book._loaded((UUID(int=1), (stored.digest,)), done)
     assert taken <= book.weight <= 4 * taken + 20_000
 
 
-async def _itself(loaded: atlas_book.Loaded) -> atlas_book.Loaded:
+async def _itself(loaded: atlas_cache.Loaded) -> atlas_cache.Loaded:
     return loaded
 
 
@@ -285,5 +285,5 @@ async def test_an_expression_weighs_what_it_may_take() -> None:
     trigger = {"type": "keyword", "match_mode": "regex", "patterns": [f"a{n}x+" for n in range(100)]}
     hears = {"checkpoint_id": "k", "mode": "observational", "trigger": trigger}
     made = read(plain(ATLAS, "1", checkpoints=[hears]), name="a.json")
-    loaded = atlas_book._merged([atlas_book.Stored(made.manifest, made.atlas.digest, ATLAS)])
+    loaded = atlas_cache._merged([atlas_cache.Stored(made.manifest, made.atlas.digest, ATLAS)])
     assert loaded.weight >= 100 * MAX_MEMORY

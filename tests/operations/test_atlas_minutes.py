@@ -11,7 +11,7 @@ import pytest
 
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import atlas_minutes, session_lifecycle
-from cortex_plane.gates.verbs.atlas_book import AtlasBook
+from cortex_plane.gates.verbs.atlas_cache import AtlasCache
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.sessions.model.sessions import SessionDraft
 from tests.atlases import ATLAS, manifest, publish, steward
@@ -84,7 +84,7 @@ async def test_a_write_counts_what_its_atlases_limit(world: World, admin: asyncp
     one = (await publish(world, manifest(steward=limited))).version
     two = (await publish(world, manifest(atlas_id=OTHER))).version
     pins = [{"atlas_id": v.atlas_id, "version": v.version, "digest": v.digest} for v in (one, two)]
-    governing = await AtlasBook().at(world.db, world.org_id, pins)
+    governing = await AtlasCache().at(world.db, world.org_id, pins)
     assert atlas_minutes.minutes(governing, 2) == {ATLAS: {"limit": 2, "calls": 2}}
     session = await session_lifecycle.create(
         world.db, world.admin.actor, SessionDraft(agent="deployer", atlases=[ATLAS])

@@ -21,7 +21,7 @@ from cortex_plane.approvals.verbs import approvals
 from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
 from cortex_plane.jobs.verbs import jobs
 from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound
-from cortex_plane.kernel.idempotency import Once
+from cortex_plane.kernel.idempotency import IdempotencyKey
 from cortex_plane.policies.model.request_policies import RequestPolicy
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.members import MemberChange, Role
@@ -41,7 +41,7 @@ async def keyed(
 ) -> RecordResult:  # fmt: skip
     seen = {"version": asked.version, "input_hash": asked.input_hash}
     decision = Decision(decision=choice, **{**seen, **more})
-    once = Once(key=key, fingerprint=b"")
+    once = IdempotencyKey(key=key, fingerprint=b"")
     receipt = await approvals.decide(
         world.db, (by or world.admin).actor, asked.id, decision, Channel.API, once
     )

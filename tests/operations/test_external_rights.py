@@ -25,7 +25,7 @@ from cortex_plane.approvals.model.approvals import (
     Decision,
     EffectAnswer,
 )
-from cortex_plane.approvals.verbs import approvals, asking, edits
+from cortex_plane.approvals.verbs import approval_requests, approvals, edits
 from cortex_plane.calls.model.calls import (
     CallDraft,
     Ending,
@@ -244,7 +244,7 @@ async def test_two_sessions_that_ask_with_one_key_ask_once(
     strict: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = [await opened(strict, strict.service.actor) for _ in range(2)]
-    real, between = asking.request, asyncio.Lock()
+    real, between = approval_requests.request, asyncio.Lock()
     overtook: list[ExternalCall] = []
 
     async def overtaken(*args: Any) -> Any:
@@ -254,7 +254,7 @@ async def test_two_sessions_that_ask_with_one_key_ask_once(
                 overtook.append(await asked(strict, strict.service.actor, second, key="k"))
         return await real(*args)
 
-    monkeypatch.setattr(asking, "request", overtaken)
+    monkeypatch.setattr(approval_requests, "request", overtaken)
     call = await asked(strict, strict.service.actor, first, key="k")
     assert [call.id] == [each.id for each in overtook]
     assert [card.session_id for card in await cards(strict)] == [second]

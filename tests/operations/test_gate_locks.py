@@ -8,12 +8,12 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.calls.verbs.judging import TRIES, unless_overtaken
+from cortex_plane.calls.verbs.authorization import TRIES, retry_under_session_lock
 from cortex_plane.db.database import Database
 from cortex_plane.db.within import at_hand
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.jobs import JobDraft
-from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.verbs import jobs
 from cortex_plane.kernel.errors import Conflict, InvalidInput
 from cortex_plane.proof.model.audit import Fact
@@ -49,7 +49,9 @@ async def test_a_write_that_replies_waits_for_the_gates_before_it_locks_the_sess
     await publish(world, manifest())
     session_id, held = await _held(world, ATLAS)
     if remembered:
-        assert await held.write(Write(more={"gates": {"revision": 0, "state": {"executed": 1}}})) is not None
+        assert (
+            await held.write(StepWrite(more={"gates": {"revision": 0, "state": {"executed": 1}}})) is not None
+        )
     transaction = admin.transaction()
     await transaction.start()
     await admin.execute(
@@ -58,7 +60,7 @@ async def test_a_write_that_replies_waits_for_the_gates_before_it_locks_the_sess
         world.org_id, session_id,
     )  # fmt: skip
     gates = {"revision": int(remembered), "state": {"executed": 2}}
-    writing = asyncio.create_task(held.write(Write(reply="hm", more={"gates": gates})))
+    writing = asyncio.create_task(held.write(StepWrite(reply="hm", more={"gates": gates})))
     try:
         async with asyncio.timeout(60):
             while not await lock_waiters(admin, "advance_job"):
@@ -87,18 +89,18 @@ async def test_an_attempt_sends_nothing_that_an_atlas_which_came_meanwhile_did_n
     intent = ledger(call(step=0))
     await _bind(world, session_id, ATLAS)
     with pytest.raises(Conflict) as ungoverned:
-        await held.write(Write(step=step(0), **intent, dispatches=True))
+        await held.write(StepWrite(step=step(0), **intent, dispatches=True))
     assert ungoverned.value.code == "gates_changed"
     assert await admin.fetchval("select count(*) from tool_call") == 0, "nothing of the write happened"
     # What sends nothing is written; who looked at the atlas sends.
-    assert await held.write(Write(step=step(0))) is not None
+    assert await held.write(StepWrite(step=step(0))) is not None
     looked = {"gates": {"revision": 0, "atlases": 1}}
     await _bind(world, session_id, OTHER)
     with pytest.raises(Conflict) as another:
-        await held.write(Write(**intent, dispatches=True, more=looked))
+        await held.write(StepWrite(**intent, dispatches=True, more=looked))
     assert another.value.code == "gates_changed"
     looked["gates"]["atlases"] = 2
-    assert await held.write(Write(**intent, dispatches=True, more=looked)) is not None
+    assert await held.write(StepWrite(**intent, dispatches=True, more=looked)) is not None
     assert await admin.fetchval("select count(*) from tool_call where status = 'intended'") == 1
 
 
@@ -144,7 +146,7 @@ async def test_who_was_overtaken_acts_under_the_locks_of_the_session_with_one_co
         raise Conflict("Not that.", code="gate_closed")
 
     with pytest.raises(Conflict) as refused:
-        await unless_overtaken(world.db, world.service.actor, act, session=session)
+        await retry_under_session_lock(world.db, world.service.actor, act, session=session)
     assert refused.value.code == "gate_closed"
     assert seen == ["overtaken", "loaded", "refused"]
     trail = await audit.list_page(world.db, world.admin.actor, session, 0, 100)
@@ -165,5 +167,5 @@ async def test_a_request_that_is_overtaken_again_and_again_ends_with_an_error(wo
         raise Conflict("The policies changed.", code="policy_changed")
 
     with pytest.raises(Conflict) as refused:
-        await unless_overtaken(world.db, world.service.actor, act, session=session)
+        await retry_under_session_lock(world.db, world.service.actor, act, session=session)
     assert (refused.value.code, tries) == ("retry", 1 + TRIES)

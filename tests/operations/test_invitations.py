@@ -19,7 +19,7 @@ from cortex_plane.kernel.errors import (
     TooMany,
     Unauthenticated,
 )
-from cortex_plane.kernel.idempotency import Once
+from cortex_plane.kernel.idempotency import IdempotencyKey
 from cortex_plane.notify.model.notifications import Invitation
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.model.messages import InboundMessage
@@ -40,7 +40,7 @@ from cortex_plane.tenancy.verbs import (
     connections,
     identity_codes,
     invitations,
-    linking,
+    links,
     members,
 )
 from tests.clock import Clock
@@ -192,7 +192,7 @@ async def test_truncated_old_and_unwanted_links_are_refused_alike(
     assert await refused(world.db, fresh) == "verify_link_invalid"
     assert await rendered(world, invited.mapping.id) is None, "nothing is mailed to a deactivated member"
     await members.update(world.db, world.admin.actor, invited.member.id, MemberChange(active=True), None)
-    await linking.unlink_member(world.db, world.admin.actor, invited.member.id, invited.mapping.id)
+    await links.unlink_member(world.db, world.admin.actor, invited.member.id, invited.mapping.id)
     assert await refused(world.db, fresh) == "verify_link_invalid"
     assert await rendered(world, invited.mapping.id) is None
 
@@ -269,7 +269,10 @@ async def test_naming_an_address_first_does_not_keep_it_from_its_owner(world: Wo
 
 
 async def test_an_idempotency_key_invites_once(world: World, admin: asyncpg.Connection) -> None:
-    draft, once = InvitationDraft(email=BEA, display_name="Bea"), Once(key="k", fingerprint=bytes(32))
+    draft, once = (
+        InvitationDraft(email=BEA, display_name="Bea"),
+        IdempotencyKey(key="k", fingerprint=bytes(32)),
+    )
     made = [
         await invitations.invite(world.db, world.admin.actor, draft, once, mailing=True) for _ in range(2)
     ]
@@ -364,7 +367,7 @@ async def test_nobody_has_mail_sent_to_strangers_without_end(world: World, admin
     async def claim(number: int) -> None:
         draft = AddressDraft(email=f"victim+{number}@example.com")
         claimed = await invitations.add_address(world.db, person.actor, draft, mailing=True)
-        await linking.unlink(world.db, person.actor, claimed.id)
+        await links.unlink(world.db, person.actor, claimed.id)
 
     for number in range(MAILS_AN_HOUR):
         await claim(number)
@@ -403,7 +406,7 @@ async def test_an_hours_mails_are_counted_when_they_are_asked_for_at_once(
 
     for number in range(MAILS_AN_HOUR - 1):
         claimed = await claim(str(number))
-        await linking.unlink(world.db, person.actor, claimed.id)
+        await links.unlink(world.db, person.actor, claimed.id)
     holder = await asyncpg.connect(urls.admin)
     async with holder.transaction():
         # All of them have counted, or wait to, before the first one can end.
@@ -429,7 +432,7 @@ async def test_adding_an_address_again_does_not_make_it_take_mail(
     )
     for unlinked in (False, True):
         if unlinked:
-            await linking.unlink(world.db, person.actor, claimed.id)
+            await links.unlink(world.db, person.actor, claimed.id)
         before = await digests(admin)
         with pytest.raises(Conflict, match="550 no such user") as raised:
             await invitations.add_address(world.db, person.actor, draft, mailing=True)
@@ -475,7 +478,7 @@ async def test_a_person_has_so_many_channels_and_no_more(world: World) -> None:
         )
     assert raised.value.code == "too_many_channels"
     with pytest.raises(TooMany):
-        await linking.issue_code(world.db, person.actor)
+        await links.issue_code(world.db, person.actor)
 
 
 @pytest.mark.proves("D.134")

@@ -18,7 +18,7 @@ import pytest
 from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus, Pause, Resumption
-from cortex_plane.jobs.rules.attempts import Adoption, Write
+from cortex_plane.jobs.rules.attempts import Adoption, StepWrite
 from cortex_plane.jobs.store import attempts, workers
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import Conflict, NotFound
@@ -90,15 +90,17 @@ class Crowd:
         events = [("status", {"status": end})]
         if end is None:
             intent = call(step=held.number)
-            kept = Write(**ledger(intent), dispatches=True, reply="hm", events=events, facts=[held.fact])
+            kept = StepWrite(**ledger(intent), dispatches=True, reply="hm", events=events, facts=[held.fact])
             if await held.write(kept) is None:
                 return
             done = {"id": intent["id"], "status": "completed", "result": None}
-            if await held.write(Write(outcomes=orjson.dumps([done]), facts=[held.fact])) is not None:
+            if await held.write(StepWrite(outcomes=orjson.dumps([done]), facts=[held.fact])) is not None:
                 self.leases.append(held)
             return
         hold = "code_changed" if end is JobStatus.PAUSED and self.chance.random() < 0.5 else None
-        write = Write(status=end, hold=hold, error="x", message_seq=10**6, events=events, facts=[held.fact])
+        write = StepWrite(
+            status=end, hold=hold, error="x", message_seq=10**6, events=events, facts=[held.fact]
+        )
         await held.write(write)
 
     async def give_up(self, _: UUID) -> None:

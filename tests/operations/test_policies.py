@@ -20,14 +20,14 @@ from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound, Stale
-from cortex_plane.kernel.idempotency import Once
+from cortex_plane.kernel.idempotency import IdempotencyKey
 from cortex_plane.policies.model.authorization import PolicyVerdict
 from cortex_plane.policies.model.policies import Approvers, CallFacts, PolicyRow, Quorum, RoleVotes, Template
 from cortex_plane.policies.model.policy_files import Applied, ExplainRequest, PolicyFile
 from cortex_plane.policies.model.request_policies import QuorumDraft, RequestPolicy
 from cortex_plane.policies.rules.policy_engine import CompiledPolicies
 from cortex_plane.policies.verbs import policies
-from cortex_plane.policies.verbs.policy_book import PolicyBook, request_rows
+from cortex_plane.policies.verbs.policy_cache import PolicyCache, request_rows
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.access import ActorKind
 from cortex_plane.tenancy.model.members import MemberChange, Role
@@ -151,7 +151,7 @@ async def test_all_that_a_row_says_is_kept_and_read_back(world: World, admin: as
         " standing) values (2, 'two', 'pay', 'requires_approval', '{\"votes\": 2}', 60,"
         " '[{\"roles\": [\"admin\"]}]', '{webhook}', false)"
     )
-    _, compiled = await PolicyBook().current(world.db, world.org_id)
+    _, compiled = await PolicyCache().current(world.db, world.org_id)
     terms = compiled.decide(facts("pay")).terms
     assert terms is not None
     assert (terms.quorum, terms.channels, terms.standing) == (Quorum(votes=2), ("webhook",), False)
@@ -191,7 +191,7 @@ async def test_orgs_do_not_see_each_others_policies(world: World, other: World) 
     assert (await policies.get(other.db, other.admin.actor)).version == 0
     with pytest.raises(NotFound):
         await policies.get(other.db, other.admin.actor, 1)
-    book = PolicyBook()
+    book = PolicyCache()
     assert (await book.current(other.db, other.org_id))[1].decide(facts("b")).rule == "default:owner"
     with pytest.raises(Conflict) as refused:
         await book.at(other.db, other.org_id, "1.1")
@@ -215,14 +215,14 @@ async def test_applies_that_race_are_ordered_or_told(world: World) -> None:
 
 
 async def test_a_repeated_request_is_applied_once(world: World) -> None:
-    once = Once(key="k", fingerprint=bytes(32))
+    once = IdempotencyKey(key="k", fingerprint=bytes(32))
     file = file_of("name: a, target: b, effect: deny")
     first = await policies.apply(world.db, world.admin.actor, file, once)
     await apply(world)
     again = await policies.apply(world.db, world.admin.actor, file, once)
     assert again == first
     assert (await policies.get(world.db, world.admin.actor)).version == 2
-    other = Once(key="k", fingerprint=b"x" * 32)
+    other = IdempotencyKey(key="k", fingerprint=b"x" * 32)
     with pytest.raises(Conflict):
         await policies.apply(world.db, world.admin.actor, file_of(), other)
 
@@ -249,7 +249,7 @@ async def test_verdicts_come_from_a_compiled_version_without_a_query(
     world: World, admin: asyncpg.Connection
 ) -> None:
     await apply(world, "name: a, target: deploy*, effect: deny")
-    book = PolicyBook()
+    book = PolicyCache()
     version, compiled = await book.current(world.db, world.org_id)
     assert version == compiled.version == "1.1"
     assert compiled.decide(facts()).rule == "org:a@1.1"
@@ -265,7 +265,7 @@ async def test_verdicts_come_from_a_compiled_version_without_a_query(
 async def test_the_platforms_rows_have_a_version_that_rises_with_them(
     world: World, admin: asyncpg.Connection
 ) -> None:
-    book = PolicyBook()
+    book = PolicyCache()
     before, old = await book.current(world.db, world.org_id)
     await admin.execute(
         "insert into platform_policy (position, name, target, effect) values (2, 'no-rm', 'rm*', 'deny')"
@@ -281,7 +281,7 @@ async def test_the_platforms_rows_have_a_version_that_rises_with_them(
 
 async def test_those_who_ask_at_once_load_once_and_a_cancelled_one_takes_nothing_away(world: World) -> None:
     await apply(world, "name: a, target: deploy*, effect: deny")
-    book = PolicyBook()
+    book = PolicyCache()
     loads = 0
     original = book._load
 
@@ -301,7 +301,7 @@ async def test_those_who_ask_at_once_load_once_and_a_cancelled_one_takes_nothing
 
 
 async def test_a_failed_load_is_tried_again(world: World) -> None:
-    book = PolicyBook()
+    book = PolicyCache()
     with pytest.raises(AttributeError):
         await book.at(Database(None), world.org_id, "0.1")
     assert (await book.at(world.db, world.org_id, "0.1")).version == "0.1"
@@ -310,12 +310,12 @@ async def test_a_failed_load_is_tried_again(world: World) -> None:
 async def test_the_book_forgets_what_was_not_asked_for_by_entries_and_by_bytes(world: World) -> None:
     for n in range(1, 5):
         await apply(world, *(f"name: r{i}-{n}, target: t{i}, effect: deny" for i in range(10)))
-    few = PolicyBook(max_entries=2)
+    few = PolicyCache(max_entries=2)
     for version in ("1.1", "2.1", "1.1", "3.1"):
         await few.at(world.db, world.org_id, version)
     assert [version for _, version in few._known] == ["1.1", "3.1"]
     one = (await few.at(world.db, world.org_id, "1.1")).weight
-    small = PolicyBook(max_bytes=one * 5 // 2)  # room for two of them
+    small = PolicyCache(max_bytes=one * 5 // 2)  # room for two of them
     for version in ("1.1", "2.1", "3.1"):
         await small.at(world.db, world.org_id, version)
     assert [version for _, version in small._known] == ["2.1", "3.1"]

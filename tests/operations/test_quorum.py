@@ -12,7 +12,7 @@ from cortex_plane.approvals.model.approvals import ApprovalStatus, Channel, Choi
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import CortexError, InvalidInput
-from cortex_plane.kernel.idempotency import Once
+from cortex_plane.kernel.idempotency import IdempotencyKey
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.members import MemberChange, Role
 from cortex_plane.tenancy.verbs import members
@@ -158,7 +158,7 @@ async def test_an_impossible_quorum_is_refused_at_once(strict: World, admin: asy
 async def test_a_key_repeats_one_vote_and_no_other(strict: World) -> None:
     bea, cal = await two(strict)
     _, (asked,) = await waiting(strict, Shipping())
-    once = Once(key="k1", fingerprint=b"x")
+    once = IdempotencyKey(key="k1", fingerprint=b"x")
     decision = Decision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
 
     async def vote(person: Person) -> RecordResult:

@@ -20,7 +20,7 @@ from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import AlreadyExists, Conflict, CortexError, Stale
-from cortex_plane.kernel.idempotency import Once
+from cortex_plane.kernel.idempotency import IdempotencyKey
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.model.messages import InboundMessage, MessageDraft
 from cortex_plane.sessions.model.sessions import SessionDraft, Termination
@@ -122,7 +122,7 @@ async def test_a_message_never_gets_lost_in_a_session_that_is_ending(
 async def test_one_idempotency_key_makes_one_job_however_often_it_is_sent(
     world: World, admin: asyncpg.Connection
 ) -> None:
-    once = Once(key="k", fingerprint=b"the same request")
+    once = IdempotencyKey(key="k", fingerprint=b"the same request")
     draft = JobDraft(agent="deployer")
     made, errors = await together(*(jobs.submit(world.db, world.admin.actor, draft, once) for _ in range(20)))
     assert errors == []
@@ -134,7 +134,7 @@ async def test_one_idempotency_key_makes_one_job_however_often_it_is_sent(
 async def test_one_idempotency_key_takes_in_one_message_however_often_it_is_sent(
     world: World, admin: asyncpg.Connection
 ) -> None:
-    once = Once(key="k", fingerprint=b"the same request")
+    once = IdempotencyKey(key="k", fingerprint=b"the same request")
     inbound = InboundMessage(external_user_id="u-1", agent="deployer", text="Hello")
     delivered, errors = await together(
         *(

@@ -18,7 +18,7 @@ from cortex_plane.tenancy.model.connections import ConnectionChange, ConnectionD
 from cortex_plane.tenancy.model.deliveries import DeliveryStatus
 from cortex_plane.tenancy.model.identities import AddressDraft, LinkDraft
 from cortex_plane.tenancy.model.members import MemberChange, Role
-from cortex_plane.tenancy.verbs import connections, invitations, linking, members
+from cortex_plane.tenancy.verbs import connections, invitations, links, members
 from tests.approvals import decide, shown
 from tests.clock import Clock
 from tests.conformance.channels import Failure, delivery_of, drain
@@ -125,9 +125,9 @@ async def test_whoever_is_mapped_or_links_a_channel_is_told_what_waits_for_them(
     mapped = MappingDraft(member_id=id_of(ann), external_user="ann")
     for _ in range(2):
         await connections.map_member(strict.db, strict.admin.actor, hook.id, mapped)
-    code = (await linking.issue_code(strict.db, bea.actor)).code
+    code = (await links.issue_code(strict.db, bea.actor)).code
     typed = LinkDraft(code=code, external_user_id="bea")
-    await linking.redeem(strict.db, strict.service.actor, hook.id, typed)
+    await links.redeem(strict.db, strict.service.actor, hook.id, typed)
     assert {(d.member, d.address) for d in await told(strict, asked)} == {("Ann", "ann"), ("Bea", "bea")}
 
 

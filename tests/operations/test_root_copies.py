@@ -13,13 +13,13 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from cortex_plane.channels.pinned import PinnedClient
+from cortex_plane.channels.pinned_http import PinnedClient
 from cortex_plane.channels.root_copies import RootsAddress, RootsFile
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.proof.model.audit import RootFault
-from cortex_plane.proof.rules.export_reading import verify_export
+from cortex_plane.proof.rules.export_reader import verify_export
 from cortex_plane.proof.rules.root_copies import Held, read_copies, read_times
 from cortex_plane.proof.verbs import root_copies, roots
 from cortex_plane.proof.verbs.audit import verify_all, verify_org

@@ -15,7 +15,7 @@ import pytest_asyncio
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import JobStatus, Pause, Resumption
 from cortex_plane.jobs.model.signals import SignalDraft
-from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.store import attempts
 from cortex_plane.jobs.store import signals as stored
 from cortex_plane.jobs.verbs import signals, steering
@@ -202,7 +202,7 @@ async def test_a_sender_waits_for_a_job_that_goes_to_sleep_first(
     admin: asyncpg.Connection, world: World, second: Database
 ) -> None:
     (held,) = await _leased(admin, world, 1)
-    write = Write(status=JobStatus.SLEEPING, delay_seconds=None, more={"waits": [wait()]})
+    write = StepWrite(status=JobStatus.SLEEPING, delay_seconds=None, more={"waits": [wait()]})
     given = held.given
     async with second.transaction(world.org_id) as tx:
         written = await attempts.advance_job(

@@ -13,10 +13,10 @@ from pydantic import ValidationError
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus, Pause, Resumption
 from cortex_plane.jobs.model.signals import KEPT, MAX_PAYLOAD_BYTES, SignalDraft, WaitDraft
-from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.verbs import jobs, signals, steering
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
-from cortex_plane.kernel.idempotency import Once
+from cortex_plane.kernel.idempotency import IdempotencyKey
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.verbs import events
 from cortex_plane.tenancy.model.access import Actor
@@ -155,7 +155,7 @@ async def test_a_write_whose_answer_was_lost_is_not_applied_twice(
 ) -> None:
     await queue(admin, world)
     held = await Held.claim(world.db, await make_worker(world.db))
-    write = Write(status=JobStatus.SLEEPING, delay_seconds=None, more={"waits": [wait()]})
+    write = StepWrite(status=JobStatus.SLEEPING, delay_seconds=None, more={"waits": [wait()]})
     assert await held.write(write) is not None
     repeated = await held.write(write, number=held.number)
     assert repeated is not None
@@ -166,7 +166,7 @@ async def test_a_write_whose_answer_was_lost_is_not_applied_twice(
 async def test_whoever_lost_the_job_writes_no_wait(admin: asyncpg.Connection, world: World) -> None:
     await queue(admin, world)
     held = await Held.claim(world.db, await make_worker(world.db))
-    write = Write(status=JobStatus.SLEEPING, delay_seconds=None, more={"waits": [wait()]})
+    write = StepWrite(status=JobStatus.SLEEPING, delay_seconds=None, more={"waits": [wait()]})
     assert await held.write(write, epoch=held.given.epoch + 1) is None
     assert await admin.fetchval("select count(*) from job_wait") == 0
 
@@ -332,13 +332,15 @@ async def test_another_org_hears_nothing(admin: asyncpg.Connection, world: World
 
 async def test_an_idempotency_key_sends_once(admin: asyncpg.Connection, world: World) -> None:
     await parked(admin, world)
-    once = Once(key="k", fingerprint=bytes(32))
+    once = IdempotencyKey(key="k", fingerprint=bytes(32))
     first = await send(world.db, world.admin, payload=1, once=once)
     again = await send(world.db, world.admin, payload=1, once=once)
     assert (first.changed, first.woken) == (True, 1)
     assert (again.changed, again.woken, again.signal) == (False, 0, first.signal)
     with pytest.raises(Conflict) as refused:
-        await send(world.db, world.admin, payload=1, once=Once(key="k", fingerprint=bytes(31) + b"1"))
+        await send(
+            world.db, world.admin, payload=1, once=IdempotencyKey(key="k", fingerprint=bytes(31) + b"1")
+        )
     assert refused.value.code == "idempotency_key_reused"
 
 
@@ -408,7 +410,7 @@ async def parked_and_cancelled(admin: asyncpg.Connection, world: World, other: U
     held = await Held.claim(world.db, worker)
     if held.given.job_id == other:
         mine = await Held.claim(world.db, worker)
-        await held.write(Write(status=JobStatus.SLEEPING, delay_seconds=None))
+        await held.write(StepWrite(status=JobStatus.SLEEPING, delay_seconds=None))
         held = mine
     await park(held, wait(key="ended"))
     await steering.cancel(world.db, world.admin.actor, held.given.job_id, Cancellation())

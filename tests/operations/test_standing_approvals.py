@@ -17,7 +17,7 @@ from cortex_plane.approvals.model.approvals import ApprovalStatus, Choice
 from cortex_plane.approvals.model.standing_approvals import Revocation, StandingApproval, StandingDraft
 from cortex_plane.approvals.verbs import standing_approvals
 from cortex_plane.db.database import Database
-from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.store import attempts
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, NotFound
 from cortex_plane.proof.verbs import audit
@@ -181,13 +181,13 @@ class Stage:
     held: list[Held]
     worker: UUID
 
-    def intent(self, **changes: Any) -> Write:
+    def intent(self, **changes: Any) -> StepWrite:
         """A write that sends a call on the standing approval, as the runtime makes it."""
         fields = {
             "tool": "ship", "digest": self.given.tool_digest, "rule": f"standing:{self.given.id}",
             "standing_id": str(self.given.id), "granter_revision": 1,
         }  # fmt: skip
-        return Write(step=step(), dispatches=True, **ledger(call(**{**fields, **changes})))
+        return StepWrite(step=step(), dispatches=True, **ledger(call(**{**fields, **changes})))
 
     async def used(self) -> tuple[int, int]:
         return (

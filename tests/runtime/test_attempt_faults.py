@@ -15,14 +15,14 @@ from cortex_plane.agents.model.agents import Agent
 from cortex_plane.agents.model.models import ModelError, Usage
 from cortex_plane.jobs.model.jobs import Job, JobStatus
 from cortex_plane.jobs.model.usage import ModelCall
-from cortex_plane.jobs.rules.attempts import Leased, Write
+from cortex_plane.jobs.rules.attempts import Leased, StepWrite
 from cortex_plane.jobs.verbs import attempts
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.worker import acting, effects, lease
 from cortex_plane.worker.clock import ticks
 from cortex_plane.worker.code.attempt import CodeAttempt
 from cortex_plane.worker.code.context import Context
-from cortex_plane.worker.lease import Abandoned
+from cortex_plane.worker.lease import WriteFailed
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.worker import Worker
@@ -33,7 +33,7 @@ from tests.runtime.planes import Recording, ended, job_of, leased, submit, turn,
 from tests.runtime.test_code_agents import START, Outside
 from tests.waits import lock_waiters
 
-UNSTORABLE = Write(more={"journal": [{"key": "bad\x00", "position": 900, "kind": "step", "name": "bad"}]})
+UNSTORABLE = StepWrite(more={"journal": [{"key": "bad\x00", "position": 900, "kind": "step", "name": "bad"}]})
 LARGE = {"large": b'"' + b"x" * 2_000_000 + b'"'}
 
 
@@ -338,7 +338,7 @@ async def test_a_job_whose_write_nobody_knows_of_is_abandoned(
     began = await begun(world, _one_effect)
     async with admin.transaction():
         running = await _stuck(admin, began)
-        with pytest.raises(Abandoned, match="nobody knows"):
+        with pytest.raises(WriteFailed, match="nobody knows"):
             await running
     given = began.attempt.given
     held = Leased(org_id=given.org_id, id=given.job_id, epoch=given.epoch, hand_backs=0)

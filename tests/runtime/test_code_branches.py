@@ -16,7 +16,7 @@ import pytest
 
 from cortex_plane.agents.model.models import ModelError, Request, Response, TextChunk, Usage, UserTurn
 from cortex_plane.jobs.model.journal import ToolDenied
-from cortex_plane.policies.verbs.policy_book import book
+from cortex_plane.policies.verbs.policy_cache import book
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App

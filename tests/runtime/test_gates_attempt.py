@@ -13,13 +13,13 @@ from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.model.models import CallRequest
 from cortex_plane.agents.model.tools import provider_name
 from cortex_plane.gates.model.atlases import Atlas, Mode, TriggerType
-from cortex_plane.gates.model.gates import GateState, Moment, Pass, kept_state
+from cortex_plane.gates.model.gates import GateInput, GateState, Pass, kept_state
 from cortex_plane.gates.rules.gate_index import CompiledAtlases
 from cortex_plane.jobs.model.effects import CallStatus
-from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.policies.model.authorization import PolicyVerdict
-from cortex_plane.worker.calls import Call, planned
-from cortex_plane.worker.gating import Gates, as_gated
+from cortex_plane.worker.calls import Call, plan_call
+from cortex_plane.worker.gate_evaluation import AttemptGates, as_gated
 from cortex_plane.worker.opening import _anew, toolbox_of
 from tests.gates import ATLAS, NOON, atlas, capability, gate, human
 from tests.runtime.gated import Desk
@@ -33,18 +33,18 @@ TOOLBOX = toolbox_of(Desk().app, SkillSettings.of({"app": "tests"}))
 
 def _call(tool: str = "ticket.delete", **arguments: Any) -> Call:
     request = CallRequest(id="c", name=provider_name(tool), arguments=arguments or {"id": "1"})
-    return planned(0, request, uuid4(), TOOLBOX)
+    return plan_call(0, request, uuid4(), TOOLBOX)
 
 
 def _bound(state: GateState, revision: int = 0) -> dict[str, Any]:
     return {"revision": revision, "state": kept_state(state)}
 
 
-def _gates(*atlases: Atlas, state: GateState | None = None) -> Gates:
-    made = Gates(CompiledAtlases(atlases), _bound(state or GateState()), lambda: NOON)
+def _gates(*atlases: Atlas, state: GateState | None = None) -> AttemptGates:
+    made = AttemptGates(CompiledAtlases(atlases), _bound(state or GateState()), lambda: NOON)
     if state is None:
-        made.look(Moment(now=NOON))
-        made.made(made.carry(Write(), made.unwritten))
+        made.look(GateInput(now=NOON))
+        made.made(made.carry(StepWrite(), made.unwritten))
     return made
 
 
@@ -52,9 +52,9 @@ def _pass(call: Call, gate_id: str = "confirm") -> Pass:
     return Pass(gate=f"{ATLAS}/{gate_id}", action=call.name, input_hash=call.input_hash)
 
 
-def _intent(*calls: Call) -> Write:
+def _intent(*calls: Call) -> StepWrite:
     rows = [{"id": str(call.id), "status": "intended"} for call in calls]
-    return Write(calls=orjson.dumps(rows), dispatches=True)
+    return StepWrite(calls=orjson.dumps(rows), dispatches=True)
 
 
 @pytest.mark.proves("D.361")
@@ -83,7 +83,7 @@ def test_what_was_written_meanwhile_is_used_up_for_a_response_that_began_before(
 def test_what_others_used_up_is_used_up_for_a_response_that_began_before() -> None:
     one = _call()
     atlases = CompiledAtlases([atlas(CONFIRM)])
-    gates = Gates(atlases, _bound(GateState(started=True, passes=(_pass(one),))), lambda: NOON)
+    gates = AttemptGates(atlases, _bound(GateState(started=True, passes=(_pass(one),))), lambda: NOON)
     gates.begin()
     gates.rebase(atlases, _bound(GateState(started=True), 1))
     assert gates.judged(as_gated(one)).verdict is D
@@ -94,9 +94,9 @@ def test_an_approved_call_is_not_sent_past_a_gate_that_came_while_it_was_written
     one = _call()
     boss = human("boss", TriggerType.KEYWORD, on_patterns=("payroll",))
     atlases = CompiledAtlases([atlas(boss)])
-    gates = Gates(atlases, _bound(GateState(started=True)), lambda: NOON)
+    gates = AttemptGates(atlases, _bound(GateState(started=True)), lambda: NOON)
     gates.let_through(one, approved=True)
-    write = Write(granted=orjson.dumps([{"id": str(one.id)}]), dispatches=True)
+    write = StepWrite(granted=orjson.dumps([{"id": str(one.id)}]), dispatches=True)
     assert gates.still_allow(write)
     gates.rebase(atlases, _bound(GateState(started=True, people=(boss.key,)), 1))
     assert not gates.still_allow(write)
@@ -116,13 +116,13 @@ def test_what_is_asked_is_told_and_nothing_else_is_left_open() -> None:
     gates.begin()
     assert gates.judged(as_gated(_call("mail.send", to="a"))).verdict is A
     assert gates.judged(as_gated(_call())).verdict is A
-    carried = gates.carry(Write(), gates.unwritten)
+    carried = gates.carry(StepWrite(), gates.unwritten)
     assert carried.state.open == ()
     assert [trace.payload["checkpoint_id"] for trace in carried.told] == ["lock", "lock"]
     gates.begin()
     ruling = gates.judged(as_gated(_call()))
     assert [each.gate for each in ruling.asks] == [f"{ATLAS}/door"]
-    told = gates.carry(Write(), gates.unwritten).told
+    told = gates.carry(StepWrite(), gates.unwritten).told
     assert [trace.payload["checkpoint_id"] for trace in told] == ["lock", "lock", "door", "door"]
 
 
@@ -159,7 +159,7 @@ def test_what_is_judged_anew_is_neither_told_nor_remembered_of_the_first_time() 
     gates.judged(as_gated(kept))
     gates.judged(as_gated(sent))
     gates.forget([sent])
-    carried = gates.carry(Write(), gates.unwritten)
+    carried = gates.carry(StepWrite(), gates.unwritten)
     assert [each.gate for each in carried.state.open] == [CONFIRM.key], "what was refused is kept"
     told = sorted(trace.payload["checkpoint_id"] for trace in carried.told)
     assert told == ["confirm", "confirm", "hint", "hint"]
@@ -173,11 +173,11 @@ def test_a_write_that_is_tried_again_holds_what_was_done_before_it_and_nothing_t
     gates.begin()
     done = gates.unwritten
     gates.answered(gates.meant("start", None), {"sure": "understood"}, {})
-    carried = gates.carry(Write(), done)
+    carried = gates.carry(StepWrite(), done)
     assert ([each.gate for each in carried.state.asks], carried.told) == ([start.key], ())
     gates.made(carried)
     assert gates.state.asks == ()
-    later = gates.carry(Write(), gates.unwritten)
+    later = gates.carry(StepWrite(), gates.unwritten)
     assert (later.state.asks, len(later.told)) == ((), 2)
 
 
@@ -189,7 +189,7 @@ def test_what_people_saw_is_recorded_by_no_write_but_the_one_that_asks() -> None
     one.ruling = gates.judged(as_gated(one))
     assert one.ruling.verdict is R
     gates.asks_people(one)
-    assert gates.carry(Write(), gates.unwritten).state.cards == ()
+    assert gates.carry(StepWrite(), gates.unwritten).state.cards == ()
     assert gates.judged_again(as_gated(one, approved=True), sent=False).verdict is R
 
 
@@ -217,6 +217,6 @@ def test_an_atlas_that_came_meanwhile_is_met_before_anything_is_sent() -> None:
     met = [gates.unmet]
     gates.rebase(CompiledAtlases([atlas(CONFIRM), late]), _bound(gates.state, 1))
     met.append(gates.unmet)
-    gates.look(Moment(now=NOON))
+    gates.look(GateInput(now=NOON))
     assert met == [False, True]
     assert (gates.unmet, [each.gate for each in gates.state.asks]) == (False, ["com.late/late"])

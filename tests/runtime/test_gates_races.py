@@ -17,12 +17,12 @@ from cortex_plane.agents.model.models import Request, Response, TextChunk
 from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.verbs import settlements
 from cortex_plane.gates.verbs import gates
-from cortex_plane.gates.verbs.atlas_book import AtlasBook
+from cortex_plane.gates.verbs.atlas_cache import AtlasCache
 from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import TERMINAL, Hold, Job, JobStatus, Resumption
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.values import adapter
-from cortex_plane.worker import governing
+from cortex_plane.worker import session_gates
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.models.scripted import ScriptedModel
 from tests.approvals import decide, pending
@@ -316,8 +316,8 @@ async def _spoiled(admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch) -
     await admin.execute(
         "update atlas_version set manifest = replace(manifest, 'Posted', 'Dotted') where atlas_id = $1", OTHER
     )
-    fresh = AtlasBook()
-    monkeypatch.setattr(governing, "book", fresh)
+    fresh = AtlasCache()
+    monkeypatch.setattr(session_gates, "book", fresh)
     monkeypatch.setattr(gates, "book", fresh)
 
 

@@ -104,7 +104,7 @@ def stage(request: pytest.FixtureRequest) -> Stage:
 @pytest.mark.proves("D.214")
 def test_a_worker_imports_no_provider_before_the_first_call() -> None:
     code = (
-        "import sys, cortex_plane.main.working, cortex_plane.main.main, cortex_plane.worker.worker\n"
+        "import sys, cortex_plane.main.worker_process, cortex_plane.main.main, cortex_plane.worker.worker\n"
         "from cortex_plane.worker.models.backends import Backends\n"
         "Backends()\n"
         "heavy = {'anthropic', 'openai', 'pydantic_ai', 'genai_prices', 'httpx2'}\n"

@@ -16,7 +16,7 @@ from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.db.hints import Hints
 from cortex_plane.jobs.model.jobs import Cancellation, JobStatus, Pause, Resumption
-from cortex_plane.jobs.rules.attempts import Assignment, Write
+from cortex_plane.jobs.rules.attempts import Assignment, StepWrite
 from cortex_plane.jobs.store import attempts as stored_attempts
 from cortex_plane.jobs.store.attempts import find_orphans
 from cortex_plane.jobs.verbs import attempts, steering, workers
@@ -281,7 +281,7 @@ async def test_a_worker_that_renews_its_lease_in_the_last_moment_keeps_its_job(
 
     monkeypatch.setattr(stored_attempts, "find_orphans", found_before)
     assert await attempts.adopt(world.db, new_id(), "finder", 3) == []
-    assert await steps.advance(world.db, given, worker.id, 1, Write(), 1) is not None
+    assert await steps.advance(world.db, given, worker.id, 1, StepWrite(), 1) is not None
 
 
 async def test_a_worker_that_was_forgotten_registers_again(world: World, admin: asyncpg.Connection) -> None:
@@ -376,7 +376,7 @@ async def test_who_lost_the_job_changes_nothing(world: World, admin: asyncpg.Con
     agent = await make_agent(world, [])
     id = await submit(world, agent)
     worker, given = await leased(world.db, App("tests"))
-    write = Write(status=JobStatus.FAILED, error="I was never here")
+    write = StepWrite(status=JobStatus.FAILED, error="I was never here")
 
     async def state() -> Any:
         rows = [await admin.fetchrow("select * from job where id = $1", id)]
@@ -404,7 +404,7 @@ async def test_the_same_write_twice_is_applied_once(world: World, admin: asyncpg
     agent = await make_agent(world, [])
     id = await submit(world, agent)
     worker, given = await leased(world.db, App("tests"))
-    write = Write(done_step=0, events=[("step_completed", {"step": 0})])
+    write = StepWrite(done_step=0, events=[("step_completed", {"step": 0})])
     first = await steps.advance(world.db, given, worker.id, 1, write, 1)
     events = await admin.fetchval("select count(*) from event")
     second = await steps.advance(world.db, given, worker.id, 1, write, 1)
@@ -412,7 +412,7 @@ async def test_the_same_write_twice_is_applied_once(world: World, admin: asyncpg
     assert second is not None
     assert (first.applied_before, second.applied_before) == (False, True)
     assert await admin.fetchval("select count(*) from event") == events
-    end = Write(status=JobStatus.COMPLETED, result=b'{"text": "done"}')
+    end = StepWrite(status=JobStatus.COMPLETED, result=b'{"text": "done"}')
     ended = await steps.advance(world.db, given, worker.id, 2, end, 1)
     again = await steps.advance(world.db, given, worker.id, 2, end, 1)
     assert ended is not None
@@ -427,7 +427,7 @@ async def test_a_worker_without_a_lease_may_not_send(world: World) -> None:
     await submit(world, agent)
     worker, given = await leased(world.db, App("tests"))
     await expire(world.db, worker)
-    write = Write(dispatches=True, policies=given.policies)
+    write = StepWrite(dispatches=True, policies=given.policies)
     with pytest.raises(Conflict) as refused:
         await steps.advance(world.db, given, worker.id, 1, write, 1)
     assert refused.value.code == "lease_expired"

@@ -17,7 +17,7 @@ from cortex_plane.approvals.model.approvals import ApprovalKind, NewRequest
 from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.jobs.rules.attempts import Assignment, NewStep, Write, Written
+from cortex_plane.jobs.rules.attempts import Assignment, NewStep, StepWrite, WriteResult
 from cortex_plane.jobs.store import attempts, workers
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.policies.model.policies import OWNER_DECIDES, Terms
@@ -104,10 +104,10 @@ class Held:
         (given,) = await claim(db, worker, after=UUID(int=org.int - 1))
         return cls(db, worker, given, given.write_seq)
 
-    async def write(self, write: Write | None = None, **changes: Any) -> Written | None:
+    async def write(self, write: StepWrite | None = None, **changes: Any) -> WriteResult | None:
         """The next write; whoever changes worker, epoch or number says so."""
         sent = {"worker": self.worker, "epoch": self.given.epoch, "number": self.number + 1, **changes}
-        write = write or Write()
+        write = write or StepWrite()
         write = replace(write, policies=write.policies or self.given.policies)
         written = await attempts.advance_job(
             self.db, self.given.org_id, self.given.job_id, sent["worker"], sent["epoch"], sent["number"],
@@ -124,7 +124,7 @@ class Held:
             {**each, "status": "awaiting", "verdict": "requires_approval", "on_uncertain": None}
             for each in calls
         ]
-        write = Write(
+        write = StepWrite(
             step=step(), **ledger(*awaiting), status=JobStatus.WAITING_FOR_APPROVAL, requests=requests,
             policies=self.given.policies, asked_by=worker_actor(self.given.org_id, self.worker, "w"), **more,
         )  # fmt: skip

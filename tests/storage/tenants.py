@@ -21,10 +21,10 @@ from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus
 from cortex_plane.jobs.model.signals import SignalDraft
 from cortex_plane.jobs.model.usage import ModelCall
-from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.verbs import jobs, signals, steering
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.kernel.idempotency import Once, new_id
+from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.notify.store import webhooks
 from cortex_plane.proof.verbs import roots
 from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
@@ -33,7 +33,7 @@ from cortex_plane.tenancy.model.absences import AbsenceDraft
 from cortex_plane.tenancy.model.identities import LinkDraft
 from cortex_plane.tenancy.model.members import Role
 from cortex_plane.tenancy.model.model_keys import ModelKeyDraft, Provider
-from cortex_plane.tenancy.verbs import absences, browser_sessions, enrolments, linking, model_keys
+from cortex_plane.tenancy.verbs import absences, browser_sessions, enrolments, links, model_keys
 from cortex_plane.tenancy.verbs.request_rates import RequestRates
 from tests.atlases import plain, publish
 from tests.notifications import dead_letter
@@ -58,7 +58,7 @@ NOT_A_TENANTS = {
 async def populate(world: World) -> None:
     """At least one row in every table of the org. The job that was claimed for it is handed back."""
     await world.say("Hello")
-    once = Once(key=f"{world.org_id}", fingerprint=bytes(32))
+    once = IdempotencyKey(key=f"{world.org_id}", fingerprint=bytes(32))
     await jobs.submit(world.db, world.admin.actor, JobDraft(agent=world.agent.slug), once)
     held = await Held.claim_of(world.db, await make_worker(world.db), world.org_id)
     large = (new_id(), b"large")
@@ -66,13 +66,13 @@ async def populate(world: World) -> None:
     await world.db.call(
         "append_chunks", world.org_id, held.given.job_id, held.worker, held.given.epoch, 0, ["hm"]
     )
-    await held.write(Write(step=step(), **ledger(call(), refused), dispatches=True, stored=(large,)))
+    await held.write(StepWrite(step=step(), **ledger(call(), refused), dispatches=True, stored=(large,)))
     assert await events.append_chunks(
         world.db, world.org_id, held.given.job_id, held.worker, held.given.epoch, 1, ["I "]
     )
     await _spend(world, held)
     memory = {"message_seq": 1, "summary": "They said hello.", "facts": ["It was polite."]}
-    await held.write(Write(more={"memory": memory}))
+    await held.write(StepWrite(more={"memory": memory}))
     entry = {
         "key": "plan#0",
         "position": 0,
@@ -81,8 +81,8 @@ async def populate(world: World) -> None:
         "input_hash": "ab" * 32,
         "status": "open",
     }
-    await held.write(Write(more={"journal": [entry]}))
-    await held.write(Write(status=JobStatus.RUNNING))
+    await held.write(StepWrite(more={"journal": [entry]}))
+    await held.write(StepWrite(status=JobStatus.RUNNING))
     await _approve_one(world)
     await _go_away(world)
     await _link(world)
@@ -106,9 +106,9 @@ async def _signal(world: World) -> None:
     job = await jobs.submit(world.db, world.admin.actor, JobDraft(agent=world.agent.slug))
     worker = await make_worker(world.db)
     while (held := await Held.claim_of(world.db, worker, world.org_id)).given.job_id != job.id:
-        await held.write(Write(status=JobStatus.PAUSED, hold="code_changed"))
+        await held.write(StepWrite(status=JobStatus.PAUSED, hold="code_changed"))
     wait = {"entry": "paid#0", "name": "paid", "key": "order-1"}
-    await held.write(Write(status=JobStatus.SLEEPING, delay_seconds=None, more={"waits": [wait]}))
+    await held.write(StepWrite(status=JobStatus.SLEEPING, delay_seconds=None, more={"waits": [wait]}))
     await signals.send(
         world.db, world.admin.actor, SignalDraft(name="paid", key="order-1", payload={"amount": 3})
     )
@@ -148,7 +148,7 @@ async def _spend(world: World, held: Held) -> None:
         id=new_id(), step_index=0, purpose="step", model="anthropic:m", estimated=False, seconds=1.0,
         usage=Usage(prompt_tokens=10, completion_tokens=5), cost_micros=7,
     )  # fmt: skip
-    await held.write(Write(more={"usage": [asked.row()]}))
+    await held.write(StepWrite(more={"usage": [asked.row()]}))
 
 
 async def _hear(world: World) -> None:
@@ -160,10 +160,10 @@ async def _hear(world: World) -> None:
 
 async def _link(world: World) -> None:
     """A code that nobody has typed yet, and one that was typed wrong."""
-    await linking.issue_code(world.db, world.admin.actor)
+    await links.issue_code(world.db, world.admin.actor)
     wrong = LinkDraft(code="0000000000", external_user_id="u-1")
     with contextlib.suppress(InvalidInput):
-        await linking.redeem(world.db, world.service.actor, world.connection.id, wrong)
+        await links.redeem(world.db, world.service.actor, world.connection.id, wrong)
 
 
 async def _go_away(world: World) -> None:
@@ -183,7 +183,7 @@ async def _approve_one(world: World) -> None:
     job = await jobs.submit(world.db, world.admin.actor, JobDraft(agent=world.agent.slug))
     worker = await make_worker(world.db)
     while (held := await Held.claim_of(world.db, worker, world.org_id)).given.job_id != job.id:
-        await held.write(Write(status=JobStatus.PAUSED, hold="code_changed"))
+        await held.write(StepWrite(status=JobStatus.PAUSED, hold="code_changed"))
     sent = call()
     (id,) = await held.ask(sent)
     await _credentials_for(world, id)

@@ -14,7 +14,7 @@ import pytest
 
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation, Hold, JobStatus, Pause, Resumption
-from cortex_plane.jobs.rules.attempts import Adoption, Orphan, Write
+from cortex_plane.jobs.rules.attempts import Adoption, Orphan, StepWrite
 from cortex_plane.jobs.store import attempts, workers
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import Conflict, InvalidInput
@@ -48,9 +48,9 @@ async def events(admin: asyncpg.Connection, held: Held) -> list[tuple[str, Any]]
     return [(row["type"], json.loads(row["data"])) for row in rows]
 
 
-def whole() -> Write:
+def whole() -> StepWrite:
     """A write with a part of every kind."""
-    return Write(
+    return StepWrite(
         **SAVED, step=step(message_seq=1), **ledger(call()), dispatches=True, stored=((uuid4(), b"large"),),
         events=[("step", {"step": 0})],
     )  # fmt: skip
@@ -64,9 +64,9 @@ def whole() -> Write:
 async def test_whoever_lost_the_job_writes_nothing(
     admin: asyncpg.Connection, held: Held, ends: JobStatus | None
 ) -> None:
-    await held.write(Write(**SAVED))
+    await held.write(StepWrite(**SAVED))
     before = await state(admin)
-    write = Write(**SAVED, step=step(), status=ends, error="x", events=[("step", {})], facts=[held.fact])
+    write = StepWrite(**SAVED, step=step(), status=ends, error="x", events=[("step", {})], facts=[held.fact])
     assert await held.write(write, worker=uuid4()) is None
     assert await held.write(write, epoch=held.given.epoch - 1) is None
     assert await held.write(write, epoch=held.given.epoch + 1) is None
@@ -84,12 +84,12 @@ async def test_a_zombie_changes_nothing_of_its_successor(
     adopted = Adoption(status=JobStatus.RUNNING, action="job_adopted")
     assert await attempts.adopt_job(db, orphan, adopted, held.fact)
     heir = await Held.claim(db, await make_worker(db))
-    await heir.write(Write(**SAVED))
+    await heir.write(StepWrite(**SAVED))
     before = await state(admin)
     for write in (
-        Write(**SAVED),
-        Write(status=JobStatus.COMPLETED, message_seq=9),
-        Write(status=JobStatus.RUNNING),
+        StepWrite(**SAVED),
+        StepWrite(status=JobStatus.COMPLETED, message_seq=9),
+        StepWrite(status=JobStatus.RUNNING),
     ):
         for number in (held.number + 1, heir.number, heir.number + 1):
             assert await held.write(write, number=number) is None
@@ -106,7 +106,7 @@ async def test_another_org_cannot_be_written_to(
     stranger = Held(held.db, held.worker, held.given)
     given = held.given
     rows = await attempts.advance_job(
-        held.db, other.org_id, given.job_id, held.worker, given.epoch, 1, Write(**SAVED), 1.0
+        held.db, other.org_id, given.job_id, held.worker, given.epoch, 1, StepWrite(**SAVED), 1.0
     )
     assert rows is None
     assert stranger.number == 0
@@ -129,7 +129,7 @@ async def test_a_write_that_is_sent_twice_is_applied_once(admin: asyncpg.Connect
         first.status, first.session_id, first.message_seq, first.dispatch_before,
     )  # fmt: skip
     assert await state(admin) == before
-    assert (await held.write(Write(**SAVED))) is not None, "and the next one follows"
+    assert (await held.write(StepWrite(**SAVED))) is not None, "and the next one follows"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,9 @@ async def test_a_write_that_is_sent_twice_is_applied_once(admin: asyncpg.Connect
 async def test_a_write_that_ends_the_lease_is_applied_once_too(
     admin: asyncpg.Connection, held: Held, status: JobStatus, more: dict[str, Any]
 ) -> None:
-    write = Write(**SAVED, status=status, events=[("status", {"status": status})], facts=[held.fact], **more)
+    write = StepWrite(
+        **SAVED, status=status, events=[("status", {"status": status})], facts=[held.fact], **more
+    )
     first = await held.write(write)
     assert first is not None
     assert (first.status, first.applied_before) == (status, False)
@@ -157,16 +159,16 @@ async def test_a_write_that_ends_the_lease_is_applied_once_too(
     again = await held.write(write, number=held.number)
     assert again is not None
     assert (again.status, again.applied_before) == (status, True)
-    assert await held.write(Write(**SAVED)) is None, "nothing follows it"
-    assert await held.write(Write(), number=held.number) is None, "whoever keeps the lease has lost it"
+    assert await held.write(StepWrite(**SAVED)) is None, "nothing follows it"
+    assert await held.write(StepWrite(), number=held.number) is None, "whoever keeps the lease has lost it"
     assert await state(admin) == before
 
 
 async def test_after_the_next_claim_the_last_write_is_nobodys(db: Database, held: Held) -> None:
-    await held.write(Write(**SAVED, status=JobStatus.RUNNING))
+    await held.write(StepWrite(**SAVED, status=JobStatus.RUNNING))
     heir = await Held.claim(db, await make_worker(db))
     assert heir.given.job_id == held.given.job_id
-    assert await held.write(Write(status=JobStatus.RUNNING), number=held.number) is None
+    assert await held.write(StepWrite(status=JobStatus.RUNNING), number=held.number) is None
 
 
 # Ends --------------------------------------------------------------------------------------------------------
@@ -177,7 +179,7 @@ async def test_a_conversation_with_unread_messages_is_not_completed(
 ) -> None:
     await world.say("And another thing")
     before = await state(admin)
-    answer = Write(
+    answer = StepWrite(
         **SAVED, step=step(message_seq=1), reply="Bye", status=JobStatus.COMPLETED, facts=[held.fact]
     )
     told = await held.write(answer)
@@ -185,12 +187,12 @@ async def test_a_conversation_with_unread_messages_is_not_completed(
     assert (told.status, told.message_seq, told.applied_before) == (JobStatus.RUNNING, 2, False)
     assert await state(admin) == before, "nothing was written, and its number is free"
     held.number -= 1
-    kept = Write(**SAVED, step=step(message_seq=1), reply="Bye")
+    kept = StepWrite(**SAVED, step=step(message_seq=1), reply="Bye")
     told = await held.write(kept)
     assert told is not None
     assert told.message_seq == 3
     done = await held.write(
-        Write(**SAVED, step=step(index=1, message_seq=3), reply="Bye again", status=JobStatus.COMPLETED)
+        StepWrite(**SAVED, step=step(index=1, message_seq=3), reply="Bye again", status=JobStatus.COMPLETED)
     )
     assert done is not None
     assert done.status is JobStatus.COMPLETED
@@ -211,7 +213,7 @@ async def test_a_message_and_the_completion_never_miss_each_other(
         held = await Held.claim(db, worker)
         read_to = held.given.message_seq
         done, delivery = await asyncio.gather(
-            held.write(Write(message_seq=read_to, status=JobStatus.COMPLETED)), world.say("second")
+            held.write(StepWrite(message_seq=read_to, status=JobStatus.COMPLETED)), world.say("second")
         )
         assert done is not None
         if done.status is JobStatus.COMPLETED:
@@ -221,7 +223,7 @@ async def test_a_message_and_the_completion_never_miss_each_other(
         else:
             assert delivery.job_id == held.given.job_id
             held.number -= 1
-        await held.write(Write(message_seq=delivery.message_seq, status=JobStatus.COMPLETED))
+        await held.write(StepWrite(message_seq=delivery.message_seq, status=JobStatus.COMPLETED))
         assert await admin.fetchval("select count(*) from job where status <> 'COMPLETED'") == 0
 
 
@@ -240,7 +242,7 @@ async def test_times_and_counts_of_each_end(
         await queue(admin, world)
         held = await Held.claim(db, worker)
         await clock.advance(timedelta(seconds=5))
-        await held.write(Write(status=status, delay_seconds=10, error="x"))
+        await held.write(StepWrite(status=status, delay_seconds=10, error="x"))
         row = await job(admin, held)
 
         def after(seconds: int | None) -> Any:
@@ -265,13 +267,13 @@ async def test_a_call_may_be_sent_until_the_earlier_of_both_ends(
         ((2.0, now + timedelta(seconds=2)), (30.0, lease_end), (1000.0, lease_end))
     ):
         held.dispatch_seconds = dispatch
-        told = await held.write(Write(**ledger(call(position=position)), dispatches=True))
+        told = await held.write(StepWrite(**ledger(call(position=position)), dispatches=True))
         assert told is not None
         assert told.dispatch_before == expected
         row = await admin.fetchrow("select * from tool_call where position = $1", position)
         assert (row["dispatch_before"], row["settle_after"]) == (expected, expected + timedelta(seconds=10))
     await clock.set(lease_end - timedelta(microseconds=1))
-    told = await held.write(Write(**ledger(call(position=7)), dispatches=True))
+    told = await held.write(StepWrite(**ledger(call(position=7)), dispatches=True))
     assert told is not None
     assert told.dispatch_before == lease_end, "the last microsecond"
 
@@ -280,9 +282,9 @@ async def test_a_call_that_is_sent_again_gets_a_new_end(
     admin: asyncpg.Connection, held: Held, clock: Clock
 ) -> None:
     intent = call(timeout_seconds=7.0)
-    await held.write(Write(**ledger(intent), dispatches=True))
+    await held.write(StepWrite(**ledger(intent), dispatches=True))
     await clock.advance(timedelta(seconds=20))
-    told = await held.write(Write(again=(UUID(intent["id"]),), dispatches=True))
+    told = await held.write(StepWrite(again=(UUID(intent["id"]),), dispatches=True))
     assert told is not None
     assert told.dispatch_before == held.given.now + timedelta(seconds=22)
     row = await admin.fetchrow("select * from tool_call")
@@ -339,20 +341,20 @@ async def test_an_intent_that_could_not_be_answered_for_cannot_be_written(
 ) -> None:
     before = await state(admin)
     with pytest.raises((InvalidInput, Conflict)):
-        await held.write(Write(**SAVED, step=step(), **ledger(call(**wrong)), dispatches=True))
+        await held.write(StepWrite(**SAVED, step=step(), **ledger(call(**wrong)), dispatches=True))
     assert await state(admin) == before
 
 
 async def test_an_intent_needs_an_end_to_its_time(admin: asyncpg.Connection, held: Held) -> None:
     with pytest.raises(InvalidInput):
-        await held.write(Write(**ledger(call()), dispatches=False))
+        await held.write(StepWrite(**ledger(call()), dispatches=False))
 
 
 async def test_what_needs_no_intent_can_be_written(admin: asyncpg.Connection, held: Held) -> None:
     reads = call(position=1, read_only=True, on_uncertain=None, status="completed", result={"a": 1})
     refused = call(position=2, status="rejected", verdict=None, authorization_id=None, on_uncertain=None)
     denied = call(position=3, status="rejected", verdict="deny")
-    assert await held.write(Write(**ledger(reads, refused, denied))) is not None
+    assert await held.write(StepWrite(**ledger(reads, refused, denied))) is not None
     rows = await admin.fetch("select finished_at is not null from tool_call")
     assert [row[0] for row in rows] == [True] * 3
 
@@ -369,10 +371,10 @@ async def test_an_outcome_ends_a_call_or_leaves_it_open(
     admin: asyncpg.Connection, held: Held, outcome: dict[str, Any], finished: bool
 ) -> None:
     intent = call()
-    await held.write(Write(**ledger(intent), dispatches=True))
+    await held.write(StepWrite(**ledger(intent), dispatches=True))
     results = (orjson.dumps(outcome["result"]).decode(),) if "result" in outcome else ()
     said = {"id": intent["id"], **outcome, "result": 1 if results else None}
-    await held.write(Write(outcomes=orjson.dumps([said]), results=results))
+    await held.write(StepWrite(outcomes=orjson.dumps([said]), results=results))
     row = await admin.fetchrow("select * from tool_call")
     assert json.loads(row["result"] or "null") == outcome.get("result")
     assert (row["status"], row["finished_at"] is not None) == (outcome["status"], finished)
@@ -387,7 +389,7 @@ async def test_a_job_that_is_handed_back_while_held_is_paused(
 ) -> None:
     """The hold came after the worker's last look."""
     await steering.pause(db, world.admin.actor, held.given.job_id, Pause())
-    told = await held.write(Write(status=JobStatus.RUNNING, facts=[held.fact]))
+    told = await held.write(StepWrite(status=JobStatus.RUNNING, facts=[held.fact]))
     assert told is not None
     assert told.status is JobStatus.PAUSED
     row = await job(admin, held)
@@ -404,7 +406,7 @@ async def test_a_job_that_pauses_when_nothing_holds_it_any_more_goes_on(
 ) -> None:
     await steering.pause(db, world.admin.actor, held.given.job_id, Pause())
     await steering.resume(db, world.admin.actor, held.given.job_id, Resumption())
-    told = await held.write(Write(status=JobStatus.PAUSED, events=[("status", {"status": "PAUSED"})]))
+    told = await held.write(StepWrite(status=JobStatus.PAUSED, events=[("status", {"status": "PAUSED"})]))
     assert told is not None
     assert told.status is JobStatus.RUNNING
     row = await job(admin, held)
@@ -421,7 +423,9 @@ async def test_a_cancel_that_comes_before_a_long_wait_is_not_forgotten(
     receipt = await steering.cancel(db, world.admin.actor, held.given.job_id, Cancellation(reason="stop"))
     assert receipt.pending
     told = await held.write(
-        Write(status=status, hold="code_changed" if status is JobStatus.PAUSED else None, delay_seconds=9999)
+        StepWrite(
+            status=status, hold="code_changed" if status is JobStatus.PAUSED else None, delay_seconds=9999
+        )
     )
     assert told is not None
     assert told.status is JobStatus.CANCELLED
@@ -436,7 +440,7 @@ async def test_a_held_job_keeps_its_hold_while_it_waits(
     db: Database, admin: asyncpg.Connection, held: Held, world: World
 ) -> None:
     await steering.pause(db, world.admin.actor, held.given.job_id, Pause())
-    await held.write(Write(status=JobStatus.SLEEPING, delay_seconds=0))
+    await held.write(StepWrite(status=JobStatus.SLEEPING, delay_seconds=0))
     row = await job(admin, held)
     assert (row["status"], row["holds"], row["runnable_at"]) == ("SLEEPING", ["operator"], None)
     worker = await make_worker(db)
@@ -449,7 +453,7 @@ async def test_holds_add_up_and_each_stands_once(
     db: Database, admin: asyncpg.Connection, held: Held, world: World
 ) -> None:
     await steering.pause(db, world.admin.actor, held.given.job_id, Pause())
-    told = await held.write(Write(status=JobStatus.PAUSED, hold=Hold.UNCERTAIN_EFFECT))
+    told = await held.write(StepWrite(status=JobStatus.PAUSED, hold=Hold.UNCERTAIN_EFFECT))
     assert told is not None
     assert told.held
     assert (await job(admin, held))["holds"] == ["operator", "uncertain_effect"]
@@ -556,7 +560,7 @@ async def test_a_job_is_adopted_once_and_counts_the_death(
     assert [kind for kind, _ in await events(admin, held)][-2:] == ["worker_lost", "status"]
     heir = await Held.claim(db, await make_worker(db))
     assert heir.given.epoch == 2
-    await heir.write(Write(done_step=0))
+    await heir.write(StepWrite(done_step=0))
     assert (await job(admin, held))["deaths"] == 0, "whoever makes progress is no poison"
 
 
@@ -568,7 +572,7 @@ async def test_a_job_of_a_worker_that_came_back_is_not_adopted(
     before = await state(admin)
     assert not await attempts.adopt_job(db, orphan, GO_ON, held.fact)
     assert await state(admin) == before
-    assert await held.write(Write(**SAVED)) is not None
+    assert await held.write(StepWrite(**SAVED)) is not None
 
 
 async def test_what_changed_since_it_was_decided_is_decided_again(
@@ -645,7 +649,7 @@ async def test_a_worker_can_ask_what_it_runs(
     assert {(leased.org_id, leased.id, leased.epoch) for leased in found} == {
         (one.given.org_id, one.given.job_id, 1) for one in (held, second)
     }
-    await second.write(Write(status=JobStatus.RUNNING))
+    await second.write(StepWrite(status=JobStatus.RUNNING))
     assert [leased.id for leased in await attempts.find_leased(db, held.worker)] == [held.given.job_id]
 
 

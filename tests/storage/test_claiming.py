@@ -18,7 +18,7 @@ from cortex_plane.agents.model.agents import AgentChange, ResourceLimits
 from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.store import attempts, workers
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.proof.verbs import audit
@@ -477,8 +477,8 @@ async def test_the_epoch_rises_by_one_with_every_claim(
     for epoch in range(1, 6):
         held = await Held.claim(db, await make_worker(db))
         assert (held.given.epoch, held.given.write_seq) == (epoch, 0)
-        await held.write(Write())
-        await held.write(Write(status=JobStatus.RUNNING))
+        await held.write(StepWrite())
+        await held.write(StepWrite(status=JobStatus.RUNNING))
     changes = await admin.fetchval("select count(*) from job_history")
     assert changes == 2, "going on with what is RUNNING already is no change of state"
 

@@ -4,14 +4,21 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents.model.models import AssistantTurn, CallRequest, CallResult, ToolTurn, UserTurn
-from cortex_plane.sessions.rules.conversations import Said, StepRow, heard, opening, rebuilt, result_of
+from cortex_plane.sessions.rules.conversations import (
+    SessionMessage,
+    StepRow,
+    heard,
+    opening,
+    rebuilt,
+    result_of,
+)
 from tests.unit.test_effects import a_call
 
 MINE, OTHER = UUID(int=1), UUID(int=2)
 
 
-def said(seq: int, text: str, job: UUID | None = None) -> Said:
-    return Said(seq=seq, role="assistant" if job else "user", text=text, job_id=job)
+def said(seq: int, text: str, job: UUID | None = None) -> SessionMessage:
+    return SessionMessage(seq=seq, role="assistant" if job else "user", text=text, job_id=job)
 
 
 def step(index: int, read_to: int, text: str | None, *names: str) -> StepRow:
@@ -29,7 +36,7 @@ def test_a_task_begins_with_its_text_or_with_all_of_its_payload() -> None:
 def test_what_a_job_said_itself_stands_in_its_steps() -> None:
     talk = [said(1, "Hi"), said(2, "Hello", OTHER), said(3, "Mine", MINE)]
     assert [entry.turn for entry in heard(talk, MINE)] == [UserTurn("Hi"), AssistantTurn(text="Hello")]
-    system = Said(seq=4, role="system", text="note", job_id=None)
+    system = SessionMessage(seq=4, role="system", text="note", job_id=None)
     assert heard([system], MINE) == []
 
 

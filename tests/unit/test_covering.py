@@ -19,8 +19,8 @@ from cortex_plane.approvals.model.standing_approvals import (
     StandingApproval,
     StandingDraft,
 )
-from cortex_plane.approvals.rules.covering import CallAsked, check, covers, may_revoke, unusable
-from cortex_plane.approvals.rules.deciding import Request
+from cortex_plane.approvals.rules.deciders import Request
+from cortex_plane.approvals.rules.standing_match import CallAsked, check, covers, may_revoke, unusable
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.policies.model.policies import (
     OWNER_DECIDES,

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cortex_plane.approvals.model.approvals import TRANSITIONS, ApprovalKind, ApprovalStatus, Choice, Decision
-from cortex_plane.approvals.rules.deciding import (
+from cortex_plane.approvals.rules.deciders import (
     JobOutcome,
-    Opened,
+    LockedApproval,
     Request,
     Sibling,
     WaitingCall,
@@ -24,13 +24,13 @@ from cortex_plane.approvals.rules.deciding import (
     already,
     approved,
     denied,
+    describe_approvers,
     expired,
     in_words,
     is_same,
     may_decide,
     outdated,
     refusal,
-    said,
 )
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobStatus
@@ -80,8 +80,8 @@ def waiting_call(
 
 def opened(
     *jobs: WaitingJob, calls: list[WaitingCall] | None = None, siblings: list[Sibling] | None = None, **changes: Any
-) -> Opened:  # fmt: skip
-    return Opened(
+) -> LockedApproval:  # fmt: skip
+    return LockedApproval(
         approval=request(**changes), jobs=list(jobs) or [job()], calls=calls or [waiting_call()],
         siblings=siblings or [], votes=[], policies="1.1", now=NOW,
     )  # fmt: skip
@@ -163,9 +163,11 @@ def test_templates_from_review_on_want_somebody_else() -> None:
 
 def test_approvers_are_named_in_words() -> None:
     everybody = Approvers(owner=True, roles=(Role.ADMIN,), members=(ME, OTHER))
-    assert said(everybody) == "the session's owner, anybody with the role admin, 2 named members"
-    assert said(Approvers(members=(ME,))) == "1 named member"
-    assert said(Approvers()) == "nobody"
+    assert (
+        describe_approvers(everybody) == "the session's owner, anybody with the role admin, 2 named members"
+    )
+    assert describe_approvers(Approvers(members=(ME,))) == "1 named member"
+    assert describe_approvers(Approvers()) == "nobody"
 
 
 # Whether it still can be ------------------------------------------------------------------------------------------

@@ -18,12 +18,12 @@ from cortex_plane.gates.model.atlases import (
     Mode,
     TriggerType,
 )
-from cortex_plane.gates.model.gates import NOTHING_YET, Moment, kept_state
+from cortex_plane.gates.model.gates import NOTHING_YET, GateInput, kept_state
+from cortex_plane.gates.rules.evaluation import TOO_LONG, at_boundary, judge
 from cortex_plane.gates.rules.gate_effects import MAX_CARRIED, MAX_FIRED, MAX_NAMED, MAX_STATE, TOO_MUCH
 from cortex_plane.gates.rules.gate_index import CompiledAtlases
 from cortex_plane.gates.rules.gate_news import news
 from cortex_plane.gates.rules.gate_prompts import MAX_CARD, card
-from cortex_plane.gates.rules.gating import TOO_LONG, at_boundary, judge
 from cortex_plane.gates.rules.keywords import MAX_MEMORY, SEARCHED, KeywordIndex, expression
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.policies.model.authorization import PolicyVerdict
@@ -55,7 +55,7 @@ def steps(work: Callable[[], Any]) -> int:
 
 def begins(gates: list[Gate], **more: Any) -> Callable[[], Any]:
     compiled = CompiledAtlases([atlas(*gates, **more)])
-    return lambda: at_boundary(compiled, NOTHING_YET, Moment(now=NOON))
+    return lambda: at_boundary(compiled, NOTHING_YET, GateInput(now=NOON))
 
 
 HI = Guidance(content="hi")
@@ -131,7 +131,7 @@ def test_out_of_time_what_restricts_still_holds() -> None:
     tells = gate("tells", START, mode=ADVISES, guidance=HI)
     denies = gate("denies", START, mode=ADVISES, deny_actions=("pay.*",))
     compiled = CompiledAtlases([atlas(tells, denies, budget=GateBudget(max_checkpoint_time_ms=1))])
-    late = at_boundary(compiled, NOTHING_YET, Moment(now=NOON), elapsed_ms=2)
+    late = at_boundary(compiled, NOTHING_YET, GateInput(now=NOON), elapsed_ms=2)
     assert [each.gate_id for each in late.fired] == ["denies"]
     assert judge(compiled, late.state, call("pay.out"), NOON).verdict is D
 

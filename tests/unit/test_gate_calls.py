@@ -29,16 +29,16 @@ from cortex_plane.gates.model.gates import (
     MAX_TRIES,
     NOTHING_YET,
     ActionRule,
-    Grip,
+    CapabilityState,
     Limit,
     Open,
     Shut,
     Window,
     call_name,
 )
+from cortex_plane.gates.rules.evaluation import judge, ran
 from cortex_plane.gates.rules.gate_index import CompiledAtlases
 from cortex_plane.gates.rules.gate_prompts import prompt_parts, questions
-from cortex_plane.gates.rules.gating import judge, ran
 from cortex_plane.policies.model.authorization import PolicyVerdict
 from cortex_plane.policies.model.policies import Template
 from tests.gates import (
@@ -676,7 +676,7 @@ def test_gates_that_are_in_no_atlas_ask_nobody_and_open_nothing() -> None:
     life = Life(atlas(ADMIN, policies=(), capabilities=(capability("adm", "adm.*"),)))
     life.state = replace(
         life.state, open=(Open(gate=gone),), people=(gone,), spent={"old/p": Window(since=NOON, calls=9)},
-        capabilities={f"{ATLAS}/adm": Grip(open=True, by=gone, at=NOON)},
+        capabilities={f"{ATLAS}/adm": CapabilityState(open=True, by=gone, at=NOON)},
         actions={"x.*": ActionRule(allow=True, by=gone, at=NOON), "y.*": ActionRule(allow=False, by=gone, at=NOON)},
     )  # fmt: skip
     assert prompt_parts(life.atlases, life.state).questions == ""

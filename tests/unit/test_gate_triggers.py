@@ -9,8 +9,8 @@ import pytest
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import PRIORITIES, GateBudget, Guidance, MatchMode, Mode, TriggerType
-from cortex_plane.gates.model.gates import Moment
-from cortex_plane.gates.rules.gating import at_boundary, judge
+from cortex_plane.gates.model.gates import GateInput
+from cortex_plane.gates.rules.evaluation import at_boundary, judge
 from cortex_plane.policies.model.authorization import PolicyVerdict
 from cortex_plane.sessions.model.events import TraceType
 from cortex_plane.sessions.rules.conversations import inputs_of
@@ -352,7 +352,7 @@ def test_out_of_time_only_what_blocks_is_left() -> None:
             budget=GateBudget(max_checkpoint_time_ms=500.0),
         )
     )
-    moment = Moment(now=life.now, inputs=("x",))
+    moment = GateInput(now=life.now, inputs=("x",))
     late = at_boundary(life.atlases, life.state, moment, 501.0)
     assert [each.gate_id for each in late.fired] == ["block"]
     assert [each.payload.get("reason") for each in late.traces if each.type is TraceType.SKIPPED] == [

@@ -6,7 +6,7 @@ import pytest
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.calls.model.resolutions import ActionAnswer, ResolutionDecision
-from cortex_plane.calls.rules.resolving import answered, decided
+from cortex_plane.calls.rules.resolution import answered, decided
 from cortex_plane.gates.model.gates import NOTHING_YET, Ruling
 from cortex_plane.gates.rules.gate_verdicts import strictest
 from cortex_plane.policies.model.authorization import STRICTNESS, PolicyVerdict

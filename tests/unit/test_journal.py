@@ -22,12 +22,12 @@ from cortex_plane.jobs.model.journal import (
     digest,
     scope_of,
 )
-from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.worker.calls import together
 from cortex_plane.worker.code import wishes
 from cortex_plane.worker.code.context import Context
-from cortex_plane.worker.code.playing import decoded, described, failure
-from cortex_plane.worker.code.replaying import dry_run
+from cortex_plane.worker.code.dry_run import dry_run
+from cortex_plane.worker.code.journal_replay import decoded, described, failure
 from cortex_plane.worker.code.scopes import Mismatch, Scope, last_round
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -189,11 +189,11 @@ async def test_a_dry_run_reads_large_results() -> None:
 
 
 def test_two_writes_become_one() -> None:
-    one = Write(
+    one = StepWrite(
         calls=b'[{"id":"a","arguments":1,"result":1}]', arguments=("1",), results=('"x"',), done_step=3,
         more={"journal": [1]},
     )  # fmt: skip
-    two = Write(
+    two = StepWrite(
         calls=b'[{"id":"b","arguments":1,"result":null}]', outcomes=b'[{"id":"c","result":1}]', arguments=("2",),
         results=('"y"',), more={"journal": [2], "waits": [3]}, error="e",
     )  # fmt: skip

@@ -16,7 +16,7 @@ import structlog
 from cortex_plane.proof.rules.root_copies import RootCopy, RootMark, read_copy
 
 if TYPE_CHECKING:
-    from cortex_plane.channels.pinned import PinnedClient
+    from cortex_plane.channels.pinned_http import PinnedClient
 
 log = structlog.get_logger()
 

@@ -22,7 +22,7 @@ from cortex_plane.approvals.model.approvals import (
     EffectAnswer,
     shaped_by,
 )
-from cortex_plane.approvals.rules.deciding import in_words
+from cortex_plane.approvals.rules.deciders import in_words
 from cortex_plane.cli import credentials, standing_approvals
 from cortex_plane.cli.delegates import member_id
 from cortex_plane.cli.output import COLOURS, AsJson, Limit, harmless, said, short, show_many, show_one, tell

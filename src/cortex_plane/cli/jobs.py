@@ -130,7 +130,7 @@ def questions(job_id: UUID, as_json: AsJson = False) -> None:
     if as_json or not found:
         show_many(found, [], as_json)
         return
-    from cortex_plane.cli.watching import question_lines
+    from cortex_plane.cli.watch import question_lines
 
     for question in found:
         for line in question_lines(question):
@@ -185,7 +185,7 @@ def watch(
     as_json: AsJson = False,
 ) -> None:
     """Show each step as it happens, until the job ends. Exit code 0 if it completed; Ctrl-C stops watching only."""
-    from cortex_plane.cli.watching import watch as watching
+    from cortex_plane.cli.watch import watch as watching
 
     try:
         job = run(lambda plane: watching(plane, job_id, interval, as_json))
@@ -222,7 +222,7 @@ class _Operation:
 
 
 def _operation(entry: Entry) -> _Operation:
-    from cortex_plane.cli.watching import RESULT
+    from cortex_plane.cli.watch import RESULT
 
     outcome = entry.error["message"] if entry.error else entry.result
     return _Operation(entry.position, entry.key, entry.kind, entry.status, short(outcome, 2 * RESULT))
@@ -230,7 +230,7 @@ def _operation(entry: Entry) -> _Operation:
 
 def _lines(step: Step) -> Iterator[_Line]:
     """What was said, then each call."""
-    from cortex_plane.cli.watching import ARGUMENTS, RESULT, SAID, outcome
+    from cortex_plane.cli.watch import ARGUMENTS, RESULT, SAID, outcome
 
     if step.text:
         yield _Line(step.step_index, None, None, None, short(step.text, SAID))

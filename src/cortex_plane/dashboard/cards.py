@@ -14,7 +14,7 @@ from cortex_plane.approvals.model.approvals import (
     Vote,
 )
 from cortex_plane.approvals.model.standing_approvals import NEVER
-from cortex_plane.approvals.rules.deciding import refusal
+from cortex_plane.approvals.rules.deciders import refusal
 from cortex_plane.dashboard import pages, text
 from cortex_plane.tenancy.model.access import Actor, Permission
 

@@ -12,7 +12,7 @@ from cortex_plane.db.database import Database, Row, Transaction
 T = TypeVar("T")
 
 
-class Within(Database):
+class NestedDatabase(Database):
     """What is a transaction elsewhere is a savepoint here: it is undone by itself where it fails, and never needs a second
     connection."""
 
@@ -45,6 +45,6 @@ class NotAtHand(Exception):
 async def at_hand(db: Database, known: T | None, load: Callable[[Database], Awaitable[T]]) -> T:
     if known is not None:
         return known
-    if isinstance(db, Within):
+    if isinstance(db, NestedDatabase):
         raise NotAtHand(load)
     return await load(db)

@@ -51,7 +51,7 @@ from cortex_plane.http.routes import (
     webhooks,
     workers,
 )
-from cortex_plane.http.streaming import OpenStreams
+from cortex_plane.http.streams import OpenStreams
 from cortex_plane.kernel.throttle import Throttle
 from cortex_plane.notify.verbs.webhooks import Webhooks
 from cortex_plane.sessions.verbs.feeds import EventFeed

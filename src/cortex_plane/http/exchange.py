@@ -18,7 +18,7 @@ from cortex_plane.http.problems import documented
 from cortex_plane.kernel import cursors
 from cortex_plane.kernel.errors import InvalidInput, Unauthenticated
 from cortex_plane.kernel.fields import BODY_LIMIT, SLUG_PATTERN, Ref
-from cortex_plane.kernel.idempotency import MAX_KEY_LENGTH, Once
+from cortex_plane.kernel.idempotency import MAX_KEY_LENGTH, IdempotencyKey
 from cortex_plane.kernel.pages import Page
 from cortex_plane.kernel.values import to_json
 from cortex_plane.tenancy.model.access import Actor
@@ -98,15 +98,15 @@ async def idempotency(
             pattern=_KEY_PATTERN,
         ),
     ] = None,
-) -> Once | None:
+) -> IdempotencyKey | None:
     return await once_of(request, key)
 
 
-async def once_of(request: Request, key: str | None) -> Once | None:
+async def once_of(request: Request, key: str | None) -> IdempotencyKey | None:
     if key is None:
         return None
     digest = hashlib.sha256(request.url.path.encode() + b"\n" + await request.body()).digest()
-    return Once(key=key, fingerprint=digest)
+    return IdempotencyKey(key=key, fingerprint=digest)
 
 
 def is_idempotency_key(text: str) -> bool:
@@ -136,7 +136,7 @@ async def expected_revision(
 
 Db = Annotated[Database, Depends(database)]
 Caller = Annotated[Actor, Depends(caller)]
-OnceOnly = Annotated[Once | None, Depends(idempotency)]
+OnceOnly = Annotated[IdempotencyKey | None, Depends(idempotency)]
 Revision = Annotated[int | None, Depends(expected_revision)]
 RefPath = Annotated[Ref, Path(description="Its id or its slug.")]
 

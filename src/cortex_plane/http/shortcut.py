@@ -17,12 +17,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cortex_plane.http.exchange import authenticated, is_idempotency_key, once_of
-from cortex_plane.kernel.idempotency import Once
+from cortex_plane.kernel.idempotency import IdempotencyKey
 from cortex_plane.kernel.values import adapter
 from cortex_plane.sessions.model.messages import InboundMessage
 from cortex_plane.tenancy.model.access import Actor
 
-Ingest = Callable[[Request, Actor, UUID, Once | None, InboundMessage], Awaitable[Response]]
+Ingest = Callable[[Request, Actor, UUID, IdempotencyKey | None, InboundMessage], Awaitable[Response]]
 
 
 class IngestRoute(APIRoute):
@@ -40,7 +40,7 @@ class IngestRoute(APIRoute):
         return handle
 
 
-async def _well_formed(request: Request) -> tuple[UUID, Once | None, InboundMessage] | None:
+async def _well_formed(request: Request) -> tuple[UUID, IdempotencyKey | None, InboundMessage] | None:
     headers = request.headers
     key = headers.get("idempotency-key")
     if (

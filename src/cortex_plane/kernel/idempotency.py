@@ -11,7 +11,7 @@ MAX_KEY_LENGTH = 255
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Once:
+class IdempotencyKey:
     """An idempotency key with a digest of the request it was first sent with."""
 
     key: str

@@ -23,7 +23,7 @@ from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.models.keys import Keys
 from cortex_plane.worker.preflight import Preflight
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.loading import load_app
+from cortex_plane.worker.tools.loader import load_app
 
 NOTHING, SOME, COULD_NOT_LOOK = 0, 1, 2
 """Exit codes."""

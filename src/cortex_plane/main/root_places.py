@@ -22,7 +22,7 @@ async def copying_roots(settings: Settings) -> AsyncIterator[None]:
         if settings.roots_file != OFF:
             places.append(RootsFile((settings.home / (settings.roots_file or FILE)).absolute()))
         if settings.roots_url is not None:
-            from cortex_plane.channels.pinned import PinnedClient
+            from cortex_plane.channels.pinned_http import PinnedClient
 
             # The operator names this one address, wherever it is; it is no tenant's.
             parts = urlsplit(settings.roots_url)

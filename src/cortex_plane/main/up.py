@@ -18,9 +18,9 @@ from rich.panel import Panel
 from cortex_plane.client.access import ACCESS_FILE, read_access, write_private
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import AlreadyExists
-from cortex_plane.main import databases, demo, demo_gates, serving, supervisor
+from cortex_plane.main import api_process, databases, demo, demo_gates, supervisor
 from cortex_plane.main.logs import configure_logs
-from cortex_plane.main.reaching import reach_of
+from cortex_plane.main.reach import reach_of
 from cortex_plane.main.settings import Settings
 from cortex_plane.tenancy.model.orgs import OrgDraft
 from cortex_plane.tenancy.verbs import browser_sessions, keys, orgs
@@ -41,8 +41,8 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
     configure_logs("warning" if settings.log_level == "info" else settings.log_level, as_json=False)
     with databases.database(settings, _step) as urls:
         app_url = databases.prepare(settings, urls, _step)
-        listener = serving.listen(settings, or_any_port=True)
-        url = serving.address(listener)
+        listener = api_process.listen(settings, or_any_port=True)
+        url = api_process.address(listener)
 
         async def main() -> None:
             async with databases.opened(settings, app_url) as db, _mail(settings) as sink:
@@ -65,15 +65,15 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
                 arguments = [f"--app={reference}" for reference in loaded]
                 seconds = time.monotonic() - started
                 async with supervisor.one_worker(arguments, environment, settings.home / WORKER_LOG):
-                    await serving.serve(
+                    await api_process.serve(
                         db,
                         listener,
                         lambda: _welcome(settings.home, url, link, seconds),
                         reach_of(settings, url, sink),
-                        serving.hints_url(settings, app_url),
+                        api_process.hints_url(settings, app_url),
                         settings.trusted_proxies,
                         settings.requests_per_second,
-                        serving.request_limits(settings),
+                        api_process.request_limits(settings),
                     )
                     console.print("stopping …", style="dim")
 

@@ -11,12 +11,12 @@ import structlog
 
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus
 from cortex_plane.jobs.model.effects import SETTLED
-from cortex_plane.jobs.rules.attempts import Assignment, Write, Written
+from cortex_plane.jobs.rules.attempts import Assignment, StepWrite, WriteResult
 from cortex_plane.kernel.errors import Conflict, Unavailable
 from cortex_plane.kernel.retry import ErrorClass
 from cortex_plane.worker.calls import Call, without_intents
-from cortex_plane.worker.lease import Abandoned, Ended, Host, Lost, Overgrown
-from cortex_plane.worker.voice import Voice
+from cortex_plane.worker.lease import CheckpointTooLarge, Ended, Lost, WorkerContext, WriteFailed
+from cortex_plane.worker.model_calls import Voice
 
 log = structlog.get_logger()
 
@@ -28,7 +28,7 @@ LAST_WRITE_SECONDS = 3.0
 
 
 class Acting(Voice):
-    def __init__(self, host: Host, given: Assignment) -> None:
+    def __init__(self, host: WorkerContext, given: Assignment) -> None:
         super().__init__(host, given)
         self._unsure = False
         """Nobody knows whether the last write was made, so no other may follow it."""
@@ -41,14 +41,14 @@ class Acting(Voice):
             pass
         except Lost:
             log.warning("job lost", job_id=str(self.given.job_id), epoch=self.given.epoch)
-        except Abandoned:
+        except WriteFailed:
             raise
         except asyncio.CancelledError:
             await self._stop()
             raise
         except Unavailable as error:
-            raise Abandoned(str(error)) from error
-        except Overgrown as error:
+            raise WriteFailed(str(error)) from error
+        except CheckpointTooLarge as error:
             await self.quietly(self.end_overgrown(error))
         except Exception as error:
             log.exception("attempt failed", job_id=str(self.given.job_id))
@@ -58,7 +58,7 @@ class Acting(Voice):
         try:
             await self.hand_back("the worker stops")
         except Exception as error:
-            raise Abandoned(str(error)) from error
+            raise WriteFailed(str(error)) from error
 
     async def _try_again(self, message: str) -> None:
         """What cannot be written must not come back for ever: then it is dropped, and the try is counted all the same."""
@@ -66,7 +66,7 @@ class Acting(Voice):
             try:
                 await self.quietly(self.retry(ErrorClass.INFRASTRUCTURE, message, keep_checkpoint=True))
                 return
-            except Abandoned:
+            except WriteFailed:
                 raise
             except Exception:
                 log.exception("dropped what cannot be written", job_id=str(self.given.job_id))
@@ -85,10 +85,10 @@ class Acting(Voice):
     @abstractmethod
     async def _run(self) -> None: ...
 
-    async def write(self, write: Write, *, keep_checkpoint: bool = False) -> Written:
+    async def write(self, write: StepWrite, *, keep_checkpoint: bool = False) -> WriteResult:
         """Once it is under way it is made or refused: whoever is stopped meanwhile hears of it before they go."""
         if self._unsure:
-            raise Abandoned("nobody knows whether the last write was made")
+            raise WriteFailed("nobody knows whether the last write was made")
         writing = asyncio.ensure_future(self._written(write, keep_checkpoint))
         try:
             return await asyncio.shield(writing)
@@ -101,10 +101,10 @@ class Acting(Voice):
                 writing.exception()  # seen
             raise
 
-    async def _written(self, write: Write, keep_checkpoint: bool) -> Written:
+    async def _written(self, write: StepWrite, keep_checkpoint: bool) -> WriteResult:
         return await super().write(write, keep_checkpoint=keep_checkpoint)
 
-    async def write_calls(self, calls: Sequence[Call], write: Write) -> Written:
+    async def write_calls(self, calls: Sequence[Call], write: StepWrite) -> WriteResult:
         self.at.active_tools = tuple(call.shown() for call in calls)
         try:
             return await self.write(write)
@@ -116,7 +116,7 @@ class Acting(Voice):
         return await self.give_way(calls, write, overtaken.message, limited=limited)
 
     async def give_way(
-        self, calls: Sequence[Call], write: Write, why: str, *, limited: bool = False
+        self, calls: Sequence[Call], write: StepWrite, why: str, *, limited: bool = False
     ) -> NoReturn:
         """What no longer holds is neither sent nor asked for. The rest is kept, and the next attempt looks again."""
         self.at.status = CheckpointStatus.IN_PROGRESS

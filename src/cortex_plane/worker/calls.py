@@ -19,10 +19,10 @@ import orjson
 from cortex_plane.agents.model.models import CallRequest, CallResult, ToolSpec
 from cortex_plane.agents.model.tools import InvalidArguments, OnUncertain, Risk
 from cortex_plane.gates.model.gates import Ruling
-from cortex_plane.gates.rules.authorize import Authorization, Leaning
+from cortex_plane.gates.rules.authorize import Authorization, StandingUse
 from cortex_plane.jobs.model.checkpoints import ActiveTool, ToolStatus
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
-from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.policies.model.authorization import PolicyVerdict
@@ -43,7 +43,7 @@ class CallKind(StrEnum):
 
 
 @dataclass(slots=True)
-class Apart:
+class WriteBlobs:
     """Arguments and results of one write: they go beside the rows, so that nothing large is parsed twice."""
 
     arguments: list[str] = field(default_factory=list)
@@ -113,7 +113,7 @@ class Call:
         return terms
 
     @property
-    def leaning(self) -> Leaning | None:
+    def leaning(self) -> StandingUse | None:
         return self.authorization.leaning if self.authorization else None
 
     @property
@@ -151,7 +151,7 @@ class Call:
             "timeout_seconds": self.code.timeout_seconds,
         }
 
-    def row(self, apart: Apart) -> dict[str, Any]:
+    def row(self, apart: WriteBlobs) -> dict[str, Any]:
         """As the ledger keeps it. Reading needs no intent, so what allowed it stands on the audit trail alone."""
         granted = None if self.kind is CallKind.READ else self.authorization
         decision = granted.decision if granted else None
@@ -177,7 +177,7 @@ class Call:
             "error": self.error,
         }
 
-    def outcome(self, apart: Apart) -> dict[str, Any]:
+    def outcome(self, apart: WriteBlobs) -> dict[str, Any]:
         return {
             "id": str(self.id),
             "status": self.status,
@@ -230,7 +230,7 @@ class Toolbox:
         return not tool.read_only or tool.name in self.side_effect_tools
 
 
-def planned(position: int, request: CallRequest, id: UUID, toolbox: Toolbox, step: int = 0) -> Call:
+def plan_call(position: int, request: CallRequest, id: UUID, toolbox: Toolbox, step: int = 0) -> Call:
     """What a call is. Whatever is wrong with it becomes an answer for the model, never an exception."""
     tool = toolbox.tools.get(request.name)
     if tool is None:
@@ -294,7 +294,7 @@ def _storable(arguments: dict[str, Any] | str) -> bytes:
     return kept if len(kept) <= 20_000 else canonical(kept[:20_000].decode(errors="ignore"))
 
 
-def leans(on: Leaning) -> dict[str, Any]:
+def leans(on: StandingUse) -> dict[str, Any]:
     """As a write names the standing approval that it counts on."""
     return {"standing_id": str(on.standing_id), "granter_revision": on.granter_revision}
 
@@ -349,14 +349,14 @@ def groups(calls: Sequence[Call]) -> Iterator[list[Call]]:
         yield reads
 
 
-def outcome_of(call: Call) -> Write:
+def outcome_of(call: Call) -> StepWrite:
     """A write that settles one call."""
-    apart = Apart()
+    apart = WriteBlobs()
     outcomes = orjson.dumps([call.outcome(apart)])
-    return Write(outcomes=outcomes, results=tuple(apart.results))
+    return StepWrite(outcomes=outcomes, results=tuple(apart.results))
 
 
-def without_intents(write: Write) -> Write:
+def without_intents(write: StepWrite) -> StepWrite:
     """Everything that a write holds, except for what it would send or ask for."""
     gone = (CallStatus.INTENDED, CallStatus.AWAITING)
     rows = [row for row in orjson.loads(write.calls or b"[]") if row["status"] not in gone]
@@ -375,7 +375,7 @@ def without_intents(write: Write) -> Write:
     )
 
 
-def together(first: Write, then: Write) -> Write:
+def together(first: StepWrite, then: StepWrite) -> StepWrite:
     """One write in the place of two. ``then`` says where the job goes."""
     calls, outcomes = _rows(first.calls), _rows(first.outcomes)
     for row in (later := _rows(then.calls)):
@@ -420,10 +420,10 @@ def summary(call: Call) -> dict[str, Any]:
     }
 
 
-class Pending:
+class PendingWrite:
     """Whatever waits to be written, until it goes with the next write."""
 
-    def __init__(self, due: Write) -> None:
+    def __init__(self, due: StepWrite) -> None:
         self.due = due
         self.unwritten: list[Call] = []
         self.granted: list[Call] = []
@@ -433,8 +433,8 @@ class Pending:
     def new(self, *calls: Call) -> None:
         self.unwritten += calls
 
-    def take(self) -> Write:
-        apart = Apart()
+    def take(self) -> StepWrite:
+        apart = WriteBlobs()
         rows = [call.row(apart) for call in self.unwritten]
         outcomes = [call.outcome(apart) for call in self.settled]
         write = self.due
@@ -445,5 +445,5 @@ class Pending:
         write.granted = orjson.dumps([call.grant() for call in self.granted]) if self.granted else None
         for call in self.unwritten:
             call.written = True
-        self.due, self.unwritten, self.granted, self.settled, self.stored = Write(), [], [], [], []
+        self.due, self.unwritten, self.granted, self.settled, self.stored = StepWrite(), [], [], [], []
         return write

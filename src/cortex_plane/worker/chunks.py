@@ -19,7 +19,7 @@ from cortex_plane.jobs.rules.attempts import Assignment
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.sessions.verbs import events
 from cortex_plane.worker.calls import storable
-from cortex_plane.worker.lease import Host
+from cortex_plane.worker.lease import WorkerContext
 
 log = structlog.get_logger()
 
@@ -67,7 +67,7 @@ async def heard(
 class Chunks:
     """The chunks of one step of one attempt."""
 
-    def __init__(self, host: Host, given: Assignment, step: int, *, told: bool = True) -> None:
+    def __init__(self, host: WorkerContext, given: Assignment, step: int, *, told: bool = True) -> None:
         """Not ``told``: they are counted alone."""
         self.spent: Usage | None = None
         """What the provider counted so far, where it says so while it speaks."""

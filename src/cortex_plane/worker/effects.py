@@ -20,11 +20,11 @@ from cortex_plane.agents.model.tools import DidNotHappen, Happened, OnUncertain,
 from cortex_plane.db.crash_points import reached
 from cortex_plane.jobs.model.effects import CallStatus, Settlement, settlement
 from cortex_plane.jobs.model.jobs import Hold
-from cortex_plane.jobs.rules.attempts import Write, Written
+from cortex_plane.jobs.rules.attempts import StepWrite, WriteResult
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.worker import receipts
-from cortex_plane.worker.asking import uncertain
-from cortex_plane.worker.calls import Apart, Call, outcome_of, storable, without_intents
+from cortex_plane.worker.approval_requests import uncertain
+from cortex_plane.worker.calls import Call, WriteBlobs, outcome_of, storable, without_intents
 from cortex_plane.worker.clock import ticks
 from cortex_plane.worker.tools.context import ToolContext
 from cortex_plane.worker.tools.results import encode_result
@@ -52,7 +52,7 @@ async def read(attempt: Acting, call: Call) -> None:
     reached("tool:after")
 
 
-async def perform(attempt: Acting, call: Call, calls: Sequence[Call], due: Write, *, new: bool) -> None:
+async def perform(attempt: Acting, call: Call, calls: Sequence[Call], due: StepWrite, *, new: bool) -> None:
     """A call with side effects, until it is settled. ``due`` holds its intent where it is ``new``."""
     if new:
         if call.granted:
@@ -70,14 +70,14 @@ async def perform(attempt: Acting, call: Call, calls: Sequence[Call], due: Write
     await _settle(attempt, call, calls, ended=False)
 
 
-async def _require_receipt(attempt: Acting, call: Call, due: Write) -> None:
+async def _require_receipt(attempt: Acting, call: Call, due: StepWrite) -> None:
     """Without a true receipt an approved call is not sent: the job ends, and says why. What was done before is kept."""
     wrong = receipts.refusal(attempt, call, sent=False)
     if wrong is None:
         return
     call.status, call.error = CallStatus.REJECTED, f"not sent: {wrong}"
     kept = without_intents(due)
-    kept.outcomes = orjson.dumps([*orjson.loads(kept.outcomes or b"[]"), call.outcome(Apart())])
+    kept.outcomes = orjson.dumps([*orjson.loads(kept.outcomes or b"[]"), call.outcome(WriteBlobs())])
     kept.facts = [
         *kept.facts,
         attempt.fact("receipt_refused", call=str(call.id), tool=call.name, reason=wrong),
@@ -90,7 +90,7 @@ async def _require_receipt(attempt: Acting, call: Call, due: Write) -> None:
 
 
 async def _send(
-    attempt: Acting, call: Call, calls: Sequence[Call], intent: Write, unknown: str | None = None
+    attempt: Acting, call: Call, calls: Sequence[Call], intent: StepWrite, unknown: str | None = None
 ) -> bool:
     """Write the intent, then send. True: the outcome is known. ``unknown``: how an earlier sending went wrong."""
     attempt.at.invocation = call.id
@@ -106,7 +106,7 @@ async def _send(
             return sent
         # Nothing was sent, and the lease is still ours, or the next write says so.
         call.attempt += 1
-        intent = Write(again=(call.id,), dispatches=True)
+        intent = StepWrite(again=(call.id,), dispatches=True)
     if unknown is not None:
         call.error = unknown
         return False
@@ -118,7 +118,7 @@ async def _send_again(attempt: Acting, call: Call, calls: Sequence[Call], unknow
     """The same call with the same key: only after it is safe to do so."""
     call.attempt += 1
     call.status = CallStatus.INTENDED
-    again = Write(
+    again = StepWrite(
         again=(call.id,),
         dispatches=True,
         facts=[attempt.fact("call_sent_again", call=str(call.id), tool=call.name, attempt=call.attempt)],
@@ -126,7 +126,7 @@ async def _send_again(attempt: Acting, call: Call, calls: Sequence[Call], unknow
     return await _send(attempt, call, calls, again, unknown)
 
 
-async def _dispatch(attempt: Acting, call: Call, written: Written) -> bool | None:
+async def _dispatch(attempt: Acting, call: Call, written: WriteResult) -> bool | None:
     """True: the outcome is known. False: it is not. None: it was too late to send."""
     before = written.dispatch_before or written.now
     # Counted from before the write went out, so this is never later than what the database means.

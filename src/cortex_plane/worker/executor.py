@@ -20,27 +20,33 @@ from cortex_plane.agents.model.models import AssistantTurn, ModelError, Response
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus, LogEntry, Phase
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobKind, JobStatus
-from cortex_plane.jobs.rules.attempts import Assignment, NewStep, Write, Written
+from cortex_plane.jobs.rules.attempts import Assignment, NewStep, StepWrite, WriteResult
 from cortex_plane.jobs.verbs import attempts
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.kernel.meters import meters
-from cortex_plane.sessions.rules.conversations import as_sent, heard, recorded_form, requests_of, spoken
-from cortex_plane.worker import telling
+from cortex_plane.sessions.rules.conversations import (
+    as_sent,
+    heard,
+    merge_assistant_turns,
+    recorded_form,
+    requests_of,
+)
+from cortex_plane.worker import step_events
 from cortex_plane.worker.acting import Acting
-from cortex_plane.worker.asking import ask
-from cortex_plane.worker.calls import Call, CallKind, Pending, groups, planned, summary
+from cortex_plane.worker.approval_requests import ask
+from cortex_plane.worker.calls import Call, CallKind, PendingWrite, groups, plan_call, summary
 from cortex_plane.worker.clock import ticks
 from cortex_plane.worker.effects import perform, read
-from cortex_plane.worker.lease import Ended, Host
+from cortex_plane.worker.lease import Ended, WorkerContext
 from cortex_plane.worker.windows import compact, window
 
 
 class Attempt(Acting):
     """One lease of one job, from the claim to its end."""
 
-    def __init__(self, host: Host, given: Assignment) -> None:
+    def __init__(self, host: WorkerContext, given: Assignment) -> None:
         super().__init__(host, given)
         self.step_started = self.started
 
@@ -59,7 +65,7 @@ class Attempt(Acting):
             self.turns.append(
                 AssistantTurn(text=recorded["text"], calls=sent), step=self.at.step, seq=read_to
             )
-            await self._resolve(calls, Write())
+            await self._resolve(calls, StepWrite())
         while True:
             await self._boundary()
             await self._step()
@@ -89,7 +95,7 @@ class Attempt(Acting):
             if await self._made_room():
                 return
             told = window(self)
-            request = self.request(told if self.gates is None else spoken(told))
+            request = self.request(told if self.gates is None else merge_assistant_turns(told))
             response = await self.ask(replace(request, notice=self.notice))
         except ModelError as error:
             if self.gates is not None:
@@ -124,7 +130,7 @@ class Attempt(Acting):
                 await self._answer(response, step)
             return
         calls = [
-            planned(position, request, new_id(), self.toolbox, self.at.step)
+            plan_call(position, request, new_id(), self.toolbox, self.at.step)
             for position, request in enumerate(response.calls)
         ]
         await self.authorize(calls)
@@ -136,15 +142,15 @@ class Attempt(Acting):
         acts = any(call.kind is CallKind.EFFECT for call in calls)
         said = [summary(call) for call in calls]
         facts = [self.fact("step_responded", step=step.index, calls=said)] if acts else []
-        events = telling.by(response, telling.called(step.index, response.text, calls))
-        due = Write(step=step, facts=facts, events=events)
+        events = step_events.by(response, step_events.called(step.index, response.text, calls))
+        due = StepWrite(step=step, facts=facts, events=events)
         if self.gates is not None and self.gates.shut is not None:
             await self._shut(calls, due)
         await self._resolve(calls, due)
 
-    async def _shut(self, calls: Sequence[Call], due: Write) -> None:
+    async def _shut(self, calls: Sequence[Call], due: StepWrite) -> None:
         """The agent is out of tries: nothing of its response is sent, and all of it is kept."""
-        pending = Pending(due)
+        pending = PendingWrite(due)
         pending.new(*(call for call in calls if call.settled))
         await self.require_open(pending.take())
 
@@ -156,10 +162,10 @@ class Attempt(Acting):
         text = response.text or ""
         self._log_step(step.index, "unanswered", text, 0)
         self.at.step = step.index + 1
-        write = Write(
+        write = StepWrite(
             step=step,
             done_step=step.index,
-            events=telling.by(response, telling.said(step.index, text)),
+            events=step_events.by(response, step_events.said(step.index, text)),
             facts=[self.fact("step_completed", step=step.index, calls=[])],
         )
         await self.require_open(write)
@@ -178,17 +184,17 @@ class Attempt(Acting):
         cut = {"truncated": True} if response.stop_reason is StopReason.MAX_TOKENS else {}
         conversation = self.given.kind is JobKind.CONVERSATION
         reply = text if conversation else None
-        fact = self.fact("step_completed", step=step.index, calls=[], **telling.replied(reply))
+        fact = self.fact("step_completed", step=step.index, calls=[], **step_events.replied(reply))
         self._log_step(step.index, "answer", text, 0)
         self.at.status, self.at.phase = CheckpointStatus.COMPLETED, Phase.DONE
         written = await self.write(
-            Write(
+            StepWrite(
                 step=step,
                 done_step=step.index,
                 reply=reply,
                 status=JobStatus.COMPLETED,
                 result=canonical({"text": text, **cut}),
-                events=telling.by(response, telling.completed(step.index, text)),
+                events=step_events.by(response, step_events.completed(step.index, text)),
                 facts=[self.fact("job_completed"), fact],
             )
         )
@@ -202,11 +208,11 @@ class Attempt(Acting):
         )
         await self._done(
             await self.write(
-                Write(
+                StepWrite(
                     step=step,
                     done_step=step.index,
                     reply=reply,
-                    events=telling.by(response, telling.said(step.index, text)),
+                    events=step_events.by(response, step_events.said(step.index, text)),
                     facts=[fact],
                 )
             )
@@ -214,12 +220,12 @@ class Attempt(Acting):
 
     # The calls of a step ---------------------------------------------------------------------------------------
 
-    async def _resolve(self, calls: list[Call], due: Write) -> None:
+    async def _resolve(self, calls: list[Call], due: StepWrite) -> None:
         """Run what is not settled. ``due`` is what must be durable before anything is sent."""
         index = self.at.step
         if any(call.status is CallStatus.AWAITING for call in calls):
             await ask(self, calls, due)
-        pending = Pending(due)
+        pending = PendingWrite(due)
         pending.new(*(call for call in calls if call.settled and not call.written))
         for group in groups(calls):
             self.happened(calls, group[0].position)
@@ -249,30 +255,30 @@ class Attempt(Acting):
                 await self.write_calls(calls, pending.take())
         await self._end_step(calls, pending.take(), index)
 
-    async def _end_step(self, calls: Sequence[Call], write: Write, index: int) -> None:
+    async def _end_step(self, calls: Sequence[Call], write: StepWrite, index: int) -> None:
         names = ", ".join(dict.fromkeys(call.name for call in calls))
         outcome = "; ".join(f"{call.name}: {call.status}" for call in calls)
         self._log_step(index, names, outcome, len(calls))
         self.at.active_tools = tuple(call.shown(whole=False) for call in calls)
         self.at.phase, self.at.step, self.at.invocation = Phase.MODEL, index + 1, None
-        said = [telling.outcome(call) for call in calls]
+        said = [step_events.outcome(call) for call in calls]
         acts = any(call.kind is CallKind.EFFECT for call in calls)
         proof = said if acts else [{**summary(call), **told} for call, told in zip(calls, said, strict=True)]
         self.turns.append(ToolTurn(tuple(call.told() for call in calls)), step=index)
         self.happened(calls)
         write.done_step = index
-        write.events = [*write.events, *telling.settled(index, calls)]
+        write.events = [*write.events, *step_events.settled(index, calls)]
         write.facts = [*write.facts, self.fact("step_completed", step=index, calls=proof)]
         await self._done(await self.write(write))
 
-    async def _done(self, written: Written) -> None:
+    async def _done(self, written: WriteResult) -> None:
         """A step is durable: does anybody want the job to stop here?"""
         if written.cancelled:
             await self.end_cancelled()
         if written.held:
             meters().suspended(self.given.org_id, written.held_seconds or 0.0)
             await self.write(
-                Write(
+                StepWrite(
                     status=JobStatus.PAUSED,
                     events=[("status", {"status": JobStatus.PAUSED}), ("session_paused", {"reason": "held"})],
                     facts=[self.fact("job_paused")],

@@ -18,17 +18,17 @@ import structlog
 from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
-from cortex_plane.jobs.model.budgets import Question
+from cortex_plane.jobs.model.budgets import OpenModelCall
 from cortex_plane.jobs.model.checkpoints import WARN_BYTES, CheckpointStatus, Sealed, seal
 from cortex_plane.jobs.model.jobs import Hold, JobStatus
-from cortex_plane.jobs.rules.attempts import HAND_BACK_REMEDY, Assignment, Write, Written, hand_back
+from cortex_plane.jobs.rules.attempts import HAND_BACK_REMEDY, Assignment, StepWrite, WriteResult, hand_back
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, TooLarge, Unavailable
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.kernel.retry import RETRIED, ErrorClass
 from cortex_plane.proof.model.audit import Fact
 from cortex_plane.tenancy.model.access import worker_actor
-from cortex_plane.worker import telling
+from cortex_plane.worker import step_events
 from cortex_plane.worker.calls import Call, storable
 from cortex_plane.worker.clock import DatabaseTime, ticks
 from cortex_plane.worker.limits import Limits
@@ -55,7 +55,7 @@ def prompt_of(model_config: Mapping[str, Any], app: App) -> tuple[str | None, st
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class WorkerContext:
     """What all attempts of a worker share."""
 
     db: Database
@@ -81,30 +81,30 @@ class Lost(Exception):
     """The job is not ours any more: stop, write nothing."""
 
 
-class Abandoned(Exception):
+class WriteFailed(Exception):
     """A write could not be made, and nothing may happen without it. The job must be handed back."""
 
 
-class Overgrown(Exception):
+class CheckpointTooLarge(Exception):
     """The checkpoint is too large to be written: the job ends, and what was done is kept. Nothing was written."""
 
-    def __init__(self, error: TooLarge, kept: Write) -> None:
+    def __init__(self, error: TooLarge, kept: StepWrite) -> None:
         super().__init__(error.message)
         self.hint = error.hint
         self.kept = kept
 
 
-async def refuse(host: Host, given: Assignment, error: Exception) -> None:
+async def refuse(host: WorkerContext, given: Assignment, error: Exception) -> None:
     """End a job that cannot even begin, because what is stored about its agent cannot be read."""
     message = storable(
         f"Job {given.job_id} cannot start: version {given.agent_version} of its agent cannot be read: {error} "
         "Correct it with `cortex agent update`, then `cortex job resubmit` the job."
     )
     actor = worker_actor(given.org_id, host.worker_id, host.worker_name)
-    write = Write(
+    write = StepWrite(
         status=JobStatus.FAILED,
         error=message[:8000],
-        events=telling.failed(message),
+        events=step_events.failed(message),
         facts=[Fact.of(actor, "job_failed", job=str(given.job_id), error=message[:2000])],
     )
     await steps.advance(host.db, given, host.worker_id, given.write_seq + 1, write, host.dispatch_seconds)
@@ -113,7 +113,7 @@ async def refuse(host: Host, given: Assignment, error: Exception) -> None:
 class Lease:
     """A job that this worker holds now."""
 
-    def __init__(self, host: Host, given: Assignment) -> None:
+    def __init__(self, host: WorkerContext, given: Assignment) -> None:
         self.host = host
         self.given = given
         self.limits = Limits.of(given)
@@ -132,7 +132,7 @@ class Lease:
         """What goes on the trail with the next write."""
         self.prompt, self.prompt_hash = prompt_of(given.model_config, host.apps[given.app])
         self.at = Progress(given.agent_id, self.prompt_hash)
-        self.asking: list[Question] = []
+        self.asking: list[OpenModelCall] = []
         """Those to the model that are under way."""
         self.progressed = False
         """This attempt recorded or finished a step."""
@@ -145,7 +145,7 @@ class Lease:
 
     async def end_cancelled(self) -> NoReturn:
         await self.write(
-            Write(
+            StepWrite(
                 status=JobStatus.CANCELLED,
                 error="cancelled",
                 events=[("status", {"status": JobStatus.CANCELLED})],
@@ -155,17 +155,17 @@ class Lease:
         raise Ended
 
     async def fail(
-        self, message: str, remedy: str, write: Write | None = None, *, keep_checkpoint: bool = False
+        self, message: str, remedy: str, write: StepWrite | None = None, *, keep_checkpoint: bool = False
     ) -> NoReturn:
         error = storable(f"Job {self.given.job_id}, step {self.at.step}: {message} {remedy}".strip())
         self.at.status = CheckpointStatus.FAILED
-        write = write or Write()
+        write = write or StepWrite()
         await self.write(
             replace(
                 write,
                 status=JobStatus.FAILED,
                 error=error[:8000],
-                events=[*write.events, *telling.failed(error)],
+                events=[*write.events, *step_events.failed(error)],
                 facts=[self.fact("job_failed", error=error[:2000]), *write.facts],
             ),
             keep_checkpoint=keep_checkpoint,
@@ -187,20 +187,20 @@ class Lease:
         chance = random.random()  # noqa: S311 -- jitter
         delay = self.limits.backoff.delay_after(wished, self.given.retry_count, chance)
         await self.write(
-            Write(
+            StepWrite(
                 status=JobStatus.RETRY,
                 error=f"Job {self.given.job_id}, step {self.at.step}: {message}"[:8000],
                 delay_seconds=delay,
-                events=telling.tried_again(message),
+                events=step_events.tried_again(message),
                 facts=[self.fact("job_retried", error=message[:2000], error_class=str(kind))],
             ),
             keep_checkpoint=keep_checkpoint,
         )
         raise Ended
 
-    async def hold(self, hold: Hold, event: dict[str, Any], write: Write | None = None) -> NoReturn:
+    async def hold(self, hold: Hold, event: dict[str, Any], write: StepWrite | None = None) -> NoReturn:
         """Stop here until somebody decides."""
-        write = write or Write()
+        write = write or StepWrite()
         await self.write(
             replace(
                 write,
@@ -216,9 +216,9 @@ class Lease:
         )
         raise Ended
 
-    async def sleep(self, seconds: float, reason: str, told: Write | None = None) -> NoReturn:
+    async def sleep(self, seconds: float, reason: str, told: StepWrite | None = None) -> NoReturn:
         """``told``: what readers and the trail learn of it, where that is more than usual."""
-        told = told or Write(facts=[self.fact("job_sleeps", reason=reason)])
+        told = told or StepWrite(facts=[self.fact("job_sleeps", reason=reason)])
         await self.write(
             replace(
                 told,
@@ -232,7 +232,9 @@ class Lease:
     async def hand_back(self, reason: str) -> None:
         """Because the worker stops: whoever is free goes on at once."""
         await self.quietly(
-            self.write(Write(status=JobStatus.RUNNING, facts=[self.fact("job_handed_back", reason=reason)]))
+            self.write(
+                StepWrite(status=JobStatus.RUNNING, facts=[self.fact("job_handed_back", reason=reason)])
+            )
         )
 
     async def hand_back_counted(self, reason: str) -> None:
@@ -243,7 +245,7 @@ class Lease:
             return
         await self.quietly(
             self.write(
-                Write(
+                StepWrite(
                     status=JobStatus.RUNNING,
                     delay_seconds=handed.delay_seconds,
                     more={"hand_backs": handed.count},
@@ -257,15 +259,15 @@ class Lease:
             await write
         except (Ended, Lost):
             pass
-        except Overgrown as error:
+        except CheckpointTooLarge as error:
             await self.quietly(self.end_overgrown(error))
-        except (Abandoned, Unavailable) as error:
-            raise Abandoned(str(error)) from error
+        except (WriteFailed, Unavailable) as error:
+            raise WriteFailed(str(error)) from error
 
-    async def end_overgrown(self, error: Overgrown) -> NoReturn:
+    async def end_overgrown(self, error: CheckpointTooLarge) -> NoReturn:
         try:
             await self.fail(str(error), error.hint, error.kept)
-        except Overgrown:
+        except CheckpointTooLarge:
             # Even without what could be left out: then the one that was written last stays.
             await self.fail(str(error), error.hint, error.kept, keep_checkpoint=True)
 
@@ -333,7 +335,7 @@ class Lease:
             log.warning("checkpoint is large", job_id=str(self.given.job_id), bytes=sealed.size)
         return sealed
 
-    async def write(self, write: Write, *, keep_checkpoint: bool = False) -> Written:
+    async def write(self, write: StepWrite, *, keep_checkpoint: bool = False) -> WriteResult:
         """Durable, or the attempt is over: nothing goes on without its write."""
         write = replace(
             write,
@@ -347,8 +349,8 @@ class Lease:
             except TooLarge as error:
                 self.at.active_tools, self.at.working_data = (), {}
                 # Raised, because whoever writes may hold what others wait for: the end is written when nobody does.
-                kept = Write(outcomes=write.outcomes, results=write.results, stored=write.stored)
-                raise Overgrown(error, kept) from error
+                kept = StepWrite(outcomes=write.outcomes, results=write.results, stored=write.stored)
+                raise CheckpointTooLarge(error, kept) from error
             write.checkpoint, write.mac = sealed.text, sealed.mac
         self.number += 1
         # Taken now: what a parallel branch notes meanwhile goes with the write after this one.
@@ -358,7 +360,7 @@ class Lease:
             written = await self._send(write)
         except BaseException as error:
             self.notes = [*notes, *self.notes]
-            if not isinstance(error, (Abandoned, Lost, asyncio.CancelledError)):
+            if not isinstance(error, (WriteFailed, Lost, asyncio.CancelledError)):
                 # Refused, so nothing was written: the number is free.
                 self.number -= 1
             raise
@@ -371,7 +373,7 @@ class Lease:
         self.policies_heard = written.policies
         return written
 
-    async def _send(self, write: Write) -> Written:
+    async def _send(self, write: StepWrite) -> WriteResult:
         for tries in range(1, WRITE_TRIES + 1):
             sent = ticks()
             try:
@@ -388,10 +390,10 @@ class Lease:
                     if error.code != "lease_expired":
                         raise
                     # Perhaps nobody has taken the job yet, and nobody will, once the lease is renewed: hand it back.
-                    raise Abandoned(str(error)) from error
+                    raise WriteFailed(str(error)) from error
                 # The write may have been applied or not. It is numbered, so sending it again is safe.
                 if tries == WRITE_TRIES:
-                    raise Abandoned(str(error)) from error
+                    raise WriteFailed(str(error)) from error
                 await asyncio.sleep(0.05 * 2**tries * random.random())  # noqa: S311 -- jitter
                 continue
             if written is None:

@@ -16,11 +16,11 @@ from cortex_plane.agents.model.models import Turn, UserTurn
 from cortex_plane.approvals.verbs import standing_approvals
 from cortex_plane.db.vault import Vault
 from cortex_plane.gates.model.gates import PLANE_TOOLS
-from cortex_plane.gates.rules.authorize import Authorization, Leaning, authorize, leaning_on
+from cortex_plane.gates.rules.authorize import Authorization, StandingUse, authorize, leaning_on
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
-from cortex_plane.jobs.rules.attempts import Assignment, Write, Written
+from cortex_plane.jobs.rules.attempts import Assignment, StepWrite, WriteResult
 from cortex_plane.jobs.rules.checkpoint_recovery import CheckpointCorrupt, open_sealed
 from cortex_plane.jobs.store.steps import Past
 from cortex_plane.jobs.verbs import attempts
@@ -28,18 +28,18 @@ from cortex_plane.kernel.errors import Conflict
 from cortex_plane.policies.model.authorization import PolicyVerdict
 from cortex_plane.policies.model.policies import CallFacts
 from cortex_plane.policies.rules.policy_engine import CompiledPolicies
-from cortex_plane.policies.verbs.policy_book import book, request_rows
+from cortex_plane.policies.verbs.policy_cache import book, request_rows
 from cortex_plane.proof.rules.receipts import Stamp
 from cortex_plane.sessions.rules.conversations import as_sent, opening, rebuilt, requests_of
 from cortex_plane.sessions.rules.windows import Thread
-from cortex_plane.worker import receipts, telling
-from cortex_plane.worker.calls import Call, CallKind, Toolbox, authorized, leans, planned, restored
+from cortex_plane.worker import receipts, step_events
+from cortex_plane.worker.calls import Call, CallKind, Toolbox, authorized, leans, plan_call, restored
 from cortex_plane.worker.gate_tools import with_gate_tools
-from cortex_plane.worker.governing import Governed
-from cortex_plane.worker.lease import Ended, Host
+from cortex_plane.worker.lease import Ended, WorkerContext
 from cortex_plane.worker.progress import Progress
+from cortex_plane.worker.session_gates import Governed
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.mcp.confirming import as_confirmed
+from cortex_plane.worker.tools.mcp.confirmations import as_confirmed
 
 log = structlog.get_logger()
 
@@ -50,14 +50,14 @@ SERVER_SECONDS = 5.0
 class Opening(Governed):
     """A job that was just leased, from its checkpoint to the point where it goes on."""
 
-    def __init__(self, host: Host, given: Assignment) -> None:
+    def __init__(self, host: WorkerContext, given: Assignment) -> None:
         super().__init__(host, given)
         self.turns = Thread()
         """What was said, as far as no memory covers it."""
         self.toolbox = toolbox_of(host.apps[given.app], self.limits.skills)
         self.turned_down: set[tuple[str, str]] = set()
         """Calls that a person said no to: they do not come back unchanged."""
-        self.leaning: dict[UUID, Leaning] = {}
+        self.leaning: dict[UUID, StandingUse] = {}
         """Calls that a standing approval covered when this attempt asked."""
         self.receipts: dict[UUID, Stamp] = {}
         """By call: of those that somebody approved."""
@@ -114,7 +114,7 @@ class Opening(Governed):
     async def _unreadable_policies(self, error: Conflict) -> NoReturn:
         why = f"{error.message} {error.hint} Then `cortex job resume` it."
         log.error("policies unreadable", job_id=str(self.given.job_id), reason=why)
-        await self.hold(Hold.POLICIES_UNREADABLE, {"why": why}, Write(error=why))
+        await self.hold(Hold.POLICIES_UNREADABLE, {"why": why}, StepWrite(error=why))
 
     def was_turned_down(self, call: Call) -> bool:
         return (call.name, call.input_hash) in self.turned_down
@@ -131,7 +131,9 @@ class Opening(Governed):
             session_kind=self.given.session_kind,
         )
 
-    async def _covered(self, call: Call, answer: Authorization, taken: Mapping[UUID, int]) -> Leaning | None:
+    async def _covered(
+        self, call: Call, answer: Authorization, taken: Mapping[UUID, int]
+    ) -> StandingUse | None:
         """The standing approval that a call may lean on, where it needs a person's yes and nobody said no."""
         self.leaning.pop(call.id, None)
         terms = answer.decision.terms
@@ -152,13 +154,13 @@ class Opening(Governed):
             self.leaning[call.id] = found.leaning
         return found.leaning
 
-    async def write(self, write: Write, *, keep_checkpoint: bool = False) -> Written:
+    async def write(self, write: StepWrite, *, keep_checkpoint: bool = False) -> WriteResult:
         """Whatever is sent on a standing approval names it: it is looked at once more, and counted, in the same commit."""
         if write.dispatches and self.leaning:
             self._lean(write)
         return await super().write(write, keep_checkpoint=keep_checkpoint)
 
-    def _lean(self, write: Write) -> None:
+    def _lean(self, write: StepWrite) -> None:
         again = [
             {"id": str(id), **leans(on)} for id in write.again if (on := self.leaning.get(id)) is not None
         ]
@@ -229,10 +231,10 @@ class Opening(Governed):
         message = f"Checkpoint corruption detected: {error.message} (job {self.given.job_id}, not resumed) {error.hint}"
         facts = [self.fact("checkpoint_corrupt", type=error.corruption_type, error=error.message)]
         await self.write(
-            Write(
+            StepWrite(
                 status=JobStatus.FAILED,
                 error=message,
-                events=telling.failed(message),
+                events=step_events.failed(message),
                 facts=facts,
             ),
             keep_checkpoint=True,
@@ -264,7 +266,7 @@ class Opening(Governed):
             await self.look()
         for position, request in enumerate(as_sent(requests_of(recorded), known)):
             row = known.get(position)
-            call = planned(position, request, row.id if row else ids[position], self.toolbox, self.at.step)
+            call = plan_call(position, request, row.id if row else ids[position], self.toolbox, self.at.step)
             calls.append(call)
             if row is None or await self.restore_call(call, row):
                 unknown.append(call)

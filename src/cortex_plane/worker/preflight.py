@@ -21,10 +21,10 @@ from cortex_plane.jobs.model.preflight import Finding, Outcome, Parked, Reason, 
 from cortex_plane.jobs.rules.checkpoint_recovery import CheckpointCorrupt, CorruptionType, open_sealed
 from cortex_plane.jobs.verbs import preflight, workers
 from cortex_plane.sessions.rules.conversations import as_sent, requests_of
-from cortex_plane.worker.calls import Toolbox, planned
+from cortex_plane.worker.calls import Toolbox, plan_call
 from cortex_plane.worker.code.asks import with_ask
-from cortex_plane.worker.code.playing import CodeAgent
-from cortex_plane.worker.code.replaying import dry_run
+from cortex_plane.worker.code.dry_run import dry_run
+from cortex_plane.worker.code.journal_replay import CodeAgent
 from cortex_plane.worker.gate_tools import with_gate_tools
 from cortex_plane.worker.lease import checkpoint_key, prompt_of
 from cortex_plane.worker.models.backends import Backends
@@ -213,7 +213,7 @@ def _calls(job: Parked, toolbox: Toolbox) -> Iterator[Wrong]:
 
 
 def _call(request: CallRequest, row: ToolCall | None, toolbox: Toolbox) -> Iterator[Wrong]:
-    call = planned(0, request, UUID(int=0), toolbox)
+    call = plan_call(0, request, UUID(int=0), toolbox)
     status = row.status if row else "not begun"
     if call.tool is not None:
         if row is not None and row.tool_digest != call.digest:

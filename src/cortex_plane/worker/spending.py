@@ -10,29 +10,29 @@ from typing import TYPE_CHECKING, NoReturn
 from cortex_plane.agents.model.models import ModelError, Request, Usage
 from cortex_plane.agents.model.scripts import heard, tokens
 from cortex_plane.jobs.model.budgets import (
-    Question,
+    OpenModelCall,
     Spent,
     alone_over_day,
     estimated_prompt,
     over_day,
     over_job,
 )
-from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.verbs import usage
 from cortex_plane.sessions.model.events import EventType
 from cortex_plane.worker.models.backends import Answering
 from cortex_plane.worker.models.prices import cost_micros
 
 if TYPE_CHECKING:
-    from cortex_plane.worker.voice import Voice
+    from cortex_plane.worker.model_calls import Voice
 
 RAISE = "Raise `{setting}` in the agent's resource limits, then `cortex job resubmit` the job."
 
 
 @contextmanager
-def question(voice: Voice) -> Iterator[Question]:
+def question(voice: Voice) -> Iterator[OpenModelCall]:
     """Counted from before it is asked until whoever asked counts the answer: branches of a job ask at the same time."""
-    asked = Question()
+    asked = OpenModelCall()
     voice.asking.append(asked)
     try:
         yield asked
@@ -40,7 +40,7 @@ def question(voice: Voice) -> Iterator[Question]:
         voice.asking.remove(asked)
 
 
-async def afford(voice: Voice, asked: Question, request: Request, answering: Answering) -> None:
+async def afford(voice: Voice, asked: OpenModelCall, request: Request, answering: Answering) -> None:
     """Ends the attempt where the next call would be too much; without a budget it costs nothing to ask."""
     limits = voice.limits.resources
     by_cost = limits.cost_budget_usd is not None or limits.daily_cost_budget_usd is not None
@@ -78,7 +78,9 @@ async def _afford_today(voice: Voice, spent: Spent, due: Spent, seconds_left: fl
 async def _sleep(voice: Voice, why: str, setting: str, seconds: float) -> NoReturn:
     told = {"message": f"{why} The job goes on with the next day of UTC.", "budget": setting}
     fact = voice.fact("budget_spent", budget=setting, reason=why)
-    await voice.sleep(seconds, "budget_spent", Write(events=[(EventType.BUDGET_SPENT, told)], facts=[fact]))
+    await voice.sleep(
+        seconds, "budget_spent", StepWrite(events=[(EventType.BUDGET_SPENT, told)], facts=[fact])
+    )
 
 
 async def _estimate(request: Request, answering: Answering, by_cost: bool) -> Spent:

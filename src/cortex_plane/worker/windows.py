@@ -17,7 +17,7 @@ import structlog
 from cortex_plane.agents.model import tokens
 from cortex_plane.agents.model.models import ModelError, Request, Turn, UserTurn
 from cortex_plane.jobs.model.jobs import JobKind
-from cortex_plane.jobs.rules.attempts import Write, Written
+from cortex_plane.jobs.rules.attempts import StepWrite, WriteResult
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.sessions.model import memories
@@ -34,7 +34,7 @@ from cortex_plane.sessions.rules.windows import (
 )
 
 if TYPE_CHECKING:
-    from cortex_plane.worker.voice import Voice
+    from cortex_plane.worker.model_calls import Voice
 
 log = structlog.get_logger()
 
@@ -46,7 +46,7 @@ def window(attempt: Voice) -> list[Turn]:
     return assembled(attempt.turns, _memory(attempt), _budget(attempt))
 
 
-async def compact(attempt: Voice) -> Written | None:
+async def compact(attempt: Voice) -> WriteResult | None:
     """Make room, if the window is filled to its mark; None where it is not. Raises `ModelError`."""
     budget, memory, at = _budget(attempt), _memory(attempt), attempt.at
     count = due(attempt.turns, memory, budget)
@@ -67,7 +67,7 @@ async def compact(attempt: Voice) -> Written | None:
     }  # fmt: skip
     conversation = attempt.given.kind is JobKind.CONVERSATION
     return await attempt.write(
-        Write(
+        StepWrite(
             more={"memory": {"message_seq": covered.seq, **whole}} if conversation else {},
             events=[("context_compacted", told)],
             facts=[

@@ -26,11 +26,11 @@ from cortex_plane.worker.acting import Acting
 from cortex_plane.worker.clock import ticks
 from cortex_plane.worker.code.attempt import CodeAttempt
 from cortex_plane.worker.executor import Attempt
-from cortex_plane.worker.lease import Abandoned, Host, refuse
+from cortex_plane.worker.lease import WorkerContext, WriteFailed, refuse
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.models.keys import Keys
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.mcp.serving import Servers
+from cortex_plane.worker.tools.mcp.supervisor import Servers
 
 log = structlog.get_logger()
 
@@ -77,7 +77,7 @@ class WorkerSettings:
         return self.adoption_seconds * 0.1
 
 
-def attempt_of(host: Host, given: Assignment) -> Acting:
+def attempt_of(host: WorkerContext, given: Assignment) -> Acting:
     """An agent follows its model, or is a function of its app."""
     return CodeAttempt(host, given) if given.skill_config.get("run") else Attempt(host, given)
 
@@ -112,7 +112,7 @@ class Worker:
         self._beaten = ticks()
         self._steady = 0
         """How often in a row the lease was renewed in time."""
-        self._host = Host(
+        self._host = WorkerContext(
             db=db,
             worker_id=self.id,
             worker_name=self.name,
@@ -215,7 +215,7 @@ class Worker:
     async def _attempt(self, attempt: Acting) -> None:
         try:
             await attempt.run()
-        except Abandoned as error:
+        except WriteFailed as error:
             log.error("attempt abandoned", job_id=str(attempt.given.job_id), error=str(error))
 
     def _refused(self, task: asyncio.Task[None]) -> None:

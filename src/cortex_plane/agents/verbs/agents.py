@@ -18,22 +18,22 @@ from cortex_plane.agents.verbs.atlas_access import require_holding
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InUse
-from cortex_plane.kernel.idempotency import Once, new_id
+from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof.model.audit import Fact
 from cortex_plane.proof.store import audit
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.store import teams
-from cortex_plane.tenancy.verbs.verbs import found, once_only, require_revision, verb
+from cortex_plane.tenancy.verbs.verbs import once_only, require_found, require_revision, verb
 
 
 @verb(Permission.AGENT_WRITE)
-async def create(db: Database, actor: Actor, draft: AgentDraft, once: Once | None = None) -> Agent:
+async def create(db: Database, actor: Actor, draft: AgentDraft, once: IdempotencyKey | None = None) -> Agent:
     async with db.transaction(actor.org_id) as tx:
 
         async def make() -> UUID:
             id = new_id()
-            team = found(await teams.get(tx, draft.team), "team")
+            team = require_found(await teams.get(tx, draft.team), "team")
             await require_holding(tx, SkillSettings.of(draft.skill_config).atlases)
             await agents.insert(tx, id, team.id, draft, actor)
             await audit.append_to_org(
@@ -42,13 +42,13 @@ async def create(db: Database, actor: Actor, draft: AgentDraft, once: Once | Non
             return id
 
         id, _ = await once_only(tx, actor, "agents.create", once, make)
-        return found(await agents.get(tx, str(id)), "agent")
+        return require_found(await agents.get(tx, str(id)), "agent")
 
 
 @verb(Permission.AGENT_READ)
 async def get(db: Database, actor: Actor, ref: str) -> Agent:
     async with db.transaction(actor.org_id) as tx:
-        return found(await agents.get(tx, ref), "agent")
+        return require_found(await agents.get(tx, ref), "agent")
 
 
 @verb(Permission.AGENT_READ)
@@ -63,16 +63,16 @@ async def list_page(
 async def versions(db: Database, actor: Actor, ref: str, below: int | None, limit: int) -> list[AgentVersion]:
     """The configurations an agent has had, newest first."""
     async with db.transaction(actor.org_id) as tx:
-        agent = found(await agents.get(tx, ref), "agent")
+        agent = require_found(await agents.get(tx, ref), "agent")
         return await agents.versions(tx, agent.id, below, limit)
 
 
 @verb(Permission.AGENT_WRITE)
 async def update(db: Database, actor: Actor, ref: str, change: AgentChange, revision: int | None) -> Agent:
     async with db.transaction(actor.org_id) as tx:
-        locked = found(await agents.lock(tx, ref), "agent")
+        locked = require_found(await agents.lock(tx, ref), "agent")
         require_revision(locked["revision"], revision)
-        before = found(await agents.get(tx, ref), "agent")
+        before = require_found(await agents.get(tx, ref), "agent")
         model = asdict(change.model_config) if change.model_config else before.model_config
         skills = change.skill_config if change.skill_config is not None else before.skill_config
         if change.skill_config is not None:
@@ -85,7 +85,7 @@ async def update(db: Database, actor: Actor, ref: str, change: AgentChange, revi
         ):
             version += 1
             await agents.insert_version(tx, before.id, version, model, skills, limits, actor)
-        team = found(await teams.get(tx, change.team), "team") if change.team else None
+        team = require_found(await teams.get(tx, change.team), "team") if change.team else None
         await agents.update(
             tx, before.id, team.id if team else None, change.name, change.role, change.status,
             change.description, change.channel_permissions, version,
@@ -98,14 +98,14 @@ async def update(db: Database, actor: Actor, ref: str, change: AgentChange, revi
                 channel_permissions=change.channel_permissions, description=change.description is not None,
             ),
         )  # fmt: skip
-        return found(await agents.get(tx, str(before.id)), "agent")
+        return require_found(await agents.get(tx, str(before.id)), "agent")
 
 
 @verb(Permission.AGENT_WRITE)
 async def delete(db: Database, actor: Actor, ref: str, revision: int | None) -> None:
     """Only what was never used. Anything else is archived, so that history keeps what it refers to."""
     async with db.transaction(actor.org_id) as tx:
-        locked = found(await agents.lock(tx, ref), "agent")
+        locked = require_found(await agents.lock(tx, ref), "agent")
         require_revision(locked["revision"], revision)
         usage = await agents.usage(tx, locked["id"])
         if any(usage.values()):

@@ -15,7 +15,7 @@ from cortex_plane.gates.store import atlases
 from cortex_plane.kernel.errors import Conflict, Forbidden
 from cortex_plane.kernel.fields import MAX_ATLASES
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import found
+from cortex_plane.tenancy.verbs.verbs import require_found
 
 
 async def require(tx: Transaction, actor: Actor, session_id: UUID) -> None:
@@ -63,7 +63,7 @@ async def bind(
             hint="Merge some of them into one atlas.",
         )
     for each in added:
-        found(await atlases.get(tx, each), "atlas")
+        require_found(await atlases.get(tx, each), "atlas")
     if own:
         await atlases.bind(tx, session_id, own, by_caller=False)
     if added:

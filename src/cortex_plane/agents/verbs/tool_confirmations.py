@@ -13,17 +13,17 @@ from cortex_plane.agents.model.tools import ToolVersion
 from cortex_plane.agents.store import tool_confirmations, tools
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound
-from cortex_plane.kernel.idempotency import Once, new_id
+from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof.model.audit import Fact
 from cortex_plane.proof.store import audit
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import found, once_only, verb
+from cortex_plane.tenancy.verbs.verbs import once_only, require_found, verb
 
 
 @verb(Permission.TOOL_CONFIRM)
 async def confirm(
-    db: Database, actor: Actor, draft: ConfirmationDraft, once: Once | None = None
+    db: Database, actor: Actor, draft: ConfirmationDraft, once: IdempotencyKey | None = None
 ) -> ToolConfirmation:
     """In place of what was confirmed about the tool before."""
     async with db.transaction(actor.org_id) as tx:
@@ -32,7 +32,7 @@ async def confirm(
             return await _make(tx, actor, draft)
 
         id, _ = await once_only(tx, actor, "tool_confirmations.confirm", once, make)
-        return found(await tool_confirmations.get(tx, id), "tool_confirmation")
+        return require_found(await tool_confirmations.get(tx, id), "tool_confirmation")
 
 
 async def _make(tx: Transaction, actor: Actor, draft: ConfirmationDraft) -> UUID:
@@ -92,7 +92,7 @@ async def revoke(db: Database, actor: Actor, id: UUID) -> ToolConfirmation:
     """From now on the tool has side effects again, and is asked about. Once more changes nothing."""
     async with db.transaction(actor.org_id) as tx:
         await tool_confirmations.raise_version(tx)
-        held = found(await tool_confirmations.get(tx, id), "tool_confirmation")
+        held = require_found(await tool_confirmations.get(tx, id), "tool_confirmation")
         if held.revoked_at is not None:
             return held
         await tool_confirmations.revoke(tx, held.app, held.tool_name, actor.name)
@@ -100,13 +100,13 @@ async def revoke(db: Database, actor: Actor, id: UUID) -> ToolConfirmation:
             actor, "tool_unconfirmed", confirmation=str(id), app=held.app, tool=held.tool_name, digest=held.digest
         )  # fmt: skip
         await audit.append_to_org(tx, fact)
-        return found(await tool_confirmations.get(tx, id), "tool_confirmation")
+        return require_found(await tool_confirmations.get(tx, id), "tool_confirmation")
 
 
 @verb(Permission.TOOL_READ)
 async def get(db: Database, actor: Actor, id: UUID) -> ToolConfirmation:
     async with db.transaction(actor.org_id) as tx:
-        return found(await tool_confirmations.get(tx, id), "tool_confirmation")
+        return require_found(await tool_confirmations.get(tx, id), "tool_confirmation")
 
 
 @verb(Permission.TOOL_READ)

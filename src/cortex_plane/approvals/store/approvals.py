@@ -21,8 +21,7 @@ from cortex_plane.approvals.model.approvals import (
     Vote,
     Waiting,
 )
-from cortex_plane.approvals.rules import deciding
-from cortex_plane.approvals.rules.deciding import Closing, Opened
+from cortex_plane.approvals.rules.deciders import ApprovalEnd, LockedApproval, may_decide_at_all
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.queries import Queries
 from cortex_plane.db.rows import after, page
@@ -68,7 +67,7 @@ async def list_page(
 async def inbox(
     tx: Transaction, actor: Actor, sees: UUID | None, shown_at: datetime | None, skip: int, limit: int
 ) -> Waiting:
-    person = actor.user_account_id if deciding.is_somebody(actor) else None
+    person = actor.user_account_id if may_decide_at_all(actor) else None
     rows = await tx.rows(
         queries.inbox, person, sorted(actor.roles), actor.clearance, actor.may(Permission.JOB_SETTLE), sees,
         shown_at, skip, limit,
@@ -232,16 +231,16 @@ def _escalations(terms: Terms, deadline: datetime | None) -> list[tuple[datetime
 
 async def open_one(
     tx: Transaction, id: UUID, actor: Actor | None = None, channel: Channel | None = None
-) -> Opened | None:
+) -> LockedApproval | None:
     """Locked, with the jobs that wait for it and their other open approvals; and who else the one who decides could be."""
     row = await tx.row(queries.open_one, tx.org, id, actor.user_account_id if actor else None, channel)
-    return None if row is None else parse(Opened, row)
+    return None if row is None else parse(LockedApproval, row)
 
 
 async def close_one(
     tx: Transaction,
-    opened: Opened,
-    closing: Closing,
+    opened: LockedApproval,
+    closing: ApprovalEnd,
     *,
     version: int,
     arguments: bytes | None,
@@ -276,7 +275,7 @@ async def close_one(
 
 async def vote_one(
     tx: Transaction,
-    opened: Opened,
+    opened: LockedApproval,
     *,
     version: int,
     arguments: bytes | None,
@@ -407,7 +406,7 @@ async def answer(
 
 async def vote_answer(
     tx: Transaction,
-    opened: Opened,
+    opened: LockedApproval,
     actor: Actor,
     note: str | None,
     channel: Channel,

@@ -23,9 +23,9 @@ from cortex_plane.approvals.model.approvals import (
     RecordResult,
     Waiting,
 )
-from cortex_plane.approvals.rules import deciding
-from cortex_plane.approvals.rules.deciding import Closing, Opened
-from cortex_plane.approvals.rules.delegating import cannot_delegate, nobody_to_take_it
+from cortex_plane.approvals.rules import deciders
+from cortex_plane.approvals.rules.deciders import ApprovalEnd, LockedApproval
+from cortex_plane.approvals.rules.delegation import cannot_delegate, nobody_to_take_it
 from cortex_plane.approvals.store import approvals
 from cortex_plane.approvals.verbs import decisions, edits, settlements, standing_approvals
 from cortex_plane.db.database import Database, Transaction
@@ -34,7 +34,7 @@ from cortex_plane.gates.verbs import gates
 from cortex_plane.jobs.model.effects import Answer
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import Conflict, CortexError
-from cortex_plane.kernel.idempotency import Once
+from cortex_plane.kernel.idempotency import IdempotencyKey
 from cortex_plane.kernel.meters import meters
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.notify.store import notifications
@@ -42,7 +42,7 @@ from cortex_plane.proof.model.audit import Fact
 from cortex_plane.proof.store import audit
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.store import members
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 SHOWN_DECIDERS = 20
 
@@ -66,12 +66,12 @@ async def list_page(
 
 async def _shown_to(tx: Transaction, listed: Sequence[Approval], actor: Actor) -> list[Approval]:
     """With whether whoever looks could approve each of them, and if not, why."""
-    shown = [deciding.shown_to(each, actor) for each in listed]
+    shown = [deciders.shown_to(each, actor) for each in listed]
     able = [each.id for each in shown if each.may_decide and not each.self_approval]
     if not able or actor.user_account_id is None:
         return shown
     tied = await approvals.tied_causes(tx, able, actor.user_account_id)
-    return [deciding.shown_to(each, actor, tied.get(each.id)) for each in shown] if tied else shown
+    return [deciders.shown_to(each, actor, tied.get(each.id)) for each in shown] if tied else shown
 
 
 @verb(Permission.APPROVAL_READ)
@@ -84,7 +84,7 @@ async def inbox(
         return replace(
             found,
             mine=await _shown_to(tx, found.mine, actor),
-            others=[deciding.shown_to(each, actor) for each in found.others],
+            others=[deciders.shown_to(each, actor) for each in found.others],
         )
 
 
@@ -98,7 +98,7 @@ async def settled(db: Database, actor: Actor, limit: int) -> list[Approval]:
 @verb(Permission.APPROVAL_READ)
 async def get(db: Database, actor: Actor, id: UUID) -> ApprovalDetails:
     async with db.transaction(actor.org_id) as tx:
-        approval, now = found(await approvals.get(tx, id, actor.sees), "approval")
+        approval, now = require_found(await approvals.get(tx, id, actor.sees), "approval")
         barred = [*approval.delegated, *([] if approval.self_approval else approval.causes)]
         able = await approvals.deciders(
             tx, approval.approvers, approval.required_clearance, approval.owner_id, barred, SHOWN_DECIDERS
@@ -107,7 +107,7 @@ async def get(db: Database, actor: Actor, id: UUID) -> ApprovalDetails:
         (shown,) = await _shown_to(tx, [approval], actor)
         return ApprovalDetails(
             approval=replace(shown, deciders=names),
-            votes=deciding.explained(approval, await approvals.votes(tx, id)),
+            votes=deciders.explained(approval, await approvals.votes(tx, id)),
             events=await approvals.events(tx, id),
             delegations=await approvals.delegations(tx, id),
             deliveries=await notifications.of_approval(tx, id) if actor.sees is None else [],
@@ -120,8 +120,8 @@ async def get(db: Database, actor: Actor, id: UUID) -> ApprovalDetails:
 async def for_call(db: Database, actor: Actor, call_id: UUID) -> Approval:
     """The request that a call belongs to."""
     async with db.transaction(actor.org_id) as tx:
-        id = found(await approvals.of_call(tx, call_id), "approval")
-        approval, _ = found(await approvals.get(tx, id, actor.sees), "approval")
+        id = require_found(await approvals.of_call(tx, call_id), "approval")
+        approval, _ = require_found(await approvals.get(tx, id, actor.sees), "approval")
         (shown,) = await _shown_to(tx, [approval], actor)
     return shown
 
@@ -133,12 +133,17 @@ def own_key(actor: Actor, key: str) -> str:
 
 @verb(Permission.APPROVAL_DECIDE)
 async def decide(
-    db: Database, actor: Actor, id: UUID, decision: Decision, channel: Channel, once: Once | None = None
+    db: Database,
+    actor: Actor,
+    id: UUID,
+    decision: Decision,
+    channel: Channel,
+    once: IdempotencyKey | None = None,
 ) -> DecisionReceipt:
     """Raises ``Conflict`` with the code ``approval_conflict`` where somebody decided otherwise before."""
     db = db.own(Purpose.DECISIONS)
     key = own_key(actor, once.key) if once else None
-    receipt, closing = await decisions.again_where_others_were_first(
+    receipt, closing = await decisions.retry_on_conflict(
         lambda: _decide(db, actor, id, decision, channel, key)
     )
     if closing is not None:
@@ -154,16 +159,16 @@ async def decide(
 
 async def _decide(
     db: Database, actor: Actor, id: UUID, decision: Decision, channel: Channel, key: str | None
-) -> tuple[DecisionReceipt, Closing | None]:
+) -> tuple[DecisionReceipt, ApprovalEnd | None]:
     """With what it did; None where it was there before."""
     edit = await edits.prepared(db, actor, id, decision)
     await standing_approvals.prepare(decision.standing)
-    closing: Closing | None = None
+    closing: ApprovalEnd | None = None
     refused: CortexError | None
     async with db.transaction(actor.org_id) as tx:
-        opened = found(await approvals.open_one(tx, id, actor, channel), "approval")
-        found(await approvals.get(tx, id, actor.sees), "approval")
-        is_same = deciding.is_same(opened.approval, decision, edit.input_hash if edit else None)
+        opened = require_found(await approvals.open_one(tx, id, actor, channel), "approval")
+        require_found(await approvals.get(tx, id, actor.sees), "approval")
+        is_same = deciders.is_same(opened.approval, decision, edit.input_hash if edit else None)
         earlier = await approvals.with_key(tx, id, key) if key else None
         voted = False
         if earlier is not None:
@@ -176,7 +181,7 @@ async def _decide(
                 quorum = decisions.quorum_of(opened, edit)
                 if decisions.ends_it(opened, actor, decision, edit, quorum):
                     closing = await decisions.close(db, tx, opened, actor, decision, edit, channel, key)
-                elif edit is None and deciding.adds_nothing(opened, actor):
+                elif edit is None and deciders.adds_nothing(opened, actor):
                     await decisions.note(
                         tx, opened, actor, channel, decision.decision, decision.version, None
                     )
@@ -186,16 +191,16 @@ async def _decide(
                         await decisions.vote(tx, opened, actor, decision, edit, channel, key)
                         voted = True
             elif refused is None and not is_same:
-                refused = deciding.already(opened.approval)
+                refused = deciders.already(opened.approval)
             elif refused is None:
                 await decisions.note(tx, opened, actor, channel, decision.decision, decision.version, None)
         if refused is not None:
             await decisions.note(tx, opened, actor, channel, decision.decision, decision.version, refused)
-        approval, _ = found(await approvals.get(tx, id, None), "approval")
+        approval, _ = require_found(await approvals.get(tx, id, None), "approval")
     if refused is not None:
         raise refused
     result = RecordResult.OK if closing is not None or voted else RecordResult.DUPLICATE
-    return DecisionReceipt(result=result, approval=deciding.shown_to(approval, actor)), closing
+    return DecisionReceipt(result=result, approval=deciders.shown_to(approval, actor)), closing
 
 
 # Uncertain effects ------------------------------------------------------------------------------------------------
@@ -211,9 +216,9 @@ async def answer(
 
     async def once(unread: CortexError | None) -> tuple[Approval, CortexError | None]:
         async with db.transaction(actor.org_id) as tx:
-            opened = found(await approvals.open_one(tx, id), "approval")
+            opened = require_found(await approvals.open_one(tx, id), "approval")
             request = opened.approval
-            found(await approvals.get(tx, id, actor.sees), "approval")
+            require_found(await approvals.get(tx, id, actor.sees), "approval")
             refused = _no_question(opened)
             if refused is None:
                 refused = await settlements.settled(
@@ -221,16 +226,16 @@ async def answer(
                 )
             else:
                 await decisions.note(tx, opened, actor, channel, answer.verdict, request.version, refused)
-            return found(await approvals.get(tx, id, None), "approval")[0], refused
+            return require_found(await approvals.get(tx, id, None), "approval")[0], refused
 
-    approval, refused = await gates.recording(db, actor.org_id, once)
+    approval, refused = await gates.with_gate_record(db, actor.org_id, once)
     if refused is not None:
         raise refused
     db.hints.work()
     return DecisionReceipt(result=RecordResult.OK, approval=approval)
 
 
-def _no_question(opened: Opened) -> CortexError | None:
+def _no_question(opened: LockedApproval) -> CortexError | None:
     """Why there is nothing to answer."""
     request = opened.approval
     if request.kind is not ApprovalKind.UNCERTAIN_EFFECT:
@@ -239,7 +244,7 @@ def _no_question(opened: Opened) -> CortexError | None:
             code="not_a_question",
             hint="Approve or deny it.",
         )
-    return None if request.status is ApprovalStatus.PENDING else deciding.already(request)
+    return None if request.status is ApprovalStatus.PENDING else deciders.already(request)
 
 
 # Delegation -------------------------------------------------------------------------------------------------------
@@ -249,15 +254,15 @@ def _no_question(opened: Opened) -> CortexError | None:
 async def delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft) -> Approval:
     """Whoever could approve it hands their part to somebody else with the clearance, and decides no more."""
     db = db.own(Purpose.DECISIONS)
-    approval = await decisions.again_where_others_were_first(lambda: _delegate(db, actor, id, draft))
+    approval = await decisions.retry_on_conflict(lambda: _delegate(db, actor, id, draft))
     meters().delegated(actor.org_id)
     return approval
 
 
 async def _delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft) -> Approval:
     async with db.transaction(actor.org_id) as tx:
-        opened = found(await approvals.open_one(tx, id, actor, Channel.API), "approval")
-        found(await approvals.get(tx, id, actor.sees), "approval")
+        opened = require_found(await approvals.open_one(tx, id, actor, Channel.API), "approval")
+        require_found(await approvals.get(tx, id, actor.sees), "approval")
         request = opened.approval
         to = await members.get(tx, draft.to)
         if to is None:
@@ -289,7 +294,7 @@ async def _delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft
                 [("approval_delegated", request.job_id, {"approval_id": str(id), "by": actor.name, "to": to.display_name})],
                 job=request.job_id,
             )  # fmt: skip
-        approval, _ = found(await approvals.get(tx, id, None), "approval")
+        approval, _ = require_found(await approvals.get(tx, id, None), "approval")
     if refused is not None:
         raise refused
-    return deciding.shown_to(approval, actor)
+    return deciders.shown_to(approval, actor)

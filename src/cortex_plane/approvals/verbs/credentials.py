@@ -31,7 +31,7 @@ from cortex_plane.approvals.store.credentials import CALLBACK
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import Conflict, CortexError, Unauthenticated
-from cortex_plane.kernel.idempotency import Once, new_id
+from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.policies.model.policies import Template
 from cortex_plane.proof.model.audit import Fact
@@ -247,7 +247,7 @@ async def decide_by_link(
         reason=reason,
     )
     key = found.link.key(found.channel, confirmation.version)
-    once = Once(key=key, fingerprint=hashlib.sha256(key.encode()).digest())
+    once = IdempotencyKey(key=key, fingerprint=hashlib.sha256(key.encode()).digest())
     try:
         receipt = await approvals.decide(
             db, found.actor, found.link.approval_id, decision, found.channel, once

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus, Channel, Choice, Decision
-from cortex_plane.approvals.rules import deciding
-from cortex_plane.approvals.rules.deciding import Closing, Opened, Request
+from cortex_plane.approvals.rules import deciders
+from cortex_plane.approvals.rules.deciders import ApprovalEnd, LockedApproval, Request
 from cortex_plane.approvals.store import approvals
 from cortex_plane.approvals.store.approvals import SessionEvent
 from cortex_plane.approvals.verbs import edits, standing_approvals
@@ -34,7 +34,7 @@ MOST_VAIN = 10
 """How many decisions in vain of one person on one card have a row and an entry each."""
 
 
-async def again_where_others_were_first(act: Callable[[], Awaitable[T]]) -> T:
+async def retry_on_conflict(act: Callable[[], Awaitable[T]]) -> T:
     for _ in range(TRIES - 1):
         try:
             return await act()
@@ -52,7 +52,9 @@ def key_reused() -> Conflict:
     )
 
 
-def refusal(opened: Opened, actor: Actor, decision: Decision, edit: edits.Edit | None) -> CortexError | None:
+def refusal(
+    opened: LockedApproval, actor: Actor, decision: Decision, edit: edits.Edit | None
+) -> CortexError | None:
     request = opened.approval
     if request.kind is not ApprovalKind.CALL:
         return Conflict(
@@ -64,12 +66,12 @@ def refusal(opened: Opened, actor: Actor, decision: Decision, edit: edits.Edit |
         return InvalidInput("Arguments are edited to approve them.", hint="Leave `arguments` out to deny.")
     if decision.standing is not None and decision.decision is Choice.DENIED:
         return InvalidInput("Only a yes can stand for more calls.", hint="Leave `standing` out to deny.")
-    authority = deciding.may_decide(request, actor, decision.decision) or deciding.one_human(
+    authority = deciders.may_decide(request, actor, decision.decision) or deciders.one_human(
         opened.shaped_by, decision.decision
     )
     if authority is not None or request.status is not ApprovalStatus.PENDING:
         return authority
-    stale = deciding.outdated(request, decision, opened.now) or _no_standing(request, decision)
+    stale = deciders.outdated(request, decision, opened.now) or _no_standing(request, decision)
     if stale is not None or edit is None:
         return stale
     if edit.policies != opened.policies:
@@ -84,7 +86,7 @@ def _no_standing(request: Request, decision: Decision) -> CortexError | None:
 
 
 async def note(
-    tx: Transaction, opened: Opened, actor: Actor, channel: Channel, said: str, version: int,
+    tx: Transaction, opened: LockedApproval, actor: Actor, channel: Channel, said: str, version: int,
     error: CortexError | None,
 ) -> None:  # fmt: skip
     """A decision or an answer that decided nothing is on the trail all the same. After the tenth of a person it is counted on
@@ -105,13 +107,13 @@ async def note(
     await audit.append_to_session(tx, request.session_id, [fact], job=request.job_id)
 
 
-def quorum_of(opened: Opened, edit: edits.Edit | None) -> Quorum:
+def quorum_of(opened: LockedApproval, edit: edits.Edit | None) -> Quorum:
     """An edited call may need more people than the one that was asked for, and never fewer."""
     of_edit = [each.terms.quorum for each in edit.decided if each.terms is not None] if edit else []
     return functools.reduce(stricter_quorum, of_edit, opened.approval.quorum)
 
 
-def is_vote(opened: Opened, edit: edits.Edit | None) -> bool:
+def is_vote(opened: LockedApproval, edit: edits.Edit | None) -> bool:
     """Whoever edits the arguments shapes the call: where self-approval is off, their own yes to it does not count."""
     if edit is None:
         return True
@@ -120,18 +122,18 @@ def is_vote(opened: Opened, edit: edits.Edit | None) -> bool:
 
 
 def ends_it(
-    opened: Opened, actor: Actor, decision: Decision, edit: edits.Edit | None, quorum: Quorum
+    opened: LockedApproval, actor: Actor, decision: Decision, edit: edits.Edit | None, quorum: Quorum
 ) -> bool:
     """One no is enough; for a yes it takes a quorum."""
     if decision.decision is Choice.DENIED:
         return True
     if not is_vote(opened, edit):
         return False
-    return deciding.completes(opened, quorum, actor, anew=edit is not None)
+    return deciders.completes(opened, quorum, actor, anew=edit is not None)
 
 
 async def cannot_vote(
-    tx: Transaction, opened: Opened, actor: Actor, decision: Decision, edit: edits.Edit | None
+    tx: Transaction, opened: LockedApproval, actor: Actor, decision: Decision, edit: edits.Edit | None
 ) -> CortexError | None:
     """Why a yes that does not end it cannot be kept."""
     if edit is None:
@@ -164,7 +166,7 @@ async def cannot_vote(
     return None
 
 
-async def _others_can(tx: Transaction, opened: Opened, actor: Actor) -> bool:
+async def _others_can(tx: Transaction, opened: LockedApproval, actor: Actor) -> bool:
     request = opened.approval
     barred = [
         *request.delegated,
@@ -178,7 +180,7 @@ async def _others_can(tx: Transaction, opened: Opened, actor: Actor) -> bool:
 
 
 async def vote(
-    tx: Transaction, opened: Opened, actor: Actor, decision: Decision, edit: edits.Edit | None, channel: Channel,
+    tx: Transaction, opened: LockedApproval, actor: Actor, decision: Decision, edit: edits.Edit | None, channel: Channel,
     key: str | None,
 ) -> None:  # fmt: skip
     request = opened.approval
@@ -210,14 +212,14 @@ async def vote(
 
 
 async def close(
-    db: Database, tx: Transaction, opened: Opened, actor: Actor, decision: Decision, edit: edits.Edit | None,
+    db: Database, tx: Transaction, opened: LockedApproval, actor: Actor, decision: Decision, edit: edits.Edit | None,
     channel: Channel, key: str | None,
-) -> Closing:  # fmt: skip
+) -> ApprovalEnd:  # fmt: skip
     request = opened.approval
     if decision.decision is Choice.APPROVED:
-        closing = deciding.approved(opened)
+        closing = deciders.approved(opened)
     else:
-        closing = deciding.denied(opened, actor.name, decision.reason)
+        closing = deciders.denied(opened, actor.name, decision.reason)
     version = request.version + (edit is not None)
     said = {
         "approval": str(request.id),
@@ -259,7 +261,7 @@ async def close(
 
 
 async def write_end(
-    tx: Transaction, opened: Opened, closing: Closing, actor: Actor, happened: list[dict[str, Any]], fact: Fact,
+    tx: Transaction, opened: LockedApproval, closing: ApprovalEnd, actor: Actor, happened: list[dict[str, Any]], fact: Fact,
     event: SessionEvent, *, version: int, arguments: bytes | None = None, input_hash: str | None = None,
     choice: Choice | None = None, reason: str | None = None, channel: Channel | None = None, key: str | None = None,
 ) -> Decided | None:  # fmt: skip

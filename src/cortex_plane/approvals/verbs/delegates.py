@@ -8,7 +8,7 @@ from cortex_plane.approvals.model.delegates import AT_MOST, Delegate
 from cortex_plane.approvals.store import approvals, delegates
 from cortex_plane.db.database import Database
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 
 @verb(Permission.ABSENCE_WRITE)
@@ -19,6 +19,6 @@ async def list_some(
     async with db.transaction(actor.org_id) as tx:
         if approval_id is None:
             return await delegates.list_some(tx, actor.user_account_id, name, AT_MOST)
-        found(await approvals.get(tx, approval_id, actor.sees), "approval")
+        require_found(await approvals.get(tx, approval_id, actor.sees), "approval")
         besides = actor.user_account_id or actor.key_id
         return await delegates.of_approval(tx, approval_id, besides, name, AT_MOST)

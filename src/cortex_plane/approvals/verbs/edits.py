@@ -15,7 +15,7 @@ import orjson
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.approvals.model.approvals import Choice, Decision
-from cortex_plane.approvals.rules.deciding import Request, may_approve, refusal
+from cortex_plane.approvals.rules.deciders import Request, may_approve, refusal
 from cortex_plane.approvals.store import approvals
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.canonical import canonical
@@ -23,9 +23,9 @@ from cortex_plane.kernel.errors import CortexError, Forbidden, InvalidInput
 from cortex_plane.kernel.schemas import Unusable, compiled, faults
 from cortex_plane.policies.model.authorization import PolicyVerdict
 from cortex_plane.policies.model.policies import CallFacts, PolicyDecision
-from cortex_plane.policies.verbs.policy_book import book, request_rows
+from cortex_plane.policies.verbs.policy_cache import book, request_rows
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.verbs.verbs import found
+from cortex_plane.tenancy.verbs.verbs import require_found
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,12 @@ async def prepared(db: Database, actor: Actor, id: UUID, decision: Decision) -> 
         return None
     version, policies = await book.current(db, actor.org_id)
     async with db.transaction(actor.org_id) as tx:
-        approval, _ = found(await approvals.get(tx, id, actor.sees), "approval")
+        approval, _ = require_found(await approvals.get(tx, id, actor.sees), "approval")
         unable = may_approve(approval, actor)
         if unable is not None:
             # Whoever may not approve it does not have it checked either.
             return Edit(arguments, digest, version, [], unable)
-        context = found(await approvals.context(tx, id), "approval")
+        context = require_found(await approvals.context(tx, id), "approval")
     sent = orjson.loads(arguments)
     fault = await asyncio.to_thread(_schema_fault, context["parameters"], sent)
     if fault is not None:

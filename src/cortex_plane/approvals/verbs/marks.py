@@ -11,7 +11,7 @@ from cortex_plane.approvals.store import approvals, marks
 from cortex_plane.db.database import Database
 from cortex_plane.policies.model.policies import Approvers
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 
 @verb(Permission.APPROVAL_READ)
@@ -29,5 +29,5 @@ async def of_approvals(db: Database, actor: Actor, seen: Sequence[Approval]) -> 
 async def next_level(db: Database, actor: Actor, approval_id: UUID) -> Approvers | None:
     """Who is asked besides when a request goes up next."""
     async with db.transaction(actor.org_id) as tx:
-        found(await approvals.get(tx, approval_id, actor.sees), "approval")
+        require_found(await approvals.get(tx, approval_id, actor.sees), "approval")
         return await marks.next_level(tx, approval_id)

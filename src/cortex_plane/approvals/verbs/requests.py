@@ -15,7 +15,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import TERMINAL, Job, JobStatus, Resumption
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import Conflict, Stale
-from cortex_plane.kernel.idempotency import Once
+from cortex_plane.kernel.idempotency import IdempotencyKey
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.verbs import verb
 
@@ -53,7 +53,7 @@ async def _waits(db: Database, actor: Actor, job: Job) -> Conflict:
 
 @verb(Permission.APPROVAL_DECIDE)
 async def approve_tool(
-    db: Database, actor: Actor, call_id: UUID, decision: ToolDecision, once: Once | None = None
+    db: Database, actor: Actor, call_id: UUID, decision: ToolDecision, once: IdempotencyKey | None = None
 ) -> DecisionReceipt:
     """Decide the approval that a call belongs to, as it stands now. Identical calls that joined it go with it."""
     approval = await approvals.for_call(db, actor, call_id)

@@ -6,13 +6,13 @@ import hashlib
 from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus, Channel, Choice
-from cortex_plane.approvals.rules import deciding
-from cortex_plane.approvals.rules.deciding import Opened
+from cortex_plane.approvals.rules import deciders
+from cortex_plane.approvals.rules.deciders import LockedApproval
 from cortex_plane.approvals.store import approvals
 from cortex_plane.approvals.verbs import decisions
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.pool import Purpose
-from cortex_plane.gates.model.gates import Missed
+from cortex_plane.gates.model.gates import UnseenCall
 from cortex_plane.gates.verbs import gates
 from cortex_plane.jobs.model.effects import (
     MAX_REPEATS,
@@ -30,7 +30,7 @@ from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.proof.store import audit
 from cortex_plane.sessions.verbs.sessions import end_approvals
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 
 @verb(Permission.JOB_SETTLE)
@@ -43,7 +43,7 @@ async def settle(db: Database, actor: Actor, id: UUID, call_id: UUID, answer: An
             refused = await settled(tx, actor, id, call_id, answer, Channel.API, unread)
             return await steering.receipt_of(tx, id, refused is None), refused
 
-    receipt, refused = await gates.recording(db, actor.org_id, once)
+    receipt, refused = await gates.with_gate_record(db, actor.org_id, once)
     if refused is not None:
         raise refused
     db.hints.work()
@@ -57,8 +57,8 @@ async def settled(
     """The answer and what follows from it, through whatever door it came; its card ends with the last answer that is needed. Returns
     why it was refused, which is on the trail then. ``unread``: why the gates of its session cannot look on. ``by_card``: whoever sees the card may answer
     it, also where they do not see the job."""
-    locked = found(await jobs.lock(tx, id, None if by_card else actor.sees), "job")
-    call = found(await steps.get_call(tx, id, call_id), "call")
+    locked = require_found(await jobs.lock(tx, id, None if by_card else actor.sees), "job")
+    call = require_found(await steps.get_call(tx, id, call_id), "call")
     if call.status is not CallStatus.UNCERTAIN:
         raise Conflict(
             f"This call is {call.status}; there is nothing to settle.",
@@ -74,12 +74,12 @@ async def settled(
             hint="Send the answer again.",
         )
     if card is not None:
-        opened = found(await approvals.open_one(tx, card, actor, channel), "approval")
+        opened = require_found(await approvals.open_one(tx, card, actor, channel), "approval")
         refused = await _refusal(tx, opened, actor, call_id, answer)
         if refused is not None:
             await decisions.note(tx, opened, actor, channel, answer.verdict, opened.approval.version, refused)
             return refused
-        if answer.verdict is not Verdict.FAIL and not deciding.agrees(opened, actor, _said(answer)):
+        if answer.verdict is not Verdict.FAIL and not deciders.agrees(opened, actor, _said(answer)):
             await approvals.vote_answer(
                 tx, opened, actor, answer.note, channel, _said(answer), answer.verdict
             )
@@ -104,7 +104,7 @@ async def settled(
     digest = None if result is None else hashlib.sha256(canonical(result)).hexdigest()
     said = {"call": str(call_id), "tool": call.tool_name, "verdict": answer.verdict, "note": answer.note}
     over = await _over(tx, locked, id, call, status, answer)
-    by_gates = await gates.ended(tx, actor, locked["session_id"], over, unread)
+    by_gates = await gates.record_ended_calls(tx, actor, locked["session_id"], over, unread)
     proof = {**said, "approval": str(card) if card is not None else None, "result_hash": digest}
     await steering.append_fact(tx, locked, id, actor, "effect_settled", proof, [("effect_settled", id, said)])
     if by_gates.facts:
@@ -125,10 +125,10 @@ async def settled(
 
 
 async def _refusal(
-    tx: Transaction, opened: Opened, actor: Actor, call_id: UUID, answer: Answer
+    tx: Transaction, opened: LockedApproval, actor: Actor, call_id: UUID, answer: Answer
 ) -> CortexError | None:
     choice = Choice.DENIED if answer.verdict is Verdict.FAIL else Choice.APPROVED
-    refused = deciding.may_settle(opened, actor, choice)
+    refused = deciders.may_settle(opened, actor, choice)
     if refused is not None or answer.verdict is not Verdict.DID_NOT_HAPPEN:
         return refused
     return repeats_used_up() if await approvals.repeats(tx, call_id) >= MAX_REPEATS else None
@@ -142,7 +142,7 @@ def _said(answer: Answer) -> str:
 
 async def _over(
     tx: Transaction, locked: Row, id: UUID, call: ToolCall, status: CallStatus, answer: Answer
-) -> list[Missed]:
+) -> list[UnseenCall]:
     """The call, where it ends here. What a worker goes on with it tells gates of itself; where its job ends, or code only reads
     in its journal what it came to, that is never. What ran before it in the same response was told before it was sent."""
     if status is CallStatus.CLEARED:
@@ -152,4 +152,4 @@ async def _over(
         if not any(entry.position == call.step_index for entry in known):
             return []
     given_up = f"`{call.tool_name}` was given up: {answer.note or 'no reason'}"
-    return [Missed(action=call.tool_name, error=given_up if status is CallStatus.FAILED else None)]
+    return [UnseenCall(action=call.tool_name, error=given_up if status is CallStatus.FAILED else None)]

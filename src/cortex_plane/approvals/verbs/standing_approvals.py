@@ -18,13 +18,13 @@ from cortex_plane.approvals.model.standing_approvals import (
     StandingApproval,
     StandingDraft,
 )
-from cortex_plane.approvals.rules import covering
-from cortex_plane.approvals.rules.covering import CallAsked, check
-from cortex_plane.approvals.rules.deciding import Request
+from cortex_plane.approvals.rules import standing_match
+from cortex_plane.approvals.rules.deciders import Request
+from cortex_plane.approvals.rules.standing_match import CallAsked, check
 from cortex_plane.approvals.store import standing_approvals
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.vault import Vault
-from cortex_plane.gates.rules.authorize import Asking, Leaning
+from cortex_plane.gates.rules.authorize import JobRef, StandingUse
 from cortex_plane.kernel.conditions import Condition
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.idempotency import new_id
@@ -36,7 +36,7 @@ from cortex_plane.proof.store import audit
 from cortex_plane.proof.verbs import signing
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs import people
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 __all__ = ["check", "cover", "get", "grant", "list_page", "revoke"]
 
@@ -71,7 +71,7 @@ async def grant(
         max_calls=draft.calls, expires_at=now + timedelta(seconds=draft.seconds or DEFAULT_SECONDS),
         granted_by=actor.name, granted_by_id=actor.user_account_id, reason=reason, version=version, now=now,
     )  # fmt: skip
-    made, _ = found(await standing_approvals.get(tx, id, None), "standing_approval")
+    made, _ = require_found(await standing_approvals.get(tx, id, None), "standing_approval")
     fact = Fact.of(
         actor, "standing_granted", standing=str(id), approval=str(request.id), rule=made.required.rule,
         template=made.required.template, clearance=made.required.clearance, **made.bounds(),
@@ -99,12 +99,12 @@ class Uncovered:
 class Cover:
     """What a call may lean on, and what it must not: those that say yes to it and whose receipts do not, and why."""
 
-    leaning: Leaning | None = None
+    leaning: StandingUse | None = None
     refused: list[tuple[UUID, str]] = field(default_factory=list)
 
 
 async def cover(
-    db: Database, given: Asking, read_to: int, call: Uncovered, taken: Mapping[UUID, int], vault: Vault,
+    db: Database, given: JobRef, read_to: int, call: Uncovered, taken: Mapping[UUID, int], vault: Vault,
     askers: Sequence[UUID] = (),
 ) -> Cover:  # fmt: skip
     """``taken``: how many calls of the same response lean on each already. ``vault`` tells whose receipts are the plane's."""
@@ -115,7 +115,7 @@ async def cover(
         )
         if not candidates:
             return found_so_far
-        origin = found(await standing_approvals.origin(tx, given.job_id, read_to, askers), "job")
+        origin = require_found(await standing_approvals.origin(tx, given.job_id, read_to, askers), "job")
         asked = CallAsked(
             session_id=given.session_id, tool_name=call.tool_name, tool_digest=call.tool_digest,
             input_hash=call.input_hash, facts=call.facts, owner_id=origin["owner_id"], causes=origin["causes"],
@@ -124,7 +124,7 @@ async def cover(
         granters: dict[UUID, Actor | None] = {}
         for standing, row in candidates:
             granter = await _granter(tx, standing, granters)
-            refused = covering.covers(
+            refused = standing_match.covers(
                 standing, asked, call.terms, granter, row["now"], taken=taken.get(standing.id, 0),
                 counted=row["counted"], behind=row["behind"],
             )  # fmt: skip
@@ -132,7 +132,7 @@ async def cover(
                 continue
             false = _false(vault, given.org_id, standing, row)
             if false is None:
-                found_so_far.leaning = Leaning(
+                found_so_far.leaning = StandingUse(
                     standing_id=standing.id, granter_revision=row["granter_revision"], counted=row["counted"]
                 )
                 break
@@ -155,7 +155,7 @@ async def _granter(
 ) -> Actor | None:
     """Whoever gave it, as they are now."""
     if standing.granted_by_id not in known:
-        known[standing.granted_by_id] = await people.acting(tx, standing.granted_by_id, standing.id)
+        known[standing.granted_by_id] = await people.actor_for_member(tx, standing.granted_by_id, standing.id)
     return known[standing.granted_by_id]
 
 
@@ -189,12 +189,12 @@ async def get(db: Database, actor: Actor, id: UUID) -> StandingApproval:
 
 
 async def _read(tx: Transaction, actor: Actor, id: UUID) -> StandingApproval:
-    standing, now = found(await standing_approvals.get(tx, id, actor.sees), "standing_approval")
+    standing, now = require_found(await standing_approvals.get(tx, id, actor.sees), "standing_approval")
     return _shown(standing, await _granter(tx, standing, {}), now)
 
 
 def _shown(standing: StandingApproval, granter: Actor | None, now: datetime) -> StandingApproval:
-    why = covering.unusable(standing, granter, now)
+    why = standing_match.unusable(standing, granter, now)
     return replace(standing, usable=why is None, why_not=why)
 
 
@@ -203,7 +203,7 @@ async def revoke(db: Database, actor: Actor, id: UUID, revocation: Revocation) -
     """From this commit on it covers nothing; what was sent before was sent. Once more changes nothing."""
     async with db.transaction(actor.org_id) as tx:
         standing = await _read(tx, actor, id)
-        refused = covering.may_revoke(standing, actor)
+        refused = standing_match.may_revoke(standing, actor)
         if refused is not None:
             raise refused
         if await standing_approvals.revoke(tx, id, actor.name, revocation.reason):

@@ -26,7 +26,7 @@ Told = Sequence[tuple[str, dict[str, Any]]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
+class StoredCall:
     """A call with what only the plane looks at."""
 
     call: ExternalCall
@@ -104,7 +104,7 @@ class Grant:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Unlooked:
+class EndedGatedCall:
     """A call that ends in a session with gates: what a look at them needs."""
 
     session_id: UUID
@@ -140,19 +140,19 @@ async def context(
     )  # fmt: skip
 
 
-async def read(db: Database, org_id: UUID, id: UUID, sees: UUID | None) -> Kept | None:
+async def read(db: Database, org_id: UUID, id: UUID, sees: UUID | None) -> StoredCall | None:
     """In one round trip."""
     rows = await db.call("read_call", org_id, id, sees)
     return _kept(rows[0]) if rows else None
 
 
-async def get(tx: Transaction, id: UUID, sees: UUID | None) -> Kept | None:
+async def get(tx: Transaction, id: UUID, sees: UUID | None) -> StoredCall | None:
     row = await tx.row(queries.get, id, sees)
     return None if row is None else _kept(row)
 
 
-def _kept(row: Row) -> Kept:
-    return Kept(
+def _kept(row: Row) -> StoredCall:
+    return StoredCall(
         call=parse(ExternalCall, row), sender=row["sender"], asked_hash=row["asked_hash"], asker=row["asker"],
         policies=row["policies"], event_seq=row["event_seq"],
     )  # fmt: skip
@@ -233,13 +233,13 @@ async def settle(
     db: Database, org_id: UUID, id: UUID, sees: UUID | None, by: UUID, attempt: int | None, status: CallStatus,
     result: bytes | None, error: str | None, settled_by: str | None, events: Told, facts: Sequence[Fact],
     more: dict[str, Any] | None = None,
-) -> Unlooked | None:  # fmt: skip
+) -> EndedGatedCall | None:  # fmt: skip
     """``more``: None where nobody looked at the gates of its session. If it has some, nothing is written, and they are returned."""
     rows = await db.call(
         "settle_call", org_id, id, sees, by, attempt, status, result.decode() if result is not None else None, error,
         settled_by, *_told(events, facts), more,
     )  # fmt: skip
-    return Unlooked(**rows[0]) if rows and rows[0]["bound"] is not None else None
+    return EndedGatedCall(**rows[0]) if rows and rows[0]["bound"] is not None else None
 
 
 def _told(events: Told, facts: Sequence[Fact]) -> tuple[list[Any], ...]:

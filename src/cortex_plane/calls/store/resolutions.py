@@ -17,7 +17,7 @@ queries = Queries(__file__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
+class StoredResolution:
     """A resolution as it was given."""
 
     id: UUID
@@ -66,10 +66,10 @@ async def insert(
     )  # fmt: skip
 
 
-async def get(tx: Transaction, id: UUID, asker: UUID | None) -> Kept | None:
+async def get(tx: Transaction, id: UUID, asker: UUID | None) -> StoredResolution | None:
     """``asker``: only if they asked for it."""
     row = await tx.row(queries.get, id, asker)
-    return None if row is None else parse(Kept, row)
+    return None if row is None else parse(StoredResolution, row)
 
 
 async def count_live(tx: Transaction, session_id: UUID, most: int) -> int:

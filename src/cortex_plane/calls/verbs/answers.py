@@ -8,22 +8,22 @@ from cortex_plane.calls.model.gate_drafts import AnswerDraft, AnswerReceipt
 from cortex_plane.calls.store import calls
 from cortex_plane.calls.store.calls import Context
 from cortex_plane.calls.verbs import external
-from cortex_plane.calls.verbs.judging import context_of, sight, unless_overtaken
+from cortex_plane.calls.verbs.authorization import context_of, retry_under_session_lock, sight
 from cortex_plane.db.database import Database
 from cortex_plane.gates.model.gates import Answered, GatedCall, Pass, Shut, call_name
 from cortex_plane.gates.rules.gate_answers import meant
 from cortex_plane.gates.verbs import gates
-from cortex_plane.gates.verbs.gates import Gates
+from cortex_plane.gates.verbs.gates import ExternalGates
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.sessions.store import sessions
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 
 @verb(Permission.JOB_SUBMIT)
 async def give(db: Database, actor: Actor, session_id: UUID, draft: AnswerDraft) -> AnswerReceipt:
     """What holds counts from the next call on. A wrong answer is one try less; a gate that ran out of them stays shut."""
-    return await unless_overtaken(
+    return await retry_under_session_lock(
         db, actor, lambda db: _give(db, actor, session_id, draft), session=session_id
     )
 
@@ -66,7 +66,7 @@ async def agent_context(
         ) from None
 
 
-def _passed_before(looked: Gates, draft: AnswerDraft) -> AnswerReceipt | None:
+def _passed_before(looked: ExternalGates, draft: AnswerDraft) -> AnswerReceipt | None:
     """Whoever repeats an answer that was accepted hears the same again."""
     for gate in looked.atlases.named(draft.gate):
         own = [each for each in looked.state.passes if each.gate == gate.key]
@@ -84,14 +84,14 @@ def _name(passed: Pass) -> str:
 
 
 async def _write(
-    db: Database, actor: Actor, given: Context, looked: Gates, ended_before: Shut | None
+    db: Database, actor: Actor, given: Context, looked: ExternalGates, ended_before: Shut | None
 ) -> None:
     """Where a gate of the session is shut by it, nothing can happen there any more: its job fails, with the reason."""
     ended = looked.state.ended
     over = ended if ended_before is None else None
     async with db.transaction(actor.org_id) as tx:
         if over is not None:
-            found(await sessions.lock(tx, given.session_id, sight(actor)), "session")
+            require_found(await sessions.lock(tx, given.session_id, sight(actor)), "session")
         await calls.lock_asking(tx, given.job_id, is_open=True)
         if over is not None:
             reason = f"The gate `{over.gate}` is shut: {over.reason}"
@@ -100,7 +100,7 @@ async def _write(
         await gates.write(tx, actor, given.session_id, given.job_id, looked)
 
 
-def _receipt(looked: Gates, seen: Answered, *, shut: bool) -> AnswerReceipt:
+def _receipt(looked: ExternalGates, seen: Answered, *, shut: bool) -> AnswerReceipt:
     told = seen.told
     return AnswerReceipt(
         gate=seen.gate or "",

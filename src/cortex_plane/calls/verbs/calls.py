@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents.model.tools import OnUncertain
-from cortex_plane.approvals.verbs import asking
+from cortex_plane.approvals.verbs import approval_requests
 from cortex_plane.calls.model.calls import (
     DISPATCH_SECONDS,
     CallDraft,
@@ -28,21 +28,21 @@ from cortex_plane.calls.model.calls import (
     advised,
 )
 from cortex_plane.calls.store import calls
-from cortex_plane.calls.store.calls import Context, NewCall, Unlooked
+from cortex_plane.calls.store.calls import Context, EndedGatedCall, NewCall
 from cortex_plane.calls.verbs import doubts, intents
-from cortex_plane.calls.verbs.judging import (
-    Wanted,
+from cortex_plane.calls.verbs.authorization import (
+    RequestedCall,
     context_of,
     new_request,
     read,
+    retry_under_session_lock,
     shown,
     terms_of,
     tool_digest,
-    unless_overtaken,
 )
-from cortex_plane.calls.verbs.rulings import Ruled, ruled
+from cortex_plane.calls.verbs.rulings import CallVerdict, decide_call
 from cortex_plane.db.database import Database
-from cortex_plane.gates.model.gates import Missed
+from cortex_plane.gates.model.gates import UnseenCall
 from cortex_plane.gates.verbs import gates
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobStatus
@@ -98,12 +98,12 @@ async def authorize(db: Database, actor: Actor, session_id: UUID, draft: CallDra
 
 
 @dataclass(frozen=True, slots=True)
-class Under:
+class ResolutionScope:
     """The resolution that a call is executed under."""
 
     id: UUID
     expires_at: datetime
-    check: Callable[[Database, Context, Wanted], Awaitable[None]]
+    check: Callable[[Database, Context, RequestedCall], Awaitable[None]]
     """Raises where it does not cover the call."""
 
 
@@ -116,9 +116,9 @@ def expired() -> Conflict:
 
 
 async def authorized(
-    db: Database, actor: Actor, session_id: UUID, draft: CallDraft, under: Under | None = None
+    db: Database, actor: Actor, session_id: UUID, draft: CallDraft, under: ResolutionScope | None = None
 ) -> ExternalCall:
-    id, fresh = await unless_overtaken(
+    id, fresh = await retry_under_session_lock(
         db, actor, lambda db: _authorize(db, actor, session_id, draft, under), session=session_id
     )
     kept = await read(db, actor, id)
@@ -133,11 +133,11 @@ async def authorized(
 
 
 async def _authorize(
-    db: Database, actor: Actor, session_id: UUID, draft: CallDraft, under: Under | None
+    db: Database, actor: Actor, session_id: UUID, draft: CallDraft, under: ResolutionScope | None
 ) -> tuple[UUID, bool]:
     """The call's id, and whether it is new."""
     arguments = canonical(draft.arguments)
-    wanted = Wanted(
+    wanted = RequestedCall(
         id=new_id(), tool=draft.tool, digest=tool_digest(draft), arguments=arguments,
         input_hash=hashlib.sha256(arguments).hexdigest(), read_only=draft.read_only, risk=draft.risk,
         says=draft.says,
@@ -150,7 +150,7 @@ async def _authorize(
     if given.earlier is not None:
         return await _same(db, actor, given.earlier, asked), False
     callback_id = await _callback(db, actor, draft.callback)
-    found = await ruled(db, actor, given, wanted, covering=True)
+    found = await decide_call(db, actor, given, wanted, covering=True)
     answer = found.answer
     call = replace(_new(actor, draft, wanted, asked, given, found), callback_id=callback_id)
     more = {"resolution": str(under.id)} if under is not None else {}
@@ -158,8 +158,11 @@ async def _authorize(
         possible = await terms_of(db, given, answer)
         if possible.terms is not None:
             return await _ask(db, actor, given, wanted, call, possible.terms, found, more)
-        nobody = asking.nobody_can(
-            wanted.tool, answer.decision.rule, answer.decision.terms or asking.SETTLERS, possible.excluded
+        nobody = approval_requests.nobody_can(
+            wanted.tool,
+            answer.decision.rule,
+            answer.decision.terms or approval_requests.SETTLERS,
+            possible.excluded,
         )
         call = replace(call, status=CallStatus.REJECTED, error=nobody)
     if call.status is CallStatus.INTENDED:
@@ -189,7 +192,7 @@ async def _callback(db: Database, actor: Actor, name: str | None) -> UUID | None
 
 
 async def _written(
-    db: Database, actor: Actor, given: Context, call: NewCall, found: Ruled, under: dict[str, Any]
+    db: Database, actor: Actor, given: Context, call: NewCall, found: CallVerdict, under: dict[str, Any]
 ) -> tuple[UUID, bool]:
     """One commit, also where its agent is told of decisions: about this call somebody may be asked later."""
     events, facts = [*found.events, *_events(call)], [*found.facts(actor), *_facts(actor, call)]
@@ -208,7 +211,7 @@ async def _written(
 
 
 def _new(
-    actor: Actor, draft: CallDraft, wanted: Wanted, asked: bytes, given: Context, found: Ruled
+    actor: Actor, draft: CallDraft, wanted: RequestedCall, asked: bytes, given: Context, found: CallVerdict
 ) -> NewCall:
     answer = found.answer
     status, error = CallStatus.INTENDED if draft.dispatch else CallStatus.ALLOWED, None
@@ -246,7 +249,7 @@ async def _same(db: Database, actor: Actor, id: UUID, asked: bytes) -> UUID:
 
 
 async def _ask(
-    db: Database, actor: Actor, given: Context, wanted: Wanted, call: NewCall, terms: Terms, found: Ruled,
+    db: Database, actor: Actor, given: Context, wanted: RequestedCall, call: NewCall, terms: Terms, found: CallVerdict,
     under: dict[str, Any],
 ) -> tuple[UUID, bool]:  # fmt: skip
     """The call and the request that it waits for, in one transaction."""
@@ -255,7 +258,7 @@ async def _ask(
         request = new_request(
             given, found.as_seen(wanted), job["step_index"], call.decision.rule, terms, gate=found.people
         )
-        made = await asking.request(tx, actor, given, job, request)
+        made = await approval_requests.request(tx, actor, given, job, request)
         found.shown(wanted)
         events = [*found.events, *_events(call), made.event]
         if job["status"] == JobStatus.RUNNING:
@@ -270,7 +273,7 @@ async def _ask(
             raise Conflict("Another request has this key.", code="retry")
         if call.callback_id is not None:
             await calls.call_back(tx, call.id, call.callback_id)
-    asking.count(actor.org_id, [(request, made.joined)])
+    approval_requests.count(actor.org_id, [(request, made.joined)])
     return call.id, True
 
 
@@ -340,7 +343,7 @@ async def settle(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft) -> O
         settled_by=by,
     )  # fmt: skip
 
-    async def written(db: Database, told: gates.Told | None) -> Unlooked | None:
+    async def written(db: Database, told: gates.GateRecord | None) -> EndedGatedCall | None:
         events, facts = (told.events, told.facts) if told is not None else ((), ())
         more = None if told is None else {"gates": told.written} if told.written else {}
         return await calls.settle(
@@ -356,8 +359,8 @@ async def settle(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft) -> O
         async def once(db: Database) -> None:
             seen = first.pop() if first else await written(db, None)
             if seen is not None:
-                over = [Missed(action=seen.tool, error=error)]
+                over = [UnseenCall(action=seen.tool, error=error)]
                 await written(db, await gates.after(db, actor, seen.bound, seen.at, over))
 
-        await unless_overtaken(db, actor, once, session=unlooked.session_id)
+        await retry_under_session_lock(db, actor, once, session=unlooked.session_id)
     return OutcomeReceipt(id=id, status=status)

@@ -14,10 +14,10 @@ from uuid import UUID
 import structlog
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
-from cortex_plane.approvals.rules import deciding
-from cortex_plane.approvals.rules.deciding import Opened
+from cortex_plane.approvals.rules import deciders
+from cortex_plane.approvals.rules.deciders import LockedApproval
 from cortex_plane.approvals.store import approvals
-from cortex_plane.approvals.verbs.decisions import again_where_others_were_first, hop_fact, write_end
+from cortex_plane.approvals.verbs.decisions import hop_fact, retry_on_conflict, write_end
 from cortex_plane.calls.store import calls
 from cortex_plane.calls.verbs import doubts
 from cortex_plane.db.database import Database, Transaction
@@ -95,7 +95,7 @@ async def _approval(db: Database, actor: Actor, id: UUID) -> str | None:
 
 async def act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
     """Remind, escalate or expire, whichever is due; None where somebody else was faster."""
-    acted = await again_where_others_were_first(lambda: _act_when_due(db, actor, id))
+    acted = await retry_on_conflict(lambda: _act_when_due(db, actor, id))
     if acted is not None and acted.what == "expired":
         db.hints.work()
         meters().expired(actor.org_id, acted.template)
@@ -123,7 +123,7 @@ async def _act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
         return Acted("reminded", request.template, level)
 
 
-async def _reminded(tx: Transaction, opened: Opened, actor: Actor) -> None:
+async def _reminded(tx: Transaction, opened: LockedApproval, actor: Actor) -> None:
     """Whoever became somebody who may decide, or can be reached, since the request was made hears of it now."""
     request = opened.approval
     hops = await approvals.reach(tx, request.id)
@@ -137,9 +137,9 @@ async def _reminded(tx: Transaction, opened: Opened, actor: Actor) -> None:
     )
 
 
-async def _expire(tx: Transaction, opened: Opened, actor: Actor) -> None:
+async def _expire(tx: Transaction, opened: LockedApproval, actor: Actor) -> None:
     request = opened.approval
-    closing = deciding.expired(opened)
+    closing = deciders.expired(opened)
     deadline = request.deadline.isoformat() if request.deadline else None
     told = {"approval": str(request.id), "tool": request.tool_name, "deadline": deadline}
     await write_end(
@@ -149,14 +149,20 @@ async def _expire(tx: Transaction, opened: Opened, actor: Actor) -> None:
     )  # fmt: skip
 
 
-async def _escalate(tx: Transaction, opened: Opened, actor: Actor) -> int:
+async def _escalate(tx: Transaction, opened: LockedApproval, actor: Actor) -> int:
     """One level up: more people may decide. The deadline stays."""
     request = opened.approval
     added = request.escalations[request.escalation_level]
-    level = await approvals.escalate(tx, request.id, deciding.joined(request.approvers, added))
+    level = await approvals.escalate(tx, request.id, deciders.joined(request.approvers, added))
     hops = await approvals.reach(tx, request.id)
     facts = [
-        Fact.of(actor, "approval_escalated", approval=str(request.id), level=level, to=deciding.said(added)),
+        Fact.of(
+            actor,
+            "approval_escalated",
+            approval=str(request.id),
+            level=level,
+            to=deciders.describe_approvers(added),
+        ),
         *(hop_fact(actor, request.id, hop) for hop in hops),
     ]
     told = {"approval_id": str(request.id), "level": level}

@@ -10,13 +10,13 @@ from uuid import UUID
 from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus
 from cortex_plane.approvals.store import approvals
-from cortex_plane.approvals.verbs import asking, settlements
+from cortex_plane.approvals.verbs import approval_requests, settlements
 from cortex_plane.calls.model.calls import MAX_SENDS, ExternalCall, OutcomeReceipt
 from cortex_plane.calls.store import calls
 from cortex_plane.calls.store.calls import Context
-from cortex_plane.calls.verbs.judging import Wanted, context_of, new_request, sight
+from cortex_plane.calls.verbs.authorization import RequestedCall, context_of, new_request, sight
 from cortex_plane.db.database import Database, Row, Transaction
-from cortex_plane.gates.model.gates import Missed
+from cortex_plane.gates.model.gates import UnseenCall
 from cortex_plane.gates.verbs import gates
 from cortex_plane.jobs.model.effects import Answer, CallStatus, doubt
 from cortex_plane.jobs.model.jobs import TERMINAL, JobKind, SteeringResult
@@ -25,7 +25,7 @@ from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.proof.model.audit import Fact
 from cortex_plane.proof.store import audit
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 SILENT = "its agent began and reported no outcome"
 
@@ -56,7 +56,7 @@ async def reported(
                 )
         return _receipt(call)
 
-    return await gates.recording(db, actor.org_id, once)
+    return await gates.with_gate_record(db, actor.org_id, once)
 
 
 async def settle_due(db: Database, actor: Actor, id: UUID) -> str | None:
@@ -75,7 +75,7 @@ async def settle_due(db: Database, actor: Actor, id: UUID) -> str | None:
             await _settle(tx, actor, given, call, job, SILENT, unread)
         return "doubted"
 
-    return await gates.recording(db, actor.org_id, once)
+    return await gates.with_gate_record(db, actor.org_id, once)
 
 
 @verb(Permission.JOB_SETTLE)
@@ -83,7 +83,7 @@ async def answer(db: Database, actor: Actor, job_id: UUID, call_id: UUID, answer
     """A person's answer about an uncertain call. Where its agent was to find out, and people had let it be sent, those people are
     asked first: nobody else answers, and answers are counted on the card."""
     async with db.transaction(actor.org_id) as tx:
-        job = found(await jobs.get(tx, job_id, actor.sees), "job")
+        job = require_found(await jobs.get(tx, job_id, actor.sees), "job")
         unasked = job.kind is JobKind.EXTERNAL and await approvals.is_unasked(tx, job_id, call_id)
     if unasked:
         await ask_human(db, actor, call_id)
@@ -100,19 +100,19 @@ async def ask_human(db: Database, actor: Actor, id: UUID) -> bool:
             if call.status in (CallStatus.INTENDED, CallStatus.UNCERTAIN) and not _is_asked(call):
                 await _settle(tx, actor, given, call, job, call.error or SILENT, unread, human=True)
 
-    await gates.recording(db, actor.org_id, once)
+    await gates.with_gate_record(db, actor.org_id, once)
     return False
 
 
 async def _context(db: Database, actor: Actor, id: UUID) -> tuple[ExternalCall, Context]:
     async with db.transaction(actor.org_id) as tx:
-        call = found(await calls.get(tx, id, sight(actor)), "call").call
+        call = require_found(await calls.get(tx, id, sight(actor)), "call").call
     return call, await context_of(db, actor, call.session_id, None, call.tool, call.input_hash)
 
 
 async def _locked(tx: Transaction, actor: Actor, call: ExternalCall) -> tuple[ExternalCall, Row]:
     job = await calls.lock_asking(tx, call.job_id, is_open=False)
-    return found(await calls.get(tx, call.id, sight(actor)), "call").call, job
+    return require_found(await calls.get(tx, call.id, sight(actor)), "call").call, job
 
 
 async def _settle(
@@ -139,19 +139,19 @@ async def _settle(
     ]  # fmt: skip
     if asks and not gives_up:
         request = new_request(
-            given, Wanted.of(call).known(given), call.step_index, "on_uncertain", asking.SETTLERS, question=_question(call, error)
+            given, RequestedCall.of(call).known(given), call.step_index, "on_uncertain", approval_requests.SETTLERS, question=_question(call, error)
         )  # fmt: skip
-        made = await asking.request(tx, actor, given, job, request)
+        made = await approval_requests.request(tx, actor, given, job, request)
         facts += made.facts
         events.append((made.event[0], call.job_id, made.event[1]))
     await calls.doubt(tx, call.id, status, error)
-    over = [Missed(action=call.tool, error=error)] if gives_up else []
-    told = await gates.ended(tx, actor, call.session_id, over, unread)
+    over = [UnseenCall(action=call.tool, error=error)] if gives_up else []
+    told = await gates.record_ended_calls(tx, actor, call.session_id, over, unread)
     by_gates = [(kind, call.job_id, data) for kind, data in told.events]
     await audit.append_to_session(
         tx, call.session_id, [*facts, *told.facts], [*events, *by_gates], job=call.job_id
     )
-    return found(await calls.get(tx, call.id, None), "call").call
+    return require_found(await calls.get(tx, call.id, None), "call").call
 
 
 def _question(call: ExternalCall, error: str) -> str:

@@ -18,7 +18,7 @@ from cortex_plane.sessions.model.sessions import Session, SessionKind, SessionSt
 from cortex_plane.sessions.store import sessions
 from cortex_plane.sessions.verbs.sessions import end_approvals
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 NOT_BEGUN = frozenset({CallStatus.ALLOWED})
 """What the agent may do and has not begun ends with its session. What a person approved does not: somebody's yes waits there
@@ -40,7 +40,7 @@ async def complete(db: Database, actor: Actor, session_id: UUID, ending: Ending)
         raise InvalidInput(
             "What is completed has no error.", field="error", hint="Send `result`, or end it with `/fail`."
         )
-    return await gates.recording(
+    return await gates.with_gate_record(
         db, actor.org_id, lambda unread: _complete(db, actor, session_id, ending, unread)
     )
 
@@ -70,7 +70,7 @@ async def _complete(
                 tx, session_id, [Fact.of(actor, "job_completed", job=str(job["id"]))],
                 [("status", job["id"], {"status": JobStatus.COMPLETED})],
             )  # fmt: skip
-        return found(await sessions.get(tx, session_id, None), "session")
+        return require_found(await sessions.get(tx, session_id, None), "session")
 
 
 @verb(Permission.JOB_SUBMIT)
@@ -89,9 +89,9 @@ async def fail(db: Database, actor: Actor, session_id: UUID, ending: Ending) -> 
                 await _require_open(job)
                 await end_failed(tx, actor, session_id, job["id"], error)
                 await gates.end(tx, actor, session_id, job["id"], unread)
-            return found(await sessions.get(tx, session_id, None), "session")
+            return require_found(await sessions.get(tx, session_id, None), "session")
 
-    return await gates.recording(db, actor.org_id, once)
+    return await gates.with_gate_record(db, actor.org_id, once)
 
 
 async def end_failed(tx: Transaction, actor: Actor, session_id: UUID, job_id: UUID, error: str) -> None:
@@ -110,12 +110,12 @@ async def end_failed(tx: Transaction, actor: Actor, session_id: UUID, job_id: UU
 
 async def _job(tx: Transaction, actor: Actor, session_id: UUID) -> Row:
     """The session's one job; both locked."""
-    session = found(await sessions.lock(tx, session_id, actor.sees), "session")
+    session = require_found(await sessions.lock(tx, session_id, actor.sees), "session")
     if session["kind"] != SessionKind.EXTERNAL:
         raise not_external()
-    id = found(await calls.of_session(tx, session_id), "job")["id"]
+    id = require_found(await calls.of_session(tx, session_id), "job")["id"]
     await calls.lock_asking(tx, id, is_open=False)
-    return found(await calls.of_session(tx, session_id), "job")
+    return require_found(await calls.of_session(tx, session_id), "job")
 
 
 async def _require_open(job: Row) -> None:

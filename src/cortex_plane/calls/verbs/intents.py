@@ -7,7 +7,7 @@ from uuid import UUID
 
 from cortex_plane.agents.model.tools import OnUncertain, highest_risk
 from cortex_plane.approvals.store import approvals
-from cortex_plane.approvals.verbs import asking
+from cortex_plane.approvals.verbs import approval_requests
 from cortex_plane.calls.model.calls import (
     DISPATCH_SECONDS,
     MAX_SENDS,
@@ -17,18 +17,18 @@ from cortex_plane.calls.model.calls import (
     advised,
 )
 from cortex_plane.calls.store import calls
-from cortex_plane.calls.store.calls import Context, Kept
+from cortex_plane.calls.store.calls import Context, StoredCall
 from cortex_plane.calls.verbs import doubts
-from cortex_plane.calls.verbs.judging import (
-    Wanted,
+from cortex_plane.calls.verbs.authorization import (
+    RequestedCall,
     context_of,
     covered,
     new_request,
     read,
+    retry_under_session_lock,
     terms_of,
-    unless_overtaken,
 )
-from cortex_plane.calls.verbs.rulings import Ruled, ruled
+from cortex_plane.calls.verbs.rulings import CallVerdict, decide_call
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates.store import gates
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, SETTLED, CallStatus
@@ -42,7 +42,7 @@ from cortex_plane.tenancy.model.access import Actor
 
 
 async def begin(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> ExternalCall:
-    begun = await unless_overtaken(db, actor, lambda db: _begin(db, actor, id, draft), call=id)
+    begun = await retry_under_session_lock(db, actor, lambda db: _begin(db, actor, id, draft), call=id)
     return advised((await read(db, actor, id)).call, is_sender=begun)
 
 
@@ -98,9 +98,9 @@ def _refusal(call: ExternalCall, draft: IntentDraft, mine: bool) -> Conflict | N
     return None
 
 
-async def _allowed(db: Database, actor: Actor, given: Context, kept: Kept, draft: IntentDraft) -> bool:
+async def _allowed(db: Database, actor: Actor, given: Context, kept: StoredCall, draft: IntentDraft) -> bool:
     """What policies allowed then they must allow now; a standing approval is counted here."""
-    found = await ruled(db, actor, given, Wanted.of(kept.call), covering=True, told=True)
+    found = await decide_call(db, actor, given, RequestedCall.of(kept.call), covering=True, told=True)
     answer = found.answer
     if answer.verdict is PolicyVerdict.ALLOW:
         changed = kept.policies != given.policies or answer.decision.rule != kept.call.rule
@@ -112,13 +112,13 @@ async def _allowed(db: Database, actor: Actor, given: Context, kept: Kept, draft
     return await _ask(db, actor, given, kept.call, found)
 
 
-async def _approved(db: Database, actor: Actor, given: Context, kept: Kept, draft: IntentDraft) -> bool:
+async def _approved(db: Database, actor: Actor, given: Context, kept: StoredCall, draft: IntentDraft) -> bool:
     """A person said yes to exactly this: the receipt must say so, and nothing must forbid it by now."""
     call = kept.call
     async with db.transaction(actor.org_id) as tx:
         grant = await calls.grant(tx, call.id)
     holds = grant is not None and grant.expires_at > call.now
-    found = await ruled(db, actor, given, Wanted.of(call), approved=holds)
+    found = await decide_call(db, actor, given, RequestedCall.of(call), approved=holds)
     if found.verdict is PolicyVerdict.DENY:
         return await _reject(db, actor, call, found)
     if grant is None or not holds:
@@ -137,15 +137,15 @@ async def _approved(db: Database, actor: Actor, given: Context, kept: Kept, draf
 
 
 async def _again(
-    db: Database, actor: Actor, given: Context, kept: Kept, draft: IntentDraft, *, renews: bool
+    db: Database, actor: Actor, given: Context, kept: StoredCall, draft: IntentDraft, *, renews: bool
 ) -> bool:
     """What was sent before needs permission of this moment, or the very approval that it was sent with."""
-    call, wanted = kept.call, Wanted.of(kept.call)
+    call, wanted = kept.call, RequestedCall.of(kept.call)
     cleared = call.status is CallStatus.CLEARED
     if not cleared and call.attempt >= MAX_SENDS and not renews:
         return await doubts.ask_human(db, actor, call.id)
     granted = await _was_granted(db, actor, call)
-    found = await ruled(db, actor, given, wanted, again=True, approved=granted)
+    found = await decide_call(db, actor, given, wanted, again=True, approved=granted)
     # Whoever approved it then speaks for the gates that stood on their card, and for no others.
     unseen = found.ruling is not None and found.ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL
     by_person = found.verdict is PolicyVerdict.REQUIRES_APPROVAL or found.needed_a_person
@@ -179,11 +179,11 @@ async def _was_granted(db: Database, actor: Actor, call: ExternalCall) -> bool:
 
 
 async def _write(
-    db: Database, actor: Actor, given: Context, call: ExternalCall, draft: IntentDraft, found: Ruled, *, anew: bool,
+    db: Database, actor: Actor, given: Context, call: ExternalCall, draft: IntentDraft, found: CallVerdict, *, anew: bool,
     granted: bool = False,
 ) -> bool:  # fmt: skip
     """``anew``: by another authorization than the one that it has."""
-    found.sent(Wanted.of(call), approved=granted)
+    found.sent(RequestedCall.of(call), approved=granted)
     answer = found.answer if anew else None
     before = call.dispatch_before is not None
     named = {"call": str(call.id), "tool": call.tool, "input_hash": call.input_hash}
@@ -213,37 +213,42 @@ async def _write(
 
 
 async def _ask(
-    db: Database, actor: Actor, given: Context, call: ExternalCall, found: Ruled, *notes: Fact
+    db: Database, actor: Actor, given: Context, call: ExternalCall, found: CallVerdict, *notes: Fact
 ) -> bool:
     """What held when it was authorised does not any more: a person is asked, about the same call."""
     answer = found.answer
     possible = await terms_of(db, given, answer, again=call.id)
     terms = possible.terms
     if terms is None:
-        nobody = asking.nobody_can(
-            call.tool, answer.decision.rule, answer.decision.terms or asking.SETTLERS, possible.excluded
+        nobody = approval_requests.nobody_can(
+            call.tool,
+            answer.decision.rule,
+            answer.decision.terms or approval_requests.SETTLERS,
+            possible.excluded,
         )
         return await _end(db, actor, call, nobody, _authorized(actor, given, call, found), found)
     async with db.transaction(actor.org_id) as tx:
         job = await calls.lock_asking(tx, call.job_id, is_open=True, askers=given.askers)
-        seen = found.as_seen(Wanted.of(call))
+        seen = found.as_seen(RequestedCall.of(call))
         request = new_request(given, seen, call.step_index, answer.decision.rule, terms, gate=found.people)
         request = replace(request, changed_by=possible.changed_by)
-        made = await asking.request(tx, actor, given, job, request)
+        made = await approval_requests.request(tx, actor, given, job, request)
         if not await calls.ask_again(tx, call.id, answer.id, answer.decision.rule, given.policies, made.id):
             raise Conflict("The call changed meanwhile.", code="retry")
-        found.shown(Wanted.of(call))
+        found.shown(RequestedCall.of(call))
         await _remember(tx, call, found)
         events = [(kind, call.job_id, data) for kind, data in (*found.events, made.event)]
         if job["status"] == JobStatus.RUNNING:
             events.append(("status", call.job_id, {"status": JobStatus.WAITING_FOR_APPROVAL}))
         facts = [*found.facts(actor), *notes, _authorized(actor, given, call, found), *made.facts]
         await audit.append_to_session(tx, call.session_id, facts, events, job=call.job_id)
-    asking.count(actor.org_id, [(request, made.joined)])
+    approval_requests.count(actor.org_id, [(request, made.joined)])
     return False
 
 
-async def _outgrown(db: Database, actor: Actor, given: Context, call: ExternalCall, found: Ruled) -> bool:
+async def _outgrown(
+    db: Database, actor: Actor, given: Context, call: ExternalCall, found: CallVerdict
+) -> bool:
     """The grant's time is over: it is judged as if nobody had been asked yet."""
     note = Fact.of(
         actor, "approval_outgrown", call=str(call.id), tool=call.tool, reason="its grant has expired"
@@ -253,7 +258,7 @@ async def _outgrown(db: Database, actor: Actor, given: Context, call: ExternalCa
     return await _end(db, actor, call, "Its grant has expired. Ask again, with a new key.", note, found)
 
 
-async def _reject(db: Database, actor: Actor, call: ExternalCall, found: Ruled) -> bool:
+async def _reject(db: Database, actor: Actor, call: ExternalCall, found: CallVerdict) -> bool:
     rule = found.answer.decision.rule
     error = f"`{call.tool}` is denied by now ({rule}){found.reason}. Do not call it again; go another way."
     fact = Fact.of(
@@ -263,7 +268,9 @@ async def _reject(db: Database, actor: Actor, call: ExternalCall, found: Ruled) 
     return await _end(db, actor, call, error, fact, found)
 
 
-async def _end(db: Database, actor: Actor, call: ExternalCall, error: str, fact: Fact, found: Ruled) -> bool:
+async def _end(
+    db: Database, actor: Actor, call: ExternalCall, error: str, fact: Fact, found: CallVerdict
+) -> bool:
     async with db.transaction(actor.org_id) as tx:
         await calls.lock_asking(tx, call.job_id, is_open=True)
         if not await calls.reject(tx, call.id, error[:4000]):
@@ -280,13 +287,13 @@ async def _end(db: Database, actor: Actor, call: ExternalCall, error: str, fact:
     return False
 
 
-async def _remember(tx: Transaction, call: ExternalCall, found: Ruled) -> None:
+async def _remember(tx: Transaction, call: ExternalCall, found: CallVerdict) -> None:
     written = found.looked.written if found.looked is not None else {}
     if written:
         await gates.record(tx, call.session_id, written)
 
 
-def _authorized(actor: Actor, given: Context, call: ExternalCall, found: Ruled) -> Fact:
+def _authorized(actor: Actor, given: Context, call: ExternalCall, found: CallVerdict) -> Fact:
     return Fact.of(
         actor, "call_authorized", call=str(call.id), tool=call.tool, digest=call.tool_digest,
         input_hash=call.input_hash, verdict=found.verdict, rule=found.answer.decision.rule, policies=given.policies,

@@ -11,22 +11,22 @@ from cortex_plane.agents.model.tools import Risk, highest_risk
 from cortex_plane.agents.store import tools as published
 from cortex_plane.calls.model.calls import APP
 from cortex_plane.calls.model.resolutions import MAX_ACTIONS, ActionAnswer, Permissions
-from cortex_plane.calls.rules.resolving import answered, asked_first, asking, limits_of_all, permissions_of
+from cortex_plane.calls.rules.resolution import answered, asked_first, asking, limits_of_all, permissions_of
 from cortex_plane.calls.store import resolutions
 from cortex_plane.calls.store.resolutions import Governed, Published
 from cortex_plane.db.database import Database
 from cortex_plane.gates.model.gates import OF_THE_PLANE, GatedCall, Ruling
 from cortex_plane.gates.rules.authorize import authorize
-from cortex_plane.gates.rules.gating import judge
+from cortex_plane.gates.rules.evaluation import judge
 from cortex_plane.gates.verbs import gates
-from cortex_plane.gates.verbs.gates import Gates
+from cortex_plane.gates.verbs.gates import ExternalGates
 from cortex_plane.policies.model.authorization import PolicyVerdict
 from cortex_plane.policies.model.policies import CallFacts, PolicyDecision
 from cortex_plane.policies.rules.policy_engine import CompiledPolicies
-from cortex_plane.policies.verbs.policy_book import book, request_rows
+from cortex_plane.policies.verbs.policy_cache import book, request_rows
 from cortex_plane.sessions.model.sessions import SessionKind
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 SLICE = 10
 """Actions that are looked at together."""
@@ -36,7 +36,7 @@ SLICE = 10
 async def get(db: Database, actor: Actor, session_id: UUID, most: int = MAX_ACTIONS) -> Permissions:
     """Gates and policies, and the stricter of the two; of actions whose arguments are not known yet, and ``most`` of them."""
     async with db.transaction(actor.org_id) as tx:
-        given = found(await resolutions.governed(tx, session_id, actor.sees), "session")
+        given = require_found(await resolutions.governed(tx, session_id, actor.sees), "session")
         skills = SkillSettings.of(given.skill_config)
         app = APP if given.kind == SessionKind.EXTERNAL else skills.app
         tools = {tool.name: tool for tool in await resolutions.tools(tx, app)}
@@ -69,7 +69,7 @@ async def get(db: Database, actor: Actor, session_id: UUID, most: int = MAX_ACTI
     )  # fmt: skip
 
 
-def _names(skills: SkillSettings, looked: Gates | None, tools: dict[str, Published]) -> list[str]:
+def _names(skills: SkillSettings, looked: ExternalGates | None, tools: dict[str, Published]) -> list[str]:
     """What atlases name, what the agent's settings name, and what workers published for its app."""
     named = dict.fromkeys(looked.atlases.known_actions if looked is not None else ())
     own = set(tools) if skills.tools is None else set(skills.tools)
@@ -78,7 +78,7 @@ def _names(skills: SkillSettings, looked: Gates | None, tools: dict[str, Publish
 
 
 def _answer(
-    given: Governed, skills: SkillSettings, app: str, policies: CompiledPolicies, looked: Gates | None, action: str,
+    given: Governed, skills: SkillSettings, app: str, policies: CompiledPolicies, looked: ExternalGates | None, action: str,
     tool: Published | None, known: Risk | None,
 ) -> tuple[ActionAnswer, Ruling | None]:  # fmt: skip
     own = highest_risk(tool.risk if tool is not None else Risk.MEDIUM, known)
@@ -104,7 +104,9 @@ def _answer(
     return answered(action, decision, ruling, ruling.risk if ruling is not None else own, asks), ruling
 
 
-def _ruled(given: Governed, looked: Gates | None, call: GatedCall) -> tuple[Ruling | None, tuple[str, ...]]:
+def _ruled(
+    given: Governed, looked: ExternalGates | None, call: GatedCall
+) -> tuple[Ruling | None, tuple[str, ...]]:
     """What gates say, and which of them ask the agent first."""
     external = given.kind == SessionKind.EXTERNAL
     if looked is None or (call.action in OF_THE_PLANE and not external):

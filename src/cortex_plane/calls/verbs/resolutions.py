@@ -19,7 +19,7 @@ from cortex_plane.agents.store import tools
 from cortex_plane.calls.model.calls import CallDraft, ExternalCall, OutcomeReceipt
 from cortex_plane.calls.model.gate_drafts import ReportDraft
 from cortex_plane.calls.model.resolutions import MAX_ACTIONS, ActionAnswer, Resolution, ResolutionRequest
-from cortex_plane.calls.rules.resolving import (
+from cortex_plane.calls.rules.resolution import (
     answered,
     asked_first,
     block_list,
@@ -32,18 +32,23 @@ from cortex_plane.calls.rules.resolving import (
 from cortex_plane.calls.store import calls as external_calls
 from cortex_plane.calls.store import resolutions
 from cortex_plane.calls.store.calls import Context
-from cortex_plane.calls.store.resolutions import Kept
+from cortex_plane.calls.store.resolutions import StoredResolution
 from cortex_plane.calls.verbs import calls
 from cortex_plane.calls.verbs.answers import agent_context
-from cortex_plane.calls.verbs.judging import Wanted, covered, judged, unless_overtaken
+from cortex_plane.calls.verbs.authorization import (
+    RequestedCall,
+    covered,
+    policy_verdict,
+    retry_under_session_lock,
+)
 from cortex_plane.calls.verbs.permissions import SLICE, denied_anyway, unasked
 from cortex_plane.calls.verbs.rulings import gated
 from cortex_plane.db.database import Database
 from cortex_plane.gates.model.gates import GatedCall, Limit, Ruling
-from cortex_plane.gates.rules.gating import judge
+from cortex_plane.gates.rules.evaluation import judge
 from cortex_plane.gates.verbs import gates
-from cortex_plane.gates.verbs.atlas_book import book
-from cortex_plane.gates.verbs.gates import Gates
+from cortex_plane.gates.verbs.atlas_cache import book
+from cortex_plane.gates.verbs.gates import ExternalGates
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound
 from cortex_plane.kernel.idempotency import new_id
@@ -52,7 +57,7 @@ from cortex_plane.policies.model.policies import PolicyDecision
 from cortex_plane.proof.model.audit import Fact
 from cortex_plane.proof.store import audit
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 UNUSED_KEPT = timedelta(days=1)
 """How long one is kept after it expired, where nothing was executed under it."""
@@ -75,7 +80,7 @@ async def resolve(db: Database, actor: Actor, session_id: UUID, request: Resolut
         raise InvalidInput(
             "`action` must be lower-case words with dots between, such as refunds.create.", field="action"
         )
-    return await unless_overtaken(
+    return await retry_under_session_lock(
         db, actor, lambda db: _resolve(db, actor, session_id, request), session=session_id
     )
 
@@ -107,9 +112,9 @@ async def _resolve(db: Database, actor: Actor, session_id: UUID, request: Resolu
     return made
 
 
-def _wanted(request: ResolutionRequest) -> Wanted:
+def _wanted(request: ResolutionRequest) -> RequestedCall:
     arguments = canonical(request.arguments)
-    return Wanted(
+    return RequestedCall(
         id=new_id(), tool=request.action or "", digest=_ASKED, arguments=arguments,
         input_hash=hashlib.sha256(arguments).hexdigest(), read_only=False, risk=request.risk,
     )  # fmt: skip
@@ -124,31 +129,33 @@ async def _new_goal(db: Database, given: Context, goal: str | None, digest: byte
 
 
 async def _about(
-    db: Database, actor: Actor, given: Context, looked: Gates | None, wanted: Wanted
+    db: Database, actor: Actor, given: Context, looked: ExternalGates | None, wanted: RequestedCall
 ) -> tuple[ActionAnswer, list[Limit]]:
     """One call, as it would be made."""
     if looked is None:
-        answer, _ = await covered(db, actor, given, wanted, await judged(db, given, wanted))
+        answer, _ = await covered(db, actor, given, wanted, await policy_verdict(db, given, wanted))
         return answered(wanted.tool, answer.decision, None, wanted.risk), []
     call = gated(wanted)
     ruling = looked.judged(call)
-    answer = await judged(db, given, wanted, ruling)
+    answer = await policy_verdict(db, given, wanted, ruling)
     answer, _ = await covered(db, actor, given, wanted, answer)
     told = await _told(db, given, looked, wanted, call, ruling, answer.decision)
     return told, limits_of(looked.atlases, [(told, ruling)])
 
 
 async def _told(
-    db: Database, given: Context, looked: Gates, wanted: Wanted, call: GatedCall, ruling: Ruling, decision: PolicyDecision
+    db: Database, given: Context, looked: ExternalGates, wanted: RequestedCall, call: GatedCall, ruling: Ruling, decision: PolicyDecision
 ) -> ActionAnswer:  # fmt: skip
     asks = asked_first(looked.atlases, looked.state, call, ruling, given.at)
     if asks:
-        decision = denied_anyway((await judged(db, given, wanted, unasked(ruling))).decision, decision)
+        decision = denied_anyway(
+            (await policy_verdict(db, given, wanted, unasked(ruling))).decision, decision
+        )
     return answered(wanted.tool, decision, ruling, ruling.risk, asks)
 
 
 async def _about_all(
-    db: Database, given: Context, looked: Gates | None, risk: Risk
+    db: Database, given: Context, looked: ExternalGates | None, risk: Risk
 ) -> tuple[list[ActionAnswer], list[Limit]]:
     """Every action that an atlas or the agent's own settings name, whatever its arguments."""
     skills = SkillSettings.of(given.skill_config)
@@ -170,11 +177,11 @@ async def _about_all(
         own = highest_risk(risk, known.get(action))
         wanted = replace(_wanted(ResolutionRequest(risk=own)), tool=action)
         if looked is None:
-            answers.append(answered(action, (await judged(db, given, wanted)).decision, None, own))
+            answers.append(answered(action, (await policy_verdict(db, given, wanted)).decision, None, own))
             continue
         call = GatedCall(action=action, arguments={}, input_hash="", risk=own)
         ruling = looked.unloaded(call) or judge(looked.atlases, looked.state, call, given.at, looking=True)
-        decision = (await judged(db, given, wanted, ruling)).decision
+        decision = (await policy_verdict(db, given, wanted, ruling)).decision
         answers.append(await _told(db, given, looked, wanted, call, ruling, decision))
         ruled.append((answers[-1], ruling))
     if looked is None:
@@ -183,7 +190,7 @@ async def _about_all(
 
 
 async def _write(
-    db: Database, actor: Actor, given: Context, looked: Gates | None, request: ResolutionRequest, made: Resolution,
+    db: Database, actor: Actor, given: Context, looked: ExternalGates | None, request: ResolutionRequest, made: Resolution,
     goal: bytes | None,
 ) -> None:  # fmt: skip
     pins: list[dict[str, Any]] = given.bound["atlases"] if given.bound is not None else []
@@ -213,13 +220,13 @@ async def _write(
 async def get(db: Database, actor: Actor, id: UUID) -> Resolution:
     """As it was given: for whoever asked, and for those who see the whole org."""
     kept = await _kept(db, actor, id, None if actor.sees is None else actor.identity)
-    answer = found(kept.answer, "resolution")
+    answer = require_found(kept.answer, "resolution")
     return in_full(await book.at(db, actor.org_id, kept.atlases), answer) if kept.atlases else answer
 
 
-async def _kept(db: Database, actor: Actor, id: UUID, asker: UUID | None) -> Kept:
+async def _kept(db: Database, actor: Actor, id: UUID, asker: UUID | None) -> StoredResolution:
     async with db.transaction(actor.org_id) as tx:
-        return found(await resolutions.get(tx, id, asker), "resolution")
+        return require_found(await resolutions.get(tx, id, asker), "resolution")
 
 
 # Acting under it -------------------------------------------------------------------------------------------------
@@ -230,17 +237,17 @@ async def execute(db: Database, actor: Actor, id: UUID, draft: CallDraft) -> Ext
     """Ask for a call that the resolution covers, and begin it where that is allowed: only then is anything used up."""
     kept = await _kept(db, actor, id, actor.identity)
 
-    async def check(db: Database, given: Context, wanted: Wanted) -> None:
+    async def check(db: Database, given: Context, wanted: RequestedCall) -> None:
         if given.earlier is not None:
             await _require_own(db, actor, kept, given.earlier)
         else:
             await _require_covered(db, actor, kept, given, wanted)
 
-    under = calls.Under(kept.id, kept.expires_at, check)
+    under = calls.ResolutionScope(kept.id, kept.expires_at, check)
     return await calls.authorized(db, actor, kept.session_id, replace(draft, dispatch=True), under)
 
 
-async def _require_own(db: Database, actor: Actor, kept: Kept, call_id: UUID) -> None:
+async def _require_own(db: Database, actor: Actor, kept: StoredResolution, call_id: UUID) -> None:
     """A key that was used before goes on with its call under the same resolution, and under no other."""
     async with db.transaction(actor.org_id) as tx:
         under = await resolutions.under(tx, call_id)
@@ -252,7 +259,9 @@ async def _require_own(db: Database, actor: Actor, kept: Kept, call_id: UUID) ->
         )
 
 
-async def _require_covered(db: Database, actor: Actor, kept: Kept, given: Context, wanted: Wanted) -> None:
+async def _require_covered(
+    db: Database, actor: Actor, kept: StoredResolution, given: Context, wanted: RequestedCall
+) -> None:
     if given.at >= kept.expires_at:
         raise calls.expired()
     now = given.bound["atlases"] if given.bound is not None else []
@@ -278,7 +287,7 @@ async def _require_covered(db: Database, actor: Actor, kept: Kept, given: Contex
     )
 
 
-def _not_covered(kept: Kept, wanted: Wanted) -> str | None:
+def _not_covered(kept: StoredResolution, wanted: RequestedCall) -> str | None:
     if kept.answer is None:
         return "it was forgotten"
     if any(each.action == wanted.tool for each in kept.answer.allowed_actions):

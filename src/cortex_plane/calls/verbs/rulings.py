@@ -14,14 +14,14 @@ import orjson
 
 from cortex_plane.calls.store import calls
 from cortex_plane.calls.store.calls import Context
-from cortex_plane.calls.verbs.judging import Wanted, covered, judged
+from cortex_plane.calls.verbs.authorization import RequestedCall, covered, policy_verdict
 from cortex_plane.db.database import Database
 from cortex_plane.gates.model.atlases import AtlasPolicyType, Gate
 from cortex_plane.gates.model.gates import GatedCall, Ruling
 from cortex_plane.gates.rules.authorize import Authorization
 from cortex_plane.gates.rules.gate_prompts import card
 from cortex_plane.gates.verbs import gates
-from cortex_plane.gates.verbs.gates import Gates
+from cortex_plane.gates.verbs.gates import ExternalGates
 from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.policies.model.authorization import PolicyVerdict
 from cortex_plane.proof.model.audit import Fact
@@ -29,11 +29,11 @@ from cortex_plane.tenancy.model.access import Actor
 
 
 @dataclass(kw_only=True, slots=True)
-class Ruled:
+class CallVerdict:
     """The answer to one call, with what must be written when it is acted on."""
 
     answer: Authorization
-    looked: Gates | None = None
+    looked: ExternalGates | None = None
     ruling: Ruling | None = None
     told: list[Fact] = field(default_factory=list)
     again: bool = False
@@ -60,16 +60,16 @@ class Ruled:
         """What the card says about gates that a person passes by approving."""
         return asked_of_people(self.ruling.people) if self.ruling is not None else None
 
-    def as_seen(self, wanted: Wanted) -> Wanted:
+    def as_seen(self, wanted: RequestedCall) -> RequestedCall:
         """With the risk that its atlases give it."""
         return wanted if self.ruling is None else replace(wanted, risk=self.ruling.risk)
 
-    def shown(self, wanted: Wanted) -> None:
+    def shown(self, wanted: RequestedCall) -> None:
         """People are asked with what is written now."""
         if self.looked is not None and self.ruling is not None:
             self.looked.shown(gated(wanted), self.ruling.people)
 
-    def sent(self, wanted: Wanted, *, approved: bool = False) -> None:
+    def sent(self, wanted: RequestedCall, *, approved: bool = False) -> None:
         """It is sent with what is written now."""
         if self.looked is not None and not self.again:
             self.looked.sent(gated(wanted, approved=approved), wanted.id)
@@ -93,7 +93,7 @@ def asked_of_people(found: Sequence[Gate]) -> str | None:
     return card(found) or None
 
 
-def gated(wanted: Wanted, *, approved: bool = False, told: bool = False) -> GatedCall:
+def gated(wanted: RequestedCall, *, approved: bool = False, told: bool = False) -> GatedCall:
     return GatedCall(
         action=wanted.tool,
         arguments=orjson.loads(wanted.arguments),
@@ -105,10 +105,10 @@ def gated(wanted: Wanted, *, approved: bool = False, told: bool = False) -> Gate
     )
 
 
-async def ruled(
-    db: Database, actor: Actor, given: Context, wanted: Wanted, *, approved: bool = False, again: bool = False,
+async def decide_call(
+    db: Database, actor: Actor, given: Context, wanted: RequestedCall, *, approved: bool = False, again: bool = False,
     covering: bool = False, told: bool = False,
-) -> Ruled:  # fmt: skip
+) -> CallVerdict:  # fmt: skip
     """``again``: it was sent before. ``covering``: a standing approval may speak for a person. ``told``: it was authorised
     before, and what gates had to tell of it they told then.
 
@@ -116,21 +116,21 @@ async def ruled(
     """
     looked = await gates.of_agent(db, given)
     if looked is None:
-        answer = await judged(db, given, wanted)
-        found = Ruled(answer=answer, again=again)
+        answer = await policy_verdict(db, given, wanted)
+        found = CallVerdict(answer=answer, again=again)
     else:
         call = gated(wanted, approved=approved, told=told)
         ruling = looked.judged_again(call) if again else looked.judged(call)
         await _require_open(db, actor, given, looked, call, ruling)
-        answer = await judged(db, given, wanted, ruling)
-        found = Ruled(answer=answer, looked=looked, ruling=ruling, again=again)
+        answer = await policy_verdict(db, given, wanted, ruling)
+        found = CallVerdict(answer=answer, looked=looked, ruling=ruling, again=again)
     if covering:
         found.answer, found.told = await covered(db, actor, given, wanted, found.answer)
     return found
 
 
 async def _require_open(
-    db: Database, actor: Actor, given: Context, looked: Gates, call: GatedCall, ruling: Ruling
+    db: Database, actor: Actor, given: Context, looked: ExternalGates, call: GatedCall, ruling: Ruling
 ) -> None:
     """Nothing waits for the agent's answer, and no limit holds it up for now."""
     stopped: CortexError | None = None
@@ -151,7 +151,7 @@ async def _require_open(
     raise stopped
 
 
-def _passes_by(looked: Gates, action: str, ruling: Ruling) -> bool:
+def _passes_by(looked: ExternalGates, action: str, ruling: Ruling) -> bool:
     """Whether a limit refused it that has room again by itself."""
     return any(
         f"atlas:{key}" == ruling.rule

@@ -7,17 +7,17 @@ from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import ApprovalKind, NewRequest
 from cortex_plane.approvals.store import approvals
-from cortex_plane.approvals.verbs import asking
+from cortex_plane.approvals.verbs import approval_requests
 from cortex_plane.db.database import Database
-from cortex_plane.jobs.rules.attempts import Assignment, Write, Written
+from cortex_plane.jobs.rules.attempts import Assignment, StepWrite, WriteResult
 from cortex_plane.jobs.store import attempts
 from cortex_plane.kernel.errors import AlreadyExists, Conflict
 from cortex_plane.tenancy.model.access import Actor
 
 
 async def advance(
-    db: Database, given: Assignment, worker_id: UUID, number: int, write: Write, dispatch_seconds: float
-) -> Written | None:
+    db: Database, given: Assignment, worker_id: UUID, number: int, write: StepWrite, dispatch_seconds: float
+) -> WriteResult | None:
     """One commit of an attempt; None where the job is not this worker's any more."""
     if write.requests:
         return await _ask(db, given, worker_id, number, write, dispatch_seconds)
@@ -30,8 +30,8 @@ async def advance(
 
 
 async def _ask(
-    db: Database, given: Assignment, worker_id: UUID, number: int, write: Write, dispatch_seconds: float
-) -> Written | None:
+    db: Database, given: Assignment, worker_id: UUID, number: int, write: StepWrite, dispatch_seconds: float
+) -> WriteResult | None:
     """A write that asks people: requests, job, checkpoint, events and audit in one transaction.
 
     The requests are made only under the attempt's own lock; without it the write says for itself what became of it.
@@ -48,7 +48,7 @@ async def _ask(
                 # In one order, so that two jobs of a session that ask the same cannot wait for each other; whoever
                 # decides locks in the same one.
                 for request in sorted(write.requests, key=lambda r: (r.tool_name, r.input_hash)):
-                    made = await asking.request(tx, _asker(write), given, attempt, request)
+                    made = await approval_requests.request(tx, _asker(write), given, attempt, request)
                     asked |= {made.id} if request.kind is ApprovalKind.CALL else set()
                     facts += made.facts
                     events.append(made.event)
@@ -60,11 +60,11 @@ async def _ask(
     except AlreadyExists as error:
         # Somebody asked the same at the same moment: with the next try this one joins.
         raise Conflict("Another job asks the same.", code="retry") from error
-    asking.count(given.org_id, told)
+    approval_requests.count(given.org_id, told)
     return written
 
 
-def _asker(write: Write) -> Actor:
+def _asker(write: StepWrite) -> Actor:
     if write.asked_by is None:
         raise AssertionError("a write that asks says who does")
     return write.asked_by

@@ -24,7 +24,7 @@ from cortex_plane.approvals.model.approvals import (
     RecordResult,
 )
 from cortex_plane.approvals.model.credentials import Visitor, read_confirmation
-from cortex_plane.approvals.rules.deciding import refusal
+from cortex_plane.approvals.rules.deciders import refusal
 from cortex_plane.approvals.verbs import approvals, credentials
 from cortex_plane.dashboard import pages, text
 from cortex_plane.dashboard.visits import MAX_FIELDS, require_same_origin, session_cookie

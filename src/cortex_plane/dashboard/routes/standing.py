@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.responses import RedirectResponse, Response
 
 from cortex_plane.approvals.model.standing_approvals import Revocation
-from cortex_plane.approvals.rules.covering import may_revoke
+from cortex_plane.approvals.rules.standing_match import may_revoke
 from cortex_plane.approvals.verbs import standing_approvals
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.visits import Visit, signed_in

@@ -92,7 +92,7 @@ class Shut:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Missed:
+class UnseenCall:
     """A call that ended while its gates could not be read."""
 
     action: str
@@ -100,7 +100,7 @@ class Missed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Grip:
+class CapabilityState:
     """Whether a capability is open, and who did it."""
 
     open: bool
@@ -125,7 +125,7 @@ class ActionRule:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Given:
+class ActiveGuidance:
     """A context or a guidance that the agent is told from now on."""
 
     by: str
@@ -160,13 +160,13 @@ class GateState:
     shut: tuple[Shut, ...] = ()
     tried: dict[str, int] = field(default_factory=dict)
     """By gate: wrong answers about calls that no right one followed."""
-    capabilities: dict[str, Grip] = field(default_factory=dict)
+    capabilities: dict[str, CapabilityState] = field(default_factory=dict)
     """By `atlas/capability`; what is not here is as its atlas begins."""
     actions: dict[str, ActionRule] = field(default_factory=dict)
     """By glob."""
-    contexts: dict[str, Given] = field(default_factory=dict)
+    contexts: dict[str, ActiveGuidance] = field(default_factory=dict)
     """By `atlas/context`."""
-    guidance: dict[str, Given] = field(default_factory=dict)
+    guidance: dict[str, ActiveGuidance] = field(default_factory=dict)
     """By the key of the gate that gives it."""
     fired: dict[str, datetime] = field(default_factory=dict)
     """By atlas: when it was met first; by `atlas@seconds`: when its gates that come round so often fired last."""
@@ -178,7 +178,7 @@ class GateState:
     """When the session began to be governed."""
     tasks: tuple[str, ...] = ()
     """The newest jobs whose input was looked at: it is not again where one of them is tried again."""
-    missed: tuple[Missed, ...] = ()
+    missed: tuple[UnseenCall, ...] = ()
     """What comes after these calls fires with the next look."""
 
     @property
@@ -235,7 +235,7 @@ def call_name(call: GatedCall) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Moment:
+class GateInput:
     """What happened since gates were looked at last."""
 
     now: datetime

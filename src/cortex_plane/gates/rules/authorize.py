@@ -19,7 +19,7 @@ from cortex_plane.policies.model.policies import CallFacts, PolicyDecision, Poli
 from cortex_plane.policies.rules.policy_engine import CompiledPolicies
 
 
-class Asking(Protocol):
+class JobRef(Protocol):
     """The job that a call belongs to."""
 
     @property
@@ -33,7 +33,7 @@ class Asking(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Leaning:
+class StandingUse:
     """The standing approval that a call leans on, and by which version of its giver's row it was judged."""
 
     standing_id: UUID
@@ -46,7 +46,7 @@ class Leaning:
 class Authorization:
     id: UUID
     decision: PolicyDecision
-    leaning: Leaning | None = None
+    leaning: StandingUse | None = None
     """Where a person's standing approval allows what policy alone does not."""
 
     @property
@@ -74,7 +74,7 @@ def authorize(
     return Authorization(new_id(), decision)
 
 
-def leaning_on(answer: Authorization, leaning: Leaning) -> Authorization:
+def leaning_on(answer: Authorization, leaning: StandingUse) -> Authorization:
     """A standing approval speaks where a person would have to; what is denied stays denied."""
     if answer.verdict is not PolicyVerdict.REQUIRES_APPROVAL:
         raise AssertionError(f"a standing approval cannot turn {answer.verdict}")

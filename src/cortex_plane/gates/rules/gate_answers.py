@@ -20,7 +20,7 @@ from cortex_plane.gates.model.gates import (
     Pass,
 )
 from cortex_plane.gates.rules.answers import Fault, check
-from cortex_plane.gates.rules.gate_effects import UNANSWERED, Evaluating
+from cortex_plane.gates.rules.gate_effects import UNANSWERED, EvaluationRun
 from cortex_plane.gates.rules.gate_index import CompiledAtlases
 from cortex_plane.gates.rules.gate_prompts import name_of
 from cortex_plane.sessions.model.events import TraceType
@@ -31,7 +31,7 @@ _GOES_ON = (OnInvalid.WARN_AND_CONTINUE, OnInvalid.LOG_AND_CONTINUE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Meant:
+class AnswerTarget:
     """The open question that an answer is for; or why there is none."""
 
     gate: Gate | None = None
@@ -39,17 +39,19 @@ class Meant:
     error: str = ""
 
 
-def meant(atlases: CompiledAtlases, state: GateState, gate_id: str, call: str | None) -> Meant:
+def meant(atlases: CompiledAtlases, state: GateState, gate_id: str, call: str | None) -> AnswerTarget:
     named = {gate.key for gate in atlases.named(gate_id)}
     found = [each for each in state.open if each.gate in named and (call is None or each.call == call)]
     if len(found) == 1:
-        return Meant(gate=atlases.gates[found[0].gate], which=found[0])
+        return AnswerTarget(gate=atlases.gates[found[0].gate], which=found[0])
     if found:
-        return Meant(error=_which(gate_id, found))
+        return AnswerTarget(error=_which(gate_id, found))
     waiting = ", ".join(
         f"`{name_of(atlases, each.gate)}`" for each in state.open if each.gate in atlases.gates
     )
-    return Meant(error=f"`{gate_id[:100]}` does not wait for an answer. Gates that do: {waiting or 'none'}.")
+    return AnswerTarget(
+        error=f"`{gate_id[:100]}` does not wait for an answer. Gates that do: {waiting or 'none'}."
+    )
 
 
 def _which(gate_id: str, found: list[Open]) -> str:
@@ -64,7 +66,7 @@ def _which(gate_id: str, found: list[Open]) -> str:
 def answer(
     atlases: CompiledAtlases,
     state: GateState,
-    found: Meant,
+    found: AnswerTarget,
     answers: Mapping[str, Any],
     custom: Mapping[str, str | None],
     now: datetime,
@@ -73,7 +75,7 @@ def answer(
     if found.gate is None or found.which is None:
         return Answered(state=state, valid=False, gate=None, told={"passed": False, "error": found.error})
     gate, which = found.gate, found.which
-    work = Evaluating(atlases, state, now)
+    work = EvaluationRun(atlases, state, now)
     wrong = check(gate, answers, custom)
     stops = [fault for fault in wrong if fault.on_invalid not in _GOES_ON]
     result = "valid" if not wrong else "invalid" if stops else "accepted_with_faults"
@@ -98,7 +100,7 @@ def answer(
     return Answered(state=work.state(), valid=True, gate=gate.gate_id, told=told, traces=tuple(work.traces))
 
 
-def _refused(work: Evaluating, gate: Gate, which: Open, stops: list[Fault]) -> Answered:
+def _refused(work: EvaluationRun, gate: Gate, which: Open, stops: list[Fault]) -> Answered:
     faults = {each.question_id: each.said for each in stops}
     reason = "; ".join(f"{id}: {said}" for id, said in faults.items())[:1000]
     told: dict[str, Any] = {"passed": False, "gate": gate.gate_id, "faults": faults}
@@ -116,7 +118,7 @@ def _refused(work: Evaluating, gate: Gate, which: Open, stops: list[Fault]) -> A
     return Answered(state=work.state(), valid=False, gate=gate.gate_id, told=told, traces=tuple(work.traces))
 
 
-def _again(work: Evaluating, gate: Gate, which: Open, reason: str) -> int:
+def _again(work: EvaluationRun, gate: Gate, which: Open, reason: str) -> int:
     """One try less. How many are left."""
     left, for_all = _count(work, gate, which)
     if left <= 0:
@@ -137,7 +139,7 @@ def _shares(gate: Gate, which: Open) -> bool:
     return bool(which.call) and which.gate == gate.key and gate.trigger.type not in FOR_ONE_CALL
 
 
-def _count(work: Evaluating, gate: Gate, which: Open) -> tuple[int, bool]:
+def _count(work: EvaluationRun, gate: Gate, which: Open) -> tuple[int, bool]:
     """A wrong answer: how many tries are left, and whether other calls have none either.
 
     Every call has its own; all of them together have an end, so that other arguments do not give fresh ones for ever.
@@ -152,7 +154,7 @@ def _count(work: Evaluating, gate: Gate, which: Open) -> tuple[int, bool]:
     return min(gate.max_attempts - which.attempts - 1, together), together <= 0
 
 
-def _forget_tries(work: Evaluating, gate: Gate, which: Open) -> None:
+def _forget_tries(work: EvaluationRun, gate: Gate, which: Open) -> None:
     """The right answer came: of this call, or of all where they share it."""
     tried = work.tried.get(gate.key, 0)
     if not tried or not which.call:
@@ -168,7 +170,7 @@ def _forget_tries(work: Evaluating, gate: Gate, which: Open) -> None:
 
 def ignored(atlases: CompiledAtlases, state: GateState, now: datetime) -> Evaluation:
     """A response that answered none of the questions that stop the session: that counts as a wrong answer to each."""
-    work = Evaluating(atlases, state, now)
+    work = EvaluationRun(atlases, state, now)
     for which in state.asks:
         gate = atlases.gates.get(which.gate)
         if gate is not None:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from cortex_plane.gates.model import trace
 from cortex_plane.gates.model.atlases import Gate
-from cortex_plane.gates.rules.gate_effects import AT_ONCE, MAX_FIRED, Evaluating
+from cortex_plane.gates.rules.gate_effects import AT_ONCE, MAX_FIRED, EvaluationRun
 
 
 def within_budget(
-    work: Evaluating, gates: Sequence[Gate], elapsed_ms: float = 0.0, *, told: bool = False
+    work: EvaluationRun, gates: Sequence[Gate], elapsed_ms: float = 0.0, *, told: bool = False
 ) -> Sequence[Gate]:
     """The most important first. What blocks or restricts is never left out; what is left out is traced, unless it was
     ``told`` before."""
@@ -37,7 +37,7 @@ def within_budget(
     return kept
 
 
-def _leave_out(work: Evaluating, gates: Sequence[Gate], reason: str) -> None:
+def _leave_out(work: EvaluationRun, gates: Sequence[Gate], reason: str) -> None:
     """Each is on the trail; of very many the first is, with the number of the others."""
     if work.looking:
         return

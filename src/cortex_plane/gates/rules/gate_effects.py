@@ -21,10 +21,10 @@ from cortex_plane.gates.model.gates import (
     MAX_OPEN,
     MAX_SHUT,
     ActionRule,
+    ActiveGuidance,
+    CapabilityState,
     Card,
     GateState,
-    Given,
-    Grip,
     Open,
     Pass,
     Shut,
@@ -66,7 +66,7 @@ def seconds_of(text: str) -> int | None:
     return int(found[1]) * _SECONDS[found[2]] if found else None
 
 
-class Evaluating:
+class EvaluationRun:
     """One evaluation. Everything that happens in it is traced; not where somebody is only ``looking``, who wants a verdict."""
 
     def __init__(
@@ -83,10 +83,10 @@ class Evaluating:
         self.passes: Sequence[Pass] = state.passes
         self.shut: Sequence[Shut] = state.shut
         self.tried: Mapping[str, int] = state.tried
-        self.capabilities: Mapping[str, Grip] = state.capabilities
+        self.capabilities: Mapping[str, CapabilityState] = state.capabilities
         self.actions: Mapping[str, ActionRule] = state.actions
-        self.contexts: Mapping[str, Given] = state.contexts
-        self.guidance: Mapping[str, Given] = state.guidance
+        self.contexts: Mapping[str, ActiveGuidance] = state.contexts
+        self.guidance: Mapping[str, ActiveGuidance] = state.guidance
         self.fired_at: Mapping[str, datetime] = state.fired
         self.counted: Mapping[str, int] = state.counted
         self.spent: Mapping[str, Window] = state.spent
@@ -241,7 +241,7 @@ class Evaluating:
                     TraceType.SKIPPED, gate, context_id=context_id, reason="max_context_injection_size"
                 )
                 continue
-            self.change("contexts")[key] = Given(by=gate.key, at=self.now)
+            self.change("contexts")[key] = ActiveGuidance(by=gate.key, at=self.now)
             self._carried = carried
             injected.append(context_id)
         return injected
@@ -264,7 +264,7 @@ class Evaluating:
         given = self.change("guidance")
         for key in replaced:
             del given[key]
-        given[gate.key] = Given(by=gate.key, at=self.now, until=until)
+        given[gate.key] = ActiveGuidance(by=gate.key, at=self.now, until=until)
         self._carried = carried
 
     def _replaced(self, gate: Gate, guidance: Guidance) -> list[str]:
@@ -311,7 +311,7 @@ class Evaluating:
             ):
                 continue
             if not self.is_open(key) or key not in self.capabilities:
-                self.change("capabilities")[key] = Grip(open=True, by=gate.key, at=self.now)
+                self.change("capabilities")[key] = CapabilityState(open=True, by=gate.key, at=self.now)
             unlocked.append(capability)
         return unlocked
 
@@ -319,7 +319,7 @@ class Evaluating:
         """Whoever passed its gates passes them again."""
         grip = self.capabilities.get(capability)
         if grip is None or grip.open:
-            self.change("capabilities")[capability] = Grip(open=False, by=gate.key, at=self.now)
+            self.change("capabilities")[capability] = CapabilityState(open=False, by=gate.key, at=self.now)
         for guard in self.atlases.gates_of_capability(capability):
             if guard.key in self.passed:
                 del self.change("passed")[guard.key]

@@ -8,7 +8,7 @@ from typing import Any
 
 from cortex_plane.gates.model.atlases import AtlasPolicy, AtlasPolicyType, Mode
 from cortex_plane.gates.model.gates import GatedCall, Limit, Window
-from cortex_plane.gates.rules.gate_effects import Evaluating
+from cortex_plane.gates.rules.gate_effects import EvaluationRun
 from cortex_plane.gates.rules.gate_index import CompiledAtlases, OfAction, Round
 from cortex_plane.kernel.glob_index import glob
 from cortex_plane.policies.model.authorization import PolicyVerdict
@@ -17,7 +17,7 @@ LIMITING = (AtlasPolicyType.RATE_LIMIT, AtlasPolicyType.BUDGET)
 
 
 def by_policies(
-    work: Evaluating, call: GatedCall, found: OfAction
+    work: EvaluationRun, call: GatedCall, found: OfAction
 ) -> tuple[PolicyVerdict, str, str, AtlasPolicy | None]:
     """The first that matches decides. Whatever nothing allows is denied."""
     allowed = _allowed(work, call.action, found)
@@ -38,7 +38,7 @@ def by_policies(
     return PolicyVerdict.DENY, "atlas:default", "no capability and no policy of its atlases allows it", None
 
 
-def _allowed(work: Evaluating, action: str, found: OfAction) -> tuple[str, str] | None:
+def _allowed(work: EvaluationRun, action: str, found: OfAction) -> tuple[str, str] | None:
     for capability in found.capabilities:
         waiting = [gate for gate in work.atlases.guards(capability) if gate.key not in work.passed]
         # Where only people stand before it, their yes opens it.
@@ -72,7 +72,7 @@ def _over(key: str, policy: AtlasPolicy, spent: Mapping[str, Window], now: datet
     return f"{said}; again after {ends.isoformat(timespec='seconds')}"
 
 
-def limits(work: Evaluating, found: OfAction) -> list[Limit]:
+def limits(work: EvaluationRun, found: OfAction) -> list[Limit]:
     """Under what a call is allowed: how much is left, and until when a gate that comes round leaves the session alone.
 
     Who is only looking reads the second of all actions once: `time_limits`.

@@ -16,7 +16,7 @@ from cortex_plane.gates.model.atlases import (
     Question,
     ResponseType,
 )
-from cortex_plane.gates.model.gates import ANSWER, GateState, Given, Open, PromptParts
+from cortex_plane.gates.model.gates import ANSWER, ActiveGuidance, GateState, Open, PromptParts
 from cortex_plane.gates.rules.gate_index import CompiledAtlases
 
 _EXPECTED = {
@@ -58,7 +58,7 @@ def name_of(atlases: CompiledAtlases, key: str) -> str:
     return gate.gate_id if len(atlases.named(gate.gate_id)) == 1 else key
 
 
-def guides_of(atlases: CompiledAtlases, state: GateState) -> list[tuple[Gate, Guidance, Given]]:
+def guides_of(atlases: CompiledAtlases, state: GateState) -> list[tuple[Gate, Guidance, ActiveGuidance]]:
     """The guidance that is given, the most important first; what is as important, in the order in which it came."""
     found = [
         (gate, gate.guidance, given)
@@ -68,7 +68,7 @@ def guides_of(atlases: CompiledAtlases, state: GateState) -> list[tuple[Gate, Gu
     return sorted(found, key=lambda each: (-each[1].priority, each[2].at, each[0].key))
 
 
-def blocks_of(atlases: CompiledAtlases, state: GateState) -> list[tuple[str, ContextBlock, Given]]:
+def blocks_of(atlases: CompiledAtlases, state: GateState) -> list[tuple[str, ContextBlock, ActiveGuidance]]:
     found = [
         (key, atlases.contexts[key], given)
         for key, given in state.contexts.items()

@@ -14,12 +14,12 @@ from enum import StrEnum
 from typing import Any
 
 from cortex_plane.agents.model.tools import Risk
-from cortex_plane.gates.model.gates import NOTHING_YET, GatedCall, GateState, Moment, Ruling
+from cortex_plane.gates.model.gates import NOTHING_YET, GatedCall, GateInput, GateState, Ruling
 from cortex_plane.gates.rules.answers import custom_checks
+from cortex_plane.gates.rules.evaluation import at_boundary, judge, ran, requested, shown
 from cortex_plane.gates.rules.gate_answers import answer, ignored, meant
-from cortex_plane.gates.rules.gate_effects import Evaluating
+from cortex_plane.gates.rules.gate_effects import EvaluationRun
 from cortex_plane.gates.rules.gate_index import CompiledAtlases
-from cortex_plane.gates.rules.gating import at_boundary, judge, ran, requested, shown
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.policies.model.authorization import PolicyVerdict
 
@@ -125,7 +125,7 @@ class _Session:
         self._boundary()
 
     def _boundary(self, **moment: Any) -> None:
-        self.state = at_boundary(self.atlases, self.state, Moment(now=self.now, **moment)).state
+        self.state = at_boundary(self.atlases, self.state, GateInput(now=self.now, **moment)).state
 
     def live(self, event: Event) -> None:
         match event.kind:
@@ -186,7 +186,7 @@ class _Session:
 
     def found(self, ruling: Ruling | None) -> dict[str, Any]:
         state = self.state
-        work = Evaluating(self.atlases, state, self.now)
+        work = EvaluationRun(self.atlases, state, self.now)
         waiting = [*state.asks, *(ruling.asks if ruling is not None else ())]
         said: dict[str, Any] = {}
         if ruling is not None:

@@ -19,13 +19,13 @@ from cortex_plane.gates.model.atlas_versions import (
 from cortex_plane.gates.model.atlases import Atlas
 from cortex_plane.gates.rules.atlas_diffs import difference
 from cortex_plane.gates.store import atlases
-from cortex_plane.gates.verbs.atlas_book import manifest_of, read_back
+from cortex_plane.gates.verbs.atlas_cache import manifest_of, read_back
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.manifest_threads import reading
 from cortex_plane.proof.model.audit import Fact
 from cortex_plane.proof.store import audit
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 SHOWN_AGENTS = 100
 
@@ -58,7 +58,7 @@ async def _insert(tx: Transaction, actor: Actor, file: AtlasFile, found_in: Read
     await atlases.insert(
         tx, atlas, file.manifest, found_in.manifest.decode(), warnings, actor.name, actor.identity
     )
-    version = found(await atlases.get_version(tx, atlas.atlas_id, atlas.version), "atlas_version")
+    version = require_found(await atlases.get_version(tx, atlas.atlas_id, atlas.version), "atlas_version")
     await atlases.sign(tx, version)
     return version
 
@@ -93,10 +93,10 @@ async def retire(db: Database, actor: Actor, atlas_id: str, version: str) -> Ret
     """No new session is bound to it any more; those that are go on with it. Retiring twice changes nothing."""
     async with db.transaction(actor.org_id) as tx:
         await atlases.lock(tx, atlas_id)
-        before = found(await atlases.get_version(tx, atlas_id, version), "atlas_version")
+        before = require_found(await atlases.get_version(tx, atlas_id, version), "atlas_version")
         changed = await atlases.retire(tx, atlas_id, version, actor.name)
-        after = found(await atlases.get_version(tx, atlas_id, version), "atlas_version")
-        holds = found(await atlases.get(tx, atlas_id), "atlas").holds
+        after = require_found(await atlases.get_version(tx, atlas_id, version), "atlas_version")
+        holds = require_found(await atlases.get(tx, atlas_id), "atlas").holds
         left = [] if holds is not None else await atlases.agents_naming(tx, atlas_id, SHOWN_AGENTS)
         if changed:
             await atlases.sign(tx, after)
@@ -120,7 +120,7 @@ async def list_page(db: Database, actor: Actor, above: str | None, limit: int) -
 @verb(Permission.ATLAS_READ)
 async def get(db: Database, actor: Actor, atlas_id: str) -> AtlasSummary:
     async with db.transaction(actor.org_id) as tx:
-        return found(await atlases.get(tx, atlas_id), "atlas")
+        return require_found(await atlases.get(tx, atlas_id), "atlas")
 
 
 @verb(Permission.ATLAS_READ)
@@ -129,7 +129,7 @@ async def list_versions(
 ) -> list[NumberedVersion]:
     """Newest first."""
     async with db.transaction(actor.org_id) as tx:
-        found(await atlases.get(tx, atlas_id), "atlas")
+        require_found(await atlases.get(tx, atlas_id), "atlas")
         return await atlases.list_versions(tx, atlas_id, below, limit)
 
 
@@ -139,7 +139,7 @@ async def get_version(
 ) -> AtlasVersionDetails:
     """One version; with ``source`` the file as it was published."""
     async with db.transaction(actor.org_id, snapshot=True) as tx:
-        kept = found(await atlases.get_version(tx, atlas_id, version), "atlas_version")
+        kept = require_found(await atlases.get_version(tx, atlas_id, version), "atlas_version")
         return AtlasVersionDetails(
             **asdict(kept),
             sessions=await atlases.count_sessions(tx, atlas_id, version, MAX_COUNTED),
@@ -152,7 +152,7 @@ async def diff(db: Database, actor: Actor, atlas_id: str, before: str, after: st
     """What the second version has otherwise than the first."""
     async with db.transaction(actor.org_id, snapshot=True) as tx:
         digests = [
-            found(await atlases.get_version(tx, atlas_id, version), "atlas_version").digest
+            require_found(await atlases.get_version(tx, atlas_id, version), "atlas_version").digest
             for version in (before, after)
         ]
         manifests = [await manifest_of(tx, atlas_id, version) for version in (before, after)]

@@ -24,32 +24,32 @@ from cortex_plane.gates.model.gates import (
     MAX_MISSED,
     Answered,
     GatedCall,
+    GateInput,
     GateState,
-    Missed,
-    Moment,
     Open,
     Pass,
     Ruling,
+    UnseenCall,
     kept_state,
     state_of,
 )
 from cortex_plane.gates.model.trace import Trace, skipped
 from cortex_plane.gates.rules.atlas_notices import RanCall, notices
-from cortex_plane.gates.rules.gate_answers import Meant, answer
-from cortex_plane.gates.rules.gate_effects import Evaluating
+from cortex_plane.gates.rules.evaluation import at_boundary, judge, ran, requested, shown
+from cortex_plane.gates.rules.gate_answers import AnswerTarget, answer
+from cortex_plane.gates.rules.gate_effects import EvaluationRun
 from cortex_plane.gates.rules.gate_index import CompiledAtlases
 from cortex_plane.gates.rules.gate_prompts import asked_of_all
-from cortex_plane.gates.rules.gating import at_boundary, judge, ran, requested, shown
 from cortex_plane.gates.store import gates
 from cortex_plane.gates.verbs import atlas_minutes
-from cortex_plane.gates.verbs.atlas_book import ATLAS_CORRUPT, Pins, book
+from cortex_plane.gates.verbs.atlas_cache import ATLAS_CORRUPT, Pins, book
 from cortex_plane.jobs.model.journal import GateClosed
 from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.policies.model.authorization import PolicyVerdict
 from cortex_plane.proof.model.audit import Fact
 from cortex_plane.proof.store import audit
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.verbs.verbs import found
+from cortex_plane.tenancy.verbs.verbs import require_found
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ NOT_LOADED = "is code that only workers load: an agent that runs elsewhere canno
 
 
 @dataclass(kw_only=True, slots=True)
-class Gates:
+class ExternalGates:
     """One look at the gates of a session."""
 
     atlases: CompiledAtlases
@@ -90,7 +90,7 @@ class Gates:
         """What fired since the last look: the start, what was said, what came round, what happened."""
         # Of an atlas that the session meets now: nobody here can ask these, so what they forbid is forbidden.
         unasked = [each for each in self.atlases.restricting_custom if each.atlas_id not in self.state.fired]
-        moment = Moment(
+        moment = GateInput(
             now=self.now, inputs=inputs, finished=finished, errors=errors, ends=ends,
             unknown=frozenset(gate.key for gate in unasked),
         )  # fmt: skip
@@ -139,7 +139,7 @@ class Gates:
         """A blocking gate whose trigger nobody here can ask stays shut."""
         for gate in self.atlases.blocking_custom[:1]:
             reason = f"the trigger `{gate.trigger.trigger_id}` of the gate `{gate.gate_id}` {NOT_LOADED}"
-            work = Evaluating(self.atlases, self.state, self.now)
+            work = EvaluationRun(self.atlases, self.state, self.now)
             work.blocked(gate, reason, call.action)
             return Ruling(
                 verdict=PolicyVerdict.DENY, rule=f"gate:{gate.key}", reason=reason, state=self.state,
@@ -168,7 +168,7 @@ class Gates:
         self.minutes = atlas_minutes.minutes(self.atlases)
         self.ran.append(RanCall(action=call.action, risk=call.risk, call_id=str(call_id)))
 
-    def answered(self, found: Meant, answers: Mapping[str, Any]) -> Answered:
+    def answered(self, found: AnswerTarget, answers: Mapping[str, Any]) -> Answered:
         custom: dict[str, str | None] = {
             each.question_id: f"its validator `{each.validation.custom_validator}` {NOT_LOADED}"
             for each in (found.gate.questions if found.gate is not None else ())
@@ -201,7 +201,9 @@ class Gates:
         return [(trace.type, trace.payload) for trace in self.traces]
 
 
-async def of_session(db: Database, org_id: UUID, bound: dict[str, Any] | None, now: datetime) -> Gates | None:
+async def of_session(
+    db: Database, org_id: UUID, bound: dict[str, Any] | None, now: datetime
+) -> ExternalGates | None:
     """None where no atlas governs it: that costs nothing."""
     if bound is None:
         return None
@@ -212,12 +214,12 @@ async def _loaded(db: Database, org_id: UUID, pins: Pins) -> CompiledAtlases:
     return await within.at_hand(db, book.known(org_id, pins), lambda db: book.at(db, org_id, pins))
 
 
-def _look(atlases: CompiledAtlases, bound: dict[str, Any], now: datetime) -> Gates:
+def _look(atlases: CompiledAtlases, bound: dict[str, Any], now: datetime) -> ExternalGates:
     state = state_of(bound["state"])
-    return Gates(atlases=atlases, read=state, state=state, revision=bound["revision"], now=now)
+    return ExternalGates(atlases=atlases, read=state, state=state, revision=bound["revision"], now=now)
 
 
-async def of_agent(db: Database, given: Context, *, inputs: tuple[str, ...] = ()) -> Gates | None:
+async def of_agent(db: Database, given: Context, *, inputs: tuple[str, ...] = ()) -> ExternalGates | None:
     """For what an agent asks; with whatever fired since the last look."""
     looked = await of_session(db, given.org_id, given.bound, given.at)
     if looked is None:
@@ -226,7 +228,7 @@ async def of_agent(db: Database, given: Context, *, inputs: tuple[str, ...] = ()
     return looked
 
 
-async def under_lock(tx: Transaction, session_id: UUID) -> Gates | None:
+async def under_lock(tx: Transaction, session_id: UUID) -> ExternalGates | None:
     """For a verb that has the lock of the session's job: nobody overtakes it. Nothing is loaded meanwhile: see `at_hand`."""
     bound, now = await gates.bound(tx, session_id)
     if bound is None:
@@ -245,7 +247,7 @@ class NotLoaded(Exception):
         self.pins = pins
 
 
-async def at_hand(db: Database, org_id: UUID, act: Callable[[], Awaitable[T]]) -> T:
+async def with_loaded_atlases(db: Database, org_id: UUID, act: Callable[[], Awaitable[T]]) -> T:
     """For a verb with `under_lock` in its transaction. A session that nothing governs pays nothing for it."""
     for _ in range(TRIES):
         try:
@@ -255,13 +257,15 @@ async def at_hand(db: Database, org_id: UUID, act: Callable[[], Awaitable[T]]) -
     raise Conflict("The atlases of this session do not stay loaded.", code="retry", hint="Send it again.")
 
 
-async def recording(db: Database, org_id: UUID, act: Callable[[CortexError | None], Awaitable[T]]) -> T:
+async def with_gate_record(
+    db: Database, org_id: UUID, act: Callable[[CortexError | None], Awaitable[T]]
+) -> T:
     """As `at_hand`, for what must be recorded in any case: an atlas that cannot be read keeps nobody from deciding.
 
     ``act`` is told why its gates cannot look on, and passes it to `ended`.
     """
     try:
-        return await at_hand(db, org_id, lambda: act(None))
+        return await with_loaded_atlases(db, org_id, lambda: act(None))
     except Conflict as error:
         if error.code != ATLAS_CORRUPT:
             raise
@@ -274,12 +278,12 @@ async def begin(tx: Transaction, actor: Actor, session_id: UUID) -> None:
     looked = await under_lock(tx, session_id)
     if looked is not None:
         looked.boundary()
-        job_id = found(await calls.of_session(tx, session_id), "job")["id"]
+        job_id = require_found(await calls.of_session(tx, session_id), "job")["id"]
         await write(tx, actor, session_id, job_id, looked)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class GateRecord:
     """What gates tell of something, for whoever appends it."""
 
     facts: Sequence[Fact] = ()
@@ -288,14 +292,14 @@ class Told:
     """What they remember of it, for `record_gates`."""
 
 
-async def ended(
-    tx: Transaction, actor: Actor, session_id: UUID, calls: Sequence[Missed], unread: CortexError | None = None
-) -> Told:  # fmt: skip
+async def record_ended_calls(
+    tx: Transaction, actor: Actor, session_id: UUID, calls: Sequence[UnseenCall], unread: CortexError | None = None
+) -> GateRecord:  # fmt: skip
     """Calls are over, whoever said so, under the lock of their job and before anything is told: what fires then is remembered
     here. ``unread``: why nobody can look now; then they are kept for whoever looks next."""
     bound, _ = await gates.bound(tx, session_id)
     if bound is None or not calls:
-        return Told()
+        return GateRecord()
     await gates.lock(tx, session_id)
     if unread is not None:
         bound, _ = await gates.bound(tx, session_id)
@@ -304,7 +308,7 @@ async def ended(
         return missed
     looked = await under_lock(tx, session_id)
     if looked is None:
-        return Told()
+        return GateRecord()
     found = _after(actor, looked, calls)
     if found.written:
         await gates.record(tx, session_id, found.written)
@@ -312,8 +316,8 @@ async def ended(
 
 
 async def after(
-    db: Database, actor: Actor, bound: dict[str, Any], now: datetime, calls: Sequence[Missed]
-) -> Told:  # fmt: skip
+    db: Database, actor: Actor, bound: dict[str, Any], now: datetime, calls: Sequence[UnseenCall]
+) -> GateRecord:  # fmt: skip
     """As `ended`, for a write that takes its locks itself."""
     try:
         looked = await of_session(db, actor.org_id, bound, now)
@@ -322,26 +326,28 @@ async def after(
             raise
         log.error("gates cannot look on", org_id=str(actor.org_id), error=error.message)
         return _missed(actor, bound, calls, error)
-    return _after(actor, looked, calls) if looked is not None else Told()
+    return _after(actor, looked, calls) if looked is not None else GateRecord()
 
 
-def _after(actor: Actor, looked: Gates, calls: Sequence[Missed]) -> Told:
+def _after(actor: Actor, looked: ExternalGates, calls: Sequence[UnseenCall]) -> GateRecord:
     looked.boundary(
         finished=tuple(each.action for each in calls),
         errors=tuple(each.error for each in calls if each.error is not None),
     )
-    return Told(looked.facts(actor), looked.events, looked.written)
+    return GateRecord(looked.facts(actor), looked.events, looked.written)
 
 
-def _missed(actor: Actor, bound: Mapping[str, Any], calls: Sequence[Missed], why: CortexError) -> Told:
+def _missed(
+    actor: Actor, bound: Mapping[str, Any], calls: Sequence[UnseenCall], why: CortexError
+) -> GateRecord:
     """What happened, for whoever looks next."""
     state = state_of(bound.get("state"))
     missed = replace(state, missed=(*state.missed, *calls)[-MAX_MISSED:])
     written = {"revision": bound.get("revision", 0), "state": kept_state(missed)}
-    return Told([_unread(actor, why, calls)], written=written)
+    return GateRecord([_unread(actor, why, calls)], written=written)
 
 
-def _unread(actor: Actor, why: CortexError, calls: Sequence[Missed] = ()) -> Fact:
+def _unread(actor: Actor, why: CortexError, calls: Sequence[UnseenCall] = ()) -> Fact:
     return Fact.of(actor, "gates_unread", calls=[each.action for each in calls], reason=why.message)
 
 
@@ -363,7 +369,7 @@ async def write(
     actor: Actor,
     session_id: UUID,
     job_id: UUID | None,
-    looked: Gates,
+    looked: ExternalGates,
     facts: Sequence[Fact] = (),
     events: Sequence[tuple[str, UUID | None, dict[str, Any]]] = (),
 ) -> None:
@@ -376,7 +382,7 @@ async def write(
         await audit.append_to_session(tx, session_id, [*looked.facts(actor), *facts], told, job=job_id)
 
 
-def closed(looked: Gates, tool: str, asks: Sequence[Open]) -> GateClosed:
+def closed(looked: ExternalGates, tool: str, asks: Sequence[Open]) -> GateClosed:
     """The questions, for whoever called."""
     names = ", ".join(f"`{looked.atlases.gates[each.gate].gate_id}`" for each in asks)
     before = f"before `{tool}` runs" if asks[0].call else "before anything else"
@@ -387,7 +393,7 @@ def closed(looked: Gates, tool: str, asks: Sequence[Open]) -> GateClosed:
     )
 
 
-def not_waiting(found: Meant) -> Conflict:
+def not_waiting(found: AnswerTarget) -> Conflict:
     return Conflict(
         found.error,
         code="gate_not_waiting",

@@ -11,7 +11,7 @@ from cortex_plane.gates.verbs import gates
 from cortex_plane.jobs.model.jobs import JobKind, JobStatus
 from cortex_plane.jobs.store import jobs
 from cortex_plane.kernel.errors import CortexError
-from cortex_plane.kernel.idempotency import Once, new_id
+from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.proof.model.audit import Fact
 from cortex_plane.proof.store import audit
 from cortex_plane.sessions.model.sessions import (
@@ -24,15 +24,17 @@ from cortex_plane.sessions.model.sessions import (
 from cortex_plane.sessions.store import sessions
 from cortex_plane.sessions.verbs.sessions import agent_for_new_session, end_approvals
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import found, once_only, verb
+from cortex_plane.tenancy.verbs.verbs import once_only, require_found, verb
 
 
 @verb(Permission.SESSION_WRITE)
-async def create(db: Database, actor: Actor, draft: SessionDraft, once: Once | None = None) -> Session:
-    return await gates.at_hand(db, actor.org_id, lambda: _create(db, actor, draft, once))
+async def create(
+    db: Database, actor: Actor, draft: SessionDraft, once: IdempotencyKey | None = None
+) -> Session:
+    return await gates.with_loaded_atlases(db, actor.org_id, lambda: _create(db, actor, draft, once))
 
 
-async def _create(db: Database, actor: Actor, draft: SessionDraft, once: Once | None) -> Session:
+async def _create(db: Database, actor: Actor, draft: SessionDraft, once: IdempotencyKey | None) -> Session:
     async with db.transaction(actor.org_id) as tx:
 
         async def make() -> UUID:
@@ -54,7 +56,7 @@ async def _create(db: Database, actor: Actor, draft: SessionDraft, once: Once | 
             return id
 
         id, _ = await once_only(tx, actor, "sessions.create", once, make)
-        return found(await sessions.get(tx, id, None), "session")
+        return require_found(await sessions.get(tx, id, None), "session")
 
 
 @verb(Permission.SESSION_TERMINATE)
@@ -62,14 +64,16 @@ async def terminate(db: Database, actor: Actor, id: UUID, termination: Terminati
     """End a session and cancel its open jobs, together. Ending an ended one changes nothing."""
     reason = termination.reason or "session terminated"
     # An atlas that cannot be read keeps nobody from ending a session.
-    return await gates.recording(db, actor.org_id, lambda unread: _terminate(db, actor, id, reason, unread))
+    return await gates.with_gate_record(
+        db, actor.org_id, lambda unread: _terminate(db, actor, id, reason, unread)
+    )
 
 
 async def _terminate(
     db: Database, actor: Actor, id: UUID, reason: str, unread: CortexError | None
 ) -> Session:
     async with db.transaction(actor.org_id) as tx:
-        locked = found(await sessions.lock(tx, id, actor.sees), "session")
+        locked = require_found(await sessions.lock(tx, id, actor.sees), "session")
         if locked["status"] != SessionStatus.TERMINATED:
             await sessions.set_status(tx, id, SessionStatus.TERMINATED)
             cancelled = await jobs.cancel_open(tx, id, reason)
@@ -88,7 +92,7 @@ async def _terminate(
                     ("status", None, {"session": "TERMINATED", "reason": reason}),
                 ],
             )
-        return found(await sessions.get(tx, id, None), "session")
+        return require_found(await sessions.get(tx, id, None), "session")
 
 
 async def _begin_external(tx: Transaction, actor: Actor, session_id: UUID, agent_id: UUID) -> None:

@@ -20,7 +20,7 @@ from cortex_plane.calls.model.calls import (
 from cortex_plane.calls.verbs import calls, external
 from cortex_plane.http.exchange import Caller, Db, Listing, ListQuery, reply, reply_page, route
 from cortex_plane.http.in_flight import leave
-from cortex_plane.http.streaming import OpenStreams
+from cortex_plane.http.streams import OpenStreams
 from cortex_plane.http.waiting import decided
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.cursors import decode_position

@@ -9,7 +9,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from cortex_plane.http.exchange import Caller, Db, Listing, ListQuery, holder, reply_numbered, route
-from cortex_plane.http.streaming import MEDIA_TYPE, EventStream, OpenStreams, stream
+from cortex_plane.http.streams import MEDIA_TYPE, EventStream, OpenStreams, stream
 from cortex_plane.kernel.cursors import decode_number
 from cortex_plane.sessions.model.events import Event
 from cortex_plane.sessions.verbs import events

@@ -46,7 +46,7 @@ class Spent:
 
 
 @dataclass(eq=False, slots=True)
-class Question:
+class OpenModelCall:
     """One that the model was asked and has not answered: it counts before anybody knows what it took."""
 
     least: Spent = field(default_factory=Spent)

@@ -81,7 +81,7 @@ class NewStep:
 
 
 @dataclass(kw_only=True, slots=True)
-class Write:
+class StepWrite:
     """Everything that one commit of an attempt holds; put together on the way to it."""
 
     checkpoint: str | None = None
@@ -121,7 +121,7 @@ class Write:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Written:
+class WriteResult:
     """What the database said to a write."""
 
     status: JobStatus

@@ -16,8 +16,8 @@ from cortex_plane.jobs.rules.attempts import (
     Leased,
     Orphan,
     SlotShares,
-    Write,
-    Written,
+    StepWrite,
+    WriteResult,
 )
 from cortex_plane.kernel.values import parse
 from cortex_plane.proof.model.audit import Fact
@@ -50,10 +50,10 @@ async def advance_job(
     worker_id: UUID,
     epoch: int,
     number: int,
-    write: Write,
+    write: StepWrite,
     dispatch_seconds: float,
     open_approvals: int = 0,
-) -> Written | None:
+) -> WriteResult | None:
     """None: the job is not this worker's any more."""
     step = write.step
     rows = await db.call(
@@ -75,7 +75,7 @@ async def advance_job(
     )  # fmt: skip
     if not rows:
         return None
-    return Written(**{**rows[0], "status": JobStatus(rows[0]["status"])})
+    return WriteResult(**{**rows[0], "status": JobStatus(rows[0]["status"])})
 
 
 async def find_orphans(db: Database, limit: int) -> list[Orphan]:

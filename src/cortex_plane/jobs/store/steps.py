@@ -13,20 +13,20 @@ from cortex_plane.jobs.model.effects import Answer, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import Step
 from cortex_plane.kernel.values import parse
 from cortex_plane.proof.rules.receipts import Stamp
-from cortex_plane.sessions.rules.conversations import Said, StepRow
+from cortex_plane.sessions.rules.conversations import SessionMessage, StepRow
 
 queries = Queries(__file__)
 
 
-async def said(tx: Transaction, session_id: UUID, above: int, up_to: int) -> list[Said]:
-    return [parse(Said, row) for row in await tx.rows(queries.said, session_id, above, up_to)]
+async def said(tx: Transaction, session_id: UUID, above: int, up_to: int) -> list[SessionMessage]:
+    return [parse(SessionMessage, row) for row in await tx.rows(queries.said, session_id, above, up_to)]
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
     """What a job has said and done so far, as far as no memory covers it."""
 
-    said: list[Said] = field(default_factory=list)
+    said: list[SessionMessage] = field(default_factory=list)
     steps: list[StepRow] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     receipts: dict[UUID, Stamp] = field(default_factory=dict)
@@ -51,7 +51,7 @@ async def past(
 ) -> Past:
     (row,) = await db.call("job_past", org_id, job_id, session_id, read_to, fresh, window_step, window_seq)
     return Past(
-        said=[parse(Said, each) for each in row["said"]],
+        said=[parse(SessionMessage, each) for each in row["said"]],
         steps=[parse(StepRow, each) for each in row["steps"]],
         calls=[parse(ToolCall, each) for each in row["calls"]],
         receipts={UUID(call): _stamp(each) for call, each in row["receipts"].items()},

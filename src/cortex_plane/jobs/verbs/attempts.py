@@ -24,7 +24,7 @@ from cortex_plane.jobs.rules.attempts import (
 from cortex_plane.jobs.store import attempts, steps
 from cortex_plane.jobs.store.steps import Past
 from cortex_plane.proof.model.audit import Fact
-from cortex_plane.sessions.rules.conversations import Said
+from cortex_plane.sessions.rules.conversations import SessionMessage
 from cortex_plane.tenancy.model.access import worker_actor
 
 ORPHANS_AT_ONCE = 100
@@ -76,7 +76,7 @@ async def past(
     )
 
 
-async def messages_between(db: Database, given: Assignment, above: int, up_to: int) -> list[Said]:
+async def messages_between(db: Database, given: Assignment, above: int, up_to: int) -> list[SessionMessage]:
     async with db.transaction(given.org_id) as tx:
         return await steps.said(tx, given.session_id, above, up_to)
 

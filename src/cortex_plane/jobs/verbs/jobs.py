@@ -13,28 +13,28 @@ from cortex_plane.db.database import Database, Transaction
 from cortex_plane.jobs.model.jobs import RESUBMITTABLE, Job, JobChange, JobDraft, JobKind, JobStatus
 from cortex_plane.jobs.store import jobs
 from cortex_plane.kernel.errors import Conflict
-from cortex_plane.kernel.idempotency import Once, new_id
+from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.policies.model.policies import PolicyRow
-from cortex_plane.policies.verbs.policy_book import require_members
+from cortex_plane.policies.verbs.policy_cache import require_members
 from cortex_plane.proof.model.audit import Fact
 from cortex_plane.proof.store import audit
 from cortex_plane.sessions.model.sessions import SessionKind, SessionStatus
 from cortex_plane.sessions.store import sessions
 from cortex_plane.sessions.verbs.sessions import agent_for_new_session
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import found, once_only, verb
+from cortex_plane.tenancy.verbs.verbs import once_only, require_found, verb
 
 
 @verb(Permission.JOB_SUBMIT)
-async def submit(db: Database, actor: Actor, draft: JobDraft, once: Once | None = None) -> Job:
+async def submit(db: Database, actor: Actor, draft: JobDraft, once: IdempotencyKey | None = None) -> Job:
     async with db.transaction(actor.org_id) as tx:
 
         async def make() -> UUID:
             if draft.session_id is None:
                 agent, session_id = await _open_session(tx, actor, draft.agent)
             else:
-                agent = found(await agents.get(tx, draft.agent), "agent")
+                agent = require_found(await agents.get(tx, draft.agent), "agent")
                 session_id = draft.session_id
                 await _require_open_session(tx, actor, session_id, agent.id)
             own = SkillSettings.of(agent.skill_config).atlases
@@ -55,7 +55,7 @@ async def submit(db: Database, actor: Actor, draft: JobDraft, once: Once | None 
             )
 
         id, _ = await once_only(tx, actor, "jobs.submit", once, make)
-        job = found(await jobs.get(tx, id, None), "job")
+        job = require_found(await jobs.get(tx, id, None), "job")
     db.hints.work()
     return job
 
@@ -73,7 +73,7 @@ async def _open_session(tx: Transaction, actor: Actor, agent_ref: str) -> tuple[
 
 async def _require_open_session(tx: Transaction, actor: Actor, session_id: UUID, agent_id: UUID) -> None:
     """Hold the session still, so that it cannot end while a job is added to it."""
-    session = found(await sessions.lock(tx, session_id, actor.sees), "session")
+    session = require_found(await sessions.lock(tx, session_id, actor.sees), "session")
     if session["agent_id"] != agent_id:
         raise Conflict(
             "This session belongs to another agent.",
@@ -138,7 +138,7 @@ async def _create(
 @verb(Permission.JOB_READ)
 async def get(db: Database, actor: Actor, id: UUID) -> Job:
     async with db.transaction(actor.org_id) as tx:
-        return found(await jobs.get(tx, id, actor.sees), "job")
+        return require_found(await jobs.get(tx, id, actor.sees), "job")
 
 
 @verb(Permission.JOB_READ)
@@ -153,24 +153,24 @@ async def list_page(
     agent: str | None = None,
 ) -> Page[Job]:
     async with db.transaction(actor.org_id) as tx:
-        agent_id = found(await agents.get(tx, agent), "agent").id if agent else None
+        agent_id = require_found(await agents.get(tx, agent), "agent").id if agent else None
         return await jobs.list_page(tx, position, limit, actor.sees, status, session_id, agent_id)
 
 
 @verb(Permission.JOB_READ)
 async def history(db: Database, actor: Actor, id: UUID) -> list[JobChange]:
     async with db.transaction(actor.org_id) as tx:
-        found(await jobs.get(tx, id, actor.sees), "job")
+        require_found(await jobs.get(tx, id, actor.sees), "job")
         return await jobs.history(tx, id)
 
 
 @verb(Permission.JOB_STEER)
-async def resubmit(db: Database, actor: Actor, id: UUID, once: Once | None = None) -> Job:
+async def resubmit(db: Database, actor: Actor, id: UUID, once: IdempotencyKey | None = None) -> Job:
     """A failed or cancelled job once more: a new job with the same payload, linked to the old one."""
     async with db.transaction(actor.org_id) as tx:
 
         async def make() -> UUID:
-            old = found(await jobs.get(tx, id, actor.sees), "job")
+            old = require_found(await jobs.get(tx, id, actor.sees), "job")
             if old.status not in RESUBMITTABLE:
                 raise Conflict(
                     f"This job is {old.status}; only a failed or cancelled one can be submitted again.",
@@ -198,6 +198,6 @@ async def resubmit(db: Database, actor: Actor, id: UUID, once: Once | None = Non
             )
 
         new, _ = await once_only(tx, actor, "jobs.resubmit", once, make)
-        job = found(await jobs.get(tx, new, None), "job")
+        job = require_found(await jobs.get(tx, new, None), "job")
     db.hints.work()
     return job

@@ -10,14 +10,14 @@ from cortex_plane.jobs.model.journal import Entry
 from cortex_plane.jobs.rules.attempts import Assignment
 from cortex_plane.jobs.store import jobs, journal, steps
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 
 @verb(Permission.JOB_READ)
 async def list_page(db: Database, actor: Actor, id: UUID, above: int, limit: int) -> list[Entry]:
     """What the code of a job did so far, in the order in which it was begun."""
     async with db.transaction(actor.org_id) as tx:
-        found(await jobs.get(tx, id, actor.sees), "job")
+        require_found(await jobs.get(tx, id, actor.sees), "job")
         return await journal.list_page(tx, id, above, limit)
 
 

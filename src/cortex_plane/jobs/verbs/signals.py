@@ -14,19 +14,24 @@ from cortex_plane.jobs.model.signals import AT_ONCE, KEPT, Signal, SignalDraft, 
 from cortex_plane.jobs.store import jobs, signals
 from cortex_plane.jobs.store.signals import Reached
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.idempotency import Once, new_id
+from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof.model.audit import Fact
 from cortex_plane.proof.store import audit
 from cortex_plane.tenancy.model.access import Actor, Permission, scheduler_actor
-from cortex_plane.tenancy.verbs.verbs import found, once_only, verb
+from cortex_plane.tenancy.verbs.verbs import once_only, require_found, verb
 
 FORGOTTEN_AT_ONCE = 10_000
 
 
 @verb(Permission.SIGNAL_SEND)
 async def send(
-    db: Database, actor: Actor, draft: SignalDraft, once: Once | None = None, *, at_once: int = AT_ONCE
+    db: Database,
+    actor: Actor,
+    draft: SignalDraft,
+    once: IdempotencyKey | None = None,
+    *,
+    at_once: int = AT_ONCE,
 ) -> SignalReceipt:
     """The first payload for a name and a key stays: the same again changes nothing, another one is a conflict."""
     made, woken, more = False, 0, False
@@ -48,7 +53,7 @@ async def send(
             return id
 
         id, _ = await once_only(tx, actor, "signals.send", once, make)
-        signal = found(await signals.get(tx, id), "signal")
+        signal = require_found(await signals.get(tx, id), "signal")
     _hint(db, woken)
     while more:
         told, more = await _tell_more(db, actor, signal, at_once)
@@ -101,7 +106,7 @@ async def list_page(
 async def waits(db: Database, actor: Actor, job_id: UUID) -> list[Wait]:
     """What a job waits for, and what came."""
     async with db.transaction(actor.org_id) as tx:
-        found(await jobs.get(tx, job_id, actor.sees), "job")
+        require_found(await jobs.get(tx, job_id, actor.sees), "job")
         return await signals.waits(tx, job_id)
 
 

@@ -32,7 +32,7 @@ from cortex_plane.sessions.model.sessions import SessionStatus
 from cortex_plane.sessions.store import sessions
 from cortex_plane.sessions.verbs.sessions import end_approvals
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 LIFTED = (
     Hold.OPERATOR,
@@ -54,7 +54,7 @@ def _may_lift(actor: Actor) -> tuple[Hold, ...]:
 async def cancel(db: Database, actor: Actor, id: UUID, cancellation: Cancellation) -> SteeringResult:
     """Cancelling a cancelled job changes nothing; a job that ended otherwise is a conflict."""
     async with db.transaction(actor.org_id) as tx:
-        locked = found(await jobs.lock(tx, id, actor.sees), "job")
+        locked = require_found(await jobs.lock(tx, id, actor.sees), "job")
         if locked["status"] in TERMINAL - {JobStatus.CANCELLED}:
             raise Conflict(f"This job is {locked['status']} already.", code="job_finished")
         why = cancellation.reason or f"cancelled by {actor.name}"
@@ -76,7 +76,7 @@ async def cancel(db: Database, actor: Actor, id: UUID, cancellation: Cancellatio
 async def pause(db: Database, actor: Actor, id: UUID, pause: Pause) -> SteeringResult:
     """Hold a job until somebody resumes it. Pausing a paused one changes nothing."""
     async with db.transaction(actor.org_id) as tx:
-        locked = found(await jobs.lock(tx, id, actor.sees), "job")
+        locked = require_found(await jobs.lock(tx, id, actor.sees), "job")
         require_open(locked)
         hold = Hold.OPERATOR if actor.sees is None else Hold.OWNER
         changed = await _hold(tx, id, locked, hold, actor, pause.reason)
@@ -89,7 +89,7 @@ async def pause(db: Database, actor: Actor, id: UUID, pause: Pause) -> SteeringR
 async def resume(db: Database, actor: Actor, id: UUID, resumption: Resumption) -> SteeringResult:
     """Lift what an operator may lift. Resuming what is not held changes nothing."""
     async with db.transaction(actor.org_id) as tx:
-        locked = found(await jobs.lock(tx, id, actor.sees), "job")
+        locked = require_found(await jobs.lock(tx, id, actor.sees), "job")
         require_open(locked)
         changed = await lift_holds(tx, id, locked, _may_lift(actor), actor, resumption.note)
         receipt = await receipt_of(tx, id, changed)
@@ -110,13 +110,13 @@ async def resume(db: Database, actor: Actor, id: UUID, resumption: Resumption) -
 async def pause_session(db: Database, actor: Actor, id: UUID, pause: Pause) -> SessionReceipt:
     """Hold a session: its open jobs, and whatever it is asked to do until it is resumed."""
     async with db.transaction(actor.org_id) as tx:
-        locked = found(await sessions.lock(tx, id, actor.sees), "session")
+        locked = require_found(await sessions.lock(tx, id, actor.sees), "session")
         if locked["status"] == SessionStatus.TERMINATED:
             raise Conflict("This session has ended.", code="session_terminated", hint="Open a new session.")
         changed = await sessions.hold(tx, id, pause.reason or f"paused by {actor.name}")
         if changed:
             for job_id in await jobs.lock_open(tx, id):
-                job = found(await jobs.lock(tx, job_id, None), "job")
+                job = require_found(await jobs.lock(tx, job_id, None), "job")
                 await _hold(tx, job_id, job, Hold.SESSION, actor, pause.reason)
             await audit.append_to_session(
                 tx, id, [Fact.of(actor, "session_held", reason=pause.reason)],
@@ -137,11 +137,11 @@ def _count_pause(actor: Actor, changed: bool, pending: bool) -> None:
 @verb(Permission.SESSION_HOLD)
 async def resume_session(db: Database, actor: Actor, id: UUID, resumption: Resumption) -> SessionReceipt:
     async with db.transaction(actor.org_id) as tx:
-        found(await sessions.lock(tx, id, actor.sees), "session")
+        require_found(await sessions.lock(tx, id, actor.sees), "session")
         changed = await sessions.release(tx, id)
         if changed:
             for job_id in await jobs.lock_open(tx, id):
-                job = found(await jobs.lock(tx, job_id, None), "job")
+                job = require_found(await jobs.lock(tx, job_id, None), "job")
                 await lift_holds(tx, job_id, job, (Hold.SESSION,), actor, resumption.note)
             await audit.append_to_session(
                 tx, id, [Fact.of(actor, "session_resumed", note=resumption.note)],
@@ -160,7 +160,7 @@ async def resume_session(db: Database, actor: Actor, id: UUID, resumption: Resum
 @verb(Permission.JOB_READ)
 async def list_steps(db: Database, actor: Actor, id: UUID, above: int, limit: int) -> list[Step]:
     async with db.transaction(actor.org_id) as tx:
-        found(await jobs.get(tx, id, actor.sees), "job")
+        require_found(await jobs.get(tx, id, actor.sees), "job")
         return await steps.list_steps(tx, id, above, limit)
 
 
@@ -168,23 +168,23 @@ async def list_steps(db: Database, actor: Actor, id: UUID, above: int, limit: in
 async def stored_result(db: Database, actor: Actor, id: UUID, result_id: UUID) -> bytes:
     """A result that was too large for its step."""
     async with db.transaction(actor.org_id) as tx:
-        found(await jobs.get(tx, id, actor.sees), "job")
-        return found(await steps.stored_result(tx, id, result_id), "result")
+        require_found(await jobs.get(tx, id, actor.sees), "job")
+        return require_found(await steps.stored_result(tx, id, result_id), "result")
 
 
 @verb(Permission.JOB_READ)
 async def checkpoint(db: Database, actor: Actor, id: UUID) -> dict[str, Any]:
     """The job's durable state, as it would be resumed from."""
     async with db.transaction(actor.org_id) as tx:
-        found(await jobs.get(tx, id, actor.sees), "job")
-        return found(await jobs.checkpoint(tx, id), "checkpoint")
+        require_found(await jobs.get(tx, id, actor.sees), "job")
+        return require_found(await jobs.checkpoint(tx, id), "checkpoint")
 
 
 @verb(Permission.JOB_READ)
 async def questions(db: Database, actor: Actor, id: UUID) -> list[Question]:
     """Calls of a job of which nobody knows whether they happened."""
     async with db.transaction(actor.org_id) as tx:
-        found(await jobs.get(tx, id, actor.sees), "job")
+        require_found(await jobs.get(tx, id, actor.sees), "job")
         calls = await steps.open_calls(tx, id)
     return [question(call) for call in calls if call.status is CallStatus.UNCERTAIN]
 
@@ -257,7 +257,7 @@ async def append_fact(
 
 
 async def receipt_of(tx: Transaction, id: UUID, changed: bool) -> SteeringResult:
-    job = found(await jobs.get(tx, id, None), "job")
+    job = require_found(await jobs.get(tx, id, None), "job")
     calls = await steps.last_calls(tx, id)
     return SteeringResult(
         job=job,
@@ -269,8 +269,8 @@ async def receipt_of(tx: Transaction, id: UUID, changed: bool) -> SteeringResult
 
 
 async def _session_receipt(tx: Transaction, id: UUID, changed: bool) -> SessionReceipt:
-    session = found(await sessions.get(tx, id, None), "session")
-    held = [found(await jobs.get(tx, job_id, None), "job") for job_id in await jobs.lock_open(tx, id)]
+    session = require_found(await sessions.get(tx, id, None), "session")
+    held = [require_found(await jobs.get(tx, job_id, None), "job") for job_id in await jobs.lock_open(tx, id)]
     return SessionReceipt(
         session=session, changed=changed, pending=any(job.pending_pause for job in held), jobs=held
     )

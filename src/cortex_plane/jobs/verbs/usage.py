@@ -12,7 +12,7 @@ from cortex_plane.jobs.model.usage import Grouping, UsageRow, UsageTotals
 from cortex_plane.jobs.rules.attempts import Assignment
 from cortex_plane.jobs.store import jobs, usage
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 _SUMS = {
     Grouping.DAY: usage.by_day,
@@ -37,7 +37,7 @@ async def list_totals(
 ) -> list[UsageRow]:
     """The highest key first; ``below`` goes on after one."""
     async with db.transaction(actor.org_id) as tx:
-        agent_id = found(await agents.get(tx, agent), "agent").id if agent is not None else None
+        agent_id = require_found(await agents.get(tx, agent), "agent").id if agent is not None else None
         chosen = usage.Chosen(
             sees=actor.sees,
             since=since,
@@ -53,7 +53,7 @@ async def list_totals(
 @verb(Permission.JOB_READ)
 async def of_job(db: Database, actor: Actor, job_id: UUID) -> UsageTotals:
     async with db.transaction(actor.org_id) as tx:
-        found(await jobs.get(tx, job_id, actor.sees), "job")
+        require_found(await jobs.get(tx, job_id, actor.sees), "job")
         return await usage.of_job(tx, job_id)
 
 

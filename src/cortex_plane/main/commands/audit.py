@@ -45,7 +45,7 @@ def verify(
     copies = _copies(roots, remote=remote)
     held = read_copies(copies) if copies else None
     if export is not None:
-        from cortex_plane.proof.rules.export_reading import verify_export
+        from cortex_plane.proof.rules.export_reader import verify_export
 
         results = {str(export): verify_export(proofs.export_lines(export), held, read_times(copies))}
     elif remote:

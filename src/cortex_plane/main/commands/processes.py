@@ -45,10 +45,10 @@ def api() -> None:
 
     settings = _settings()
     with importing(), extra("server"):
-        from cortex_plane.main import serving
+        from cortex_plane.main import api_process
         from cortex_plane.main.databases import opened
         from cortex_plane.main.logs import configure_logs
-        from cortex_plane.main.reaching import reach_of
+        from cortex_plane.main.reach import reach_of
 
     if not settings.database_url:
         raise SetupError(
@@ -57,20 +57,20 @@ def api() -> None:
             hint="Set it to the plane's plain login, or use `cortex up` for an embedded server.",
         )
     configure_logs(settings.log_level, as_json=settings.log_format == "json")
-    listener = serving.listen(settings, or_any_port=False)
+    listener = api_process.listen(settings, or_any_port=False)
     url = settings.database_url
 
     async def main() -> None:
         async with opened(settings, url) as database:
-            await serving.serve(
+            await api_process.serve(
                 database,
                 listener,
-                lambda: typer.echo(f"serving on {serving.address(listener)}"),
-                reach_of(settings, serving.address(listener)),
-                serving.hints_url(settings, url),
+                lambda: typer.echo(f"serving on {api_process.address(listener)}"),
+                reach_of(settings, api_process.address(listener)),
+                api_process.hints_url(settings, url),
                 settings.trusted_proxies,
                 settings.requests_per_second,
-                serving.request_limits(settings),
+                api_process.request_limits(settings),
             )
 
     with listener:
@@ -97,7 +97,7 @@ def worker(
         from cortex_plane.main.commands.database import app_url
         from cortex_plane.main.databases import require_home
         from cortex_plane.main.logs import configure_logs
-        from cortex_plane.main.working import run_worker
+        from cortex_plane.main.worker_process import run_worker
 
     require_home(settings.home)
     configure_logs(settings.log_level, as_json=settings.log_format == "json")

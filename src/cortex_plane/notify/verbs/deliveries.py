@@ -12,7 +12,7 @@ from cortex_plane.proof.model.audit import Fact
 from cortex_plane.proof.store import audit
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.model.deliveries import Delivery, DeliveryStatus
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 
 @verb(Permission.DELIVERY_READ)
@@ -33,14 +33,14 @@ async def list_page(
 @verb(Permission.DELIVERY_READ)
 async def get(db: Database, actor: Actor, id: UUID) -> Delivery:
     async with db.transaction(actor.org_id) as tx:
-        return found(await notifications.get(tx, id), "delivery")
+        return require_found(await notifications.get(tx, id), "delivery")
 
 
 @verb(Permission.DELIVERY_WRITE)
 async def resend(db: Database, actor: Actor, id: UUID) -> Delivery:
     """What was given up is due now, with all its tries; an address that nothing was sent to any more is trusted again."""
     async with db.transaction(actor.org_id) as tx:
-        before = found(await notifications.get(tx, id), "delivery")
+        before = require_found(await notifications.get(tx, id), "delivery")
         again = await notifications.resend(tx, id)
         if again is None:
             raise Conflict(
@@ -57,4 +57,4 @@ async def resend(db: Database, actor: Actor, id: UUID) -> Delivery:
             await audit.append_to_session(tx, again["session_id"], [fact], job=again["job_id"])
         else:
             await audit.append_to_org(tx, fact)
-        return found(await notifications.get(tx, id), "delivery")
+        return require_found(await notifications.get(tx, id), "delivery")

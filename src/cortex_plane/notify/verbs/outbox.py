@@ -33,8 +33,8 @@ from cortex_plane.notify.model.notifications import (
     TryAgain,
     Undeliverable,
 )
-from cortex_plane.notify.rules import delivering
-from cortex_plane.notify.rules.delivering import SCHEDULE, Said
+from cortex_plane.notify.rules import delivery
+from cortex_plane.notify.rules.delivery import SCHEDULE, Said
 from cortex_plane.notify.store import notifications
 from cortex_plane.notify.store.notifications import Lane
 from cortex_plane.notify.verbs import cards
@@ -47,7 +47,7 @@ from cortex_plane.tenancy.rules.credential_keys import Kind
 from cortex_plane.tenancy.store import connections
 from cortex_plane.tenancy.verbs import identity_codes
 from cortex_plane.tenancy.verbs.forgeries import refused_as
-from cortex_plane.tenancy.verbs.verbs import found
+from cortex_plane.tenancy.verbs.verbs import require_found
 
 PER_LANE = 20
 """So many messages to one person in a turn, before others have theirs."""
@@ -133,7 +133,7 @@ async def prepare(
 
 
 async def _callback(tx: Transaction, row: Row, approval: Approval) -> Callback:
-    kept = found(await calls.get(tx, row["call_id"], None), "call")
+    kept = require_found(await calls.get(tx, row["call_id"], None), "call")
     call = advised(kept.call, is_sender=False)
     return Callback(
         call_id=call.id, key=call.key, session_id=call.session_id, approval_id=approval.id,
@@ -157,7 +157,7 @@ async def _card(
     )
     said = asdict(Said.of(approval, hops))
     first_level = int(row["data"].get("level", 0))
-    occasion = delivering.occasion(approval, hops, row["member_id"], row["said"], first_level)
+    occasion = delivery.occasion(approval, hops, row["member_id"], row["said"], first_level)
     card = cards.card(shown, occasion, public_url)
     # What may have been sent and was not written down is said again, whatever it says.
     unsure = row["tried_at"] is not None and row["sent_at"] is None
@@ -176,7 +176,7 @@ def _require_reachable(row: Row, channel: Channel) -> None:
     if row["attempts"] > len(schedule_of(channel)):
         # Failures are counted and given up where they are written down; who died each time could not.
         problem = f"Begun {row['attempts']} times, and nobody lived to tell what became of it."
-    elif row["disabled"] and delivering.gives_up(0, _resolved_at(row), row["now"]):
+    elif row["disabled"] and delivery.gives_up(0, _resolved_at(row), row["now"]):
         problem = _turned_off(row)
     elif row["deactivated"]:
         problem = f"{row['member']} is deactivated."
@@ -297,11 +297,11 @@ async def failed(
             return None
         attempts = row["attempts"] if begun else row["attempts"] + 1
         if isinstance(error, TryAgain):
-            given_up = delivering.gives_up(attempts, row["resolved_at"], row["now"], schedule)
+            given_up = delivery.gives_up(attempts, row["resolved_at"], row["now"], schedule)
             if given_up is None:
                 chance = random.random()  # noqa: S311 -- jitter
-                wait = timedelta(seconds=delivering.delay(attempts, chance, error.after_seconds, schedule))
-                version = begun.version if begun else delivering.ANY_VERSION
+                wait = timedelta(seconds=delivery.delay(attempts, chance, error.after_seconds, schedule))
+                version = begun.version if begun else delivery.ANY_VERSION
                 if not await notifications.retry(tx, id, lane.claim, version, attempts, reason, wait):
                     return None
                 if begun:

@@ -37,7 +37,7 @@ from cortex_plane.kernel.errors import (
     Stale,
     Unauthenticated,
 )
-from cortex_plane.kernel.idempotency import Once, new_id
+from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.kernel.json_keys import unique
 from cortex_plane.kernel.meters import meters
 from cortex_plane.kernel.values import adapter, parse
@@ -206,7 +206,7 @@ async def _done(db: Database, received: _Received) -> tuple[EventAnswer, Actor |
     decision = Decision(
         decision=wanted.decision, version=wanted.version, input_hash=wanted.input_hash, reason=wanted.reason
     )
-    once = Once(key=received.key, fingerprint=hashlib.sha256(received.body).digest())
+    once = IdempotencyKey(key=received.key, fingerprint=hashlib.sha256(received.body).digest())
     receipt = await deciding.decide(db, person, wanted.approval_id, decision, Channel.WEBHOOK, once)
     answer = EventAnswer(
         type=EventType.DECISION,
@@ -220,7 +220,7 @@ async def _done(db: Database, received: _Received) -> tuple[EventAnswer, Actor |
 async def _person(tx: Transaction, connection_id: UUID, name: str) -> Actor:
     """Who decides: never the system that says so, always a member whose name there was vouched for or proven."""
     mapping = await connections.verified_mapping(tx, connection_id, name)
-    person = await people.acting(tx, mapping.user_account_id, mapping.id) if mapping else None
+    person = await people.actor_for_member(tx, mapping.user_account_id, mapping.id) if mapping else None
     if person is None:
         raise _sender_unknown()
     return person

@@ -16,7 +16,7 @@ from cortex_plane.agents.model.tools import Risk, ToolVersion, highest_risk
 from cortex_plane.agents.store import agents, tools
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.kernel.errors import Stale
-from cortex_plane.kernel.idempotency import Once
+from cortex_plane.kernel.idempotency import IdempotencyKey
 from cortex_plane.kernel.manifest_threads import reading_policies
 from cortex_plane.kernel.values import parse, to_json
 from cortex_plane.policies.files.policies import Draft, place, policy_faults, read
@@ -36,7 +36,7 @@ from cortex_plane.policies.model.policy_files import (
 from cortex_plane.policies.rules.policy_checks import MAX_WARNINGS, Person, faults_of, warnings_of
 from cortex_plane.policies.store import policies
 from cortex_plane.policies.store.policies import InForce
-from cortex_plane.policies.verbs.policy_book import book
+from cortex_plane.policies.verbs.policy_cache import book
 from cortex_plane.proof.model.audit import Fact
 from cortex_plane.proof.store import audit
 from cortex_plane.sessions.model.sessions import SessionKind
@@ -44,11 +44,11 @@ from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.model.members import Role
 from cortex_plane.tenancy.rules.credential_keys import Forged
 from cortex_plane.tenancy.store import idempotency, orgs, teams
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 
 @verb(Permission.POLICY_WRITE)
-async def apply(db: Database, actor: Actor, file: PolicyFile, once: Once | None = None) -> Applied:
+async def apply(db: Database, actor: Actor, file: PolicyFile, once: IdempotencyKey | None = None) -> Applied:
     """The org's rows become those of the file, all or none. What is refused changes nothing and leaves no trace."""
     # A large file takes seconds to read: nobody waits for it with a lock, and nothing else stands still.
     draft = await reading_policies.run(read, file.text)
@@ -58,7 +58,7 @@ async def apply(db: Database, actor: Actor, file: PolicyFile, once: Once | None 
             earlier = await idempotency.claim(tx, actor.key_id, "policies.apply", once)
             if earlier is not None:
                 return parse(Applied, earlier)
-        now = found(await policies.lock_version(tx), "org")
+        now = require_found(await policies.lock_version(tx), "org")
         if file.expected_version is not None and file.expected_version != now.version:
             raise Stale(
                 f"Version {now.version} holds by now; you expected {file.expected_version}.",
@@ -150,14 +150,14 @@ async def get(db: Database, actor: Actor, version: int | None = None) -> PolicyV
     async with db.transaction(actor.org_id, snapshot=True) as tx:
         wanted = version
         if wanted is None:
-            wanted = int(found(await policies.version(tx), "org").partition(".")[0])
+            wanted = int(require_found(await policies.version(tx), "org").partition(".")[0])
         platform = await policies.platform_rows(tx)
         if wanted == 0:
             return PolicyVersionDetails(
                 version=0, digest=None, note=None, applied_by=None, created_at=None, source="", total=0, rows=[],
                 platform=platform,
             )  # fmt: skip
-        row = found(await policies.get_version(tx, wanted), "policy_version")
+        row = require_found(await policies.get_version(tx, wanted), "policy_version")
         rows = await policies.rows(tx, wanted, MAX_SHOWN_ROWS)
         return PolicyVersionDetails(
             version=wanted, digest=row["digest"], note=row["note"], applied_by=row["applied_by"],
@@ -169,8 +169,8 @@ async def get(db: Database, actor: Actor, version: int | None = None) -> PolicyV
 async def explain(db: Database, actor: Actor, asked: ExplainRequest) -> Explained:
     """What would be said about a call that nobody made, and why."""
     async with db.transaction(actor.org_id) as tx:
-        agent = found(await agents.get(tx, asked.agent), "agent")
-        team = found(await teams.get(tx, str(agent.team_id)), "team")
+        agent = require_found(await agents.get(tx, asked.agent), "agent")
+        team = require_found(await teams.get(tx, str(agent.team_id)), "team")
         app = SkillSettings.of(agent.skill_config).app
         version = await tools.newest(tx, app, asked.tool)
         # Whoever runs elsewhere declares the risk: there, what any app says of the tool counts too.

@@ -21,10 +21,10 @@ from cortex_plane.policies.rules.policy_engine import CompiledPolicies
 from cortex_plane.policies.rules.simulations import Replay
 from cortex_plane.policies.store import policies, simulations
 from cortex_plane.policies.verbs.policies import examined
-from cortex_plane.policies.verbs.policy_book import book, compiled, load, policy_corrupt, require_in_force
+from cortex_plane.policies.verbs.policy_cache import book, compiled, load, policy_corrupt, require_in_force
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.rules.credential_keys import Forged
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 BATCH = 100
 
@@ -66,7 +66,7 @@ async def _span(tx: Transaction, asked: SimulationRequest) -> tuple[datetime, da
 
 
 async def _current(tx: Transaction) -> CompiledPolicies:
-    version = found(await policies.version(tx), "org")
+    version = require_found(await policies.version(tx), "org")
     known = book.known(tx.org, version)
     if known is not None:
         return known

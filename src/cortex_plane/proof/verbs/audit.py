@@ -31,7 +31,7 @@ from cortex_plane.proof.verbs.row_checks import Trail, row_faults
 from cortex_plane.sessions.store import sessions
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.store import orgs
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 T = TypeVar("T", bound=AuditEntry | ChainHead | RootedHead)
 
@@ -45,7 +45,7 @@ async def list_page(
     """The chain of a session, or the org's own."""
     async with db.transaction(actor.org_id) as tx:
         if session_id is not None:
-            found(await sessions.get(tx, session_id, None), "session")
+            require_found(await sessions.get(tx, session_id, None), "session")
         entries = await audit.entries(tx, session_id or actor.org_id, above, limit)
     return [shown(entry) for entry in entries]
 

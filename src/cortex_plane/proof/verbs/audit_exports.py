@@ -15,7 +15,7 @@ from cortex_plane.proof.verbs.signing import public_keys
 from cortex_plane.sessions.store import sessions
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.store import orgs
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 CHUNK_BYTES = 64 * 1024
 
@@ -40,9 +40,9 @@ export.heavy = True  # It takes its place itself, and gives it back with the las
 async def _chunks(db: Database, org_id: UUID, session_id: UUID | None) -> AsyncGenerator[bytes, None]:
     with _turn(org_id), db.heavy_read(org_id):
         async with db.transaction(org_id, snapshot=True) as tx:
-            org = found(await orgs.get(tx), "org")
+            org = require_found(await orgs.get(tx), "org")
             if session_id is not None:
-                found(await sessions.get(tx, session_id, None), "session")
+                require_found(await sessions.get(tx, session_id, None), "session")
             writer = ExportWriter()
             buffer = bytearray(writer.header(org.id, org.slug, session_id, await audit.now(tx)))
             yield b""

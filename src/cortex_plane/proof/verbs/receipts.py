@@ -18,7 +18,7 @@ from cortex_plane.proof.rules.receipts import Decided, Stamp, receipt_body, why_
 from cortex_plane.proof.store import receipts
 from cortex_plane.proof.verbs import signing
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 
 async def write(
@@ -77,7 +77,7 @@ def why_not(
 async def get(db: Database, actor: Actor, approval_id: UUID) -> Receipt:
     """The receipt of a decision, for whoever sees the approval."""
     async with db.transaction(actor.org_id) as tx:
-        found(await approvals.get(tx, approval_id, actor.sees), "approval")
+        require_found(await approvals.get(tx, approval_id, actor.sees), "approval")
         row = await receipts.get(tx, approval_id)
     if row is None:
         raise NotFound(

@@ -25,7 +25,7 @@ SILENCE = "(Nobody said anything in between.)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Said:
+class SessionMessage:
     """A message of the session."""
 
     seq: int
@@ -72,7 +72,7 @@ def _values(payload: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def heard(said: Sequence[Said], job_id: UUID) -> list[Entry]:
+def heard(said: Sequence[SessionMessage], job_id: UUID) -> list[Entry]:
     """Messages as turns. What the job itself answered stands in its steps already."""
     return [
         Entry(_turn(message), seq=message.seq)
@@ -81,11 +81,11 @@ def heard(said: Sequence[Said], job_id: UUID) -> list[Entry]:
     ]
 
 
-def _turn(message: Said) -> Turn:
+def _turn(message: SessionMessage) -> Turn:
     return AssistantTurn(text=message.text) if message.role == "assistant" else UserTurn(message.text)
 
 
-def spoken(turns: Sequence[Turn]) -> list[Turn]:
+def merge_assistant_turns(turns: Sequence[Turn]) -> list[Turn]:
     """Providers want no model that speaks twice in a row, as one does whose text was not taken as an answer."""
     told: list[Turn] = []
     for turn in turns:
@@ -140,7 +140,7 @@ def result_of(request: CallRequest, call: ToolCall) -> CallResult:
 
 def rebuilt(
     job_id: UUID,
-    said: Sequence[Said],
+    said: Sequence[SessionMessage],
     steps: Sequence[StepRow],
     calls: Mapping[int, Sequence[ToolCall]],
     finished_below: int,

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.queries import Queries
-from cortex_plane.kernel.idempotency import Once
+from cortex_plane.kernel.idempotency import IdempotencyKey
 from cortex_plane.kernel.values import parse
 from cortex_plane.sessions.model.messages import IngestedMessage, Message
 from cortex_plane.tenancy.rules.credential_keys import Kind
@@ -34,7 +34,7 @@ async def ingest_message(
     bodies: tuple[bytes, ...],
     checked: Checked | None,
     caller: UUID,
-    once: Once | None,
+    once: IdempotencyKey | None,
 ) -> IngestedMessage:
     """Ids are for account, mapping, session and job, audit bodies for account, session, message, job and activation. Raises
     ``Conflict`` (`mapping_unchecked`) where the sender has another mapping than the one that was ``checked``."""
@@ -69,7 +69,7 @@ async def post_message(
     job: UUID,
     bodies: tuple[bytes, ...],
     caller: UUID,
-    once: Once | None,
+    once: IdempotencyKey | None,
 ) -> IngestedMessage:
     (row,) = await db.call(
         "post_message", org, session_id, sees, text, title, author, job, *bodies, caller, *_parts(once)
@@ -81,5 +81,5 @@ async def list_page(tx: Transaction, session_id: UUID, above: int, limit: int) -
     return [parse(Message, row) for row in await tx.rows(queries.list_page, session_id, above, limit)]
 
 
-def _parts(once: Once | None) -> tuple[str | None, bytes | None]:
+def _parts(once: IdempotencyKey | None) -> tuple[str | None, bytes | None]:
     return (once.key, once.fingerprint) if once else (None, None)

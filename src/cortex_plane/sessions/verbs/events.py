@@ -13,7 +13,7 @@ from cortex_plane.jobs.store import jobs
 from cortex_plane.sessions.model.events import Event
 from cortex_plane.sessions.store import events, sessions
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 PAGE = 200
 LOOKED_AT = 20_000
@@ -41,7 +41,7 @@ class Replay:
 async def of_session(db: Database, actor: Actor, session_id: UUID, after: int, limit: int = PAGE) -> Replay:
     """Everything that happened in a session after number ``after``."""
     async with db.transaction(actor.org_id) as tx:
-        found(await sessions.get(tx, session_id, actor.sees), "session")
+        require_found(await sessions.get(tx, session_id, actor.sees), "session")
         return await _replay(tx, session_id, None, after, limit, over=None)
 
 
@@ -50,7 +50,7 @@ async def of_job(db: Database, actor: Actor, job_id: UUID, after: int, limit: in
     """What one job did after number ``after``. Numbers are the session's, so they have gaps."""
     async with db.transaction(actor.org_id) as tx:
         # The job first: whatever it says of its end, the events of that are there by then.
-        job = found(await jobs.get(tx, job_id, actor.sees), "job")
+        job = require_found(await jobs.get(tx, job_id, actor.sees), "job")
         return await _replay(
             tx, job.session_id, job_id, after, limit, over=job.status if job.status in TERMINAL else None
         )
@@ -60,7 +60,7 @@ async def of_job(db: Database, actor: Actor, job_id: UUID, after: int, limit: in
 async def of_jobs_session(db: Database, actor: Actor, job_id: UUID, after: int, limit: int = PAGE) -> Replay:
     """Everything in the session that a job belongs to, whatever becomes of the job."""
     async with db.transaction(actor.org_id) as tx:
-        job = found(await jobs.get(tx, job_id, actor.sees), "job")
+        job = require_found(await jobs.get(tx, job_id, actor.sees), "job")
         return await _replay(tx, job.session_id, None, after, limit, over=None)
 
 
@@ -68,7 +68,7 @@ async def of_jobs_session(db: Database, actor: Actor, job_id: UUID, after: int, 
 async def of_gates(db: Database, actor: Actor, job_id: UUID, limit: int = PAGE) -> list[Event]:
     """What gates did in a job: the newest of it, in order."""
     async with db.transaction(actor.org_id) as tx:
-        job = found(await jobs.get(tx, job_id, actor.sees), "job")
+        job = require_found(await jobs.get(tx, job_id, actor.sees), "job")
         latest = await events.latest(tx, job.session_id)
         return await events.of_gates(tx, job.session_id, job_id, latest - LOOKED_AT, limit)
 

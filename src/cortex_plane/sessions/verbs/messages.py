@@ -9,14 +9,14 @@ from uuid import UUID
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import Conflict, Forbidden
 from cortex_plane.kernel.fields import split_ref
-from cortex_plane.kernel.idempotency import Once, new_id
+from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.proof.model.audit import Fact
 from cortex_plane.sessions.model.messages import InboundMessage, IngestedMessage, Message, MessageDraft
 from cortex_plane.sessions.model.sessions import title_from
 from cortex_plane.sessions.store import messages, sessions
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.forgeries import refused_as
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 TRIES = 3
 REMEMBERED = 50_000
@@ -29,7 +29,11 @@ _checked: OrderedDict[Sender, messages.Checked] = OrderedDict()
 
 @verb(Permission.MESSAGE_INGEST)
 async def ingest(
-    db: Database, actor: Actor, connection_id: UUID, inbound: InboundMessage, once: Once | None = None
+    db: Database,
+    actor: Actor,
+    connection_id: UUID,
+    inbound: InboundMessage,
+    once: IdempotencyKey | None = None,
 ) -> IngestedMessage:
     """Whoever wrote, and whatever exists already: afterwards the message is in a session with a job to read it."""
     account, mapping, session, job = new_id(), new_id(), new_id(), new_id()
@@ -98,7 +102,7 @@ def _sender_unknown() -> Forbidden:
 
 @verb(Permission.SESSION_WRITE)
 async def post(
-    db: Database, actor: Actor, session_id: UUID, draft: MessageDraft, once: Once | None = None
+    db: Database, actor: Actor, session_id: UUID, draft: MessageDraft, once: IdempotencyKey | None = None
 ) -> IngestedMessage:
     job = new_id()
     received = Fact.of(actor, "message_received", text_sha256=_digest(draft.text))
@@ -125,7 +129,7 @@ async def post(
 async def list_page(db: Database, actor: Actor, session_id: UUID, above: int, limit: int) -> list[Message]:
     """In the order they were said, after number ``above``."""
     async with db.transaction(actor.org_id) as tx:
-        found(await sessions.get(tx, session_id, actor.sees), "session")
+        require_found(await sessions.get(tx, session_id, actor.sees), "session")
         return await messages.list_page(tx, session_id, above, limit)
 
 

@@ -16,11 +16,11 @@ from cortex_plane.proof.store import audit
 from cortex_plane.sessions.model.sessions import Session, SessionChange, SessionStatus
 from cortex_plane.sessions.store import sessions
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import found, require_revision, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, require_revision, verb
 
 
 async def agent_for_new_session(tx: Transaction, ref: str) -> Agent:
-    agent = found(await agents.get(tx, ref), "agent")
+    agent = require_found(await agents.get(tx, ref), "agent")
     if agent.status is not AgentStatus.ACTIVE:
         raise Conflict(
             f"This agent is {agent.status} and takes no new sessions.",
@@ -33,7 +33,7 @@ async def agent_for_new_session(tx: Transaction, ref: str) -> Agent:
 @verb(Permission.SESSION_READ)
 async def get(db: Database, actor: Actor, id: UUID) -> Session:
     async with db.transaction(actor.org_id) as tx:
-        return found(await sessions.get(tx, id, actor.sees), "session")
+        return require_found(await sessions.get(tx, id, actor.sees), "session")
 
 
 @verb(Permission.SESSION_READ)
@@ -48,7 +48,7 @@ async def list_page(
     member_id: UUID | None = None,
 ) -> Page[Session]:
     async with db.transaction(actor.org_id) as tx:
-        agent_id = found(await agents.get(tx, agent), "agent").id if agent else None
+        agent_id = require_found(await agents.get(tx, agent), "agent").id if agent else None
         return await sessions.list_page(tx, position, limit, actor.sees, member_id, status, agent_id)
 
 
@@ -57,7 +57,7 @@ async def update(
     db: Database, actor: Actor, id: UUID, change: SessionChange, revision: int | None
 ) -> Session:
     async with db.transaction(actor.org_id) as tx:
-        locked = found(await sessions.lock(tx, id, actor.sees), "session")
+        locked = require_found(await sessions.lock(tx, id, actor.sees), "session")
         require_revision(locked["revision"], revision)
         if locked["status"] == SessionStatus.TERMINATED:
             raise Conflict("This session has ended.", code="session_terminated", hint="Open a new session.")
@@ -66,7 +66,7 @@ async def update(
             tx, id,
             [Fact.of(actor, "session_changed", title=change.title, context=change.context is not None)],
         )  # fmt: skip
-        return found(await sessions.get(tx, id, None), "session")
+        return require_found(await sessions.get(tx, id, None), "session")
 
 
 async def suspended_sessions(db: Database) -> dict[UUID, int]:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
-from cortex_plane.kernel.idempotency import Once, new_id
+from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof.model.audit import Fact
 from cortex_plane.proof.store import audit
@@ -14,11 +14,13 @@ from cortex_plane.tenancy.model.absences import Absence, AbsenceDraft, AbsenceSt
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.model.members import Role
 from cortex_plane.tenancy.store import absences
-from cortex_plane.tenancy.verbs.verbs import found, once_only, verb
+from cortex_plane.tenancy.verbs.verbs import once_only, require_found, verb
 
 
 @verb(Permission.ABSENCE_WRITE)
-async def create(db: Database, actor: Actor, draft: AbsenceDraft, once: Once | None = None) -> Absence:
+async def create(
+    db: Database, actor: Actor, draft: AbsenceDraft, once: IdempotencyKey | None = None
+) -> Absence:
     member_id = _whose(actor, draft.member_id)
     async with db.transaction(actor.org_id) as tx:
 
@@ -26,7 +28,7 @@ async def create(db: Database, actor: Actor, draft: AbsenceDraft, once: Once | N
             return await _make(tx, actor, member_id, draft)
 
         id, _ = await once_only(tx, actor, "absences.create", once, make)
-        return found(await absences.get(tx, id), "absence")
+        return require_found(await absences.get(tx, id), "absence")
 
 
 def _whose(actor: Actor, asked: UUID | None) -> UUID:
@@ -120,14 +122,14 @@ async def list_page(
 @verb(Permission.ABSENCE_WRITE)
 async def get(db: Database, actor: Actor, id: UUID) -> Absence:
     async with db.transaction(actor.org_id) as tx:
-        return found(await absences.get(tx, id, actor.sees), "absence")
+        return require_found(await absences.get(tx, id, actor.sees), "absence")
 
 
 @verb(Permission.ABSENCE_WRITE)
 async def cancel(db: Database, actor: Actor, id: UUID) -> Absence:
     """What is asked from now on reaches them again; what their delegate has already stays there."""
     async with db.transaction(actor.org_id) as tx:
-        absence = found(await absences.get(tx, id, actor.sees), "absence")
+        absence = require_found(await absences.get(tx, id, actor.sees), "absence")
         if absence.member_id != actor.user_account_id and not actor.may(Permission.MEMBER_WRITE):
             raise Forbidden(
                 "Only they themselves, or an admin, may cancel this absence.",
@@ -142,4 +144,4 @@ async def cancel(db: Database, actor: Actor, id: UUID) -> Absence:
             )
         fact = Fact.of(actor, "absence_cancelled", absence=str(id), member=str(absence.member_id))
         await audit.append_to_org(tx, fact)
-        return found(await absences.get(tx, id), "absence")
+        return require_found(await absences.get(tx, id), "absence")

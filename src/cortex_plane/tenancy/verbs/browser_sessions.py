@@ -30,7 +30,7 @@ from cortex_plane.tenancy.store import browser_sessions, members
 from cortex_plane.tenancy.verbs.forgeries import refused_as, report
 from cortex_plane.tenancy.verbs.keys import hold_origin
 from cortex_plane.tenancy.verbs.secrets import new_link_token, new_session_secret
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 HOW_TO_GET_A_LINK = (
     "Get a new link with `cortex member login-link`; without a key, ask an admin for an enrolment code."
@@ -151,7 +151,7 @@ async def list_of_member(
     db: Database, actor: Actor, member_id: UUID, position: Position | None, limit: int
 ) -> Page[BrowserSession]:
     async with db.transaction(actor.org_id) as tx:
-        found(await members.get(tx, member_id), "member")
+        require_found(await members.get(tx, member_id), "member")
         return await browser_sessions.list_page(tx, member_id, position, limit, IDLE_LIFE)
 
 
@@ -163,7 +163,7 @@ async def end_of_member(db: Database, actor: Actor, member_id: UUID, id: UUID) -
 @verb(Permission.MEMBER_WRITE)
 async def end_all_of_member(db: Database, actor: Actor, member_id: UUID) -> EndedSessions:
     async with db.transaction(actor.org_id) as tx:
-        found(await members.get(tx, member_id), "member")
+        require_found(await members.get(tx, member_id), "member")
     return await _end_all(db, actor, member_id)
 
 
@@ -176,7 +176,7 @@ def _person(actor: Actor) -> UUID:
 async def _end_one(db: Database, actor: Actor, member_id: UUID, id: UUID) -> None:
     async with db.transaction(actor.org_id) as tx:
         if not await browser_sessions.end_one(tx, id, member_id):
-            found(None, "browser_session")
+            require_found(None, "browser_session")
         fact = Fact.of(actor, "browser_session_ended", session=str(id), member=str(member_id))
         await audit.append_to_org(tx, fact)
 

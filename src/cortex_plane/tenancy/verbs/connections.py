@@ -8,7 +8,7 @@ from uuid import UUID
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import Conflict
-from cortex_plane.kernel.idempotency import Once, new_id
+from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.notify.model.webhooks import GRACE, Secrets
 from cortex_plane.notify.store import notifications
@@ -31,7 +31,7 @@ from cortex_plane.tenancy.store import connections, identities, members
 from cortex_plane.tenancy.store.connections import Sealed
 from cortex_plane.tenancy.verbs.people import sponsors_by
 from cortex_plane.tenancy.verbs.secrets import new_webhook_secret
-from cortex_plane.tenancy.verbs.verbs import found, once_only, require_revision, verb
+from cortex_plane.tenancy.verbs.verbs import once_only, require_found, require_revision, verb
 
 NOTHING_LISTED = Allowed()
 
@@ -41,7 +41,7 @@ async def create(
     db: Database,
     actor: Actor,
     draft: ConnectionDraft,
-    once: Once | None = None,
+    once: IdempotencyKey | None = None,
     *,
     allowed: Allowed = NOTHING_LISTED,
 ) -> NewConnection:
@@ -64,7 +64,7 @@ async def create(
             return id
 
         id, replayed = await once_only(tx, actor, "connections.create", once, make)
-        made = found(await connections.get(tx, id), "connection")
+        made = require_found(await connections.get(tx, id), "connection")
     return NewConnection(**asdict(made), secret=None if replayed else secret)
 
 
@@ -79,7 +79,7 @@ async def _insert(
 @verb(Permission.CONNECTION_READ)
 async def get(db: Database, actor: Actor, id: UUID) -> Connection:
     async with db.transaction(actor.org_id) as tx:
-        return found(await connections.get(tx, id), "connection")
+        return require_found(await connections.get(tx, id), "connection")
 
 
 @verb(Permission.CONNECTION_READ)
@@ -102,11 +102,11 @@ async def update(
     async with db.transaction(actor.org_id) as tx:
         if change.url is not None:
             check_address(
-                found(await connections.get(tx, id), "connection").channel_type, change.url, allowed
+                require_found(await connections.get(tx, id), "connection").channel_type, change.url, allowed
             )
         changed = await connections.update(tx, id, change.name, change.enabled, revision, change.url)
         if changed is None:
-            require_revision(found(await connections.get(tx, id), "connection").revision, revision)
+            require_revision(require_found(await connections.get(tx, id), "connection").revision, revision)
         if change.enabled:
             await notifications.hasten(tx, id)
         await audit.append_to_org(
@@ -116,7 +116,7 @@ async def update(
                 url=change.url,
             ),
         )  # fmt: skip
-        return found(changed, "connection")
+        return require_found(changed, "connection")
 
 
 @verb(Permission.CONNECTION_WRITE)
@@ -139,7 +139,7 @@ async def map_member(db: Database, actor: Actor, id: UUID, draft: MappingDraft) 
     belongs to the org; elsewhere people prove it themselves. Doing it twice changes nothing."""
     async with db.transaction(actor.org_id) as tx:
         connection = require_webhook(await connections.lock(tx, id))
-        member = found(await members.get(tx, draft.member_id), "member")
+        member = require_found(await members.get(tx, draft.member_id), "member")
         if member.deactivated_at is not None:
             raise Conflict(
                 f"{member.display_name} is deactivated.",
@@ -161,7 +161,7 @@ async def map_member(db: Database, actor: Actor, id: UUID, draft: MappingDraft) 
                     address=draft.external_user, instead_of=str(guest.id) if guest else None,
                 ),
             )  # fmt: skip
-        return found(await identities.get_mapping(tx, mapping_id), "mapping")
+        return require_found(await identities.get_mapping(tx, mapping_id), "mapping")
 
 
 async def note_set_up(tx: Transaction, actor: Actor, id: UUID) -> None:
@@ -190,7 +190,7 @@ async def _vouch(
 
 
 def require_webhook(given: Sealed | None) -> Sealed:
-    connection = found(given, "connection")
+    connection = require_found(given, "connection")
     if connection.channel_type != CHANNEL or connection.sealed is None:
         raise Conflict(
             "This connection is not a webhook.",

@@ -27,7 +27,7 @@ from cortex_plane.tenancy.store import browser_sessions, enrolments, identities,
 from cortex_plane.tenancy.verbs import people
 from cortex_plane.tenancy.verbs.forgeries import refused_as, report
 from cortex_plane.tenancy.verbs.secrets import new_enrolment_code, new_key_secret, new_session_secret
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 
 @verb(Permission.MEMBER_ENROL)
@@ -40,7 +40,7 @@ async def issue(db: Database, actor: Actor, member_id: UUID) -> EnrolmentCode:
             hint="Use `cortex member login-link` for a session, and `cortex key create` for a key.",
         )
     async with db.transaction(actor.org_id) as tx:
-        member = found(await members.get(tx, member_id), "member")
+        member = require_found(await members.get(tx, member_id), "member")
         if member.deactivated_at is not None:
             raise Conflict(
                 f"{member.display_name} is deactivated.",
@@ -138,7 +138,7 @@ async def _redeem(tx: Transaction, code_id: UUID, credential_id: UUID) -> Actor:
     if await members.has_proven_channel(tx, before.member_id):
         raise _refused()
     issuer_id = await enrolments.use(tx, code_id)
-    person = await people.acting(tx, before.member_id, credential_id)
+    person = await people.actor_for_member(tx, before.member_id, credential_id)
     if issuer_id is None or person is None:
         raise _refused()
     ended = await people.end_access(tx, before.member_id)

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound, TooMany, Unauthenticated
-from cortex_plane.kernel.idempotency import Once, new_id
+from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.notify.store import notifications
 from cortex_plane.proof.model.audit import Fact
 from cortex_plane.proof.store import audit
@@ -39,7 +39,7 @@ from cortex_plane.tenancy.verbs import people
 from cortex_plane.tenancy.verbs.forgeries import refused_as, report
 from cortex_plane.tenancy.verbs.secrets import new_session_secret
 from cortex_plane.tenancy.verbs.teams import resolve_teams
-from cortex_plane.tenancy.verbs.verbs import found, once_only, verb
+from cortex_plane.tenancy.verbs.verbs import once_only, require_found, verb
 
 
 @verb(Permission.MEMBER_WRITE)
@@ -47,7 +47,7 @@ async def invite(
     db: Database,
     actor: Actor,
     draft: InvitationDraft,
-    once: Once | None = None,
+    once: IdempotencyKey | None = None,
     *,
     mailing: bool = False,
 ) -> Invited:
@@ -78,8 +78,8 @@ async def invite(
             return mapping_id
 
         mapping_id, _ = await once_only(tx, actor, "members.invite", once, make)
-        mapping = found(await identities.get_mapping(tx, mapping_id), "mapping")
-        member = found(await members.get(tx, mapping.user_account_id), "member")
+        mapping = require_found(await identities.get_mapping(tx, mapping_id), "mapping")
+        member = require_found(await members.get(tx, mapping.user_account_id), "member")
         return Invited(member=member, mapping=mapping, again=again)
 
 
@@ -98,7 +98,7 @@ async def _invited_before(tx: Transaction, draft: InvitationDraft, claims: Seque
     if earlier is None:
         return None
     teams = None if draft.teams is None else await resolve_teams(tx, draft.teams)
-    if draft.differs(found(await members.get(tx, earlier.user_account_id), "member"), teams):
+    if draft.differs(require_found(await members.get(tx, earlier.user_account_id), "member"), teams):
         raise Conflict(
             f"{earlier.display_name} was invited to {draft.email} already, as something else.",
             code="already_invited",
@@ -150,7 +150,7 @@ async def add_address(db: Database, actor: Actor, draft: AddressDraft, *, mailin
         if mine is None:
             await identities.insert_mapping(tx, mapping_id, connection_id, member_id, draft.email, purpose)
         await _send(tx, actor, connection_id, mapping_id, member_id, draft.email, purpose, own=True)
-        return found(await identities.get_mapping(tx, mapping_id), "mapping")
+        return require_found(await identities.get_mapping(tx, mapping_id), "mapping")
 
 
 async def _email_connection(tx: Transaction, actor: Actor, mailing: bool) -> UUID:
@@ -298,7 +298,9 @@ async def _prove(tx: Transaction, asked: Verification, *, known: bool) -> str | 
     meanwhile, with an enrolment code, ends."""
     secret, session_id = new_session_secret(), new_id()
     await members.hold_access(tx, asked.user_account_id)
-    person = await people.acting(tx, asked.user_account_id, asked.id if asked.needs_login else session_id)
+    person = await people.actor_for_member(
+        tx, asked.user_account_id, asked.id if asked.needs_login else session_id
+    )
     if person is None:
         raise _refused()
     guest = displaced(await identities.claims(tx, asked.connection_id, asked.address), asked.user_account_id)

@@ -7,7 +7,7 @@ from uuid import UUID
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.pool import Purpose
 from cortex_plane.kernel.errors import Forbidden, InvalidInput, Unauthenticated
-from cortex_plane.kernel.idempotency import Once, new_id
+from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof.model.audit import Fact
 from cortex_plane.proof.store import audit
@@ -26,7 +26,7 @@ from cortex_plane.tenancy.store import browser_sessions, enrolments, keys, membe
 from cortex_plane.tenancy.verbs.forgeries import report
 from cortex_plane.tenancy.verbs.orgs import first as first_org
 from cortex_plane.tenancy.verbs.secrets import new_key_secret
-from cortex_plane.tenancy.verbs.verbs import found, once_only, verb
+from cortex_plane.tenancy.verbs.verbs import once_only, require_found, verb
 
 
 async def authenticate(db: Database, secret: str, org_slug: str | None = None) -> Actor:
@@ -46,7 +46,7 @@ async def authenticate(db: Database, secret: str, org_slug: str | None = None) -
 
 
 @verb(Permission.KEY_WRITE)
-async def create(db: Database, actor: Actor, draft: KeyDraft, once: Once | None = None) -> NewKey:
+async def create(db: Database, actor: Actor, draft: KeyDraft, once: IdempotencyKey | None = None) -> NewKey:
     """A key for a service, or for oneself. Nobody makes a key for another person: whoever holds it would be them."""
     if (draft.member_id is None) == (draft.roles is None):
         raise InvalidInput(
@@ -88,7 +88,7 @@ async def create(db: Database, actor: Actor, draft: KeyDraft, once: Once | None 
             return id
 
         id, replayed = await once_only(tx, actor, "keys.create", once, make)
-        key = found(await keys.get(tx, id), "key")
+        key = require_found(await keys.get(tx, id), "key")
     return NewKey(key=key, secret=None if replayed else secret)
 
 
@@ -96,7 +96,9 @@ async def create(db: Database, actor: Actor, draft: KeyDraft, once: Once | None 
 
 
 @verb(Permission.KEY_OWN)
-async def create_own(db: Database, actor: Actor, draft: OwnKeyDraft, once: Once | None = None) -> NewKey:
+async def create_own(
+    db: Database, actor: Actor, draft: OwnKeyDraft, once: IdempotencyKey | None = None
+) -> NewKey:
     """A key for whoever asks. It ends with the key that it was made with."""
     member_id = _person(actor)
     secret = new_key_secret()
@@ -119,7 +121,7 @@ async def create_own(db: Database, actor: Actor, draft: OwnKeyDraft, once: Once 
             return id
 
         id, replayed = await once_only(tx, actor, "keys.create", once, make)
-        key = found(await keys.get(tx, id), "key")
+        key = require_found(await keys.get(tx, id), "key")
     return NewKey(key=key, secret=None if replayed else secret)
 
 
@@ -148,9 +150,9 @@ async def list_own(db: Database, actor: Actor, position: Position | None, limit:
 async def revoke_own(db: Database, actor: Actor, id: UUID) -> Key:
     """A key of one's own, also the one that is in use."""
     async with db.transaction(actor.org_id) as tx:
-        key = found(await keys.get(tx, id), "key")
+        key = require_found(await keys.get(tx, id), "key")
         if key.member_id != _person(actor):
-            found(None, "key")
+            require_found(None, "key")
         return await _end(tx, actor, key)
 
 
@@ -166,7 +168,7 @@ def _person(actor: Actor) -> UUID:
 @verb(Permission.KEY_READ)
 async def get(db: Database, actor: Actor, id: UUID) -> Key:
     async with db.transaction(actor.org_id) as tx:
-        return found(await keys.get(tx, id), "key")
+        return require_found(await keys.get(tx, id), "key")
 
 
 @verb(Permission.KEY_READ)
@@ -179,7 +181,7 @@ async def list_page(db: Database, actor: Actor, position: Position | None, limit
 async def revoke(db: Database, actor: Actor, id: UUID) -> Key:
     """At once and for good, with all that came from it. Revoking a revoked key changes nothing."""
     async with db.transaction(actor.org_id) as tx:
-        return await _end(tx, actor, found(await keys.get(tx, id), "key"))
+        return await _end(tx, actor, require_found(await keys.get(tx, id), "key"))
 
 
 async def _end(tx: Transaction, actor: Actor, key: Key) -> Key:
@@ -200,7 +202,7 @@ async def _end(tx: Transaction, actor: Actor, key: Key) -> Key:
             credentials_ended=[str(id) for id in codes],
         )
         await audit.append_to_org(tx, fact)
-    return found(await keys.get(tx, key.id), "key")
+    return require_found(await keys.get(tx, key.id), "key")
 
 
 async def works(db: Database, secret: str) -> bool:
@@ -221,7 +223,7 @@ async def issue_for_owner(db: Database) -> str | None:
         return None
     secret = new_key_secret()
     async with db.transaction(first.id) as tx:
-        admin = found(await members.first_admin(tx), "member")
+        admin = require_found(await members.first_admin(tx), "member")
         id = new_id()
         await keys.insert(tx, id, "command line", KeyKind.PERSON, admin, [], secret, None, platform=True)
         await audit.append_to_org(

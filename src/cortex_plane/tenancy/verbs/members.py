@@ -6,7 +6,7 @@ from uuid import UUID
 
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import Conflict
-from cortex_plane.kernel.idempotency import Once, new_id
+from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof.model.audit import Fact
 from cortex_plane.proof.store import audit
@@ -16,11 +16,13 @@ from cortex_plane.tenancy.model.members import Member, MemberChange, MemberDraft
 from cortex_plane.tenancy.store import connections, members
 from cortex_plane.tenancy.verbs.people import EndedAccess, end_access, sponsors_by
 from cortex_plane.tenancy.verbs.teams import resolve_teams
-from cortex_plane.tenancy.verbs.verbs import found, once_only, require_revision, verb
+from cortex_plane.tenancy.verbs.verbs import once_only, require_found, require_revision, verb
 
 
 @verb(Permission.MEMBER_WRITE)
-async def create(db: Database, actor: Actor, draft: MemberDraft, once: Once | None = None) -> Member:
+async def create(
+    db: Database, actor: Actor, draft: MemberDraft, once: IdempotencyKey | None = None
+) -> Member:
     async with db.transaction(actor.org_id) as tx:
 
         async def make() -> UUID:
@@ -38,13 +40,13 @@ async def create(db: Database, actor: Actor, draft: MemberDraft, once: Once | No
             return id
 
         id, _ = await once_only(tx, actor, "members.create", once, make)
-        return found(await members.get(tx, id), "member")
+        return require_found(await members.get(tx, id), "member")
 
 
 @verb(Permission.MEMBER_READ)
 async def get(db: Database, actor: Actor, id: UUID) -> Member:
     async with db.transaction(actor.org_id) as tx:
-        return found(await members.get(tx, id), "member")
+        return require_found(await members.get(tx, id), "member")
 
 
 @verb(Permission.MEMBER_READ)
@@ -61,7 +63,7 @@ async def mappings(
 ) -> Page[Mapping]:
     """Where this person can be reached."""
     async with db.transaction(actor.org_id) as tx:
-        found(await members.get(tx, id), "member")
+        require_found(await members.get(tx, id), "member")
         return await connections.mappings(tx, id, position, limit)
 
 
@@ -69,7 +71,7 @@ async def mappings(
 async def update(db: Database, actor: Actor, id: UUID, change: MemberChange, revision: int | None) -> Member:
     async with db.transaction(actor.org_id) as tx:
         locked = {row["id"]: row for row in await members.lock_with_admins(tx, id)}
-        before = found(locked.get(id), "member")
+        before = require_found(locked.get(id), "member")
         require_revision(before["revision"], revision)
         stops = change.active is False or (change.roles is not None and Role.ADMIN not in change.roles)
         if (
@@ -102,4 +104,4 @@ async def update(db: Database, actor: Actor, id: UUID, change: MemberChange, rev
                 **ended.as_audit(),
             ),
         )  # fmt: skip
-        return found(await members.get(tx, id), "member")
+        return require_found(await members.get(tx, id), "member")

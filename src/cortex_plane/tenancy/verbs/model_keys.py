@@ -11,7 +11,7 @@ from cortex_plane.proof.store import audit
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.model.model_keys import ModelKey, ModelKeyDraft, Provider
 from cortex_plane.tenancy.store import model_keys
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 
 @verb(Permission.KEY_READ)
@@ -23,7 +23,7 @@ async def list_all(db: Database, actor: Actor) -> list[ModelKey]:
 @verb(Permission.KEY_READ)
 async def get(db: Database, actor: Actor, provider: Provider) -> ModelKey:
     async with db.transaction(actor.org_id) as tx:
-        return found(await model_keys.get(tx, provider), "model_key")
+        return require_found(await model_keys.get(tx, provider), "model_key")
 
 
 @verb(Permission.KEY_WRITE)
@@ -41,7 +41,7 @@ async def put(db: Database, actor: Actor, provider: Provider, draft: ModelKeyDra
 async def remove(db: Database, actor: Actor, provider: Provider) -> None:
     """Workers stop using it within seconds."""
     async with db.transaction(actor.org_id) as tx:
-        kept = found(await model_keys.get(tx, provider), "model_key")
+        kept = require_found(await model_keys.get(tx, provider), "model_key")
         if await model_keys.remove(tx, provider):
             fact = Fact.of(
                 actor, "model_key_removed", provider=provider, last_characters=kept.last_characters

@@ -28,7 +28,7 @@ from cortex_plane.tenancy.model.orgs import (
 from cortex_plane.tenancy.store import keys, members, orgs, teams
 from cortex_plane.tenancy.verbs import enrolments
 from cortex_plane.tenancy.verbs.secrets import new_key_secret
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 FIRST_TEAM = "main"
 
@@ -88,7 +88,7 @@ async def _create(
 @verb(Permission.ORG_READ)
 async def get(db: Database, actor: Actor) -> Org:
     async with db.transaction(actor.org_id) as tx:
-        return found(await orgs.get(tx), "org")
+        return require_found(await orgs.get(tx), "org")
 
 
 @verb(Permission.ORG_CREATE)

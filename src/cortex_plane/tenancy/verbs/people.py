@@ -13,7 +13,7 @@ from cortex_plane.tenancy.model.members import Role
 from cortex_plane.tenancy.store import browser_sessions, enrolments, identities, keys, members
 
 
-async def acting(tx: Transaction, user_account_id: UUID, credential_id: UUID) -> Actor | None:
+async def actor_for_member(tx: Transaction, user_account_id: UUID, credential_id: UUID) -> Actor | None:
     """Them, with the roles and the clearance of this moment; None where there is nobody, or they are deactivated."""
     member = await members.get(tx, user_account_id)
     if member is None or member.deactivated_at is not None:

@@ -7,24 +7,24 @@ from uuid import UUID
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import InUse, InvalidInput, NotFound
 from cortex_plane.kernel.fields import split_ref
-from cortex_plane.kernel.idempotency import Once, new_id
+from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof.model.audit import Fact
 from cortex_plane.proof.store import audit
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.model.teams import Team, TeamChange, TeamDraft
 from cortex_plane.tenancy.store import teams
-from cortex_plane.tenancy.verbs.verbs import found, once_only, require_revision, verb
+from cortex_plane.tenancy.verbs.verbs import once_only, require_found, require_revision, verb
 
 
 @verb(Permission.TEAM_WRITE)
-async def create(db: Database, actor: Actor, draft: TeamDraft, once: Once | None = None) -> Team:
+async def create(db: Database, actor: Actor, draft: TeamDraft, once: IdempotencyKey | None = None) -> Team:
     async with db.transaction(actor.org_id) as tx:
 
         async def make() -> UUID:
             parent = None
             if draft.parent is not None:
-                parent = found(await teams.get(tx, draft.parent), "team")
+                parent = require_found(await teams.get(tx, draft.parent), "team")
                 if parent.parent_id is not None:
                     raise InvalidInput(
                         f"The team {parent.slug} has a parent itself.",
@@ -38,13 +38,13 @@ async def create(db: Database, actor: Actor, draft: TeamDraft, once: Once | None
             return team.id
 
         id, _ = await once_only(tx, actor, "teams.create", once, make)
-        return found(await teams.get(tx, str(id)), "team")
+        return require_found(await teams.get(tx, str(id)), "team")
 
 
 @verb(Permission.TEAM_READ)
 async def get(db: Database, actor: Actor, ref: str) -> Team:
     async with db.transaction(actor.org_id) as tx:
-        return found(await teams.get(tx, ref), "team")
+        return require_found(await teams.get(tx, ref), "team")
 
 
 @verb(Permission.TEAM_READ)
@@ -56,18 +56,18 @@ async def list_page(db: Database, actor: Actor, position: Position | None, limit
 @verb(Permission.TEAM_WRITE)
 async def update(db: Database, actor: Actor, ref: str, change: TeamChange, revision: int | None) -> Team:
     async with db.transaction(actor.org_id) as tx:
-        team = found(await teams.get(tx, ref), "team")
+        team = require_found(await teams.get(tx, ref), "team")
         changed = await teams.update(tx, team.id, revision, change.name)
         if changed is None:
-            require_revision(found(await teams.get(tx, ref), "team").revision, revision)
+            require_revision(require_found(await teams.get(tx, ref), "team").revision, revision)
         await audit.append_to_org(tx, Fact.of(actor, "team_changed", team=str(team.id), name=change.name))
-        return found(changed, "team")
+        return require_found(changed, "team")
 
 
 @verb(Permission.TEAM_WRITE)
 async def delete(db: Database, actor: Actor, ref: str) -> None:
     async with db.transaction(actor.org_id) as tx:
-        team = found(await teams.get(tx, ref), "team")
+        team = require_found(await teams.get(tx, ref), "team")
         usage = await teams.usage(tx, team.id)
         if any(usage.values()):
             raise InUse(
@@ -75,7 +75,7 @@ async def delete(db: Database, actor: Actor, ref: str) -> None:
                 hint="Move or delete them first.",
                 used_by=usage,
             )
-        found(await teams.delete(tx, team.id) or None, "team")
+        require_found(await teams.delete(tx, team.id) or None, "team")
         await audit.append_to_org(tx, Fact.of(actor, "team_deleted", team=str(team.id), slug=team.slug))
 
 

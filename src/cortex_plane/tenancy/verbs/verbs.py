@@ -9,7 +9,7 @@ from uuid import UUID
 
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import NotFound, Stale
-from cortex_plane.kernel.idempotency import Once
+from cortex_plane.kernel.idempotency import IdempotencyKey
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.store import idempotency
 
@@ -58,7 +58,7 @@ def verb(
     return decorate
 
 
-def found(thing: T | None, noun: str) -> T:
+def require_found(thing: T | None, noun: str) -> T:
     """The thing, or the same answer for "none" and for "another org's"."""
     if thing is None:
         raise NotFound(f"There is no such {noun}.", code=f"{noun}_not_found")
@@ -71,7 +71,7 @@ def require_revision(current: int, expected: int | None) -> None:
 
 
 async def once_only(
-    tx: Transaction, actor: Actor, name: str, once: Once | None, make: Callable[[], Awaitable[UUID]]
+    tx: Transaction, actor: Actor, name: str, once: IdempotencyKey | None, make: Callable[[], Awaitable[UUID]]
 ) -> tuple[UUID, bool]:
     """Run ``make`` unless this idempotency key has already done so; returns the id and whether it is an earlier one."""
     if once is None:

@@ -18,20 +18,20 @@ from cortex_plane.agents.model.models import ModelError
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus, Phase
 from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
 from cortex_plane.jobs.model.journal import StepFailed
-from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.verbs import attempts, journal
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError, TooLarge
 from cortex_plane.kernel.retry import ErrorClass
-from cortex_plane.sessions.rules.conversations import Said
-from cortex_plane.worker import telling
-from cortex_plane.worker.asking import park
+from cortex_plane.sessions.rules.conversations import SessionMessage
+from cortex_plane.worker import step_events
+from cortex_plane.worker.approval_requests import park
 from cortex_plane.worker.calls import Call, outcome_of, storable, together
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.code.ends import Failure, Held
-from cortex_plane.worker.code.performing import Performer
-from cortex_plane.worker.code.playing import CodeAgent
-from cortex_plane.worker.code.recording import Recording
+from cortex_plane.worker.code.journal_replay import CodeAgent
+from cortex_plane.worker.code.journal_writer import JournalWriter
+from cortex_plane.worker.code.performer import Performer
 from cortex_plane.worker.code.scopes import Unwind, last_round
 from cortex_plane.worker.lease import Ended
 from cortex_plane.worker.tools.results import encode_result
@@ -39,13 +39,13 @@ from cortex_plane.worker.tools.results import encode_result
 log = structlog.get_logger()
 
 MAX_JOB_RESULT = 1024 * 1024
-Answered = tuple[str | None, Sequence[Said]]
+Answered = tuple[str | None, Sequence[SessionMessage]]
 """What a function answered in a conversation, and what was said to it meanwhile."""
 UNWINDING_SECONDS = 5.0
 """How long a function may take to get out of the way."""
 
 
-class CodeAttempt(Recording):
+class CodeAttempt(JournalWriter):
     # The function ----------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
@@ -55,7 +55,7 @@ class CodeAttempt(Recording):
         self.at.phase = Phase.MODEL
         self.operations = 1 + max((entry.position for entry in entries), default=-1)
         number = last_round(entries)
-        said: Sequence[Said] = past.said
+        said: Sequence[SessionMessage] = past.said
         while True:
             performer = Performer(
                 self, entries, arrived, {call.step_index: call for call in past.calls}, number
@@ -67,7 +67,7 @@ class CodeAttempt(Recording):
             entries = [*entries, begun]
             self.at.message_seq = max(each.seq for each in said)
             self.hear(said)
-            await self.write(together(write, Write(reply=answer)))
+            await self.write(together(write, StepWrite(reply=answer)))
 
     async def _function(self) -> CodeAgent:
         agents = self.host.apps[self.given.app].agents
@@ -77,7 +77,9 @@ class CodeAttempt(Recording):
             await self._code_changed(f"the app `{self.given.app}` has no agent `{name}`; it has {known}")
         return agents[name]
 
-    async def _round(self, performer: Performer, function: CodeAgent, said: Sequence[Said]) -> Answered:
+    async def _round(
+        self, performer: Performer, function: CodeAgent, said: Sequence[SessionMessage]
+    ) -> Answered:
         ctx = Context(
             performer, payload=self._payload(performer, said), job_id=self.given.job_id,
             session_id=self.given.session_id, agent=self.given.agent,
@@ -93,7 +95,7 @@ class CodeAttempt(Recording):
             await self._stop_flushing()
         return await self._end(performer, result, error)
 
-    def _payload(self, performer: Performer, said: Sequence[Said]) -> dict[str, Any]:
+    def _payload(self, performer: Performer, said: Sequence[SessionMessage]) -> dict[str, Any]:
         """Of a conversation: with what people said and nobody answered."""
         if self.given.kind is not JobKind.CONVERSATION:
             return self.given.payload
@@ -164,9 +166,9 @@ class CodeAttempt(Recording):
 
     async def _fail_all(self) -> NoReturn:
         first = self.ends.failures[0]
-        write = Write()
+        write = StepWrite()
         for failure in self.ends.failures:
-            write = together(write, failure.write or Write())
+            write = together(write, failure.write or StepWrite())
         for held in self.ends.holds:
             call = self._call_of(held)
             if call is not None:
@@ -181,21 +183,21 @@ class CodeAttempt(Recording):
 
     async def _hold_all(self) -> NoReturn:
         first = self.ends.holds[0]
-        write = Write()
+        write = StepWrite()
         for held in self.ends.holds:
-            write = together(write, held.write or Write())
+            write = together(write, held.write or StepWrite())
         await self.hold(first.hold, first.event, write)
 
     async def _park(self) -> NoReturn:
         """Waiting holds nothing. People come first: whatever else it waits for is looked at when they have decided."""
         ends = self.ends
         if ends.awaiting:
-            await park(self, ends.awaiting, ends.terms, Write())
+            await park(self, ends.awaiting, ends.terms, StepWrite())
         now = self.time.now()
         wake = min(ends.wakes, default=None)
         reason = ", ".join(dict.fromkeys(ends.reasons))[:200]
         await self.write(
-            Write(
+            StepWrite(
                 status=JobStatus.SLEEPING,
                 delay_seconds=None if wake is None else max(0.0, (wake - now).total_seconds()),
                 more={"waits": ends.waits} if ends.waits else {},
@@ -207,7 +209,7 @@ class CodeAttempt(Recording):
 
     async def _pause(self) -> NoReturn:
         await self.write(
-            Write(
+            StepWrite(
                 status=JobStatus.PAUSED,
                 events=[("status", {"status": JobStatus.PAUSED}), ("session_paused", {"reason": "held"})],
                 facts=[self.fact("job_paused")],
@@ -265,12 +267,12 @@ class CodeAttempt(Recording):
         """False where somebody said something that it has not read: nothing was written then."""
         self.at.status, self.at.phase = CheckpointStatus.COMPLETED, Phase.DONE
         written = await self.write(
-            Write(
+            StepWrite(
                 reply=reply,
                 status=JobStatus.COMPLETED,
                 result=result,
                 events=[("completion", {"step": self.at.step}), ("status", {"status": JobStatus.COMPLETED})],
-                facts=[self.fact("job_completed", **telling.replied(reply))],
+                facts=[self.fact("job_completed", **step_events.replied(reply))],
             )
         )
         self.at.status, self.at.phase = CheckpointStatus.IN_PROGRESS, Phase.MODEL

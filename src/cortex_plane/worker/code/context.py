@@ -14,7 +14,7 @@ from cortex_plane.jobs.model.journal import ContextMisused, GateClosed, ToolFail
 from cortex_plane.worker.code import wishes
 
 if TYPE_CHECKING:
-    from cortex_plane.worker.code.playing import Player
+    from cortex_plane.worker.code.journal_replay import JournalReplay
 
 T = TypeVar("T")
 NO_MORE = "It takes no more answers: go another way."
@@ -45,7 +45,7 @@ def passed(told: Mapping[str, Any]) -> bool:
 class Operation(Generic[T]):
     """Begins when it is awaited, and is awaited once. One that never is ends the job with an error that names it."""
 
-    def __init__(self, player: Player, what: str, begin: Callable[[], Coroutine[Any, Any, T]]) -> None:
+    def __init__(self, player: JournalReplay, what: str, begin: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self.what = what
         self._player, self._begin = player, begin
         self._begun = False
@@ -63,7 +63,7 @@ class Context:
     """One job of a code agent. Everything it gives was recorded: when the job goes on, the same comes again."""
 
     def __init__(
-        self, player: Player, *, payload: dict[str, Any], job_id: UUID, session_id: UUID, agent: str
+        self, player: JournalReplay, *, payload: dict[str, Any], job_id: UUID, session_id: UUID, agent: str
     ) -> None:
         self.payload = payload
         self.job_id = job_id

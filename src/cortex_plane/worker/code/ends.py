@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.approvals.verbs.asking import Possible
+from cortex_plane.approvals.verbs.approval_requests import Possible
 from cortex_plane.jobs.model.jobs import Hold
-from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.worker.calls import Call
 
 
@@ -17,7 +17,7 @@ from cortex_plane.worker.calls import Call
 class Failure:
     message: str
     remedy: str
-    write: Write | None
+    write: StepWrite | None
     keep_checkpoint: bool = False
 
 
@@ -25,11 +25,11 @@ class Failure:
 class Held:
     hold: Hold
     event: dict[str, Any]
-    write: Write | None
+    write: StepWrite | None
 
 
 @dataclass(slots=True)
-class Ends:
+class StopReasons:
     error: BaseException | None = None
     """The attempt is over, and nothing can be written; or something broke that is not the agent's."""
     failures: list[Failure] = field(default_factory=list)

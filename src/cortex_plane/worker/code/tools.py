@@ -11,14 +11,14 @@ from cortex_plane.agents.model.tools import provider_name
 from cortex_plane.gates.model.gates import PLANE_TOOLS
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
 from cortex_plane.jobs.model.journal import Entry, EntryKind, EntryStatus, ToolDenied, ToolFailed
-from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.policies.model.authorization import PolicyVerdict
-from cortex_plane.worker import telling
-from cortex_plane.worker.asking import terms_of
-from cortex_plane.worker.calls import Call, CallKind, Pending, planned, summary, together
+from cortex_plane.worker import step_events
+from cortex_plane.worker.approval_requests import terms_of
+from cortex_plane.worker.calls import Call, CallKind, PendingWrite, plan_call, summary, together
 from cortex_plane.worker.clock import ticks
 from cortex_plane.worker.code.context import Decision
 from cortex_plane.worker.code.scopes import Unwind
@@ -26,7 +26,7 @@ from cortex_plane.worker.code.wishes import ToolWish
 from cortex_plane.worker.effects import perform, read
 
 if TYPE_CHECKING:
-    from cortex_plane.worker.code.performing import Performer
+    from cortex_plane.worker.code.performer import Performer
 
 
 async def call(performer: Performer, key: str, entry: Entry | None, wish: ToolWish) -> Any:
@@ -47,39 +47,39 @@ async def call(performer: Performer, key: str, entry: Entry | None, wish: ToolWi
     if row is None or await attempt.restore_call(made, row):
         await attempt.look()
         await attempt.authorize([made])
-    open_entry = performer.entry(key, position, wish, EntryStatus.OPEN) if entry is None else Write()
+    open_entry = performer.entry(key, position, wish, EntryStatus.OPEN) if entry is None else StepWrite()
     if made.status is CallStatus.AWAITING:
         await _ask(performer, made, open_entry)
     if made.settled and made.name in PLANE_TOOLS and made.tool is not None:
         return _told(performer, key, position, wish, made)
     if made.settled:
         return _refused(performer, key, position, wish, made)
-    told = Write(facts=[attempt.fact("step_responded", step=position, key=key, calls=[summary(made)])])
-    told.events = telling.called(position, None, [made])
+    told = StepWrite(facts=[attempt.fact("step_responded", step=position, key=key, calls=[summary(made)])])
+    told.events = step_events.called(position, None, [made])
     if made.kind is CallKind.READ:
         await attempt.flush()
         if attempt.gates is not None and attempt.gates.urgent:
-            await attempt.write(Write())
+            await attempt.write(StepWrite())
         performer.boundary()
         if attempt.gates is not None and not attempt.gates.allow([made]):
-            await attempt.give_way([made], Write(), "The gates of this session changed meanwhile.")
+            await attempt.give_way([made], StepWrite(), "The gates of this session changed meanwhile.")
         await read(attempt, made)
-        pending = Pending(together(open_entry, Write(events=told.events)))
+        pending = PendingWrite(together(open_entry, StepWrite(events=told.events)))
         pending.new(made)
     else:
-        await _performed(performer, made, together(open_entry, told if row is None else Write()))
+        await _performed(performer, made, together(open_entry, told if row is None else StepWrite()))
         if wish.kind is EntryKind.APPROVAL and made.granted and not attempt.cancel_requested:
             # With its intent the grant is used up, and there is nothing to send: a slow worker changes nothing of the yes.
             made.status, made.error, made.result = CallStatus.COMPLETED, None, b'{"approved":true}'
-        pending = Pending(Write())
+        pending = PendingWrite(StepWrite())
         pending.settled.append(made)
     if attempt.gates is not None:
         attempt.gates.happened([made])
     write = pending.take()
     write.stored = (*write.stored, *attempt.take_stored())
-    write.events = [*write.events, *telling.settled(position, [made])]
+    write.events = [*write.events, *step_events.settled(position, [made])]
     said = f"{made.name}: {made.status}"
-    attempt.record(performer.done(key, position, wish, began, write, said, calls=[telling.outcome(made)]))
+    attempt.record(performer.done(key, position, wish, began, write, said, calls=[step_events.outcome(made)]))
     if attempt.cancel_requested and made.status is CallStatus.FAILED:
         attempt.ends.cancelled = True
         raise Unwind
@@ -89,13 +89,13 @@ async def call(performer: Performer, key: str, entry: Entry | None, wish: ToolWi
 def _planned(performer: Performer, position: int, wish: ToolWish, row: ToolCall | None) -> Call:
     arguments = row.arguments if row is not None and row.edited else wish.arguments
     request = CallRequest(id=f"call-{position}", name=provider_name(wish.tool), arguments=arguments)
-    return planned(0, request, row.id if row is not None else new_id(), performer.attempt.toolbox, position)
+    return plan_call(0, request, row.id if row is not None else new_id(), performer.attempt.toolbox, position)
 
 
-async def _ask(performer: Performer, made: Call, open_entry: Write) -> None:
+async def _ask(performer: Performer, made: Call, open_entry: StepWrite) -> None:
     """People must decide: it waits, unless nobody could."""
     attempt = performer.attempt
-    terms = await terms_of(attempt, made, Write())
+    terms = await terms_of(attempt, made, StepWrite())
     if terms is None:
         return
     attempt.record(open_entry)
@@ -106,11 +106,11 @@ async def _ask(performer: Performer, made: Call, open_entry: Write) -> None:
 
 def _told(performer: Performer, key: str, position: int, wish: ToolWish, made: Call) -> Any:
     """What gates said to the agent: nothing was sent, and it is recorded like a call."""
-    pending = Pending(performer.entry(key, position, wish, EntryStatus.DONE, made.result))
+    pending = PendingWrite(performer.entry(key, position, wish, EntryStatus.DONE, made.result))
     if not made.written:
         pending.new(made)
     write = pending.take()
-    write.events = [*telling.called(position, None, [made]), *telling.settled(position, [made])]
+    write.events = [*step_events.called(position, None, [made]), *step_events.settled(position, [made])]
     performer.attempt.record(
         performer.done(key, position, wish, ticks(), write, f"{made.name}: {made.status}")
     )
@@ -128,14 +128,14 @@ def _refused(performer: Performer, key: str, position: int, wish: ToolWish, made
     decision: Decision | None = None
     if wish.kind is EntryKind.APPROVAL:
         decision, error = Decision(approved=False, reason=said), None
-    pending = Pending(Write())
+    pending = PendingWrite(StepWrite())
     if not made.written:
         pending.new(made)
     write = pending.take()
     result = canonical({"approved": False, "reason": said, "by": None}) if decision is not None else None
     status = EntryStatus.FAILED if error is not None else EntryStatus.DONE
     write = together(write, performer.entry(key, position, wish, status, result, error))
-    write.events = [*telling.called(position, None, [made]), *telling.settled(position, [made])]
+    write.events = [*step_events.called(position, None, [made]), *step_events.settled(position, [made])]
     performer.attempt.record(
         performer.done(key, position, wish, ticks(), write, f"{made.name}: {made.status}")
     )
@@ -144,10 +144,10 @@ def _refused(performer: Performer, key: str, position: int, wish: ToolWish, made
     return decision
 
 
-async def _performed(performer: Performer, made: Call, due: Write) -> None:
+async def _performed(performer: Performer, made: Call, due: StepWrite) -> None:
     attempt = performer.attempt
     performer.boundary()
-    pending = Pending(due)
+    pending = PendingWrite(due)
     is_new = made.status in (None, CallStatus.APPROVED)
     if made.status is CallStatus.APPROVED:
         made.granted = True

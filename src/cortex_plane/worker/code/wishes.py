@@ -29,14 +29,14 @@ ASK = "plane.ask"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wish:
+class PlannedOperation:
     kind: EntryKind
     name: str
     input_hash: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StepWish(Wish):
+class StepWish(PlannedOperation):
     function: Callable[..., Any]
     arguments: Sequence[Any]
     retries: int
@@ -44,7 +44,7 @@ class StepWish(Wish):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ToolWish(Wish):
+class ToolWish(PlannedOperation):
     tool: str
     arguments: dict[str, Any]
     demand: PolicyRow | None = field(default=None, hash=False)
@@ -52,7 +52,7 @@ class ToolWish(Wish):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ModelWish(Wish):
+class ModelWish(PlannedOperation):
     prompt: str
     system: str | None
     temperature: float | None
@@ -60,19 +60,19 @@ class ModelWish(Wish):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SleepWish(Wish):
+class SleepWish(PlannedOperation):
     seconds: float | None
     until: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WaitWish(Wish):
+class WaitWish(PlannedOperation):
     key: str
     timeout: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ValueWish(Wish):
+class ValueWish(PlannedOperation):
     make: Callable[[], Any]
 
 
@@ -227,12 +227,14 @@ def value(name: str, make: Callable[[], Any]) -> ValueWish:
     return ValueWish(kind=EntryKind.VALUE, name=name, input_hash=digest(b"[]"), make=make)
 
 
-def gather(branches: int) -> Wish:
+def gather(branches: int) -> PlannedOperation:
     if branches > MAX_BRANCHES:
         raise ContextMisused(
             f"{branches} branches are too many.", hint=f"Use at most {MAX_BRANCHES} at once."
         )
-    return Wish(kind=EntryKind.GATHER, name="gather", input_hash=digest(canonical({"branches": branches})))
+    return PlannedOperation(
+        kind=EntryKind.GATHER, name="gather", input_hash=digest(canonical({"branches": branches}))
+    )
 
 
 def _exact(given: Any, what: str, hint: str | None = None, most: int = MAX_INPUT_BYTES) -> bytes:

@@ -24,8 +24,8 @@ from cortex_plane.gates.model.gates import (
     OF_THE_PLANE,
     Answered,
     GatedCall,
+    GateInput,
     GateState,
-    Moment,
     Open,
     Pass,
     PromptParts,
@@ -36,26 +36,26 @@ from cortex_plane.gates.model.gates import (
 )
 from cortex_plane.gates.model.trace import Trace
 from cortex_plane.gates.rules.atlas_notices import RanCall, notices
-from cortex_plane.gates.rules.gate_answers import Meant, answer, ignored, meant
-from cortex_plane.gates.rules.gate_effects import Evaluating
+from cortex_plane.gates.rules.evaluation import at_boundary, judge, ran, requested, shown
+from cortex_plane.gates.rules.gate_answers import AnswerTarget, answer, ignored, meant
+from cortex_plane.gates.rules.gate_effects import EvaluationRun
 from cortex_plane.gates.rules.gate_index import CompiledAtlases
 from cortex_plane.gates.rules.gate_policies import LIMITING
 from cortex_plane.gates.rules.gate_prompts import asked_of_all, prompt_parts, questions
-from cortex_plane.gates.rules.gating import at_boundary, judge, ran, requested, shown
 from cortex_plane.gates.verbs.atlas_minutes import minutes
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.journal import GateClosed
-from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.policies.model.authorization import PolicyVerdict
 from cortex_plane.worker.calls import Call
-from cortex_plane.worker.unwritten import C, Carried, Change, Done, without
+from cortex_plane.worker.gate_writes import C, Change, Done, GateWrite, without
 
 _RUNS = (CallStatus.INTENDED, CallStatus.COMPLETED, CallStatus.FAILED)
 AGAIN = "Answer it, then make the same call again."
 NEXT = "Do not call it again; go another way."
 
 
-class Gates:
+class AttemptGates:
     def __init__(
         self, atlases: CompiledAtlases, bound: Mapping[str, Any], now: Callable[[], datetime]
     ) -> None:
@@ -140,7 +140,7 @@ class Gates:
 
     # Between two steps -----------------------------------------------------------------------------------------
 
-    def look(self, moment: Moment, elapsed_ms: float = 0.0, traces: Sequence[Trace] = ()) -> None:
+    def look(self, moment: GateInput, elapsed_ms: float = 0.0, traces: Sequence[Trace] = ()) -> None:
         """``traces``: of gates that could not be evaluated."""
         self._did(lambda atlases, state: at_boundary(atlases, state, moment, elapsed_ms))
         self._remember(None, traces)
@@ -154,10 +154,10 @@ class Gates:
         )
         self._ahead = None  # what ran gives what it grants
         if finished:
-            self.look(Moment(now=self._now(), finished=finished, errors=errors))
+            self.look(GateInput(now=self._now(), finished=finished, errors=errors))
 
     def went_wrong(self, error: str) -> None:
-        self.look(Moment(now=self._now(), errors=(error,)))
+        self.look(GateInput(now=self._now(), errors=(error,)))
 
     # A response ------------------------------------------------------------------------------------------------
 
@@ -243,19 +243,19 @@ class Gates:
         if call.ruling is not None:
             self._asking[call.id] = as_gated(call), call.ruling.people
 
-    def meant(self, gate: str, call: str | None) -> Meant:
+    def meant(self, gate: str, call: str | None) -> AnswerTarget:
         """Only what was asked before the response can be answered by it."""
         found = meant(self.atlases, self._before, gate, call)
         if found.which is None:
             return found
         same = [each for each in self.state.open if _question(each) == _question(found.which)]
         if not same:
-            return Meant(error=f"`{gate[:100]}` does not wait for an answer any more.")
+            return AnswerTarget(error=f"`{gate[:100]}` does not wait for an answer any more.")
         self.tried = self.tried or not same[0].call
-        return Meant(gate=found.gate, which=same[0])
+        return AnswerTarget(gate=found.gate, which=same[0])
 
     def answered(
-        self, found: Meant, answers: Mapping[str, Any], custom: Mapping[str, str | None]
+        self, found: AnswerTarget, answers: Mapping[str, Any], custom: Mapping[str, str | None]
     ) -> Answered:
         """``custom``: what validators said."""
         now = self._now()
@@ -266,7 +266,7 @@ class Gates:
             )
             asked = found if which is None else replace(found, which=which)
             if found.which is not None and which is None:
-                asked = Meant(error="It does not wait for an answer any more.")
+                asked = AnswerTarget(error="It does not wait for an answer any more.")
             return answer(atlases, state, asked, answers, custom, now)
 
         return self._did(change)
@@ -332,7 +332,7 @@ class Gates:
         """Something must be durable before anything else happens."""
         return any(trace.sync for each in self._done for trace in each.traces)
 
-    def sent_by(self, write: Write) -> list[tuple[UUID, GatedCall]]:
+    def sent_by(self, write: StepWrite) -> list[tuple[UUID, GatedCall]]:
         """The calls that run with this write and were not charged yet."""
         if not self._due:
             return []
@@ -341,7 +341,7 @@ class Gates:
         ids += [row["id"] for row in orjson.loads(write.granted or b"[]") if "standing_id" not in row]
         return [(id, self._due[id][1]) for id in map(UUID, ids) if id in self._due]
 
-    def still_allow(self, write: Write) -> bool:
+    def still_allow(self, write: StepWrite) -> bool:
         """Whether every call that a write sends would be let through by what is known now."""
         return self._allow(self._due[id] for id, _ in self.sent_by(write))
 
@@ -370,7 +370,7 @@ class Gates:
     def unwritten(self) -> tuple[Done, ...]:
         return tuple(self._done)
 
-    def carry(self, write: Write, done: tuple[Done, ...]) -> Carried:
+    def carry(self, write: StepWrite, done: tuple[Done, ...]) -> GateWrite:
         """What goes with this write, of what was done before it. Nothing changes here until it is made."""
         state, now = self.state, self._now()
         if list(done) != self._done:
@@ -400,12 +400,12 @@ class Gates:
             more["atlases"] = len(self.atlases.atlases)
         if more:
             more["revision"] = self.revision
-        return Carried(
+        return GateWrite(
             state=state, is_new="state" in more, done=done, ids=tuple(id for id, _ in sent), told=tuple(told),
             more=more,
         )  # fmt: skip
 
-    def made(self, carried: Carried) -> None:
+    def made(self, carried: GateWrite) -> None:
         """The write was made: what it held is behind us, what came meanwhile is not."""
         self.revision += carried.is_new
         self._kept = carried.state
@@ -425,7 +425,7 @@ def _question(which: Open) -> tuple[str, str, str]:
 
 def _opened(atlases: CompiledAtlases, state: GateState, asked: Iterable[Open], now: datetime) -> GateState:
     """What somebody was asked can be answered, also where an earlier call has not used up its pass yet."""
-    work = Evaluating(atlases, state, now)
+    work = EvaluationRun(atlases, state, now)
     known = {_question(each) for each in state.open}
     for each in asked:
         if _question(each) not in known:

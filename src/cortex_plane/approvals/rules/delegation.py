@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus, Choice
-from cortex_plane.approvals.rules.deciding import (
-    Opened,
+from cortex_plane.approvals.rules.deciders import (
+    LockedApproval,
     Request,
     already,
+    approval_expired,
     has_voted,
     may_decide,
     one_human,
-    over,
 )
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound
 from cortex_plane.policies.model.quorums import is_met, quorum_said
@@ -22,7 +22,11 @@ from cortex_plane.tenancy.model.members import Member, Role
 
 
 def cannot_delegate(
-    opened: Opened, actor: Actor, to: Member, others: Mapping[UUID, frozenset[Role]], tied: str | None = None
+    opened: LockedApproval,
+    actor: Actor,
+    to: Member,
+    others: Mapping[UUID, frozenset[Role]],
+    tied: str | None = None,
 ) -> CortexError | None:
     """Why the actor may not hand their part to this person. ``others`` may decide besides the actor, with their roles. ``tied``: a
     cause of the call who could be the same human as this person."""
@@ -36,7 +40,7 @@ def cannot_delegate(
             hint="Answer it, or ask somebody who knows to answer it.",
         )
     if request.deadline is not None and opened.now >= request.deadline:
-        return over()
+        return approval_expired()
     # Whoever could not approve it has nothing to hand on: they must not choose who does.
     authority = may_decide(request, actor, Choice.APPROVED) or one_human(opened.shaped_by, Choice.APPROVED)
     if authority is not None:

@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import structlog
 
 from cortex_plane.agents.model.tools import OnUncertain
-from cortex_plane.gates.model.gates import ANSWER, PLANE_TOOLS, Moment, Ruling
+from cortex_plane.gates.model.gates import ANSWER, PLANE_TOOLS, GateInput, Ruling
 from cortex_plane.gates.rules.authorize import Authorization
-from cortex_plane.gates.verbs.atlas_book import book
+from cortex_plane.gates.verbs.atlas_cache import book
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
-from cortex_plane.jobs.rules.attempts import Assignment, Write, Written
+from cortex_plane.jobs.rules.attempts import Assignment, StepWrite, WriteResult
 from cortex_plane.jobs.verbs import attempts
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError, Unavailable
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.policies.model.authorization import PolicyVerdict
 from cortex_plane.policies.model.policies import PolicyDecision
-from cortex_plane.sessions.rules.conversations import Said, inputs_of
+from cortex_plane.sessions.rules.conversations import SessionMessage, inputs_of
 from cortex_plane.worker import gate_code
 from cortex_plane.worker.calls import Call, CallKind, storable
-from cortex_plane.worker.gating import Gates, as_gated, governed
-from cortex_plane.worker.lease import Host, Lease
+from cortex_plane.worker.gate_evaluation import AttemptGates, as_gated, governed
+from cortex_plane.worker.lease import Lease, WorkerContext
 
 if TYPE_CHECKING:
     from cortex_plane.worker.calls import Toolbox
@@ -57,21 +57,21 @@ BY_THE_PLANE = PolicyDecision(verdict=PolicyVerdict.ALLOW, rule="plane")
 class Governed(Lease):
     toolbox: Toolbox
 
-    def __init__(self, host: Host, given: Assignment) -> None:
+    def __init__(self, host: WorkerContext, given: Assignment) -> None:
         super().__init__(host, given)
-        self.gates: Gates | None = None
+        self.gates: AttemptGates | None = None
         """None where its session is bound to no atlas."""
-        self.unheard: list[Said] = []
+        self.unheard: list[SessionMessage] = []
         """What people said and gates have not looked at."""
 
-    async def govern(self, said: Sequence[Said]) -> None:
+    async def govern(self, said: Sequence[SessionMessage]) -> None:
         """Its gates, as they stand. What cannot be read is not gone around: the job is held, and says why."""
         bound = self.given.bound
         if bound is None:
             return
         try:
             atlases = await book.at(self.host.db, self.given.org_id, bound["atlases"])
-            self.gates = Gates(atlases, bound, self.time.now)
+            self.gates = AttemptGates(atlases, bound, self.time.now)
         except Unavailable:
             raise
         except (CortexError, ValueError) as error:
@@ -92,15 +92,15 @@ class Governed(Lease):
             f"The gates of its session cannot be read: {why.rstrip('.')}. {hint} Then `cortex job resume` it."
         )
         log.error("gates unreadable", job_id=str(self.given.job_id), reason=said)
-        await self.hold(Hold.GATES_UNREADABLE, {"why": said[:2000]}, Write(error=said[:8000]))
+        await self.hold(Hold.GATES_UNREADABLE, {"why": said[:2000]}, StepWrite(error=said[:8000]))
 
-    def hear(self, said: Sequence[Said]) -> None:
+    def hear(self, said: Sequence[SessionMessage]) -> None:
         if self.gates is not None and self.given.kind is JobKind.CONVERSATION:
             self.unheard += [each for each in said if each.role == "user"]
 
     # Between two steps -----------------------------------------------------------------------------------------
 
-    async def look(self) -> Written | None:
+    async def look(self) -> WriteResult | None:
         """What fires now. A trace that must be durable before anything else happens is written here."""
         gates = self.gates
         if gates is None:
@@ -108,7 +108,7 @@ class Governed(Lease):
         talks = self.given.kind is JobKind.CONVERSATION
         inputs, self.unheard = self._inputs(), []
         asked = await gate_code.triggered(gates.atlases, self.host.apps[self.given.app].triggers, inputs)
-        moment = Moment(
+        moment = GateInput(
             now=self.time.now(),
             inputs=inputs,
             heard=self.at.message_seq if talks else 0,
@@ -121,7 +121,7 @@ class Governed(Lease):
             self.notes.append(self.fact("trigger_failed", gate=gate.key, reason=reason))
         self.at.gates = {**self.at.gates, INPUT: 1}
         await self.require_open()
-        return await self.write(Write()) if gates.urgent else None
+        return await self.write(StepWrite()) if gates.urgent else None
 
     @property
     def _task(self) -> str:
@@ -134,7 +134,7 @@ class Governed(Lease):
             return ()
         return inputs_of(self.given.payload, code=self.limits.skills.run is not None)
 
-    async def require_open(self, write: Write | None = None) -> None:
+    async def require_open(self, write: StepWrite | None = None) -> None:
         """A gate that shut the whole session ends the job. ``write``: what is kept of it."""
         shut = self.gates.shut if self.gates is not None else None
         if shut is not None:
@@ -215,7 +215,7 @@ class Governed(Lease):
             call.kind, call.status = CallKind.READ, CallStatus.COMPLETED
             call.result = canonical(told)
 
-    async def _taken_as_answer(self, gates: Gates, values: Mapping[str, Any]) -> dict[str, Any]:
+    async def _taken_as_answer(self, gates: AttemptGates, values: Mapping[str, Any]) -> dict[str, Any]:
         answers: Mapping[str, Any] = values["answers"]
         found = gates.meant(str(values["gate"]), values["call"])
         custom: dict[str, str | None] = {}
@@ -247,7 +247,7 @@ class Governed(Lease):
 
     # Writing ---------------------------------------------------------------------------------------------------
 
-    async def write(self, write: Write, *, keep_checkpoint: bool = False) -> Written:
+    async def write(self, write: StepWrite, *, keep_checkpoint: bool = False) -> WriteResult:
         """What gates remember and tell goes with it, also where the checkpoint stays as it was: it did happen."""
         gates = self.gates
         if gates is None:
@@ -284,7 +284,7 @@ class Governed(Lease):
             return written
         raise AssertionError("the last try returns or raises")
 
-    async def _look_again(self, gates: Gates) -> None:
+    async def _look_again(self, gates: AttemptGates) -> None:
         """Somebody else of the same session wrote first."""
         bound = await attempts.bound(self.host.db, self.given)
         if bound is None:

@@ -22,7 +22,7 @@ from cortex_plane.http.read_deadlines import DeadlineProtocol
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.meters import metered
 from cortex_plane.main.application import create_app
-from cortex_plane.main.reaching import Reach
+from cortex_plane.main.reach import Reach
 from cortex_plane.main.settings import Settings
 from cortex_plane.sessions.verbs.feeds import EventFeed
 from cortex_plane.tenancy.verbs.request_rates import RequestRates

@@ -38,7 +38,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class GateWrite:
     """What one write holds of gates."""
 
     state: GateState

@@ -12,9 +12,9 @@ import orjson
 
 from cortex_plane.jobs.model.journal import Entry
 from cortex_plane.worker.code.context import Context
-from cortex_plane.worker.code.playing import CodeAgent, Player
+from cortex_plane.worker.code.journal_replay import CodeAgent, JournalReplay
 from cortex_plane.worker.code.scopes import Scope, Unwind, last_round, round_prefix
-from cortex_plane.worker.code.wishes import Wish
+from cortex_plane.worker.code.wishes import PlannedOperation
 
 NOBODY = UUID(int=0)
 Fetch = Callable[[UUID], Awaitable[bytes | None]]
@@ -50,7 +50,7 @@ async def dry_run(
     return player.verdict(None if task.cancelled() else task.exception())
 
 
-class _Dry(Player):
+class _Dry(JournalReplay):
     def __init__(self, entries: Sequence[Entry], fetch: Fetch | None) -> None:
         super().__init__(entries)
         self._fetch = fetch
@@ -66,7 +66,7 @@ class _Dry(Player):
             return f"expected {left.kind} `{left.key}`, and the code raised {type(error).__name__}: {error}"
         return None if self._reached_the_end else f"expected {left.kind} `{left.key}`, which did not come"
 
-    async def live(self, scope: Scope, key: str, entry: Entry | None, wish: Wish) -> Any:  # noqa: ARG002
+    async def live(self, scope: Scope, key: str, entry: Entry | None, wish: PlannedOperation) -> Any:  # noqa: ARG002
         self._reached_the_end = True
         raise Unwind
 

@@ -12,15 +12,21 @@ from uuid import UUID
 
 from cortex_plane.agents.model.models import AssistantTurn, UserTurn
 from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewRequest
-from cortex_plane.approvals.verbs.asking import SETTLERS, Possible, bounded, nobody_can, possible
+from cortex_plane.approvals.verbs.approval_requests import (
+    SETTLERS,
+    Possible,
+    bounded,
+    feasible_terms,
+    nobody_can,
+)
 from cortex_plane.calls.verbs.rulings import asked_of_people
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus
 from cortex_plane.jobs.model.effects import CallStatus, doubt
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.jobs.rules.attempts import Write
+from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.policies.model.policies import OnDeny
-from cortex_plane.worker.calls import Call, Pending, storable
+from cortex_plane.worker.calls import Call, PendingWrite, storable
 from cortex_plane.worker.lease import Ended
 
 if TYPE_CHECKING:
@@ -29,7 +35,7 @@ if TYPE_CHECKING:
 SHOWN_TEXT = 4000
 
 
-async def ask(attempt: Acting, calls: Sequence[Call], due: Write) -> None:
+async def ask(attempt: Acting, calls: Sequence[Call], due: StepWrite) -> None:
     """Ends the attempt; returns only where nobody is left to be asked and the model must be told."""
     terms: dict[UUID, Possible] = {}
     for call in _awaiting(calls):
@@ -42,10 +48,12 @@ async def ask(attempt: Acting, calls: Sequence[Call], due: Write) -> None:
     await park(attempt, calls, terms, due)
 
 
-async def terms_of(attempt: Acting, call: Call, due: Write) -> Possible | None:
+async def terms_of(attempt: Acting, call: Call, due: StepWrite) -> Possible | None:
     """By which terms people can decide a call; None where nobody could, and then it is turned down."""
     again = call.id if call.asked_before else None
-    found = await possible(attempt.host.db, attempt.given, call.terms, attempt.at.message_seq, again=again)
+    found = await feasible_terms(
+        attempt.host.db, attempt.given, call.terms, attempt.at.message_seq, again=again
+    )
     if found.terms is None:
         await _turn_down(attempt, call, due, found.excluded)
         return None
@@ -53,12 +61,12 @@ async def terms_of(attempt: Acting, call: Call, due: Write) -> Possible | None:
 
 
 async def park(
-    attempt: Acting, calls: Sequence[Call], terms: Mapping[UUID, Possible], due: Write
+    attempt: Acting, calls: Sequence[Call], terms: Mapping[UUID, Possible], due: StepWrite
 ) -> NoReturn:
     """The write that asks: the job lets go of everything until all of them are decided."""
     awaiting = _awaiting(calls)
     attempt.at.status, attempt.at.invocation = CheckpointStatus.AWAITING_APPROVAL, awaiting[0].id
-    pending = Pending(due)
+    pending = PendingWrite(due)
     pending.new(*(call for call in calls if call.status is not None and not call.written))
     write = pending.take()
     if attempt.gates is not None:
@@ -85,7 +93,7 @@ def _awaiting(calls: Sequence[Call]) -> list[Call]:
     return [call for call in calls if call.status is CallStatus.AWAITING]
 
 
-async def _turn_down(attempt: Acting, call: Call, due: Write, excluded: Sequence[Cause]) -> None:
+async def _turn_down(attempt: Acting, call: Call, due: StepWrite, excluded: Sequence[Cause]) -> None:
     """Nobody could ever decide it: said at once, not when its time is over."""
     terms = call.terms
     message = nobody_can(call.name, call.rule, terms, excluded)
@@ -94,7 +102,7 @@ async def _turn_down(attempt: Acting, call: Call, due: Write, excluded: Sequence
             message,
             "Make somebody an approver with `cortex member update`, or correct the policy with `cortex policy apply`;"
             " then `cortex job resubmit` it.",
-            Write(step=due.step, facts=due.facts, events=due.events),
+            StepWrite(step=due.step, facts=due.facts, events=due.events),
         )
     call.status, call.error = CallStatus.REJECTED, f"{message} Do not send it again; go another way."
 

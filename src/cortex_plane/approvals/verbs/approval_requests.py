@@ -13,11 +13,11 @@ from uuid import UUID
 
 from cortex_plane.agents.model.agents import ApprovalTimes
 from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewRequest, causes_in_words
-from cortex_plane.approvals.rules.deciding import said
+from cortex_plane.approvals.rules.deciders import describe_approvers
 from cortex_plane.approvals.store import approvals
 from cortex_plane.approvals.verbs.decisions import hop_fact
 from cortex_plane.db.database import Database, Row, Transaction
-from cortex_plane.gates.rules.authorize import Asking
+from cortex_plane.gates.rules.authorize import JobRef
 from cortex_plane.kernel.meters import meters
 from cortex_plane.kernel.values import adapter, parse
 from cortex_plane.policies.model.policies import (
@@ -32,14 +32,14 @@ from cortex_plane.policies.model.quorums import is_met, quorum_said
 from cortex_plane.proof.model.audit import Fact
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.model.members import Role
-from cortex_plane.tenancy.verbs.verbs import found
+from cortex_plane.tenancy.verbs.verbs import require_found
 
 SETTLERS = replace(OWNER_DECIDES, approvers=Approvers(roles=(Role.ADMIN, Role.OPERATOR, Role.APPROVER)))
 """Who is asked about an uncertain effect."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestOutcome:
     """What became of a request."""
 
     id: UUID
@@ -50,15 +50,15 @@ class Asked:
 
 
 async def request(
-    tx: Transaction, asked_by: Actor, given: Asking, attempt: Row, request: NewRequest
-) -> Asked:
+    tx: Transaction, asked_by: Actor, given: JobRef, attempt: Row, request: NewRequest
+) -> RequestOutcome:
     """``attempt`` is the job's row as `lock_attempt` or `lock_asking` shows it, locked."""
     id, joined = await _made(tx, given, _with_causes(attempt, request.changed_by), request)
     facts = _facts(asked_by, request, id, joined)
     if not joined:
         # Everybody who may decide it is told, on their channels; whoever is out of office hands their part on.
         facts += [hop_fact(asked_by, id, hop) for hop in await approvals.reach(tx, id)]
-    return Asked(id, joined, facts, _event(request, id, joined))
+    return RequestOutcome(id, joined, facts, _event(request, id, joined))
 
 
 def _with_causes(attempt: Row, more: Sequence[Cause]) -> Mapping[str, Any]:
@@ -70,7 +70,7 @@ def _with_causes(attempt: Row, more: Sequence[Cause]) -> Mapping[str, Any]:
 
 
 async def _made(
-    tx: Transaction, given: Asking, attempt: Mapping[str, Any], request: NewRequest
+    tx: Transaction, given: JobRef, attempt: Mapping[str, Any], request: NewRequest
 ) -> tuple[UUID, bool]:
     """The id of the request that this call belongs to now, and whether it was there before."""
     apart = False
@@ -143,9 +143,9 @@ class Possible:
     """Who changed the rules since it was asked for before, where its terms are others now: they shaped it too."""
 
 
-async def possible(
+async def feasible_terms(
     db: Database,
-    given: Asking,
+    given: JobRef,
     terms: Terms,
     read_to: int,
     askers: Sequence[UUID] = (),
@@ -155,7 +155,7 @@ async def possible(
     """The terms as far as people can fulfil them: better said now than when their time is over. Whom a request names must be one
     of those who may decide. ``again``: the call, where it was asked for before."""
     async with db.transaction(given.org_id) as tx:
-        origin = found(await approvals.origin(tx, given.job_id, read_to, askers), "job")
+        origin = require_found(await approvals.origin(tx, given.job_id, read_to, askers), "job")
         changed_by = await _changed_by(tx, again, terms) if again is not None else []
         able = await approvals.deciders(tx, terms.approvers, terms.required_clearance, origin["owner_id"], [])
     if terms.named is not None:
@@ -199,7 +199,7 @@ def nobody_can(tool: str, rule: str, terms: Terms, excluded: Sequence[Cause] = (
         else f"too few can give its {quorum_said(terms.quorum)}"
     )
     return (
-        f"`{tool}` needs approval ({rule}), and {who}: it is for {said(terms.approvers)}{chosen}"
+        f"`{tool}` needs approval ({rule}), and {who}: it is for {describe_approvers(terms.approvers)}{chosen}"
         f"{clearance} to decide{others}."
     )
 

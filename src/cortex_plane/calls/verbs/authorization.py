@@ -15,14 +15,14 @@ import orjson
 from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.model.tools import Risk, highest_risk
 from cortex_plane.approvals.model.approvals import ApprovalKind, NewRequest
-from cortex_plane.approvals.verbs import asking, standing_approvals
-from cortex_plane.approvals.verbs.asking import Possible
+from cortex_plane.approvals.verbs import approval_requests, standing_approvals
+from cortex_plane.approvals.verbs.approval_requests import Possible
 from cortex_plane.calls.model.calls import CallDraft, ExternalCall, advised
 from cortex_plane.calls.store import calls
-from cortex_plane.calls.store.calls import Context, Kept
+from cortex_plane.calls.store.calls import Context, StoredCall
 from cortex_plane.calls.verbs.external import not_external
 from cortex_plane.db.database import Database
-from cortex_plane.db.within import NotAtHand, Within, at_hand
+from cortex_plane.db.within import NestedDatabase, NotAtHand, at_hand
 from cortex_plane.gates.model.gates import Ruling
 from cortex_plane.gates.rules.authorize import Authorization, leaning_on
 from cortex_plane.gates.rules.authorize import authorize as judge
@@ -31,12 +31,12 @@ from cortex_plane.kernel.errors import AlreadyExists, Conflict, CortexError
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.policies.model.authorization import PolicyVerdict
 from cortex_plane.policies.model.policies import CallFacts, OnDeny, PolicyDecision, Terms
-from cortex_plane.policies.verbs.policy_book import book, request_rows
+from cortex_plane.policies.verbs.policy_cache import book, request_rows
 from cortex_plane.proof.model.audit import Fact
 from cortex_plane.sessions.model.sessions import SessionKind
 from cortex_plane.sessions.store import sessions
 from cortex_plane.tenancy.model.access import Actor, ActorKind
-from cortex_plane.tenancy.verbs.verbs import found
+from cortex_plane.tenancy.verbs.verbs import require_found
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ _turns: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
 """Of those who wait for the same session in this process one has a connection meanwhile, so that others have some too."""
 
 
-async def unless_overtaken(
+async def retry_under_session_lock(
     db: Database, actor: Actor, act: Callable[[Database], Awaitable[T]], *, session: UUID | None = None,
     call: UUID | None = None,
 ) -> T:  # fmt: skip
@@ -64,7 +64,7 @@ async def unless_overtaken(
         if error.code != RETRY:
             raise
     if session is None:
-        session = (await read(db, actor, found(call, "call"))).call.session_id
+        session = (await read(db, actor, require_found(call, "call"))).call.session_id
     async with _turns.setdefault(session, asyncio.Lock()):
         for tries in range(TRIES):
             try:
@@ -94,13 +94,13 @@ async def _under_locks(
 ) -> T:
     async with db.transaction(actor.org_id) as tx:
         # Before its job, as everywhere: what is decided here may end it.
-        found(await sessions.lock(tx, session, sight(actor)), "session")
+        require_found(await sessions.lock(tx, session, sight(actor)), "session")
         job = await calls.of_session(tx, session)
         if job is None:
             raise not_external()
         await calls.lock_asking(tx, job["id"], is_open=False)
         try:
-            return await _once(act, Within(db, tx))
+            return await _once(act, NestedDatabase(db, tx))
         except CortexError as error:
             # What it wrote before it was refused stays, as it does without locks.
             refused = error
@@ -112,16 +112,16 @@ def sight(actor: Actor) -> UUID | None:
     return None if actor.kind is ActorKind.SCHEDULER else actor.sees
 
 
-async def read(db: Database, actor: Actor, id: UUID) -> Kept:
-    return found(await calls.read(db, actor.org_id, id, sight(actor)), "call")
+async def read(db: Database, actor: Actor, id: UUID) -> StoredCall:
+    return require_found(await calls.read(db, actor.org_id, id, sight(actor)), "call")
 
 
-def shown(kept: Kept, sender: str | None) -> ExternalCall:
+def shown(kept: StoredCall, sender: str | None) -> ExternalCall:
     return advised(kept.call, is_sender=sender is not None and kept.sender == sender)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class RequestedCall:
     """A call, as policies and people look at it."""
 
     id: UUID
@@ -134,13 +134,13 @@ class Wanted:
     says: str | None = None
 
     @classmethod
-    def of(cls, call: ExternalCall) -> Wanted:
+    def of(cls, call: ExternalCall) -> RequestedCall:
         return cls(
             id=call.id, tool=call.tool, digest=call.tool_digest, arguments=canonical(call.arguments),
             input_hash=call.input_hash, read_only=call.read_only, risk=call.risk,
         )  # fmt: skip
 
-    def known(self, given: Context) -> Wanted:
+    def known(self, given: Context) -> RequestedCall:
         """Of the risk that its agent declares and the one that is known of its tool, the higher counts."""
         if given.known_risk is None:
             return self
@@ -170,7 +170,7 @@ async def context_of(
     keeps the actor out."""
     acts_as = (actor.key_id, actor.user_account_id) if acts else None
     try:
-        given = found(
+        given = require_found(
             await calls.context(db, actor.org_id, session_id, sight(actor), key, tool, input_hash, acts_as),
             "session",
         )
@@ -180,7 +180,9 @@ async def context_of(
     return replace(given, askers=sorted(asking_now))
 
 
-async def judged(db: Database, given: Context, wanted: Wanted, ruling: Ruling | None = None) -> Authorization:
+async def policy_verdict(
+    db: Database, given: Context, wanted: RequestedCall, ruling: Ruling | None = None
+) -> Authorization:
     """What the policies say, and what gates said before them (``ruling``): the stricter of the two. That it only reads is its agent's claim: it counts where a row looks at it, and not by itself."""
     org_id, version = given.org_id, given.policies
     policies = await at_hand(db, book.known(org_id, version), lambda db: book.at(db, org_id, version))
@@ -200,7 +202,7 @@ async def judged(db: Database, given: Context, wanted: Wanted, ruling: Ruling | 
 
 
 async def covered(
-    db: Database, actor: Actor, given: Context, wanted: Wanted, answer: Authorization
+    db: Database, actor: Actor, given: Context, wanted: RequestedCall, answer: Authorization
 ) -> tuple[Authorization, list[Fact]]:
     """With a standing approval, where one covers it; and what to say of those whose receipts are not true."""
     terms = answer.decision.terms
@@ -226,7 +228,7 @@ async def covered(
 
 
 def new_request(
-    given: Context, wanted: Wanted, step_index: int, rule: str, terms: Terms, *, question: str | None = None,
+    given: Context, wanted: RequestedCall, step_index: int, rule: str, terms: Terms, *, question: str | None = None,
     gate: str | None = None,
 ) -> NewRequest:  # fmt: skip
     """The card. ``question``: nobody knows whether it happened. ``gate``: what gates want a person to confirm."""
@@ -258,9 +260,11 @@ async def terms_of(
     """The terms as far as people can fulfil them. A no ends the call and not the session: its agent hears it and goes on."""
     if answer.decision.terms is None:
         raise AssertionError("who is to decide says the policy")
-    possible = await asking.possible(db, given, answer.decision.terms, 0, given.askers, again=again)
+    possible = await approval_requests.feasible_terms(
+        db, given, answer.decision.terms, 0, given.askers, again=again
+    )
     if possible.terms is None:
         return possible
     times = SkillSettings.of(given.skill_config).approval
-    terms = asking.bounded(possible.terms, answer.decision.rule, times)
+    terms = approval_requests.bounded(possible.terms, answer.decision.rule, times)
     return replace(possible, terms=replace(terms, on_deny=OnDeny.CONTINUE))

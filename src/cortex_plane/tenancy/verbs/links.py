@@ -31,7 +31,7 @@ from cortex_plane.tenancy.store import connections, identities
 from cortex_plane.tenancy.verbs.forgeries import refused_as
 from cortex_plane.tenancy.verbs.invitations import person_of, require_room
 from cortex_plane.tenancy.verbs.secrets import new_sender_code
-from cortex_plane.tenancy.verbs.verbs import found, verb
+from cortex_plane.tenancy.verbs.verbs import require_found, verb
 
 
 @verb(Permission.IDENTITY_LINK)
@@ -75,10 +75,10 @@ async def unlink_member(db: Database, actor: Actor, member_id: UUID, mapping_id:
 
 
 async def _give_up(tx: Transaction, actor: Actor, mapping: Mapping | None, member_id: UUID) -> None:
-    mine = found(mapping if mapping and mapping.user_account_id == member_id else None, "mapping")
+    mine = require_found(mapping if mapping and mapping.user_account_id == member_id else None, "mapping")
     await identities.claim_one(tx, mine.connection_id, mine.channel_user_id)
     if not await identities.remove(tx, mine.id):
-        found(None, "mapping")
+        require_found(None, "mapping")
     await identities.use_codes(tx, mine.id)
     await audit.append_to_org(
         tx,
@@ -93,7 +93,7 @@ async def _give_up(tx: Transaction, actor: Actor, mapping: Mapping | None, membe
 async def redeem(db: Database, actor: Actor, connection_id: UUID, draft: LinkDraft) -> Mapping:
     """What a channel's program calls when somebody types a code: that sender is the code's member from now on."""
     async with refused_as(db, _invalid_code), db.transaction(actor.org_id) as tx:
-        connection = found(await connections.get(tx, connection_id), "connection")
+        connection = require_found(await connections.get(tx, connection_id), "connection")
         if connection.disabled_at is not None:
             raise Conflict(
                 "This connection is disabled.",
@@ -160,4 +160,4 @@ async def _link(
             connection=str(connection_id), address=sender, instead_of=str(guest.id) if guest else None,
         ),
     )  # fmt: skip
-    return found(await identities.get_mapping(tx, mapping_id), "mapping")
+    return require_found(await identities.get_mapping(tx, mapping_id), "mapping")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cortex_plane.channels.email import EmailChannel
 from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.kernel.addresses import Allowed
-from cortex_plane.main.mailing import email_channel
+from cortex_plane.main.mail import email_channel
 from cortex_plane.main.settings import Settings
 from cortex_plane.notify.verbs.ports import Channel
 

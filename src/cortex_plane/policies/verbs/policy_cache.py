@@ -22,7 +22,7 @@ from cortex_plane.tenancy.verbs.forgeries import report
 Key = tuple[UUID, str]
 
 
-class PolicyBook:
+class PolicyCache:
     """The policies of the orgs that were asked for last, up to so many versions and about so many bytes of memory."""
 
     def __init__(self, *, max_entries: int = 1000, max_bytes: int = 512 * 1024 * 1024) -> None:
@@ -145,7 +145,7 @@ async def _version(tx: Transaction) -> str:
     return version
 
 
-book = PolicyBook()
+book = PolicyCache()
 """What this process has compiled."""
 
 

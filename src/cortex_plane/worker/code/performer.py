@@ -26,26 +26,26 @@ from cortex_plane.jobs.model.journal import (
     digest,
     scope_of,
 )
-from cortex_plane.jobs.rules.attempts import NewStep, Write
+from cortex_plane.jobs.rules.attempts import NewStep, StepWrite
 from cortex_plane.jobs.verbs import journal
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.sessions.rules.conversations import recorded_form
-from cortex_plane.worker import telling
+from cortex_plane.worker import step_events
 from cortex_plane.worker.calls import storable
 from cortex_plane.worker.clock import ticks
 from cortex_plane.worker.code import tools
-from cortex_plane.worker.code.playing import FAILURES, Player, decoded, described
+from cortex_plane.worker.code.journal_replay import FAILURES, JournalReplay, decoded, described
 from cortex_plane.worker.code.scopes import Scope, Unwind, round_prefix
 from cortex_plane.worker.code.wishes import (
     ModelWish,
+    PlannedOperation,
     SleepWish,
     StepWish,
     ToolWish,
     ValueWish,
     WaitWish,
-    Wish,
 )
 from cortex_plane.worker.effects import Stopped, TimedOut, within
 from cortex_plane.worker.tools.results import encode_result
@@ -60,7 +60,7 @@ LOOK_SECONDS = 0.5
 FOR_THE_AGENT = (*FAILURES.values(), ContextMisused)
 
 
-class Performer(Player):
+class Performer(JournalReplay):
     def __init__(
         self,
         attempt: CodeAttempt,
@@ -80,7 +80,7 @@ class Performer(Player):
         """The rows of the ledger, by the position of their operation."""
         self._arrived = arrived
         self._running: dict[str, asyncio.Task[Any]] = {}
-        self._failed: dict[str, Write] = {}
+        self._failed: dict[str, StepWrite] = {}
         """What went wrong and the agent may catch: recorded once it went on, and forgotten where it did not."""
 
     # Player ----------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class Performer(Player):
             raise RuntimeError(f"The result {result_id} of job {self.attempt.given.job_id} is gone.")
         return orjson.loads(content)
 
-    async def live(self, scope: Scope, key: str, entry: Entry | None, wish: Wish) -> Any:
+    async def live(self, scope: Scope, key: str, entry: Entry | None, wish: PlannedOperation) -> Any:
         """In a task of its own: whoever stops waiting for it does not cut it."""
         self._caught(scope)
         task = asyncio.create_task(self._guarded(self._performed(key, entry, wish)))
@@ -138,7 +138,7 @@ class Performer(Player):
             self.attempt.ends.error = self.attempt.ends.error or error
             raise Unwind from None
 
-    async def _performed(self, key: str, entry: Entry | None, wish: Wish) -> Any:
+    async def _performed(self, key: str, entry: Entry | None, wish: PlannedOperation) -> Any:
         match wish:
             case StepWish():
                 return await self._step(key, wish)
@@ -186,18 +186,18 @@ class Performer(Player):
         self,
         key: str,
         position: int,
-        wish: Wish,
+        wish: PlannedOperation,
         status: EntryStatus,
         result: bytes | None = None,
         error: CortexError | None = None,
-    ) -> Write:
+    ) -> StepWrite:
         """A write that holds one entry; a large result beside it."""
         attempt = self.attempt
         row: dict[str, Any] = {
             "key": key, "position": position, "kind": wish.kind, "name": wish.name, "input_hash": wish.input_hash,
             "status": status,
         }  # fmt: skip
-        write = Write(more={"journal": [row]})
+        write = StepWrite(more={"journal": [row]})
         if error is not None:
             row["error"] = described(error)
         if result is not None and len(result) <= attempt.host.inline_result_bytes:
@@ -211,8 +211,15 @@ class Performer(Player):
         return write
 
     def done(
-        self, key: str, position: int, wish: Wish, began: float, write: Write, said: str, **more: Any
-    ) -> Write:
+        self,
+        key: str,
+        position: int,
+        wish: PlannedOperation,
+        began: float,
+        write: StepWrite,
+        said: str,
+        **more: Any,
+    ) -> StepWrite:
         """An operation that is over: the entry with what readers and the trail are told of it."""
         attempt = self.attempt
         attempt.log_operation(position, wish.kind, key, said, began)
@@ -223,14 +230,14 @@ class Performer(Player):
         ]
         return write
 
-    def _value(self, key: str, wish: Wish, value: Any) -> Any:
+    def _value(self, key: str, wish: PlannedOperation, value: Any) -> Any:
         result = encode_result(value)
         self.attempt.record(self.entry(key, self.position(), wish, EntryStatus.DONE, result))
         return decoded(wish.kind, wish.name, orjson.loads(result), key)
 
-    def new_round(self, number: int, heard: int) -> tuple[Entry, Write]:
+    def new_round(self, number: int, heard: int) -> tuple[Entry, StepWrite]:
         """The function begins again. What came before is not looked at any more."""
-        wish = Wish(kind=EntryKind.VALUE, name="round", input_hash=digest(b"[]"))
+        wish = PlannedOperation(kind=EntryKind.VALUE, name="round", input_hash=digest(b"[]"))
         key, position, kept = f"/{number}", self.position(), {"heard": heard}
         entry = Entry(
             key=key, position=position, kind=wish.kind, name=wish.name, input_hash=wish.input_hash,
@@ -240,7 +247,7 @@ class Performer(Player):
 
     # Failures that the agent may catch -------------------------------------------------------------------------
 
-    def failed(self, key: str, position: int, wish: Wish, error: CortexError) -> None:
+    def failed(self, key: str, position: int, wish: PlannedOperation, error: CortexError) -> None:
         self._failed[key] = self.entry(key, position, wish, EntryStatus.FAILED, error=error)
 
     def _caught(self, scope: Scope) -> None:
@@ -297,7 +304,7 @@ class Performer(Player):
         while (left := until - ticks()) > 0:
             await asyncio.sleep(min(LOOK_SECONDS, left))
             self.boundary()
-        await self.attempt.write(Write())  # says whether somebody holds it by now
+        await self.attempt.write(StepWrite())  # says whether somebody holds it by now
         self.boundary()
 
     async def _called(self, wish: StepWish) -> Any:
@@ -346,7 +353,7 @@ class Performer(Player):
             index=position, message_seq=attempt.at.message_seq, response=recorded,
             prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens, seconds=ticks() - began,
         )  # fmt: skip
-        write.events = telling.by(response, telling.said(position, text))
+        write.events = step_events.by(response, step_events.said(position, text))
         await attempt.write(self.done(key, position, wish, began, write, text[:200]))
         return text
 

@@ -96,7 +96,7 @@ class Sibling:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Opened:
+class LockedApproval:
     """An approval with everything that its decision depends on, under its locks."""
 
     approval: Request
@@ -122,7 +122,7 @@ class JobOutcome:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Closing:
+class ApprovalEnd:
     """What the end of an approval does."""
 
     status: ApprovalStatus
@@ -168,7 +168,7 @@ def refusal(
         return Forbidden(
             "You are not one of those who may decide this.",
             code="not_an_approver",
-            hint=f"It is for {said(approvers)} to decide; the policy that asks for it says so.",
+            hint=f"It is for {describe_approvers(approvers)} to decide; the policy that asks for it says so.",
         )
     if actor.clearance < required_clearance:
         return Forbidden(
@@ -197,7 +197,7 @@ def one_human(shaped_by: str | None, choice: Choice) -> CortexError | None:
     )
 
 
-def is_somebody(actor: Actor) -> bool:
+def may_decide_at_all(actor: Actor) -> bool:
     """Whether the actor is one of those who decide anything at all."""
     return (
         actor.kind is ActorKind.PERSON
@@ -214,7 +214,7 @@ def is_approver(approvers: Approvers, owner_id: UUID | None, actor: Actor) -> bo
     return not actor.roles.isdisjoint(approvers.roles) or actor.user_account_id in approvers.members
 
 
-def said(approvers: Approvers) -> str:
+def describe_approvers(approvers: Approvers) -> str:
     words = []
     if approvers.owner:
         words.append("the session's owner")
@@ -252,7 +252,7 @@ def may_approve(approval: Approval, actor: Actor) -> CortexError | None:
     )
 
 
-def may_settle(opened: Opened, actor: Actor, choice: Choice) -> CortexError | None:
+def may_settle(opened: LockedApproval, actor: Actor, choice: Choice) -> CortexError | None:
     """Who answers about an uncertain call: whoever could approve it, or, where it needed no approval, whoever settles jobs. To give
     it up is a no, and one is enough."""
     if opened.approval.settles is not None:
@@ -269,12 +269,12 @@ def may_settle(opened: Opened, actor: Actor, choice: Choice) -> CortexError | No
 # How many ---------------------------------------------------------------------------------------------------------
 
 
-def completes(opened: Opened, quorum: Quorum, actor: Actor, *, anew: bool) -> bool:
+def completes(opened: LockedApproval, quorum: Quorum, actor: Actor, *, anew: bool) -> bool:
     """Whether this yes is the last one that is needed. ``anew``: the arguments change with it, so no other counts."""
     return _enough(opened, quorum, actor, [] if anew else opened.votes)
 
 
-def _enough(opened: Opened, quorum: Quorum, actor: Actor, votes: Sequence[CountedVote]) -> bool:
+def _enough(opened: LockedApproval, quorum: Quorum, actor: Actor, votes: Sequence[CountedVote]) -> bool:
     """Whether these votes are, with the actor's own."""
     person = actor.user_account_id
     if person is None:
@@ -285,7 +285,7 @@ def _enough(opened: Opened, quorum: Quorum, actor: Actor, votes: Sequence[Counte
     return is_reached(quorum, [*(vote for vote in votes if vote.member_id != person), own])
 
 
-def agrees(opened: Opened, actor: Actor, answer: str) -> bool:
+def agrees(opened: LockedApproval, actor: Actor, answer: str) -> bool:
     """Whether enough people give this answer about an uncertain call, with this one."""
     if opened.approval.settles is None:
         return True
@@ -308,11 +308,11 @@ def explained(approval: Approval, votes: Sequence[Vote]) -> list[Vote]:
     ]
 
 
-def has_voted(opened: Opened, actor: Actor) -> bool:
+def has_voted(opened: LockedApproval, actor: Actor) -> bool:
     return any(vote.member_id == actor.user_account_id for vote in opened.votes)
 
 
-def adds_nothing(opened: Opened, actor: Actor) -> bool:
+def adds_nothing(opened: LockedApproval, actor: Actor) -> bool:
     """Whether they voted, and the same vote again counts for no more."""
     own = [vote for vote in opened.votes if vote.member_id == actor.user_account_id]
     return any(set(vote.behind) <= set(opened.behind) for vote in own)
@@ -347,7 +347,7 @@ def already(request: Request) -> Conflict:
     )
 
 
-def over() -> Conflict:
+def approval_expired() -> Conflict:
     return Conflict(
         "Its time is over.",
         code="approval_expired",
@@ -358,7 +358,7 @@ def over() -> Conflict:
 def outdated(request: Request, decision: Decision, now: datetime) -> CortexError | None:
     """Why an open approval cannot be decided by what the decider saw."""
     if request.deadline is not None and now >= request.deadline:
-        return over()
+        return approval_expired()
     if decision.version != request.version or decision.input_hash != request.input_hash:
         return Stale(
             f"It changed: you saw version {decision.version}, it is now at {request.version}.",
@@ -371,30 +371,32 @@ def outdated(request: Request, decision: Decision, now: datetime) -> CortexError
 # What it does -----------------------------------------------------------------------------------------------------
 
 
-def approved(opened: Opened) -> Closing:
+def approved(opened: LockedApproval) -> ApprovalEnd:
     calls = [(call.id, CallStatus.APPROVED, None) for call in _awaiting(opened)]
-    return Closing(status=ApprovalStatus.APPROVED, calls=list(calls), jobs=_going_on(opened), cancelled=[])
+    return ApprovalEnd(
+        status=ApprovalStatus.APPROVED, calls=list(calls), jobs=_going_on(opened), cancelled=[]
+    )
 
 
-def denied(opened: Opened, by: str, reason: str | None) -> Closing:
+def denied(opened: LockedApproval, by: str, reason: str | None) -> ApprovalEnd:
     given = (reason or "").strip()
     end = "" if given.endswith((".", "!", "?")) else "."
     why = f": {given}{end}" if given else "."
     return _turned_down(opened, ApprovalStatus.DENIED, f"denied by {by}{why}")
 
 
-def expired(opened: Opened) -> Closing:
+def expired(opened: LockedApproval) -> ApprovalEnd:
     after = opened.approval.timeout_seconds
     return _turned_down(opened, ApprovalStatus.EXPIRED, f"timed out after {in_words(after)}.")
 
 
-def _turned_down(opened: Opened, status: ApprovalStatus, what: str) -> Closing:
+def _turned_down(opened: LockedApproval, status: ApprovalStatus, what: str) -> ApprovalEnd:
     request = opened.approval
     told = f"Approval of `{request.tool_name}` {what}"
     answer = f"{told} Do not send the same call again; go another way."
     calls = [(call.id, CallStatus.REJECTED, answer) for call in _awaiting(opened)]
     if request.on_deny is OnDeny.CONTINUE:
-        return Closing(status=status, calls=list(calls), jobs=_going_on(opened), cancelled=[])
+        return ApprovalEnd(status=status, calls=list(calls), jobs=_going_on(opened), cancelled=[])
     steps = {call.job_id: call.step_index for call in _awaiting(opened)}
     failed = [
         JobOutcome(
@@ -408,14 +410,14 @@ def _turned_down(opened: Opened, status: ApprovalStatus, what: str) -> Closing:
     ]
     # What waits for nobody else any more ends with its job.
     cancelled = [sibling for sibling in opened.siblings if set(sibling.jobs or ()) <= set(steps)]
-    return Closing(status=status, calls=list(calls), jobs=failed, cancelled=cancelled)
+    return ApprovalEnd(status=status, calls=list(calls), jobs=failed, cancelled=cancelled)
 
 
-def _awaiting(opened: Opened) -> Sequence[WaitingCall]:
+def _awaiting(opened: LockedApproval) -> Sequence[WaitingCall]:
     return [call for call in opened.calls if call.status is CallStatus.AWAITING]
 
 
-def _going_on(opened: Opened) -> list[JobOutcome]:
+def _going_on(opened: LockedApproval) -> list[JobOutcome]:
     """With its last open approval a job goes on, or pauses where somebody holds it."""
     waiting = {call.job_id for call in _awaiting(opened)}
     outcomes = []

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import ApprovalKind, Choice
 from cortex_plane.approvals.model.standing_approvals import NEVER, StandingApproval, StandingDraft
-from cortex_plane.approvals.rules.deciding import Request, is_approver, refusal
+from cortex_plane.approvals.rules.deciders import Request, is_approver, refusal
 from cortex_plane.kernel.conditions import Condition, ConditionFailed
 from cortex_plane.kernel.errors import CortexError, Forbidden, InvalidInput
 from cortex_plane.policies.model.policies import CallFacts, Quorum, Terms

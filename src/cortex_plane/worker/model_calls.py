@@ -12,12 +12,12 @@ from cortex_plane.db.crash_points import reached
 from cortex_plane.jobs.model.budgets import Spent, estimated_prompt
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.model.usage import ModelCall
-from cortex_plane.jobs.rules.attempts import Assignment, Write, Written
+from cortex_plane.jobs.rules.attempts import Assignment, StepWrite, WriteResult
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.worker import spending
 from cortex_plane.worker.chunks import Chunks, heard
 from cortex_plane.worker.clock import ticks
-from cortex_plane.worker.lease import Host
+from cortex_plane.worker.lease import WorkerContext
 from cortex_plane.worker.models.backends import Answering
 from cortex_plane.worker.models.prices import cost_micros
 from cortex_plane.worker.opening import Opening
@@ -26,7 +26,7 @@ from cortex_plane.worker.opening import Opening
 class Voice(Opening):
     """A leased job that speaks with its model."""
 
-    def __init__(self, host: Host, given: Assignment) -> None:
+    def __init__(self, host: WorkerContext, given: Assignment) -> None:
         super().__init__(host, given)
         self.cancel_requested = False
         self.model_calls: list[ModelCall] = []
@@ -144,7 +144,7 @@ class Voice(Opening):
         self.at.prompt_tokens += usage.prompt_tokens
         self.at.completion_tokens += usage.completion_tokens
 
-    async def write(self, write: Write, *, keep_checkpoint: bool = False) -> Written:
+    async def write(self, write: StepWrite, *, keep_checkpoint: bool = False) -> WriteResult:
         """What was spent since the last write goes with it."""
         told = tuple(self.model_calls)
         if told:

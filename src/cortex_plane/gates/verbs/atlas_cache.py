@@ -18,7 +18,7 @@ from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.manifest_threads import loading
 from cortex_plane.tenancy.rules.credential_keys import Forged
 from cortex_plane.tenancy.verbs.forgeries import report
-from cortex_plane.tenancy.verbs.verbs import found
+from cortex_plane.tenancy.verbs.verbs import require_found
 
 ATLAS_CORRUPT = "atlas_corrupt"
 
@@ -52,7 +52,7 @@ class Loaded(NamedTuple):
     """Bytes of memory that it takes beside its parts, about."""
 
 
-class AtlasBook:
+class AtlasCache:
     """The atlases that were asked for last, up to so many sets and about so many bytes of memory.
 
     An atlas that is in several sets is here once.
@@ -165,7 +165,7 @@ def _not_published(forged: Forged) -> Conflict:
 
 
 async def manifest_of(tx: Transaction, atlas_id: str, version: str) -> bytes:
-    return found(await atlases.get_manifest(tx, atlas_id, version), "atlas_version").encode()
+    return require_found(await atlases.get_manifest(tx, atlas_id, version), "atlas_version").encode()
 
 
 def _merged(parts: Sequence[Kept | Stored]) -> Loaded:
@@ -195,5 +195,5 @@ def read_back(manifest: bytes, digest: str, name: str) -> Atlas:
     return compiled(manifest)
 
 
-book = AtlasBook()
+book = AtlasCache()
 """What this process has compiled."""

@@ -18,7 +18,7 @@ from cortex_plane.gates.rules.authorize import Authorization, authorize
 from cortex_plane.jobs.model.checkpoints import LogEntry
 from cortex_plane.jobs.model.jobs import Hold, JobStatus
 from cortex_plane.jobs.model.journal import EntryKind
-from cortex_plane.jobs.rules.attempts import Assignment, Write, Written
+from cortex_plane.jobs.rules.attempts import Assignment, StepWrite, WriteResult
 from cortex_plane.kernel.meters import meters
 from cortex_plane.policies.model.authorization import PolicyVerdict
 from cortex_plane.policies.model.policies import OnDeny
@@ -27,17 +27,17 @@ from cortex_plane.worker.acting import Acting
 from cortex_plane.worker.calls import Call, storable, together
 from cortex_plane.worker.clock import ticks
 from cortex_plane.worker.code.asks import with_ask
-from cortex_plane.worker.code.ends import Ends, Failure, Held
+from cortex_plane.worker.code.ends import Failure, Held, StopReasons
 from cortex_plane.worker.code.scopes import Unwind
 from cortex_plane.worker.code.wishes import ASK
-from cortex_plane.worker.lease import Host, Overgrown
+from cortex_plane.worker.lease import CheckpointTooLarge, WorkerContext
 
 
-class Recording(Acting, ABC):
-    def __init__(self, host: Host, given: Assignment) -> None:
+class JournalWriter(Acting, ABC):
+    def __init__(self, host: WorkerContext, given: Assignment) -> None:
         super().__init__(host, given)
         self.toolbox = with_ask(self.toolbox)
-        self.ends = Ends()
+        self.ends = StopReasons()
         self.held = False
         self.operations = 0
         """How many the job has begun so far, in all its attempts."""
@@ -47,7 +47,7 @@ class Recording(Acting, ABC):
         """Results that are kept apart, until they are written."""
         self.calls: dict[UUID, Call] = {}
         """Those that were sent, or are to be."""
-        self._due = Write()
+        self._due = StepWrite()
         """What is recorded and not yet written."""
         self._pen = asyncio.Lock()
         self._playing = False
@@ -56,20 +56,20 @@ class Recording(Acting, ABC):
     # Ends that are put off -------------------------------------------------------------------------------------
 
     async def fail(
-        self, message: str, remedy: str, write: Write | None = None, *, keep_checkpoint: bool = False
+        self, message: str, remedy: str, write: StepWrite | None = None, *, keep_checkpoint: bool = False
     ) -> NoReturn:
         if self._playing:
             self.ends.failures.append(Failure(message, remedy, write, keep_checkpoint))
             raise Unwind
         await super().fail(message, remedy, write, keep_checkpoint=keep_checkpoint)
 
-    async def hold(self, hold: Hold, event: dict[str, Any], write: Write | None = None) -> NoReturn:
+    async def hold(self, hold: Hold, event: dict[str, Any], write: StepWrite | None = None) -> NoReturn:
         if self._playing:
             self.ends.holds.append(Held(hold, event, write))
             raise Unwind
         await super().hold(hold, event, write)
 
-    async def sleep(self, seconds: float, reason: str, told: Write | None = None) -> NoReturn:
+    async def sleep(self, seconds: float, reason: str, told: StepWrite | None = None) -> NoReturn:
         if self._playing:
             if told is not None and reason not in self.ends.reasons:
                 self.record(told)
@@ -114,7 +114,7 @@ class Recording(Acting, ABC):
 
     # Writing ---------------------------------------------------------------------------------------------------
 
-    def record(self, write: Write) -> None:
+    def record(self, write: StepWrite) -> None:
         """Durable with the next write, which comes at the latest when the function waits for something else."""
         self._due = together(self._due, write)
         if self._playing and (self._flushing is None or self._flushing.done()):
@@ -130,7 +130,7 @@ class Recording(Acting, ABC):
         if self.has_due or self._pen.locked():
             async with self._pen:
                 if self.has_due:
-                    await super().write(Write())
+                    await super().write(StepWrite())
 
     async def _flush_soon(self) -> None:
         # So many turns of the loop are enough for the function to come to its next operation, which writes it anyway.
@@ -147,18 +147,18 @@ class Recording(Acting, ABC):
         if self._flushing is not None and not self._flushing.done():
             await asyncio.wait([self._flushing])
 
-    async def write(self, write: Write, *, keep_checkpoint: bool = False) -> Written:
+    async def write(self, write: StepWrite, *, keep_checkpoint: bool = False) -> WriteResult:
         async with self._pen:
             return await super().write(write, keep_checkpoint=keep_checkpoint)
 
-    async def _written(self, write: Write, keep_checkpoint: bool) -> Written:
-        due, self._due = self._due, Write()
+    async def _written(self, write: StepWrite, keep_checkpoint: bool) -> WriteResult:
+        due, self._due = self._due, StepWrite()
         whole = together(due, write)
         try:
             written = await super()._written(whole, keep_checkpoint)
-        except Overgrown as error:
+        except CheckpointTooLarge as error:
             # What was done goes with the write that ends the job, once; what was only said of it is too much.
-            self._due, error.kept = together(error.kept, self._due), Write()
+            self._due, error.kept = together(error.kept, self._due), StepWrite()
             raise
         except BaseException:
             self._due = together(due, self._due)
@@ -176,7 +176,7 @@ class Recording(Acting, ABC):
 
     def drop_recorded(self) -> None:
         super().drop_recorded()
-        self._due, self.whole = Write(), {}
+        self._due, self.whole = StepWrite(), {}
 
     def keep_result(self, call: Call, result: bytes) -> None:
         super().keep_result(call, result)

@@ -17,7 +17,7 @@ from cortex_plane.main.master_key import master_key
 from cortex_plane.main.settings import Settings
 from cortex_plane.worker.scheduler import Scheduler, scheduling
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.loading import load_app
+from cortex_plane.worker.tools.loader import load_app
 from cortex_plane.worker.worker import Worker, WorkerSettings
 
 log = structlog.get_logger()

@@ -30,7 +30,7 @@ from cortex_plane.worker.calls import storable
 from cortex_plane.worker.code import wishes
 from cortex_plane.worker.code.context import Context, Decision, Operation
 from cortex_plane.worker.code.scopes import Mismatch, Scope, Scopes, Unwind, current
-from cortex_plane.worker.code.wishes import Wish
+from cortex_plane.worker.code.wishes import PlannedOperation
 
 CodeAgent = Callable[[Context], Awaitable[Any]]
 FAILURES: dict[str, type[CortexError]] = {
@@ -39,7 +39,7 @@ FAILURES: dict[str, type[CortexError]] = {
 """What an operation may raise, by the name under which it is recorded."""
 
 
-class Player(ABC):
+class JournalReplay(ABC):
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.scopes = Scopes(entries)
         self.unawaited: list[Operation[Any]] = []
@@ -55,7 +55,7 @@ class Player(ABC):
         self.require_visited("the function returned")
         return result
 
-    async def perform(self, wish: Wish) -> Any:
+    async def perform(self, wish: PlannedOperation) -> Any:
         """One operation, in the branch of whoever awaits it."""
         scope = self._scope(wish)
         if scope.unwound:
@@ -67,7 +67,7 @@ class Player(ABC):
             scope.unwound = True
             raise
 
-    async def _begun(self, scope: Scope, wish: Wish) -> Any:
+    async def _begun(self, scope: Scope, wish: PlannedOperation) -> Any:
         self.boundary()
         key, entry = self._visited(scope, wish)
         if entry is not None and entry.status is not EntryStatus.OPEN:
@@ -124,14 +124,14 @@ class Player(ABC):
         if self.mismatch is not None:
             raise Unwind
 
-    def _visited(self, scope: Scope, wish: Wish) -> tuple[str, Entry | None]:
+    def _visited(self, scope: Scope, wish: PlannedOperation) -> tuple[str, Entry | None]:
         try:
             return scope.visit(wish.kind, wish.name, wish.input_hash)
         except Mismatch as error:
             self.mismatch = self.mismatch or str(error)
             raise Unwind from None
 
-    def _scope(self, wish: Wish) -> Scope:
+    def _scope(self, wish: PlannedOperation) -> Scope:
         if self.closed:
             raise ContextMisused(f"The context was used for {wish.kind} `{wish.name}` after its job ended.")
         try:
@@ -158,7 +158,7 @@ class Player(ABC):
         return decoded(entry.kind, entry.name, await self.result_of(entry), entry.key)
 
     @abstractmethod
-    async def live(self, scope: Scope, key: str, entry: Entry | None, wish: Wish) -> Any:
+    async def live(self, scope: Scope, key: str, entry: Entry | None, wish: PlannedOperation) -> Any:
         """An operation that is not settled. ``entry``: it was begun before."""
 
     @abstractmethod

@@ -17,15 +17,15 @@ from cortex_plane.gates.model.gates import (
     Card,
     Evaluation,
     GatedCall,
+    GateInput,
     GateState,
-    Moment,
     Open,
     Pass,
     Ruling,
     call_name,
 )
 from cortex_plane.gates.rules.gate_budgets import within_budget
-from cortex_plane.gates.rules.gate_effects import UNANSWERED, Evaluating
+from cortex_plane.gates.rules.gate_effects import UNANSWERED, EvaluationRun
 from cortex_plane.gates.rules.gate_index import CompiledAtlases, OfAction, Round, rank
 from cortex_plane.gates.rules.gate_policies import by_policies, charged, last_round, limits
 from cortex_plane.gates.rules.gate_prompts import MAX_CARD, card
@@ -41,14 +41,14 @@ TOO_LONG = (
 
 
 def at_boundary(
-    atlases: CompiledAtlases, state: GateState, moment: Moment, elapsed_ms: float = 0.0
+    atlases: CompiledAtlases, state: GateState, moment: GateInput, elapsed_ms: float = 0.0
 ) -> Evaluation:
     """What fires before the agent goes on: the start, what was said, what came round, what happened.
 
     ``elapsed_ms``: what was spent on custom triggers.
     """
     moment = _with_missed(state, _unless_heard(state, moment))
-    work = Evaluating(atlases, state, moment.now)
+    work = EvaluationRun(atlases, state, moment.now)
     work.drop_expired()
     _forget_strangers(work)
     if moment.ends:
@@ -67,14 +67,14 @@ def at_boundary(
     return Evaluation(state=after, traces=tuple(work.traces), fired=tuple(work.fired))
 
 
-def _unless_heard(state: GateState, moment: Moment) -> Moment:
+def _unless_heard(state: GateState, moment: GateInput) -> GateInput:
     """Without what a task begins with, where that was looked at before."""
     if moment.task not in state.tasks:
         return moment
     return replace(moment, inputs=(), task="", custom=frozenset(), unknown=frozenset())
 
 
-def _with_missed(state: GateState, moment: Moment) -> Moment:
+def _with_missed(state: GateState, moment: GateInput) -> GateInput:
     """Together with what happened while the gates could not be read."""
     if not state.missed:
         return moment
@@ -83,7 +83,7 @@ def _with_missed(state: GateState, moment: Moment) -> Moment:
     return replace(moment, finished=(*finished, *moment.finished), errors=(*errors, *moment.errors))
 
 
-def _forget_strangers(work: Evaluating) -> None:
+def _forget_strangers(work: EvaluationRun) -> None:
     """Nobody can answer a gate that is in none of the session's atlases."""
     known = work.atlases.gates
     if any(each.gate not in known for each in work.open):
@@ -92,7 +92,7 @@ def _forget_strangers(work: Evaluating) -> None:
         work.keep("people", [key for key in work.people if key in known])
 
 
-def _due(work: Evaluating, moment: Moment) -> dict[str, dict[str, Any]]:
+def _due(work: EvaluationRun, moment: GateInput) -> dict[str, dict[str, Any]]:
     """By key: with what fired it."""
     atlases, due = work.atlases, dict[str, dict[str, Any]]()
     for atlas_id, gates in atlases.once.items():
@@ -125,7 +125,7 @@ def _due(work: Evaluating, moment: Moment) -> dict[str, dict[str, Any]]:
     return due
 
 
-def _came_round(work: Evaluating, each: Round, now: datetime) -> bool:
+def _came_round(work: EvaluationRun, each: Round, now: datetime) -> bool:
     return now - last_round(work.fired_at, each, now) >= timedelta(seconds=each.every)
 
 
@@ -134,7 +134,7 @@ def requested(atlases: CompiledAtlases, state: GateState, what: str, now: dateti
 
     Nothing fires while the session waits for an answer, or is shut: who has not agreed is not told.
     """
-    work = Evaluating(atlases, state, now)
+    work = EvaluationRun(atlases, state, now)
     waiting = [gate for each in state.asks if (gate := atlases.gates.get(each.gate)) is not None]
     for gate in waiting:
         work.blocked(gate, UNANSWERED)
@@ -160,11 +160,11 @@ def judge(
     What people see is not recorded here: `shown` does, in the commit that asks them. ``looking``: somebody wants to know
     about the action, whatever its arguments; nothing is recorded at all.
     """
-    ruling = _judge(Evaluating(atlases, state, now, looking=looking), call, looking)
+    ruling = _judge(EvaluationRun(atlases, state, now, looking=looking), call, looking)
     return replace(ruling, state=state, traces=()) if looking else ruling
 
 
-def _judge(work: Evaluating, call: GatedCall, looking: bool) -> Ruling:
+def _judge(work: EvaluationRun, call: GatedCall, looking: bool) -> Ruling:
     atlases = work.atlases
     found = atlases.of_action(call.action)
     risk = atlases.risk_of(call.action, call.risk)
@@ -198,7 +198,7 @@ def _judge(work: Evaluating, call: GatedCall, looking: bool) -> Ruling:
 
 
 def _ruling(
-    work: Evaluating, risk: Risk, verdict: PolicyVerdict, rule: str, reason: str, **more: Any
+    work: EvaluationRun, risk: Risk, verdict: PolicyVerdict, rule: str, reason: str, **more: Any
 ) -> Ruling:
     work.withhold()
     return Ruling(
@@ -208,7 +208,7 @@ def _ruling(
 
 
 def _refusal(
-    work: Evaluating, call: GatedCall, found: OfAction, gates: Sequence[Gate], looking: bool
+    work: EvaluationRun, call: GatedCall, found: OfAction, gates: Sequence[Gate], looking: bool
 ) -> tuple[str, str] | None:
     """What no answer to a gate of this call, and no person, turns: the rule, and why."""
     return (
@@ -220,7 +220,7 @@ def _refusal(
     )
 
 
-def _shut(work: Evaluating, call: GatedCall, gates: Sequence[Gate]) -> tuple[str, str] | None:
+def _shut(work: EvaluationRun, call: GatedCall, gates: Sequence[Gate]) -> tuple[str, str] | None:
     before = {gate.key for gate in gates} if work.shut else ()
     for shut in work.shut:
         exactly = shut.action == call.action and shut.input_hash == call.input_hash
@@ -232,7 +232,7 @@ def _shut(work: Evaluating, call: GatedCall, gates: Sequence[Gate]) -> tuple[str
     return None
 
 
-def _denied(work: Evaluating, call: GatedCall, found: OfAction) -> tuple[str, str] | None:
+def _denied(work: EvaluationRun, call: GatedCall, found: OfAction) -> tuple[str, str] | None:
     for key, policy in found.policies:
         if policy.type is AtlasPolicyType.DENY:
             return f"atlas:{key}", policy.reason or "its atlas denies it"
@@ -245,7 +245,7 @@ def _denied(work: Evaluating, call: GatedCall, found: OfAction) -> tuple[str, st
     return None
 
 
-def _unanswered(work: Evaluating, call: GatedCall) -> tuple[str, str] | None:
+def _unanswered(work: EvaluationRun, call: GatedCall) -> tuple[str, str] | None:
     for each in work.open:
         gate = work.atlases.gates.get(each.gate)
         if not each.call and gate is not None:
@@ -254,7 +254,7 @@ def _unanswered(work: Evaluating, call: GatedCall) -> tuple[str, str] | None:
     return None
 
 
-def _locked(work: Evaluating, found: OfAction) -> tuple[str, str] | None:
+def _locked(work: EvaluationRun, found: OfAction) -> tuple[str, str] | None:
     """An atlas that has the action only in capabilities that are locked, and no gate to open them by."""
     by_atlas: dict[str, list[str]] = {}
     for capability in found.capabilities:
@@ -280,7 +280,7 @@ def _misfit(call: GatedCall, found: OfAction) -> tuple[str, str] | None:
     return None
 
 
-def _gates_before(work: Evaluating, found: OfAction, risk: Risk) -> Sequence[Gate]:
+def _gates_before(work: EvaluationRun, found: OfAction, risk: Risk) -> Sequence[Gate]:
     """What stands before it now: of a capability's gates those that must be passed to open it, and those that look on."""
     atlases = work.atlases
     gates = [*found.before, *atlases.risky(risk)]
@@ -295,7 +295,7 @@ def _gates_before(work: Evaluating, found: OfAction, risk: Risk) -> Sequence[Gat
 
 
 def _fire_all(
-    work: Evaluating, call: GatedCall, found: OfAction, gates: Sequence[Gate], risk: Risk
+    work: EvaluationRun, call: GatedCall, found: OfAction, gates: Sequence[Gate], risk: Risk
 ) -> tuple[Sequence[Gate], list[Open], bool]:
     """Also what stands before it only since one of them locked a capability."""
     told = call.approved or call.told
@@ -311,14 +311,14 @@ def _fire_all(
     return all_gates, asks, strict
 
 
-def _now_refused(work: Evaluating, call: GatedCall, found: OfAction) -> tuple[str, str] | None:
+def _now_refused(work: EvaluationRun, call: GatedCall, found: OfAction) -> tuple[str, str] | None:
     """What gates that fired before this call forbid, this call included."""
     if not (work.changed("actions") or work.changed("capabilities")):
         return None
     return _denied(work, call, found) or _locked(work, found)
 
 
-def _fire_before(work: Evaluating, call: GatedCall, gates: Sequence[Gate]) -> tuple[list[Open], bool]:
+def _fire_before(work: EvaluationRun, call: GatedCall, gates: Sequence[Gate]) -> tuple[list[Open], bool]:
     """Questions that must be answered, and whether policies must look strictly.
 
     What only advises or looks on did so when people were asked; it does not again once they approved.
@@ -355,7 +355,7 @@ def _has_pass(passes: Sequence[Pass], gate: Gate, call: GatedCall) -> bool:
     )
 
 
-def _opened(work: Evaluating, gate: Gate, call: GatedCall) -> Open:
+def _opened(work: EvaluationRun, gate: Gate, call: GatedCall) -> Open:
     for each in work.open:
         if each.gate == gate.key and each.action == call.action and each.input_hash == call.input_hash:
             work.blocked(gate, UNANSWERED, call.action)
@@ -373,18 +373,18 @@ def _opened(work: Evaluating, gate: Gate, call: GatedCall) -> Open:
 # People ----------------------------------------------------------------------------------------------------------
 
 
-def _people(work: Evaluating, gates: Sequence[Gate]) -> list[Gate]:
+def _people(work: EvaluationRun, gates: Sequence[Gate]) -> list[Gate]:
     """The gates that a person must pass: those of the session, which are asked with its next call, and those of the call."""
     session = [gate for key in work.people if (gate := work.atlases.gates.get(key)) is not None]
     return [*session, *(gate for gate in gates if gate.asks_people)]
 
 
-def _on_card(work: Evaluating, call: GatedCall) -> set[str]:
+def _on_card(work: EvaluationRun, call: GatedCall) -> set[str]:
     """The gates that whoever was asked about exactly this call saw."""
     return {each.gate for each in work.cards if call.call_id and each.call == call.call_id}
 
 
-def _seen(work: Evaluating, call: GatedCall, people: Sequence[Gate]) -> bool:
+def _seen(work: EvaluationRun, call: GatedCall, people: Sequence[Gate]) -> bool:
     """Whether whoever approved saw all of these gates."""
     if not people:
         return True
@@ -395,7 +395,7 @@ def shown(
     atlases: CompiledAtlases, state: GateState, call: GatedCall, gates: Sequence[Gate], now: datetime
 ) -> Evaluation:
     """People are asked about a call, and these gates stand on what they see. Written with the request, and only then."""
-    work = Evaluating(atlases, state, now)
+    work = EvaluationRun(atlases, state, now)
     if call.call_id:
         cards = [each for each in work.cards if each.call != call.call_id]
         cards += [Card(gate=gate.key, call=call.call_id) for gate in gates]
@@ -411,7 +411,7 @@ def ran(
 ) -> Evaluation:
     """A call is sent: its passes are used up, its limits count it, what people approved is passed, and what stands before it
     and asks nothing gives what it grants. Without ``grants`` only what it uses up is gone."""
-    work = Evaluating(atlases, state, now)
+    work = EvaluationRun(atlases, state, now)
     found = atlases.of_action(call.action)
     gates = _gates_before(work, found, atlases.risk_of(call.action, call.risk))
     if grants:
