@@ -1,7 +1,7 @@
 """Figures of the layout: how many files, how large, how they import each other, and which files an operation passes.
 
 python -m scripts.layout                     # sizes, imports, names
-python -m scripts.layout --trace step        # the files of ours that one operation of tests/budgets runs through
+python -m scripts.layout --trace decision    # the files of ours that one operation of tests/budgets runs through
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def error_codes() -> set[str]:
     source = ROOT / "src" / "cortex_plane"
     codes: set[str] = set()
     for path in source.rglob("*.py"):
-        if "embedded" in path.parts or "cli" in path.parts or "main" in path.parts:
+        if path.relative_to(source).parts[0] in ("embedded", "cli", "main"):
             continue
         text = path.read_text()
         codes |= set(re.findall(r'\bcode(?:: str)? = "(\w+)"', text)) | set(
@@ -61,6 +61,19 @@ def test_the_readme_shows_the_example_as_it_is() -> None:
     example = (ROOT / "examples" / "hello.py").read_text()
     assert f"```python\n{example}```" in readme
     assert len(example.splitlines()) <= 60
+
+
+def test_the_files_that_the_architecture_names_exist() -> None:
+    named = re.findall(r"`([a-z_]+/[a-z_/]*(?:\.[a-z]+)?)`", (ROOT / "ARCHITECTURE.md").read_text())
+    assert len(named) > 30
+    source = ROOT / "src" / "cortex_plane"
+    floors = [source / "gates" / name for name in named]
+    missing = [
+        name
+        for name, floor in zip(named, floors, strict=True)
+        if not ((source / name).exists() or floor.exists() or (ROOT / name).exists())
+    ]
+    assert missing == []
 
 
 def test_links_between_docs_lead_somewhere() -> None:
