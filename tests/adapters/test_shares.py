@@ -19,7 +19,15 @@ from cortex_plane.db import pool
 from cortex_plane.db.database import Database
 from cortex_plane.db.pool import Purpose
 from cortex_plane.http.app import framed
-from cortex_plane.http.in_flight import BESIDE_OTHERS, BESIDE_SECONDS, WORK_SECONDS, InFlight, RequestLimits
+from cortex_plane.http.in_flight import (
+    BESIDE_OTHERS,
+    BESIDE_SECONDS,
+    WORK_SECONDS,
+    InFlight,
+    RequestLimits,
+    leave,
+    others_wait,
+)
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.http.streams import OpenStreams
 from cortex_plane.kernel.errors import TooMany, Unavailable
@@ -144,6 +152,21 @@ async def test_nobody_waits_for_requests_that_wait_for_something_else(
         assert {answer.status_code for answer in await asyncio.gather(*slow)} == {200}
         await _until(lambda: not flight._timed)
         assert (flight._begun, flight._waiting) == ({}, {})
+
+
+@pytest.mark.proves("D.621")
+async def test_a_download_makes_way_for_other_orgs(world: World, other: World) -> None:
+    now = [0.0]
+    flight = InFlight(clock=lambda: now[0])
+    scope: dict[str, Any] = {"state": {}}
+    await flight.enter(scope, world.org_id)
+    others = others_wait(scope)
+    leave(scope)
+    assert not others()
+    await flight.enter({"state": {}}, other.org_id)
+    assert others()
+    now[0] += BESIDE_SECONDS
+    assert not others()
 
 
 @pytest.mark.proves("D.621")

@@ -53,7 +53,7 @@ class InFlight:
         self, limits: RequestLimits = DEFAULT_LIMITS, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._shares = Shares(limits.in_flight, share=limits.in_flight_of_org)
-        self._clock = clock
+        self.now = self._clock = clock
         self._begun: dict[int, list[float]] = {}
         """When the requests of each org began that are in flight, oldest first."""
         self._waiting: dict[int, deque[asyncio.Future[float]]] = {}
@@ -103,8 +103,12 @@ class InFlight:
         begun = self._begun[id]
         if len(begun) < BESIDE_OTHERS or begun[-BESIDE_OTHERS] <= now - WORK_SECONDS:
             return True
+        return not self.is_beside_others(id, now)
+
+    def is_beside_others(self, id: int, now: float) -> bool:
+        """Whether other orgs send requests too."""
         other_at = self._other_at if id == self._newest else self._newest_at
-        return now - other_at >= BESIDE_SECONDS
+        return now - other_at < BESIDE_SECONDS
 
     async def _wait(self, org: UUID) -> float:
         """When it began."""
@@ -142,6 +146,15 @@ class InFlight:
                 turn.set_result(now)
         if not queue:
             del self._waiting[id]
+
+
+def others_wait(scope: Scope) -> Callable[[], bool]:
+    """What says, from now on, whether orgs beside the one of this request send requests. Ask for it before the request leaves."""
+    entered = scope["state"].get(_ENTERED)
+    if entered is None:
+        return lambda: False
+    in_flight, org, _ = entered
+    return lambda: in_flight.is_beside_others(org.int, in_flight.now())
 
 
 def leave(scope: Scope) -> None:
