@@ -6,7 +6,9 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import httpx
@@ -22,6 +24,7 @@ from cortex_plane.http.app import framed
 from cortex_plane.http.in_flight import (
     BESIDE_OTHERS,
     BESIDE_SECONDS,
+    FLOOD,
     WORK_SECONDS,
     InFlight,
     RequestLimits,
@@ -123,6 +126,33 @@ async def test_beside_others_few_requests_of_one_org_are_worked_on_and_the_rest_
             ]
             await _until(lambda: len(flight._begun.get(world.org_id.int, ())) == BESIDE_OTHERS + 1)
         assert {answer.status_code for answer in await asyncio.gather(*held)} == {200}
+
+
+@pytest.mark.proves("D.621")
+async def test_an_org_that_floods_pauses_between_its_requests_beside_others(
+    world: World, other: World
+) -> None:
+    now = [0.0]
+    flight = InFlight(clock=lambda: now[0])
+
+    async def enter(org: UUID) -> Any:
+        scope: dict[str, Any] = {"state": {}}
+        await flight.enter(scope, org)
+        return scope
+
+    leave(await enter(other.org_id))
+    first = await enter(world.org_id)
+    flood = [asyncio.create_task(enter(world.org_id)) for _ in range(FLOOD + 2)]
+    await _until(lambda: len(flight._waiting.get(world.org_id.int, ())) == len(flood))
+    now[0] += WORK_SECONDS / 2
+    leave(first)
+    assert flight._begun[world.org_id.int] == [], "none begins right after the first"
+    flood.append(asyncio.create_task(enter(world.org_id)))
+    await _until(lambda: len(flight._waiting[world.org_id.int]) == len(flood))
+    assert flight._begun[world.org_id.int] == [], "nor when another one comes"
+    for request in flood:
+        leave(await asyncio.wait_for(request, 10))
+    assert (flight._begun, flight._waiting, flight._paused) == ({}, {}, set())
 
 
 @pytest.mark.proves("D.621")
@@ -231,26 +261,33 @@ async def test_an_org_that_holds_all_connections_it_may_leaves_some_to_others_an
         assert await deadlines.seconds_to_next(small.own(Purpose.NOTIFIER)) is None
 
 
+def _append(turns: list[UUID], org: UUID, _: object) -> None:
+    turns.append(org)
+
+
 @pytest.mark.proves("D.622")
 async def test_orgs_that_wait_for_a_connection_take_turns(
     world: World, other: World, small: Database
 ) -> None:
-    order: list[str] = []
+    turns: list[UUID] = []
 
-    async def use(name: str, org: Any) -> None:
+    async def use(org: UUID) -> None:
         async with small.transaction(org):
-            order.append(name)
+            pass
 
     async with AsyncExitStack() as stack:
         for _ in range(3):
             await stack.enter_async_context(small.transaction(world.org_id))
         await stack.enter_async_context(small.transaction(new_id()))
-        flood = [asyncio.create_task(use("flood", world.org_id)) for _ in range(10)]
+        flood = [asyncio.create_task(use(world.org_id)) for _ in range(10)]
         await _until(lambda: len(small._shared._waiting.get(world.org_id, ())) == 10)
-        late = asyncio.create_task(use("late", other.org_id))
+        late = asyncio.create_task(use(other.org_id))
         await _until(lambda: other.org_id in small._shared._waiting)
+        for org, queue in small._shared._waiting.items():
+            for turn in queue:
+                turn.add_done_callback(partial(_append, turns, org))
     await asyncio.gather(*flood, late)
-    assert order.index("late") <= 1, "not behind the ten that asked before"
+    assert turns.index(other.org_id) <= 1, "not behind the ten that asked before"
     assert small._shared._waiting == {}
     assert small._shared._shares.free == 4
 

@@ -2,9 +2,9 @@
 
 A request enters once its caller is known, and leaves with its answer. One that only waits (a stream, a long poll) has left
 before: it is counted among the open streams. A process works on one thing at a time, so an org that sends many requests makes
-all others slow. While other orgs send requests too, one of its requests is worked on at a time, and the next ones wait. A
-request that takes longer than others waits for something else (a lock, a long read, a slow client), so it is not counted as
-worked on, and nobody waits for it.
+all others slow. While other orgs send requests too, one of its requests is worked on at a time, and the next ones wait. If many
+wait, the process pauses between two of them for as long as the last one took. A request that takes longer than others waits for
+something else (a lock, a long read, a slow client), so it is not counted as worked on, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ BESIDE_SECONDS = 1.0
 """An org that was silent for so long is none of those."""
 WORK_SECONDS = 0.05
 """A request that began longer ago is not worked on: it waits for something else."""
+FLOOD = 8
+"""An org with more waiting requests than this gets at most half of the process's time beside others."""
 
 _ENTERED = "in_flight"
 
@@ -59,6 +61,8 @@ class InFlight:
         self._waiting: dict[int, deque[asyncio.Future[float]]] = {}
         self._timed: set[int] = set()
         """Orgs whose waiting requests are looked at again before long."""
+        self._paused: set[int] = set()
+        """Orgs that flood, between two of their requests."""
         self._newest = 0
         """Which org sent the last request."""
         self._newest_at = self._other_at = -math.inf
@@ -93,14 +97,21 @@ class InFlight:
         id = org.int
         begun = self._begun[id]
         begun.remove(began)
-        if id in self._waiting:
+        queue = self._waiting.get(id)
+        if queue is None:
+            if not begun:
+                del self._begun[id]
+        elif len(queue) > FLOOD and self.is_beside_others(id, now := self._clock()):
+            self._paused.add(id)
+            asyncio.get_running_loop().call_later(min(now - began, WORK_SECONDS), self._end_pause, id)
+        else:
             self._admit(id)
-        if not begun:
-            del self._begun[id]
 
     def _has_turn(self, id: int, now: float) -> bool:
         """Whether another request of this org may be worked on."""
         begun = self._begun[id]
+        if id in self._paused:
+            return False
         if len(begun) < BESIDE_OTHERS or begun[-BESIDE_OTHERS] <= now - WORK_SECONDS:
             return True
         return not self.is_beside_others(id, now)
@@ -146,6 +157,13 @@ class InFlight:
                 turn.set_result(now)
         if not queue:
             del self._waiting[id]
+            if not begun:
+                del self._begun[id]
+
+    def _end_pause(self, id: int) -> None:
+        self._paused.discard(id)
+        if id in self._waiting:
+            self._admit(id)
 
 
 def others_wait(scope: Scope) -> Callable[[], bool]:
