@@ -17,7 +17,7 @@ from benchmarks.measuring import seconds_each
 from benchmarks.peers.databases import fresh_database
 from benchmarks.plane import CALL, KEY, Counter, Plane, counting_app, plane
 from benchmarks.wire import Wire
-from cortex_plane.agents.model.models import Request, Response, TextChunk
+from cortex_plane.agents.model.completions import Request, Response, TextChunk
 from cortex_plane.approvals.model.approvals import ApprovalStatus, Channel, Choice, Decision
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.calls.verbs import deadlines
@@ -161,7 +161,7 @@ async def copies(connection: asyncpg.Connection, asked: Any, n: int) -> list[Any
 async def decisions_per_second(url: str, n: int, concurrency: int) -> float:
     async with waiting(url) as (made, asked, connection):
         ids = iter(await copies(connection, asked, n + 20))
-        secret = str(await keys.issue_for_owner(made.db))
+        secret = str(await keys.issue_key_for_owner(made.db))
         body = {"decision": "approved", "version": asked.version, "input_hash": asked.input_hash}
         server, port = await serve(made.app_url)
         wire = Wire(port, secret)

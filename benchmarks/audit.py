@@ -22,7 +22,7 @@ from benchmarks.plane import KEY, plane
 from benchmarks.trails import fill
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
-from cortex_plane.proof.verbs import audit, audit_exports
+from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.verbs import keys
 
 SIZES = (10_000, 1_000_000)
@@ -52,7 +52,7 @@ async def run(admin_url: str, *, sizes: Sequence[int] = SIZES) -> bool:
     with tempfile.TemporaryDirectory(prefix="cortex-bench-audit-") as folder:
         file = Path(folder) / "audit.ndjson"
         async with fresh_database(admin_url, "audit") as url, plane(url) as made:
-            key = await keys.issue_for_owner(made.db) or ""
+            key = await keys.issue_key_for_owner(made.db) or ""
             parts = {
                 "verified in the database": (__file__, "verify", made.app_url, str(made.actor.org_id)),
                 "exported": (__file__, "export", made.app_url, key, str(file)),
@@ -102,7 +102,7 @@ async def _verify(url: str, org: str) -> None:
 async def _export(url: str, secret: str, file: str) -> None:
     db = await Database.open(url, max_size=2, vault=Vault(KEY))
     with Path(file).open("wb") as output:  # noqa: ASYNC230 -- nothing else runs in this process
-        async for chunk in await audit_exports.export(db, await keys.authenticate(db, secret), None):
+        async for chunk in await audit.export_trail(db, await keys.authenticate_key(db, secret), None):
             output.write(chunk)
     await db.close()
 

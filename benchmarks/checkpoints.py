@@ -33,8 +33,8 @@ async def run(admin_url: str, *, rounds: int = 7, count: int = 100) -> bool:
         for _ in range(2):
             await made.submit(agent.slug)
         worker = new_id()
-        await workers.register(made.db, worker, "bench", "bench", 1, ["bench"], 1, timedelta(hours=1))
-        (given,), _ = await attempts.claim(made.db, worker, ["bench"], 1, NOBODY)
+        await workers.register_worker(made.db, worker, "bench", "bench", 1, ["bench"], 1, timedelta(hours=1))
+        (given,), _ = await attempts.claim_jobs(made.db, worker, ["bench"], 1, NOBODY)
         floor = await asyncpg.create_pool(url, min_size=1, max_size=1)
         other = await floor.fetchval("select id from job where id <> $1 limit 1", given.job_id)
         number = 0

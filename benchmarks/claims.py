@@ -36,11 +36,11 @@ async def own_claims(url: str, n: int, batch: int) -> float:
         await made.agent(slug, [{"text": "done"}])
         await _fill(url, made, slug, n)
         worker = new_id()
-        await workers.register(made.db, worker, "bench", "bench", 1, ["bench"], 1, timedelta(hours=1))
+        await workers.register_worker(made.db, worker, "bench", "bench", 1, ["bench"], 1, timedelta(hours=1))
         taken, done = 0.0, 0
         while done < n:
             started = time.perf_counter()
-            claimed, _ = await attempts.claim(made.db, worker, ["bench"], batch, NOBODY)
+            claimed, _ = await attempts.claim_jobs(made.db, worker, ["bench"], batch, NOBODY)
             taken += time.perf_counter() - started
             done += len(claimed)
             await asyncio.gather(*(_finish(made, given, worker) for given in claimed))  # not timed

@@ -14,11 +14,11 @@ from benchmarks.peers.databases import fresh_database
 from benchmarks.peers.payloads import words
 from benchmarks.plane import plane, working
 from benchmarks.steps import completions
-from cortex_plane.sessions.model.messages import InboundMessage
-from cortex_plane.sessions.verbs import messages
-from cortex_plane.tenancy.model.connections import ConnectionDraft
-from cortex_plane.tenancy.model.keys import KeyDraft
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.sessions.model.sessions import InboundMessage
+from cortex_plane.sessions.verbs import sessions
+from cortex_plane.tenancy.model.credentials import KeyDraft
+from cortex_plane.tenancy.model.identities import ConnectionDraft
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections, keys
 from cortex_plane.worker.tools.app import App
 
@@ -33,11 +33,11 @@ async def turns(url: str, count: int) -> list[float]:
     """Seconds of each turn, in order."""
     async with plane(url) as made:
         await made.agent("talker", [{"text": words(SAID_BYTES, 1), "repeat": True}])
-        connection = await connections.create(
+        connection = await connections.create_connection(
             made.db, made.actor, ConnectionDraft(channel_type="web", name="bench")
         )
-        service = await keys.create(made.db, made.actor, KeyDraft(name="bridge", roles=[Role.MEMBER]))
-        actor = await keys.authenticate(made.db, str(service.secret))
+        service = await keys.create_key(made.db, made.actor, KeyDraft(name="bridge", roles=[Role.MEMBER]))
+        actor = await keys.authenticate_key(made.db, str(service.secret))
         taken: list[float] = []
         async with working(made, App("bench"), 1), completions(url) as waiting:
             for number in range(count + 3):
@@ -45,7 +45,7 @@ async def turns(url: str, count: int) -> list[float]:
                     external_user_id="somebody", agent="talker", text=words(SAID_BYTES, 10 + number)
                 )
                 started = time.perf_counter()
-                delivery = await messages.ingest(made.db, actor, connection.id, said)
+                delivery = await sessions.ingest_message(made.db, actor, connection.id, said)
                 ended = waiting[delivery.job_id] = asyncio.Event()
                 await ended.wait()
                 taken.append(time.perf_counter() - started)

@@ -75,7 +75,7 @@ class Doors:
 async def ratios(url: str, rounds: int, each: int) -> dict[str, float]:
     taken: dict[str, list[float]] = {}
     async with waiting(url) as (made, asked, connection):
-        secret = str(await keys.issue_for_owner(made.db))
+        secret = str(await keys.issue_key_for_owner(made.db))
         server, port = await serve(made.app_url)
         try:
             async with httpx.AsyncClient(

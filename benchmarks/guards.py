@@ -84,7 +84,7 @@ async def _rivals(made: Plane, pool: asyncpg.Pool, client: Client, concurrency: 
 async def run(admin_url: str, *, rounds: int = 5, count: int = 100) -> bool:
     met = True
     async with fresh_database(admin_url, "guards") as url, plane(url) as made:
-        secret = str(await keys.issue_for_owner(made.db))
+        secret = str(await keys.issue_key_for_owner(made.db))
         pool = await asyncpg.create_pool(url, min_size=16, max_size=16)
         server, port = await serve(made.app_url)
         try:

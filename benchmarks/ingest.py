@@ -19,12 +19,12 @@ from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
 from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
-from cortex_plane.sessions.model.messages import InboundMessage
-from cortex_plane.sessions.verbs import messages
+from cortex_plane.sessions.model.sessions import InboundMessage
+from cortex_plane.sessions.verbs import sessions
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.model.connections import ConnectionDraft
-from cortex_plane.tenancy.model.keys import KeyDraft
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.credentials import KeyDraft
+from cortex_plane.tenancy.model.identities import ConnectionDraft
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections, keys
 
 HERE = Path(__file__).parent
@@ -55,7 +55,7 @@ class Bench:
 
         async def call(_: int) -> None:
             inbound = InboundMessage(external_user_id=uuid4().hex, agent="bench", text=TEXT)
-            await messages.ingest(self.db, self.actor, self.connection, inbound)
+            await sessions.ingest_message(self.db, self.actor, self.connection, inbound)
 
         async def http(_: int) -> None:
             said = {"external_user_id": uuid4().hex, "agent": "bench", "text": TEXT}
@@ -68,9 +68,9 @@ class Bench:
         statement = (HERE / "floor_next.sql").read_text()
         first = (HERE / "floor_first.sql").read_text()
         body, digest = os.urandom(280), os.urandom(32)
-        sessions = [uuid4() for _ in range(concurrency)]
+        session_ids = [uuid4() for _ in range(concurrency)]
         people = [uuid4().hex for _ in range(concurrency)]
-        for session, person in zip(sessions, people, strict=True):
+        for session, person in zip(session_ids, people, strict=True):
             await self.floor.execute(
                 first, self.org, uuid4(), person + "f", uuid4(), self.connection, session, self.agent, TEXT, uuid4(),
                 digest, body,
@@ -78,13 +78,13 @@ class Bench:
         numbers = _count_up()
 
         async def bare(number: int) -> None:
-            session = sessions[number % concurrency]
+            session = session_ids[number % concurrency]
             await self.floor.execute(statement, self.org, session, next(numbers), digest, TEXT, body)
 
         async def call(number: int) -> None:
             person = people[number % concurrency]
             inbound = InboundMessage(external_user_id=person, agent="bench", text=TEXT)
-            await messages.ingest(self.db, self.actor, self.connection, inbound)
+            await sessions.ingest_message(self.db, self.actor, self.connection, inbound)
 
         async def http(number: int) -> None:
             said = {"external_user_id": people[number % concurrency] + "h", "agent": "bench", "text": TEXT}
@@ -108,10 +108,12 @@ async def prepare(db: Database, admin: Actor, floor: asyncpg.Pool, port: int) ->
             name="Bench", slug="bench", role="Bench", team="main", model_config=ModelConfig(model="none")
         ),
     )
-    connection = await connections.create(db, admin, ConnectionDraft(channel_type="web", name="bench"))
-    service = await keys.create(db, admin, KeyDraft(name="bench", roles=[Role.MEMBER]))
+    connection = await connections.create_connection(
+        db, admin, ConnectionDraft(channel_type="web", name="bench")
+    )
+    service = await keys.create_key(db, admin, KeyDraft(name="bench", roles=[Role.MEMBER]))
     secret = str(service.secret)
-    actor = await keys.authenticate(db, secret)
+    actor = await keys.authenticate_key(db, secret)
     return Bench(db, floor, Wire(port, secret), admin.org_id, connection.id, agent.id, actor)
 
 

@@ -28,7 +28,7 @@ from cortex_plane.notify.verbs.ports import Channel
 from cortex_plane.policies.model.policy_files import PolicyFile
 from cortex_plane.policies.verbs import policies
 from cortex_plane.tenancy.model.orgs import OrgDraft
-from cortex_plane.tenancy.store.credential_keys import convert_mappings
+from cortex_plane.tenancy.store.credentials import convert_mappings
 from cortex_plane.tenancy.verbs import keys, orgs
 from cortex_plane.worker.notifier import Notifier, notifying
 from cortex_plane.worker.worker import Worker, WorkerSettings
@@ -201,8 +201,8 @@ async def burst(url: str, port: int, backlog: int) -> tuple[float, bool]:
 
 async def _waiting_elsewhere(made: Plane) -> tuple[UUID, UUID]:
     """Another org, and a request in it that nobody was told of yet."""
-    new = await orgs.bootstrap(made.db, OrgDraft(slug="other", name="Other"))
-    there = replace(made, actor=await keys.authenticate(made.db, str(new.key.secret)))
+    new = await orgs.bootstrap_plane(made.db, OrgDraft(slug="other", name="Other"))
+    there = replace(made, actor=await keys.authenticate_key(made.db, str(new.key.secret)))
     await policies.apply(there.db, there.actor, PolicyFile(text=_ANYBODY))
     await there.agent("asking", [{"text": "I act.", "calls": [CALL]}, {"text": "done"}])
     worker = Worker(there.db, [counting_app(Counter())], KEY, WorkerSettings(concurrency=1))

@@ -27,7 +27,7 @@ from benchmarks.peers.databases import fresh_database
 from benchmarks.plane import Plane, plane, working
 from benchmarks.steps import completions
 from cortex_plane import App, Context
-from cortex_plane.jobs.model.signals import SignalDraft
+from cortex_plane.jobs.model.journal import SignalDraft
 from cortex_plane.jobs.verbs import signals
 
 EACH = 1000

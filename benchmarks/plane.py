@@ -20,7 +20,7 @@ from cortex_plane.agents.model.agents import Agent, AgentDraft, ModelConfig, Res
 from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database
 from cortex_plane.db.hints import listening
-from cortex_plane.db.migrate import migrate
+from cortex_plane.db.schema import migrate
 from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.model.jobs import JobDraft
 from cortex_plane.jobs.verbs import jobs
@@ -97,11 +97,11 @@ async def plane(url: str, policies: str | None = EVERYTHING_GOES) -> AsyncIterat
         known = await connection.fetchval("select count(*) from org")
         await connection.close()
         secret = (
-            await keys.issue_for_owner(db)
+            await keys.issue_key_for_owner(db)
             if known
-            else (await orgs.bootstrap(db, OrgDraft(slug="bench", name="Bench"))).key.secret
+            else (await orgs.bootstrap_plane(db, OrgDraft(slug="bench", name="Bench"))).key.secret
         )
-        actor = await keys.authenticate(db, str(secret))
+        actor = await keys.authenticate_key(db, str(secret))
         if policies is not None:
             await applied.apply(db, actor, PolicyFile(text=policies))
         yield Plane(db, actor, app_url, url)

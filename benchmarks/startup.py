@@ -86,7 +86,7 @@ async def _measure_on(url: str, home: Path) -> Mapping[Part, Sequence[float]]:
             "PYTHONPATH": str(home),
         }
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        secret = str(await keys.issue_for_owner(made.db))
+        secret = str(await keys.issue_key_for_owner(made.db))
         taken: dict[Part, list[float]] = {part: [] for part in (IMPORT, VERSION, LIST, WORKER, API)}
         with _serving(environment) as address:
             asking = environment | {"CORTEX_URL": address, "CORTEX_KEY": secret}

@@ -88,7 +88,7 @@ def _shown(seconds: Sequence[float]) -> tuple[float, float]:
 async def run(url: str, *, streams: int = STREAMS) -> bool:
     """Print the line; whether the aim was met."""
     async with plane(url) as made:
-        secret = str(await keys.issue_for_owner(made.db))
+        secret = str(await keys.issue_key_for_owner(made.db))
         server, port = await serve(made.app_url)
         try:
             heard = await _measure(made, port, secret, streams)

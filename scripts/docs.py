@@ -26,7 +26,7 @@ from cortex_plane.tenancy.model.access import (
     SERVICES_ONLY,
     Permission,
 )
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 
 ROOT = Path(__file__).parent.parent
 

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
-from cortex_plane.db.migrate import migrate
+from cortex_plane.db.schema import migrate
 from cortex_plane.embedded import EmbeddedPostgres
 
 FILE = Path(__file__).parent.parent / "tests" / "storage" / "schema.sql"

@@ -10,8 +10,8 @@ from cortex_plane.agents.verbs import agents
 from cortex_plane.gates.model.atlas_versions import AtlasFile, Published
 from cortex_plane.gates.verbs import atlases
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.model.keys import KeyDraft
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.credentials import KeyDraft
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import keys
 from tests.people import Person, World
 
@@ -90,6 +90,6 @@ async def govern(world: World, *atlas_ids: str) -> Agent:
 async def service(world: World, name: str, *roles: Role) -> Person:
     """A program whose key has this name."""
     draft = KeyDraft(name=name, roles=list(roles or [Role.MEMBER]))
-    new = await keys.create(world.db, world.admin.actor, draft)
+    new = await keys.create_key(world.db, world.admin.actor, draft)
     assert new.secret is not None
-    return Person(await keys.authenticate(world.db, new.secret), new.secret)
+    return Person(await keys.authenticate_key(world.db, new.secret), new.secret)

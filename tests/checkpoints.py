@@ -21,7 +21,7 @@ from cortex_plane.jobs.model.checkpoints import (
     agent_data,
     seal,
 )
-from cortex_plane.jobs.rules.checkpoint_recovery import open_sealed
+from cortex_plane.jobs.rules.recovery import open_sealed
 from cortex_plane.kernel.canonical import canonical
 
 JOB, AGENT, KEY = UUID(int=7), UUID(int=8), b"k" * 32

@@ -24,7 +24,7 @@ from cortex_plane.http.app import framed
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.kernel.throttle import Throttle
 from cortex_plane.main.application import create_app
-from cortex_plane.sessions.verbs.feeds import EventFeed
+from cortex_plane.sessions.verbs.events import EventFeed
 from tests.browser.chromium import tell
 from tests.people import World
 from tests.receivers import nowhere

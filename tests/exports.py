@@ -12,9 +12,9 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.db.database import Database
-from cortex_plane.proof.model.audit import ERASED, Fact
-from cortex_plane.proof.store import audit
-from cortex_plane.proof.verbs import audit_exports
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import ERASED, Fact
+from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.access import Actor
 from tests.people import World
 
@@ -23,7 +23,7 @@ SCRIPT = Path(__file__).parent.parent / "examples" / "verify_export.py"
 
 async def exported(db: Database, actor: Actor, session_id: Any = None) -> bytes:
     """A whole export, as one piece."""
-    chunks = await audit_exports.export(db, actor, session_id)
+    chunks = await audit.export_trail(db, actor, session_id)
     return b"".join([chunk async for chunk in chunks])
 
 
@@ -33,9 +33,9 @@ async def erase(world: World, chain: UUID, entries: dict[int, str]) -> None:
     fact = Fact.of(world.admin.actor, ERASED, entries=named, reason="test")
     async with world.db.transaction(world.org_id) as tx:
         if chain == world.org_id:
-            await audit.append_to_org(tx, fact)
+            await proof_store.append_to_org(tx, fact)
         else:
-            await audit.append_to_session(tx, chain, [fact])
+            await proof_store.append_to_session(tx, chain, [fact])
 
 
 def lines(export: bytes) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import httpx
 
-from cortex_plane.proof.model.audit import AuditRecord
+from cortex_plane.proof.model import AuditRecord
 from cortex_plane.proof.verbs import audit
 from tests.atlases import govern, manifest, publish
 from tests.people import Person, World
@@ -115,7 +115,7 @@ async def permissions(http: httpx.AsyncClient, person: Person, session: str) -> 
 
 
 async def trail(world: World, session: str) -> list[AuditRecord]:
-    return list(await audit.list_page(world.db, world.admin.actor, UUID(session), 0, 1000))
+    return list(await audit.list_entries(world.db, world.admin.actor, UUID(session), 0, 1000))
 
 
 async def told(world: World, session: str, prefix: str = "checkpoint_") -> list[tuple[str, dict[str, Any]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from cortex_plane.db.database import Database
-from cortex_plane.tenancy.store.credential_keys import convert_mappings
+from cortex_plane.tenancy.store.credentials import convert_mappings
 
 
 async def sign_mappings(db: Database, org_id: UUID) -> None:

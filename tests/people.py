@@ -12,16 +12,15 @@ from cortex_plane.db.database import Database
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.policies.model.policy_files import PolicyFile
 from cortex_plane.policies.verbs import policies
-from cortex_plane.sessions.model.messages import InboundMessage, IngestedMessage
-from cortex_plane.sessions.verbs import messages
+from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage
+from cortex_plane.sessions.verbs import sessions
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.model.connections import Connection, ConnectionDraft
-from cortex_plane.tenancy.model.keys import Grantable, KeyDraft, KeyKind
-from cortex_plane.tenancy.model.members import MemberDraft, Role
-from cortex_plane.tenancy.model.orgs import OrgDraft
-from cortex_plane.tenancy.store import keys as key_rows
-from cortex_plane.tenancy.verbs import connections, keys, members, orgs
-from cortex_plane.tenancy.verbs.secrets import new_key_secret
+from cortex_plane.tenancy.model.credentials import Grantable, KeyDraft, KeyKind
+from cortex_plane.tenancy.model.identities import Connection, ConnectionDraft
+from cortex_plane.tenancy.model.orgs import MemberDraft, OrgDraft, Role
+from cortex_plane.tenancy.store import credentials as credentials_store
+from cortex_plane.tenancy.verbs import connections, keys, orgs
+from cortex_plane.tenancy.verbs.access import new_key_secret
 
 EVERYTHING_GOES = 'policies: [{name: everything-goes, target: "*", effect: allow}]'
 
@@ -57,9 +56,9 @@ class World:
     @classmethod
     async def create(cls, db: Database, slug: str, *, policies: str | None = EVERYTHING_GOES) -> World:
         """``policies`` are the org's; without any, whatever may change something needs approval."""
-        new = await orgs.bootstrap(db, OrgDraft(slug=slug, name=slug.title(), admin_name="Ada"))
+        new = await orgs.bootstrap_plane(db, OrgDraft(slug=slug, name=slug.title(), admin_name="Ada"))
         assert new.key.secret is not None
-        admin = Person(await keys.authenticate(db, new.key.secret), new.key.secret)
+        admin = Person(await keys.authenticate_key(db, new.key.secret), new.key.secret)
         agent = await agents.create(
             db,
             admin.actor,
@@ -68,7 +67,7 @@ class World:
                 model_config=ModelConfig(model="scripted"),
             ),
         )  # fmt: skip
-        connection = await connections.create(
+        connection = await connections.create_connection(
             db, admin.actor, ConnectionDraft(channel_type="web", name="site")
         )
         service = await _key(db, admin.actor, KeyDraft(name="bridge", roles=[Role.MEMBER]))
@@ -79,7 +78,7 @@ class World:
     async def person(self, *roles: Role, name: str = "Pat", clearance: int = 0) -> Person:
         """A member with these roles and a key of their own, who counts as a human of their own."""
         draft = MemberDraft(display_name=name, roles=list(roles), clearance=clearance)
-        member = await members.create(self.db, self.admin.actor, draft)
+        member = await orgs.create_member(self.db, self.admin.actor, draft)
         await stands_alone(self.db, self.org_id, member.id)
         return await with_key(self.db, self.org_id, member.id, f"{name}'s key")
 
@@ -90,7 +89,7 @@ class World:
     async def say(self, text: str = "Hello", external_user_id: str = "u-1") -> IngestedMessage:
         """A message over the org's connection."""
         inbound = InboundMessage(external_user_id=external_user_id, agent=self.agent.slug, text=text)
-        return await messages.ingest(self.db, self.service.actor, self.connection.id, inbound)
+        return await sessions.ingest_message(self.db, self.service.actor, self.connection.id, inbound)
 
 
 async def stands_alone(db: Database, org_id: UUID, member_id: UUID) -> None:
@@ -103,11 +102,11 @@ async def with_key(db: Database, org_id: UUID, member_id: UUID, name: str = "key
     """A member with a key, as if they had made it themselves."""
     secret = new_key_secret()
     async with db.transaction(org_id) as tx:
-        await key_rows.insert(tx, new_id(), name, KeyKind.PERSON, member_id, [], secret, None)
-    return Person(await keys.authenticate(db, secret), secret)
+        await credentials_store.insert_key(tx, new_id(), name, KeyKind.PERSON, member_id, [], secret, None)
+    return Person(await keys.authenticate_key(db, secret), secret)
 
 
 async def _key(db: Database, admin: Actor, draft: KeyDraft) -> Person:
-    new = await keys.create(db, admin, draft)
+    new = await keys.create_key(db, admin, draft)
     assert new.secret is not None
-    return Person(await keys.authenticate(db, new.secret), new.secret)
+    return Person(await keys.authenticate_key(db, new.secret), new.secret)

@@ -16,22 +16,23 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cortex_plane.approvals.model.approvals import ApprovalKind, Channel, Choice
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.proof.model.audit import ERASED as ERASES
-from cortex_plane.proof.model.audit import (
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import ERASED as ERASES
+from cortex_plane.proof.model import (
     GENESIS,
     AuditEntry,
     ChainHead,
     RootedHead,
+    SigningKey,
     Verification,
     chain_hash,
+    fingerprint,
+    to_base64,
 )
-from cortex_plane.proof.model.signing import SigningKey, fingerprint, to_base64
-from cortex_plane.proof.rules.audit_exports import ExportWriter
-from cortex_plane.proof.rules.export_reader import verify_export
+from cortex_plane.proof.rules.exports import ExportWriter, verify_export
 from cortex_plane.proof.rules.receipts import CastVote, CheckpointMark, Decided, Hop
 from cortex_plane.proof.rules.roots import GrownHead, KeptRoot, root_body, root_hash
-from cortex_plane.proof.store import receipts
-from cortex_plane.proof.verbs import signing
+from cortex_plane.proof.verbs import receipts
 from tests.exports import SCRIPT
 from tests.people import World
 
@@ -187,6 +188,6 @@ def decided(**changes: Any) -> Decided:
 async def receipted(world: World, approval_id: UUID) -> UUID:
     """With a receipt that is only a row: nobody decided anything."""
     async with world.db.transaction(world.org_id) as tx:
-        key = await signing.signer(world.db, tx)
-        await receipts.insert(tx, approval_id, key.id, b"{}", key.sign(b"{}"), START)
+        key = await receipts.get_signer(world.db, tx)
+        await proof_store.insert_receipt(tx, approval_id, key.id, b"{}", key.sign(b"{}"), START)
     return approval_id

@@ -22,10 +22,10 @@ import asyncpg
 
 from cortex_plane.db import database
 from cortex_plane.db.database import NOBODY
-from cortex_plane.db.migrate import migrate
+from cortex_plane.db.schema import migrate
 from cortex_plane.db.vault import Vault
 from cortex_plane.embedded import EmbeddedPostgres, places
-from cortex_plane.tenancy.rules.credential_keys import CredentialKey
+from cortex_plane.tenancy.rules import CredentialKey
 
 MASTER_KEY = bytes(range(32)).hex()
 """Of every test."""

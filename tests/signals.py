@@ -10,7 +10,7 @@ import asyncpg
 from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.jobs.model.signals import SignalDraft, SignalReceipt, WaitDraft
+from cortex_plane.jobs.model.journal import SignalDraft, SignalReceipt, WaitDraft
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.verbs import signals
 from tests.people import Person, World

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from cortex_plane.agents.model.tool_confirmations import ConfirmationDraft
-from cortex_plane.agents.model.tools import OnUncertain, Risk, ToolVersion
-from cortex_plane.agents.verbs import tool_confirmations
+from cortex_plane.agents.model.tools import ConfirmationDraft, OnUncertain, Risk, ToolVersion
+from cortex_plane.agents.verbs import tools
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.verbs import workers
 from tests.people import World
@@ -22,11 +21,11 @@ def offered(name: str = "files.read_query", digest: str = DIGEST, **more: object
 
 
 async def publish(db: Database, *versions: ToolVersion) -> list[ToolVersion]:
-    return await workers.publish(db, versions or [offered()])
+    return await workers.publish_tools(db, versions or [offered()])
 
 
 async def confirmed(world: World) -> str:
     """The id of a confirmation in the org."""
     await publish(world.db)
     draft = ConfirmationDraft(tool="files.read_query", digest=DIGEST, read_only=True)
-    return str((await tool_confirmations.confirm(world.db, world.admin.actor, draft)).id)
+    return str((await tools.confirm(world.db, world.admin.actor, draft)).id)

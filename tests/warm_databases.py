@@ -20,7 +20,7 @@ import asyncpg
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import atlas_cache
 from cortex_plane.policies.verbs import policy_cache
-from cortex_plane.tenancy.verbs import forgeries
+from cortex_plane.tenancy.verbs import access
 from tests.people import EVERYTHING_GOES, World
 from tests.servers import (
     CREDENTIAL_KEY,
@@ -252,7 +252,7 @@ def _forget() -> None:
     """What this process remembers of orgs by their ids, because the next test has orgs with the same ids."""
     vars(policy_cache.book).update(vars(policy_cache.PolicyCache()))
     vars(atlas_cache.book).update(vars(atlas_cache.AtlasCache()))
-    forgeries._reported.clear()
+    access._forgery_reports.clear()
 
 
 class WarmDatabases:

@@ -13,7 +13,7 @@ import orjson
 from standardwebhooks import Webhook
 
 from cortex_plane.approvals.model.approvals import Approval, Choice
-from cortex_plane.tenancy.model.connections import ConnectionDraft, MappingDraft
+from cortex_plane.tenancy.model.identities import ConnectionDraft, MappingDraft
 from cortex_plane.tenancy.verbs import connections
 from tests.people import Person, World
 
@@ -31,7 +31,7 @@ class System:
     @classmethod
     async def connected(cls, world: World, name: str = "hook") -> System:
         draft = ConnectionDraft(channel_type="webhook", name=name, url=URL)
-        made = await connections.create(world.db, world.admin.actor, draft)
+        made = await connections.create_connection(world.db, world.admin.actor, draft)
         assert made.secret is not None
         return cls(world, made.id, made.secret)
 

@@ -10,12 +10,12 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.agents.model.agents import Agent, AgentDraft, ModelConfig, ResourceLimits
-from cortex_plane.agents.model.models import Request, Response, TextChunk, Turn, Usage, UserTurn
+from cortex_plane.agents.model.completions import Request, Response, TextChunk, Turn, Usage, UserTurn
 from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database, Row
 from cortex_plane.kernel.values import adapter
 from cortex_plane.sessions.model.memories import LABEL, SessionMemory
-from cortex_plane.sessions.verbs import memories
+from cortex_plane.sessions.verbs import sessions
 from cortex_plane.worker.models.scripted import ScriptedModel
 from tests.people import World
 from tests.runtime.planes import turn
@@ -107,4 +107,4 @@ def users(turns: Sequence[Turn]) -> list[str]:
 
 async def memories_of(world: World, session_id: UUID) -> list[SessionMemory]:
     """Oldest first."""
-    return (await memories.list_page(world.db, world.admin.actor, session_id, None, 1000))[::-1]
+    return (await sessions.list_memories(world.db, world.admin.actor, session_id, None, 1000))[::-1]

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 from cortex_plane import Client, JobDraft
-from cortex_plane.agents.model.tool_confirmations import ConfirmationDraft
-from cortex_plane.agents.model.tools import ToolVersion
+from cortex_plane.agents.model.tools import ConfirmationDraft, ToolVersion
 from examples.mcp_agent.agent import AGENT
 from examples.plane import approve, ask, follow, plane, prepare
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
         WaitTimeout,
     )
     from cortex_plane.kernel.errors import CortexError
-    from cortex_plane.sessions.model.messages import InboundMessage
-    from cortex_plane.tenancy.model.connections import ConnectionDraft
-    from cortex_plane.tenancy.model.keys import KeyDraft
-    from cortex_plane.tenancy.model.members import Role
+    from cortex_plane.sessions.model.sessions import InboundMessage
+    from cortex_plane.tenancy.model.credentials import KeyDraft
+    from cortex_plane.tenancy.model.identities import ConnectionDraft
+    from cortex_plane.tenancy.model.orgs import Role
     from cortex_plane.worker.code.context import Context, Decision
     from cortex_plane.worker.tools.app import App
     from cortex_plane.worker.tools.context import ToolContext
@@ -70,7 +70,7 @@ _MODULES = {
     "App": "worker.tools.app",
     "ApprovalPending": "client.dialogue",
     "Client": "client.client",
-    "ConnectionDraft": "tenancy.model.connections",
+    "ConnectionDraft": "tenancy.model.identities",
     "Context": "worker.code.context",
     "ContextMisused": "jobs.model.journal",
     "CortexError": "kernel.errors",
@@ -79,11 +79,11 @@ _MODULES = {
     "DidNotHappen": "agents.model.tools",
     "GateClosed": "jobs.model.journal",
     "Happened": "agents.model.tools",
-    "InboundMessage": "sessions.model.messages",
+    "InboundMessage": "sessions.model.sessions",
     "JobDraft": "jobs.model.job_drafts",
-    "KeyDraft": "tenancy.model.keys",
+    "KeyDraft": "tenancy.model.credentials",
     "ModelConfig": "agents.model.agents",
-    "Role": "tenancy.model.members",
+    "Role": "tenancy.model.orgs",
     "Secret": "worker.tools.mcp.servers",
     "StepFailed": "jobs.model.journal",
     "ToolContext": "worker.tools.context",

@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from cortex_plane.db.database import Database
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.worker import Worker
 from tests.acceptance.neighbours import Flood, Neighbour, app, p99
 from tests.adapters.streams import serving

@@ -17,8 +17,8 @@ from cortex_plane.db.database import Database
 from cortex_plane.http.app import framed
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.main.application import create_app
-from cortex_plane.proof.store import audit
-from cortex_plane.sessions.verbs.feeds import EventFeed
+from cortex_plane.proof import store as proof_store
+from cortex_plane.sessions.verbs.events import EventFeed
 from tests.listeners import listen
 from tests.people import Person, World
 
@@ -28,7 +28,7 @@ async def append(
 ) -> None:
     """Events of one commit, as a verb appends them."""
     async with world.db.transaction(world.org_id) as tx:
-        await audit.append_to_session(tx, session_id, [], [("status", job, data)] * count)
+        await proof_store.append_to_session(tx, session_id, [], [("status", job, data)] * count)
 
 
 @dataclass

@@ -16,8 +16,8 @@ from cortex_plane.gates.model.atlases import MAX_ATLAS_BYTES
 from cortex_plane.gates.verbs import atlases
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.connections import ConnectionChange, ConnectionDraft
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.identities import ConnectionChange, ConnectionDraft
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections
 from tests.atlases import ATLAS, govern, manifest, publish, service, steward
 from tests.people import Person, World
@@ -63,7 +63,7 @@ async def test_a_steward_publishes_and_everybody_on_the_staff_reads(
     assert kept == {**version, "sessions": 0, "source": None}
     full = await got(http, auditor, f"{PATH}/versions/1.0.0", source="true")
     assert full["source"] == manifest(), "byte for byte"
-    trail = await audit.list_page(world.db, world.admin.actor, None, 0, 1000)
+    trail = await audit.list_entries(world.db, world.admin.actor, None, 0, 1000)
     (entry,) = [each for each in trail if each.action == "atlas_published"]
     assert entry.body is not None
     assert entry.body["data"]["digest"] == version["digest"]
@@ -220,7 +220,7 @@ async def test_what_is_odd_in_this_org_is_a_warning(world: World) -> None:
     again = await publish(world, manifest(steward=told))
     assert (again.created, again.warnings) == (False, made.warnings)
     draft = ConnectionDraft(channel_type="webhook", name="events", url=HOOK)
-    hook = await connections.create(world.db, world.admin.actor, draft)
+    hook = await connections.create_connection(world.db, world.admin.actor, draft)
     await service(world, "sk-live")
     await service(world, "first")
     assert not [
@@ -228,7 +228,9 @@ async def test_what_is_odd_in_this_org_is_a_warning(world: World) -> None:
         for each in (await publish(world, manifest("2", steward=told))).warnings
         if HOOK in each or "sk-*" in each or "first*" in each
     ]
-    await connections.update(world.db, world.admin.actor, hook.id, ConnectionChange(enabled=False), None)
+    await connections.update_connection(
+        world.db, world.admin.actor, hook.id, ConnectionChange(enabled=False), None
+    )
     assert any(HOOK in each for each in (await publish(world, manifest("3", steward=told))).warnings)
 
 
@@ -252,7 +254,7 @@ async def test_a_retired_version_makes_way_for_the_one_before_it(
     assert holding == [("2", True, []), ("2", True, []), ("2", False, []), (None, True, ["deployer"])]
     summary = await got(http, world.admin, PATH)
     assert (summary["holds"], summary["newest"], summary["versions"]) == (None, "3", 3)
-    trail = await audit.list_page(world.db, world.admin.actor, None, 0, 1000)
+    trail = await audit.list_entries(world.db, world.admin.actor, None, 0, 1000)
     assert len([each for each in trail if each.action == "atlas_retired"]) == 3
     again = await publish(world, manifest("3"))
     assert (again.created, again.version.holds) == (False, False), "what is retired stays so"

@@ -16,9 +16,8 @@ from structlog.testing import capture_logs
 from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Choice, DelegationDraft
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.kernel.throttle import FAILURES
-from cortex_plane.tenancy.model.members import MemberChange, Role
-from cortex_plane.tenancy.model.orgs import OrgChange, OrgSettingsChange
-from cortex_plane.tenancy.verbs import members, orgs
+from cortex_plane.tenancy.model.orgs import MemberChange, OrgChange, OrgSettingsChange, Role
+from cortex_plane.tenancy.verbs import orgs
 from tests.adapters.test_dashboard_approvals import shown as read
 from tests.adapters.visitors import Visitor
 from tests.approvals import Shipping, decide, ship, shown, waiting
@@ -321,11 +320,11 @@ async def test_the_page_says_why_its_person_may_not_decide_any_more(
     assert "You handed your part in this to somebody else." in page
     assert "Pat → Quinn “at sea”" in read(await http.get(other))
     assert (await http.post(link, data=form)).status_code == 403
-    await members.update(
+    await orgs.update_member(
         strict.db, strict.admin.actor, quinn.actor.user_account_id, MemberChange(clearance=1), None
     )
     assert "This needs clearance 5; yours is 1." in read(await http.get(other))
-    await members.update(
+    await orgs.update_member(
         strict.db, strict.admin.actor, quinn.actor.user_account_id, MemberChange(active=False), None
     )
     gone = await http.get(other)
@@ -368,7 +367,7 @@ KEY = "cortex_key_" + "s" * 43
 async def secretive(world: World, approval_of: str = "shipper") -> Approval:
     """A request with what the org hides, what the plane hides, and what anybody may see."""
     change = OrgSettingsChange(redact=("version",))
-    await orgs.update(world.db, world.admin.actor, OrgChange(settings=change), None)
+    await orgs.update_org(world.db, world.admin.actor, OrgChange(settings=change), None)
     _, (approval,) = await waiting(
         world, Shipping(), ship("4.4.4", to=f"eu --password hunter2 {KEY}"), slug=approval_of
     )

@@ -11,9 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from cortex_plane import Client
-from cortex_plane.calls.model.calls import ExternalCall, Next
+from cortex_plane.calls.model import ExternalCall, Next
 from cortex_plane.sessions.model.sessions import SessionStatus
-from cortex_plane.tenancy.verbs import browser_sessions
+from cortex_plane.tenancy.verbs import logins
 from tests.adapters.test_cli import Shell
 from tests.adapters.test_cli_jobs import _serving
 from tests.adapters.test_http_calls import asked, opened
@@ -24,7 +24,7 @@ from tests.people import World
 async def test_pages_say_that_it_runs_elsewhere(http: httpx.AsyncClient, strict: World) -> None:
     session = await opened(http, strict.service)
     call = await asked(http, strict.service, session, says="The customer <b>asked</b> for it.")
-    link = await browser_sessions.issue_own_login_link(strict.db, strict.admin.actor)
+    link = await logins.issue_own_login_link(strict.db, strict.admin.actor)
     await http.post(link.url_path)
     page = (await http.get(f"/jobs/{call['job_id']}", headers={"Accept": "text/html"})).text
     assert "runs elsewhere" in page

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.test_cli import Shell
 from tests.adapters.test_cli_jobs import Live, _serving
 from tests.approvals import Shipping, decide, waiting

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.stages import PATIENT
 from tests.adapters.test_cli import Shell
 from tests.adapters.test_cli_jobs import Live, _serving

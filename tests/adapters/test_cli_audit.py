@@ -24,7 +24,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.main.main import main
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.sockets import served
 from tests.exports import lines, verdict
 from tests.people import Person, World

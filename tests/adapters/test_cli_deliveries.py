@@ -8,7 +8,7 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.test_cli import Shell
 from tests.adapters.test_cli_jobs import _serving
 from tests.approvals import Shipping, waiting

@@ -37,7 +37,7 @@ from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import Cancellation, JobStatus
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.main.application import create_app
-from cortex_plane.sessions.verbs.feeds import EventFeed
+from cortex_plane.sessions.verbs.events import EventFeed
 from tests.adapters.stages import PATIENT, staging
 from tests.adapters.test_cli import Shell
 from tests.conftest import Urls

@@ -19,8 +19,8 @@ from cortex_plane.channels.root_copies import RootsFile
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.verbs import workers
-from cortex_plane.proof.verbs import audit_exports, roots
-from cortex_plane.proof.verbs.root_copies import copied_to
+from cortex_plane.proof.verbs import audit, roots
+from cortex_plane.proof.verbs.roots import copied_to
 from tests.adapters.test_cli import Shell
 from tests.adapters.test_cli_jobs import Live, _serving
 from tests.approvals import Shipping, decide, waiting
@@ -184,7 +184,7 @@ def test_roots_keys_and_exports(live: Live, urls: Urls) -> None:
     offline.run("audit", "verify", "--export", "nothing.ndjson", expect=2)
 
     async def unsigned() -> bytes:
-        chunks = await audit_exports.export(live.world.db, live.world.admin.actor, None)
+        chunks = await audit.export_trail(live.world.db, live.world.admin.actor, None)
         found = lines(b"".join([chunk async for chunk in chunks]))
         return sealed([line for line in found if line["type"] not in ("root", "rooted", "key")])
 

@@ -87,7 +87,7 @@ def test_a_server_that_is_down_is_told_about(live: Live) -> None:
     id = new_id()
 
     async def fall() -> None:
-        await workers.register(db, id, "worker-1", "here", 1, ["office"], 1, timedelta(hours=1))
+        await workers.register_worker(db, id, "worker-1", "here", 1, ["office"], 1, timedelta(hours=1))
         await workers.tell_server(db, id, "office", "files", "down", "it ended with exit code 3", 0)
 
     live.begin(publish(db))()
@@ -101,5 +101,5 @@ def test_a_server_that_is_down_is_told_about(live: Live) -> None:
     assert "server files" not in shell.run("tool", "list", "--app", "another").stdout
     live.begin(workers.tell_server(db, id, "office", "files", "up", None, 3))()
     assert "server files" not in shell.run("tool", "list").stdout
-    live.begin(workers.stop(db, id))()
+    live.begin(workers.stop_worker(db, id))()
     assert shell.many("tool", "servers") == []

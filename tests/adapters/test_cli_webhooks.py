@@ -17,7 +17,7 @@ import pytest
 from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Channel
 from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.kernel.addresses import Allowed
-from cortex_plane.tenancy.model.connections import ConnectionDraft, MappingDraft
+from cortex_plane.tenancy.model.identities import ConnectionDraft, MappingDraft
 from cortex_plane.tenancy.verbs import connections
 from cortex_plane.worker.notifier import Notifier
 from tests.adapters.sockets import served
@@ -119,7 +119,7 @@ async def test_the_receiver_of_the_docs_is_told_and_decides(strict: World) -> No
         port = free.getsockname()[1]
     allowed = Allowed.parse(f"127.0.0.1:{port}")
     draft = ConnectionDraft(channel_type="webhook", name="docs", url=f"http://127.0.0.1:{port}/")
-    hook = await connections.create(strict.db, strict.admin.actor, draft, allowed=allowed)
+    hook = await connections.create_connection(strict.db, strict.admin.actor, draft, allowed=allowed)
     member_id = strict.admin.actor.user_account_id
     assert isinstance(member_id, UUID)
     assert hook.secret is not None

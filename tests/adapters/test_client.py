@@ -14,7 +14,7 @@ from cortex_plane.http.app import framed
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.kernel.errors import AlreadyExists, InUse, NotFound, Stale, Unavailable
 from cortex_plane.main.application import create_app
-from cortex_plane.tenancy.model.teams import TeamChange, TeamDraft
+from cortex_plane.tenancy.model.orgs import TeamChange, TeamDraft
 from tests.people import World
 
 

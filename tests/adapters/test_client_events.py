@@ -16,7 +16,7 @@ from cortex_plane.client import events as reconnecting
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import NotFound, TooMany, Unauthenticated, Unavailable
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import keys
 from tests.adapters.streams import append, serving
 from tests.people import World
@@ -143,7 +143,7 @@ async def test_a_key_that_is_revoked_while_the_plane_is_away_is_an_error(world: 
         client = Client(plane.url, person.secret)
         events = client.sessions.events(session)
         assert await reading(events, 2) == [1, 2]
-    await keys.revoke(world.db, world.admin.actor, person.actor.key_id)
+    await keys.revoke_key(world.db, world.admin.actor, person.actor.key_id)
     async with serving(world.db, port=port):
         with pytest.raises(Unauthenticated):
             await asyncio.wait_for(anext(events), 20)

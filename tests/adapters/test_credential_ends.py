@@ -12,7 +12,7 @@ import pytest
 
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.visitors import Visitor
 from tests.approvals import Shipping, waiting
 from tests.clock import Clock
@@ -161,7 +161,7 @@ async def test_people_end_their_own_sessions_and_admins_those_of_others(
     )
     assert all_of_them.json() == {"ended": 1}
     assert (await first.get("/")).status_code == 401
-    trail = await audit.list_page(world.db, world.admin.actor, None, 0, 1000)
+    trail = await audit.list_entries(world.db, world.admin.actor, None, 0, 1000)
     ends = [entry.action for entry in trail if entry.action.startswith("browser_session")]
     assert ends == ["browser_session_ended", "browser_session_ended", "browser_sessions_ended"]
 

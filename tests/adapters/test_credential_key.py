@@ -18,9 +18,9 @@ from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.main.databases import opened
 from cortex_plane.main.settings import Settings
-from cortex_plane.tenancy.model.members import Role
-from cortex_plane.tenancy.verbs import credential_keys, links
-from cortex_plane.tenancy.verbs.secrets import new_key_secret
+from cortex_plane.tenancy.model.orgs import Role
+from cortex_plane.tenancy.verbs import connections, keys
+from cortex_plane.tenancy.verbs.access import new_key_secret
 from tests.adapters.test_enrolments import added, code_for
 from tests.adapters.test_forged_rules import say
 from tests.adapters.visitors import Visitor
@@ -143,7 +143,7 @@ async def test_processes_that_start_at_once_convert_each_row_once(
     vault = Vault(bytes.fromhex(MASTER_KEY))
     pools = await asyncio.gather(*(Database.open(urls.app, max_size=2, vault=vault) for _ in range(4)))
     try:
-        await asyncio.gather(*(credential_keys.convert(pool) for pool in pools))
+        await asyncio.gather(*(keys.convert_credentials(pool) for pool in pools))
         state = _application().state
         for pool in pools:
             state.db = pool
@@ -158,8 +158,8 @@ async def test_processes_that_start_at_once_convert_each_row_once(
 async def test_a_new_master_key_logs_nobody_out(http: httpx.AsyncClient, world: World, urls: Urls) -> None:
     grace = await world.person(Role.APPROVER, name="Grace")
     visitor = await Visitor.log_in(http, world, grace)
-    code = (await links.issue_code(world.db, grace.actor)).code
-    await credential_keys.reseal(world.db, NEW)
+    code = (await connections.issue_link_code(world.db, grace.actor)).code
+    await keys.reseal_credential_key(world.db, NEW)
     state = _application().state
     renewed = await Database.open(urls.app, max_size=2, vault=NEW)
     outdated = await Database.open(urls.app, max_size=2, vault=Vault(bytes.fromhex(MASTER_KEY)))
@@ -173,7 +173,7 @@ async def test_a_new_master_key_logs_nobody_out(http: httpx.AsyncClient, world: 
         )  # fmt: skip
         assert linked.status_code == 201
         with pytest.raises(SetupError, match="cannot open the key") as refused:
-            await credential_keys.convert(outdated)
+            await keys.convert_credentials(outdated)
         assert "CORTEX_MASTER_KEY" in refused.value.hint
     finally:
         await renewed.close()

@@ -9,8 +9,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from cortex_plane.tenancy.model.members import Role
-from cortex_plane.tenancy.verbs import links
+from cortex_plane.tenancy.model.orgs import Role
+from cortex_plane.tenancy.verbs import connections
 from tests.adapters.test_enrolments import added, code_for, enrolled
 from tests.adapters.visitors import Visitor
 from tests.approvals import Shipping, waiting
@@ -85,7 +85,7 @@ async def with_everything(http: httpx.AsyncClient, world: World) -> Person:
     await token_for(world, approval.id, maria.actor)
     await Visitor.log_in(http, world, maria)
     await http.post("/v1/me/login-links", headers=maria.headers)
-    await links.issue_code(world.db, maria.actor)
+    await connections.issue_link_code(world.db, maria.actor)
     await code_for(http, world, str(maria.member_id))
     return maria
 

@@ -16,9 +16,9 @@ from cortex_plane.dashboard.assets import ASSETS, address
 from cortex_plane.dashboard.routes import live
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.sessions.model.events import Event, EventType
-from cortex_plane.sessions.verbs.feeds import Subscription
-from cortex_plane.tenancy.model.members import MemberChange, Role
-from cortex_plane.tenancy.verbs import browser_sessions, members
+from cortex_plane.sessions.verbs.events import Subscription
+from cortex_plane.tenancy.model.orgs import MemberChange, Role
+from cortex_plane.tenancy.verbs import logins, orgs
 from tests.adapters.sockets import served
 from tests.adapters.visitors import Visitor, asked, fields_of, open_shop
 from tests.clock import Clock
@@ -33,7 +33,7 @@ HTML = {"Accept": "text/html"}
 
 
 async def link_of(world: World) -> str:
-    return (await browser_sessions.issue_own_login_link(world.db, world.admin.actor)).url_path
+    return (await logins.issue_own_login_link(world.db, world.admin.actor)).url_path
 
 
 # Logging in ----------------------------------------------------------------------------------------------------------
@@ -157,14 +157,14 @@ async def test_a_deactivated_member_is_out_at_once(http: httpx.AsyncClient, worl
     assert (await visitor.get("/")).status_code == 200
     id = person.actor.user_account_id
     assert id is not None
-    await members.update(world.db, world.admin.actor, id, MemberChange(active=False), None)
+    await orgs.update_member(world.db, world.admin.actor, id, MemberChange(active=False), None)
     assert (await visitor.get("/")).status_code == 401
 
 
 async def test_a_login_over_a_session_ends_it(http: httpx.AsyncClient, world: World) -> None:
     old = await Visitor.log_in(http, world)
     grace = await world.person(Role.APPROVER, name="Grace")
-    link = (await browser_sessions.issue_own_login_link(world.db, grace.actor)).url_path
+    link = (await logins.issue_own_login_link(world.db, grace.actor)).url_path
     assert (await old.send(link, {})).status_code == 303
     assert (await old.get("/")).status_code == 401
 

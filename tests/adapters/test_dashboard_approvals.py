@@ -15,7 +15,7 @@ from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
 from cortex_plane.jobs.verbs import jobs, steering
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.stages import held_job
 from tests.adapters.visitors import SENT, Visitor, asked, fields_of, open_shop, settled
 from tests.clock import Clock

@@ -19,7 +19,7 @@ from cortex_plane.gates.verbs import atlases
 from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
 from cortex_plane.jobs.verbs import jobs
 from cortex_plane.main import demo, demo_gates
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.test_dashboard_approvals import shown
 from tests.adapters.visitors import Visitor
 from tests.approvals import decide

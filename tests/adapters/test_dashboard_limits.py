@@ -18,7 +18,7 @@ from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Exc
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
 from cortex_plane.jobs.verbs import jobs
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.stages import held_job
 from tests.adapters.test_dashboard_approvals import shown
 from tests.adapters.visitors import Visitor, asked, fields_of, open_shop

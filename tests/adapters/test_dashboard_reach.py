@@ -17,10 +17,9 @@ from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Cho
 from cortex_plane.approvals.verbs import approvals, standing_approvals
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.notify.verbs import deliveries
-from cortex_plane.tenancy.model.absences import AbsenceStatus
-from cortex_plane.tenancy.model.connections import ConnectionDraft
-from cortex_plane.tenancy.model.members import Role
-from cortex_plane.tenancy.verbs import absences, connections
+from cortex_plane.tenancy.model.identities import ConnectionDraft
+from cortex_plane.tenancy.model.orgs import AbsenceStatus, Role
+from cortex_plane.tenancy.verbs import connections, orgs
 from tests.adapters.test_dashboard_approvals import shown
 from tests.adapters.visitors import Visitor, fields_of, open_shop
 from tests.adapters.visitors import asked as asked_by
@@ -269,7 +268,7 @@ async def test_escalation_says_how_far_it_is_when_it_goes_up_and_to_whom(
 
 async def mailed(world: World, admin: asyncpg.Connection, person: Person, address: str) -> None:
     """A person who can be reached by mail."""
-    connection = await connections.create(
+    connection = await connections.create_connection(
         world.db, world.admin.actor, ConnectionDraft(channel_type="email", name=f"mail {new_id()}")
     )
     await admin.execute(
@@ -495,13 +494,13 @@ async def test_absences_are_added_listed_and_cancelled(http: httpx.AsyncClient, 
         refused = await visitor.submit(page, "/absences", **{**fields, **bad})
         assert refused.status_code in (404, 422), bad
         assert said in shown(refused), bad
-    (made,) = (await absences.list_page(strict.db, pat.actor, None, 10)).items
+    (made,) = (await orgs.list_absences(strict.db, pat.actor, None, 10)).items
     assert (
         f"/absences/{made.id}/cancel"
         not in (await (await Visitor.log_in(http, strict, eve)).get("/absences")).text
     )
     assert (await visitor.submit(listed, f"/absences/{made.id}/cancel")).status_code == 303
-    after = await absences.get(strict.db, pat.actor, made.id)
+    after = await orgs.get_absence(strict.db, pat.actor, made.id)
     assert after.status is AbsenceStatus.CANCELLED
     boss = await Visitor.log_in(http, strict)
     page = await boss.get("/absences")

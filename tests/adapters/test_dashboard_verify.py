@@ -18,8 +18,8 @@ from cortex_plane.channels.mail_servers import SmtpServer
 from cortex_plane.main.mail import SINK_SENDER
 from cortex_plane.main.mail_sink import mail_sink
 from cortex_plane.tenancy.model.identities import AddressDraft, InvitationDraft, nonce
-from cortex_plane.tenancy.model.members import Role
-from cortex_plane.tenancy.verbs import browser_sessions, invitations
+from cortex_plane.tenancy.model.orgs import Role
+from cortex_plane.tenancy.verbs import invitations, logins
 from cortex_plane.worker.notifier import Notifier
 from tests.adapters.visitors import Visitor, asked, fields_of, open_shop
 from tests.conformance.channels import ASK, drain
@@ -263,6 +263,6 @@ async def test_the_session_of_an_invited_person_ends_like_any_other(
     path = await link_of(world)
     secret = await invitations.verify(world.db, path.removeprefix("/verify/"), None)
     assert secret is not None
-    actor = await browser_sessions.authenticate(world.db, secret)
-    await browser_sessions.log_out(world.db, actor)
+    actor = await logins.authenticate_session(world.db, secret)
+    await logins.log_out(world.db, actor)
     assert (await Visitor(http, secret).get("/")).status_code == 401

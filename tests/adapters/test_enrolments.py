@@ -11,12 +11,10 @@ import pytest
 
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.connections import Mapping
-from cortex_plane.tenancy.model.enrolments import digest
-from cortex_plane.tenancy.model.identities import LinkDraft
-from cortex_plane.tenancy.model.keys import Grantable
-from cortex_plane.tenancy.model.members import MemberDraft, Role
-from cortex_plane.tenancy.verbs import keys, links, members
+from cortex_plane.tenancy.model.credentials import Grantable, enrolment_digest
+from cortex_plane.tenancy.model.identities import LinkDraft, Mapping
+from cortex_plane.tenancy.model.orgs import MemberDraft, Role
+from cortex_plane.tenancy.verbs import connections, keys, orgs
 from tests.adapters.visitors import Visitor
 from tests.clock import Clock
 from tests.people import Person, World, with_key
@@ -27,7 +25,7 @@ START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 
 async def added(world: World, name: str = "Maria", *roles: Role) -> str:
     draft = MemberDraft(display_name=name, roles=list(roles) or [Role.APPROVER])
-    return str((await members.create(world.db, world.admin.actor, draft)).id)
+    return str((await orgs.create_member(world.db, world.admin.actor, draft)).id)
 
 
 async def code_for(http: httpx.AsyncClient, world: World, member: str, by: Person | None = None) -> str:
@@ -41,14 +39,14 @@ async def enrolled(http: httpx.AsyncClient, world: World, member: str, by: Perso
     answer = await http.post("/v1/enrolments", json={"code": await code_for(http, world, member, by)})
     assert answer.status_code == 201, answer.text
     secret = answer.json()["secret"]
-    return Person(await keys.authenticate(world.db, secret), secret)
+    return Person(await keys.authenticate_key(world.db, secret), secret)
 
 
 async def prove_channel(world: World, person: Person, sender: str = "4711") -> Mapping:
     """They read a code here, and type it in a chat."""
-    code = await links.issue_code(world.db, person.actor)
+    code = await connections.issue_link_code(world.db, person.actor)
     draft = LinkDraft(code=code.code, external_user_id=sender)
-    return await links.redeem(world.db, world.service.actor, world.connection.id, draft)
+    return await connections.redeem_link_code(world.db, world.service.actor, world.connection.id, draft)
 
 
 @pytest.mark.proves("D.463")
@@ -86,7 +84,7 @@ async def test_a_code_is_redeemed_once_on_a_page(
     member = await added(world)
     code = await code_for(http, world, member)
     kept = await admin.fetchval("select code_hash from enrolment_code")
-    assert kept == CREDENTIAL_KEY.lookup(digest(code))
+    assert kept == CREDENTIAL_KEY.lookup(enrolment_digest(code))
     for _ in range(2):
         page = await http.get(f"/enrol/{code}")
         assert (page.status_code, "Maria" in page.text, "Ada" in page.text) == (200, True, True)
@@ -104,7 +102,7 @@ async def test_a_code_is_redeemed_once_on_a_page(
     for wrong in ("cortex_enrol_" + "a" * 43, "nonsense", "\x00"):
         said = await http.post("/v1/enrolments", json={"code": wrong})
         assert (said.status_code, said.json()["detail"]) == (401, refused.json()["detail"])
-    trail = await audit.list_page(world.db, world.admin.actor, None, 0, 1000)
+    trail = await audit.list_entries(world.db, world.admin.actor, None, 0, 1000)
     assert [entry.action for entry in trail][-3:] == ["enrolment_code_created", "enrolled", "logged_in"]
 
 
@@ -220,7 +218,7 @@ async def test_a_program_changes_the_rules_only_where_it_was_granted_by_name(
         granted = await world.service_with(Role.MEMBER, permissions=[Grantable(permission)])
         answer = await http.request(method, path, json=body, headers=granted.headers)
         assert answer.is_success, answer.text
-        trail = await audit.list_page(world.db, world.admin.actor, None, 0, 10_000)
+        trail = await audit.list_entries(world.db, world.admin.actor, None, 0, 10_000)
         assert trail[-1].body is not None
         actor = trail[-1].body["actor"]
         assert (actor["kind"], actor["granted"]) == ("service", permission)

@@ -12,7 +12,7 @@ import pytest
 
 from cortex_plane.approvals.model.approvals import Channel, EffectAnswer
 from cortex_plane.approvals.verbs import approvals
-from cortex_plane.calls.model.calls import OutcomeDraft, OutcomeStatus
+from cortex_plane.calls.model import OutcomeDraft, OutcomeStatus
 from cortex_plane.calls.verbs import calls, deadlines
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import gates

@@ -17,7 +17,7 @@ from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import Channel, Choice, Decision
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.atlases import steward
 from tests.clock import Clock
 from tests.external_gates import (

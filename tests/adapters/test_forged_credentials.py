@@ -15,10 +15,10 @@ from structlog.testing import capture_logs
 
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.kernel.meters import Unread, metered
-from cortex_plane.tenancy.model.keys import Grantable
-from cortex_plane.tenancy.model.members import Role
-from cortex_plane.tenancy.verbs import links
-from cortex_plane.tenancy.verbs.secrets import new_key_secret
+from cortex_plane.tenancy.model.credentials import Grantable
+from cortex_plane.tenancy.model.orgs import Role
+from cortex_plane.tenancy.verbs import connections
+from cortex_plane.tenancy.verbs.access import new_key_secret
 from tests.adapters.test_enrolments import added, code_for
 from tests.adapters.visitors import Visitor
 from tests.approvals import Shipping, shown, waiting
@@ -202,7 +202,7 @@ async def test_a_code_for_a_channel_that_was_changed_links_nobody(
     http: httpx.AsyncClient, world: World, app: asyncpg.Connection
 ) -> None:
     grace: Person = await world.person(Role.APPROVER, name="Grace")
-    code = (await links.issue_code(world.db, grace.actor)).code
+    code = (await connections.issue_link_code(world.db, grace.actor)).code
     await repoint(app, world, "identity_code", user_account_id=world.admin.member_id)
     answer = await http.post(
         f"/v1/connections/{world.connection.id}/link",

@@ -20,7 +20,7 @@ from cortex_plane import Client, ToolError
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.approvals.model.approvals import ApprovalStatus, Channel, Choice, Decision
 from cortex_plane.approvals.verbs import approvals
-from cortex_plane.calls.model.calls import CallShown
+from cortex_plane.calls.model import CallShown
 from cortex_plane.calls.verbs import calls
 from cortex_plane.client.dialogue import ApprovalPending, Denied, NotJson, TimedOut
 from cortex_plane.client.guarding import current_call, default_name

@@ -18,7 +18,7 @@ from cortex_plane import Client, ToolError
 from cortex_plane.agents.model.tools import Happened
 from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Channel, Choice, Decision
 from cortex_plane.approvals.verbs import approvals
-from cortex_plane.calls.model.calls import CallDraft, CallShown, ExternalCall, Next
+from cortex_plane.calls.model import CallDraft, CallShown, ExternalCall, Next
 from cortex_plane.calls.verbs import calls
 from cortex_plane.client import dialogue
 from cortex_plane.client.dialogue import CallFailed, TimedOut
@@ -27,7 +27,7 @@ from cortex_plane.http import waiting
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
-from cortex_plane.sessions.verbs.feeds import QUEUE, EventFeed
+from cortex_plane.sessions.verbs.events import QUEUE, EventFeed
 from tests.adapters.apart import Apart, beside
 from tests.clock import Clock
 from tests.conftest import Urls

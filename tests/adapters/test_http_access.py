@@ -21,7 +21,7 @@ from cortex_plane.tenancy.model.access import (
     SERVICES_ONLY,
     Permission,
 )
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.test_http_routes import OPEN, Example, Stage, document, documented_routes, examples
 from tests.people import World
 

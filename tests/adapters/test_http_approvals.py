@@ -12,7 +12,7 @@ import pytest
 
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.fields import MAX_BODY_BYTES
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.stages import held_job
 from tests.adapters.test_http_bad_input import problem
 from tests.approvals import Shipping, ship, waiting

@@ -19,8 +19,8 @@ import pytest
 
 from cortex_plane.http.frame import SMALL_BODY_BYTES
 from cortex_plane.kernel.fields import BODY_LIMIT
-from cortex_plane.tenancy.model.keys import PREFIX
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.credentials import PREFIX
+from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.test_http_routes import (
     ANY_JSON,
     FREE_FORM,

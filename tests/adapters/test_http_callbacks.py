@@ -23,8 +23,13 @@ from cortex_plane.calls.verbs import deadlines
 from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.notify.verbs import deliveries
-from cortex_plane.tenancy.model.connections import ConnectionChange, ConnectionDraft
-from cortex_plane.tenancy.model.deliveries import Delivery, DeliveryStatus, NotificationKind
+from cortex_plane.tenancy.model.identities import (
+    ConnectionChange,
+    ConnectionDraft,
+    Delivery,
+    DeliveryStatus,
+    NotificationKind,
+)
 from cortex_plane.tenancy.verbs import connections
 from cortex_plane.worker.notifier import Notifier
 from tests.adapters.callback_process import here
@@ -69,7 +74,7 @@ class Hook:
 async def connected(world: World, receiver: Receiver, channel: WebhookChannel, name: str = "hook") -> Hook:
     url = f"https://{HOST}:{receiver.port}/cortex"
     draft = ConnectionDraft(channel_type="webhook", name=name, url=url)
-    made = await connections.create(world.db, world.admin.actor, draft)
+    made = await connections.create_connection(world.db, world.admin.actor, draft)
     assert made.secret is not None
     return Hook(world, receiver, channel, made.id, made.secret)
 
@@ -213,7 +218,9 @@ async def test_one_that_nobody_takes_is_a_dead_letter_of_its_request(
     assert buried["body"]["data"]["call"] == call["id"]
     shown = (await http.get(f"/v1/approvals/{call['approval_id']}", headers=world.admin.headers)).json()
     assert [each["status"] for each in shown["deliveries"]] == ["dead"]
-    await connections.update(world.db, world.admin.actor, hook.id, ConnectionChange(enabled=True), None)
+    await connections.update_connection(
+        world.db, world.admin.actor, hook.id, ConnectionChange(enabled=True), None
+    )
     again = await http.post(f"/v1/deliveries/{dead.id}/resend", headers=world.admin.headers)
     assert again.status_code == 200, again.text
     await hook.told()
@@ -281,13 +288,13 @@ async def test_the_same_key_again_is_the_same_call_and_told_once(http: httpx.Asy
     session = await opened(http, world.service)
     first = await asked(http, world.service, session, key="k", callback="hook")
     change = ConnectionChange(enabled=False)
-    await connections.update(world.db, world.admin.actor, hook.id, change, None)
+    await connections.update_connection(world.db, world.admin.actor, hook.id, change, None)
     again = await asked(http, world.service, session, key="k", callback="hook")
     assert again["id"] == first["id"]
     await decided(http, world.admin, first)
     assert await hook.told() == []
     change = ConnectionChange(enabled=True)
-    await connections.update(world.db, world.admin.actor, hook.id, change, None)
+    await connections.update_connection(world.db, world.admin.actor, hook.id, change, None)
     assert len(await hook.told()) == 1
 
 
@@ -298,9 +305,11 @@ async def test_only_a_webhook_of_the_org_that_is_enabled_can_be_named(
     world = hook.world
     theirs = await connected(other, hook.receiver, hook.channel, "theirs")
     mail = ConnectionDraft(channel_type="email", name="mail")
-    await connections.create(world.db, world.admin.actor, mail)
+    await connections.create_connection(world.db, world.admin.actor, mail)
     off = await connected(world, hook.receiver, hook.channel, "off")
-    await connections.update(world.db, world.admin.actor, off.id, ConnectionChange(enabled=False), None)
+    await connections.update_connection(
+        world.db, world.admin.actor, off.id, ConnectionChange(enabled=False), None
+    )
     session = await opened(http, world.service)
     for callback, status, code in [
         ("nowhere", 404, "connection_not_found"),

@@ -16,7 +16,7 @@ from cortex_plane.approvals.verbs import approvals
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.people import Person, World, apply_policies
 
 REFUND = {"order": "A-1", "cents": 500}

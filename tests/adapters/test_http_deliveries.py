@@ -8,8 +8,8 @@ import pytest
 
 from cortex_plane.client import Client
 from cortex_plane.kernel.errors import Conflict
-from cortex_plane.tenancy.model.deliveries import DeliveryStatus
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.identities import DeliveryStatus
+from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.test_http_bad_input import problem
 from tests.approvals import Shipping, waiting
 from tests.conformance.channels import ASK

@@ -14,8 +14,8 @@ from cortex_plane.http import streams as streaming
 from cortex_plane.http.streams import OpenStreams, stream
 from cortex_plane.kernel.errors import TooMany, Unauthenticated, Unavailable
 from cortex_plane.sessions.verbs import events
-from cortex_plane.sessions.verbs.feeds import EventFeed
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.sessions.verbs.events import EventFeed
+from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.streams import append, reading, serving
 from tests.adapters.test_http_events import a_session, ids_in, until
 from tests.people import World

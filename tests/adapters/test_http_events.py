@@ -27,10 +27,10 @@ from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.main.api_process import GRACE_SECONDS
 from cortex_plane.sessions.model.events import Event
-from cortex_plane.sessions.verbs import events, feeds
-from cortex_plane.sessions.verbs.feeds import EventFeed
-from cortex_plane.tenancy.model.members import MemberChange, Role
-from cortex_plane.tenancy.verbs import keys, members
+from cortex_plane.sessions.verbs import events
+from cortex_plane.sessions.verbs.events import EventFeed
+from cortex_plane.tenancy.model.orgs import MemberChange, Role
+from cortex_plane.tenancy.verbs import keys, orgs
 from tests.adapters.streams import Plane, append, reading, serving
 from tests.conftest import Urls
 from tests.people import World
@@ -264,7 +264,7 @@ async def test_a_stream_ends_soon_after_its_key_is_revoked(
         reading(plane, person, f"/v1/sessions/{session}/events") as reader,
     ):
         assert await reader.ids(2) == [1, 2]
-        await keys.revoke(world.db, world.admin.actor, person.actor.key_id)
+        await keys.revoke_key(world.db, world.admin.actor, person.actor.key_id)
         told = await reader.next()
         assert told is not None
         assert (told.event, told.data) == ("end", {"reason": "access_ended"})
@@ -285,7 +285,9 @@ async def test_a_stream_ends_soon_after_its_reader_may_not_see_the_session_any_m
         assert await reader.ids(1) == [1]
         account = person.actor.user_account_id
         assert account is not None
-        await members.update(world.db, world.admin.actor, account, MemberChange(roles=[Role.MEMBER]), None)
+        await orgs.update_member(
+            world.db, world.admin.actor, account, MemberChange(roles=[Role.MEMBER]), None
+        )
         (told,) = await reader.rest()
         assert (told.event, told.data) == ("end", {"reason": "access_ended"})
 
@@ -294,7 +296,7 @@ async def test_a_stream_ends_soon_after_its_reader_may_not_see_the_session_any_m
 async def test_a_reader_that_is_too_slow_is_dropped_and_resumes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feeds, "QUEUE", 20)
+    monkeypatch.setattr(events, "QUEUE", 20)
     session = await a_session(world)
     feed = EventFeed(world.db, poll_seconds=0.01)
     read = partial(events.of_session, world.db, world.admin.actor, session)

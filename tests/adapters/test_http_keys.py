@@ -8,8 +8,8 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.tenancy.model.keys import is_well_formed
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.credentials import is_well_formed
+from cortex_plane.tenancy.model.orgs import Role
 from tests.clock import Clock
 from tests.people import World
 from tests.servers import CREDENTIAL_KEY

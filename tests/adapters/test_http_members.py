@@ -6,7 +6,7 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.operations.rows import digests
 from tests.people import World, with_key
 

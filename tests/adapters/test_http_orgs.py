@@ -4,7 +4,7 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.operations.rows import digests
 from tests.people import World
 

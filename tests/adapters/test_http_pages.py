@@ -13,10 +13,10 @@ from cortex_plane.agents.model.agents import AgentChange, ModelConfig
 from cortex_plane.agents.verbs import agents
 from cortex_plane.jobs.model.jobs import JobDraft
 from cortex_plane.jobs.verbs import jobs
-from cortex_plane.sessions.model.messages import MessageDraft
-from cortex_plane.sessions.verbs import messages
-from cortex_plane.tenancy.model.teams import TeamDraft
-from cortex_plane.tenancy.verbs import teams
+from cortex_plane.sessions.model.sessions import MessageDraft
+from cortex_plane.sessions.verbs import sessions
+from cortex_plane.tenancy.model.orgs import TeamDraft
+from cortex_plane.tenancy.verbs import orgs
 from tests.people import World
 
 
@@ -56,7 +56,7 @@ async def test_a_list_by_time_is_whole_while_new_ones_come_in(
     known = await admin.fetch("select id from team order by created_at desc, id desc")
 
     async def more(count: int) -> None:
-        await teams.create(world.db, world.admin.actor, TeamDraft(slug=f"new-{count}", name="New"))
+        await orgs.create_team(world.db, world.admin.actor, TeamDraft(slug=f"new-{count}", name="New"))
 
     seen = await _walk(http, world, "/v1/teams", more)
     assert [team["id"] for team in seen] == [str(row["id"]) for row in known]
@@ -85,12 +85,14 @@ async def test_a_filter_holds_over_all_pages(http: httpx.AsyncClient, world: Wor
 async def test_a_list_by_number_goes_on_with_what_was_added(http: httpx.AsyncClient, world: World) -> None:
     delivery = await world.say("Message 1")
     for n in range(2, 121):
-        await messages.post(
+        await sessions.post_message(
             world.db, world.admin.actor, delivery.session_id, MessageDraft(text=f"Message {n}")
         )
 
     async def more(_: int) -> None:
-        await messages.post(world.db, world.admin.actor, delivery.session_id, MessageDraft(text="More"))
+        await sessions.post_message(
+            world.db, world.admin.actor, delivery.session_id, MessageDraft(text="More")
+        )
 
     path = f"/v1/sessions/{delivery.session_id}/messages"
     seen = await _walk(http, world, path, more)
@@ -115,7 +117,7 @@ async def test_versions_are_listed_newest_first_over_several_pages(
 
 async def test_a_page_of_just_the_right_length_is_the_last(http: httpx.AsyncClient, world: World) -> None:
     for n in range(3):
-        await teams.create(world.db, world.admin.actor, TeamDraft(slug=f"team-{n}", name="Team"))
+        await orgs.create_team(world.db, world.admin.actor, TeamDraft(slug=f"team-{n}", name="Team"))
     for limit, pages in ((4, 1), (3, 2), (2, 2), (1, 4)):
         count = 1
 

@@ -14,7 +14,7 @@ from cortex_plane.kernel.errors import InvalidInput, Stale
 from cortex_plane.kernel.fields import MAX_BODY_BYTES
 from cortex_plane.policies.model.authorization import PolicyVerdict
 from cortex_plane.policies.model.policy_files import ExplainRequest, PolicyFile, SimulationRequest
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.stages import staging
 from tests.people import World
 from tests.runtime.planes import call, make_agent, submit, turn, until, working

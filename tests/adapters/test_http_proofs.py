@@ -10,8 +10,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from cortex_plane.client import Client
-from cortex_plane.proof.rules.receipt_files import as_file, check_file
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.proof.rules.receipts import as_file, check_file
+from cortex_plane.tenancy.model.orgs import Role
 from tests.approvals import Shipping, decide, waiting
 from tests.people import Person, World
 

@@ -13,7 +13,7 @@ from cortex_plane.jobs.model.jobs import Cancellation, JobStatus, Pause
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.sessions.model.events import Event
 from cortex_plane.sessions.verbs import events
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.tools.app import App
 from tests.people import World
 from tests.runtime.planes import call, job_of, make_agent, submit, turn, until, working

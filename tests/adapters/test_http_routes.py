@@ -14,8 +14,7 @@ from fastapi.routing import APIRoute, iter_route_contexts
 
 from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
 from cortex_plane.agents.verbs import agents
-from cortex_plane.calls.model.calls import CallDraft
-from cortex_plane.calls.model.resolutions import ResolutionRequest
+from cortex_plane.calls.model import CallDraft, ResolutionRequest
 from cortex_plane.calls.verbs import calls, resolutions
 from cortex_plane.dashboard.routes import PAGES
 from cortex_plane.db.database import Database
@@ -25,24 +24,11 @@ from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.main.application import create_app
 from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
-from cortex_plane.tenancy.model.absences import AbsenceDraft
 from cortex_plane.tenancy.model.access import Permission
+from cortex_plane.tenancy.model.credentials import KeyDraft, ModelKeyDraft, Provider
 from cortex_plane.tenancy.model.identities import InvitationDraft, LinkDraft
-from cortex_plane.tenancy.model.keys import KeyDraft
-from cortex_plane.tenancy.model.members import MemberDraft, Role
-from cortex_plane.tenancy.model.model_keys import ModelKeyDraft, Provider
-from cortex_plane.tenancy.model.teams import TeamDraft
-from cortex_plane.tenancy.verbs import (
-    absences,
-    browser_sessions,
-    enrolments,
-    invitations,
-    keys,
-    links,
-    members,
-    model_keys,
-    teams,
-)
+from cortex_plane.tenancy.model.orgs import AbsenceDraft, MemberDraft, Role, TeamDraft
+from cortex_plane.tenancy.verbs import connections, invitations, keys, logins, orgs
 from tests.adapters.stages import SHIP_HASH, asking_agent, asking_job, card_of, held_job
 from tests.atlases import plain, publish
 from tests.credentials import token_for
@@ -162,10 +148,10 @@ class Stage:
         acting = replace(
             admin, user_account_id=owner or admin.user_account_id, key_id=opened_by or admin.key_id
         )
-        team = await teams.create(db, admin, TeamDraft(slug="crew", name="Crew"))
-        spare_team = await teams.create(db, admin, TeamDraft(slug="spare", name="Spare"))
-        member = await members.create(db, admin, MemberDraft(display_name="Mel", roles=[Role.MEMBER]))
-        key = await keys.create(db, admin, KeyDraft(name="spare", roles=[Role.GUEST]))
+        team = await orgs.create_team(db, admin, TeamDraft(slug="crew", name="Crew"))
+        spare_team = await orgs.create_team(db, admin, TeamDraft(slug="spare", name="Spare"))
+        member = await orgs.create_member(db, admin, MemberDraft(display_name="Mel", roles=[Role.MEMBER]))
+        key = await keys.create_key(db, admin, KeyDraft(name="spare", roles=[Role.GUEST]))
         spare_agent = await agents.create(
             db,
             admin,
@@ -184,8 +170,8 @@ class Stage:
         await steering.cancel(db, acting, cancelled.id, Cancellation())
         held = await held_job(world, acting)
         doubtful = await held_job(world, acting, await agents.get(db, admin, "payer"))
-        colleague = await members.create(db, admin, MemberDraft(display_name="Cass", roles=[Role.MEMBER]))
-        absence = await absences.create(
+        colleague = await orgs.create_member(db, admin, MemberDraft(display_name="Cass", roles=[Role.MEMBER]))
+        absence = await orgs.create_absence(
             db,
             admin,
             AbsenceDraft(
@@ -194,13 +180,15 @@ class Stage:
                 ends_at=datetime.now(UTC) + timedelta(days=1),
             ),
         )
-        code = LinkDraft(code=(await links.issue_code(db, acting)).code, external_user_id="stage-owner")
-        mapping = await links.redeem(db, world.service.actor, world.connection.id, code)
+        code = LinkDraft(
+            code=(await connections.issue_link_code(db, acting)).code, external_user_id="stage-owner"
+        )
+        mapping = await connections.redeem_link_code(db, world.service.actor, world.connection.id, code)
         invited = await invitations.invite(
             db, admin, InvitationDraft(email="ida@example.com", display_name="Ida"), mailing=True
         )
         # Nobody could decide what a guest's job asks for, so theirs would not wait.
-        person = await members.get(db, admin, owner) if owner else None
+        person = await orgs.get_member(db, admin, owner) if owner else None
         guest = person is not None and person.roles == [Role.GUEST]
         shipper = await asking_agent(world)
         asking = await asking_job(world, shipper, admin if guest else acting)
@@ -214,7 +202,7 @@ class Stage:
         )
         begun = CallDraft(tool="ship.now", arguments={"version": "1"}, dispatch=True, sender="stage")
         elsewhere_call = await calls.authorize(db, apart, elsewhere.id, begun)
-        await model_keys.put(db, admin, Provider.ANTHROPIC, ModelKeyDraft(key="sk-ant-of-the-stage-0001"))
+        await keys.put_model_key(db, admin, Provider.ANTHROPIC, ModelKeyDraft(key="sk-ant-of-the-stage-0001"))
         atlas, versions = random_id(), [random_id(), random_id()]
         for version in versions:
             await publish(world, plain(atlas, version))
@@ -265,13 +253,13 @@ class Stage:
             mapping=str(mapping.id),
             invited=str(invited.member.id),
             invited_mapping=str(invited.mapping.id),
-            newcomer=str((await members.create(db, admin, MemberDraft(display_name="Nia"))).id),
+            newcomer=str((await orgs.create_member(db, admin, MemberDraft(display_name="Nia"))).id),
             enrolment_code=(
-                await enrolments.issue(
-                    db, admin, (await members.create(db, admin, MemberDraft(display_name="Noe"))).id
+                await logins.issue_enrolment_code(
+                    db, admin, (await orgs.create_member(db, admin, MemberDraft(display_name="Noe"))).id
                 )
             ).code,
-            link_code=(await links.issue_code(db, admin)).code,
+            link_code=(await connections.issue_link_code(db, admin)).code,
             token=await token_for(world, other.approval, admin if guest else acting),
         )
 
@@ -286,9 +274,9 @@ class Stage:
 
 async def _logged_in(world: World, person: Person) -> UUID:
     """The id of a browser session of theirs."""
-    link = await browser_sessions.issue_own_login_link(world.db, person.actor)
-    secret = await browser_sessions.log_in(world.db, link.url_path.rpartition("/")[2])
-    return (await browser_sessions.authenticate(world.db, secret)).key_id
+    link = await logins.issue_own_login_link(world.db, person.actor)
+    secret = await logins.log_in(world.db, link.url_path.rpartition("/")[2])
+    return (await logins.authenticate_session(world.db, secret)).key_id
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.people import World
 
 

@@ -13,7 +13,7 @@ import asyncpg
 import httpx
 
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.tools.app import App
 from tests.adapters.stages import PATIENT, held_job, staging
 from tests.operations.rows import digests

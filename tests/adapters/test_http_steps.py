@@ -17,7 +17,7 @@ from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import Hold, JobDraft, JobStatus
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, NotFound
 from cortex_plane.main.application import create_app
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.stages import LARGE, PATIENT, held_job, staging
 from tests.people import World
 from tests.runtime.planes import call, make_agent, submit, turn, until, working

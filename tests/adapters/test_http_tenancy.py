@@ -8,7 +8,7 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.test_http_routes import (
     SERVICES,
     Example,

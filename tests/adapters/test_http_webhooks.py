@@ -24,10 +24,10 @@ from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.meters import metered
 from cortex_plane.main.application import create_app
 from cortex_plane.notify.verbs import deliveries
-from cortex_plane.tenancy.model.deliveries import DeliveryStatus
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.identities import DeliveryStatus
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections
-from cortex_plane.tenancy.verbs.secrets import new_webhook_secret
+from cortex_plane.tenancy.verbs.access import new_webhook_secret
 from cortex_plane.worker.notifier import Notifier
 from tests.approvals import Shipping, ship, shown, waiting
 from tests.clock import Clock
@@ -353,7 +353,7 @@ async def test_only_admins_make_rotate_try_and_map(http: httpx.AsyncClient, stri
             f"/v1/connections/{system.id}/{action}", json=given, headers=operator.headers
         )
         assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
-    assert (await connections.get(strict.db, operator.actor, system.id)).url == URL
+    assert (await connections.get_connection(strict.db, operator.actor, system.id)).url == URL
 
 
 @pytest.mark.proves("D.142", "D.598")

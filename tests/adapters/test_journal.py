@@ -13,7 +13,7 @@ from cortex_plane import Client
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.model.journal import StepFailed
 from cortex_plane.kernel.errors import NotFound
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.code.context import Context
 from tests.adapters.stages import PATIENT
 from tests.adapters.visitors import Visitor

@@ -8,9 +8,8 @@ import httpx
 import pytest
 
 from cortex_plane.agents.model.agents import AgentChange
-from cortex_plane.agents.model.tool_confirmations import ConfirmationDraft
-from cortex_plane.agents.model.tools import Risk
-from cortex_plane.agents.verbs import agents, tool_confirmations
+from cortex_plane.agents.model.tools import ConfirmationDraft, Risk
+from cortex_plane.agents.verbs import agents, tools
 from tests.adapters.test_http_calls import asked, opened, post
 from tests.atlases import govern, manifest
 from tests.atlases import publish as publish_atlas
@@ -74,7 +73,7 @@ async def test_what_a_steward_confirmed_takes_the_place_of_the_published_risk(
     query: dict[str, Any] = {"tool": "files.read_query", "risk": "low"}
     assert (await asked(http, world.service, session, **query))["verdict"] == "allow"
     draft = ConfirmationDraft(tool="files.read_query", digest=DIGEST, risk=Risk.CRITICAL)
-    await tool_confirmations.confirm(world.db, world.admin.actor, draft)
+    await tools.confirm(world.db, world.admin.actor, draft)
     assert (await asked(http, world.service, session, **query))["verdict"] == "deny"
 
 

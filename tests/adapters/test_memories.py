@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from cortex_plane import Client
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
 from tests.adapters.test_cli import Shell

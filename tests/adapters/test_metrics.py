@@ -23,7 +23,7 @@ from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.meters import Meters, metered, meters
 from cortex_plane.main.exposition import exposed
 from cortex_plane.policies.model.policies import Template
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.conftest import Urls
 from tests.people import World
 from tests.servers import MASTER_KEY

@@ -19,7 +19,7 @@ from cortex_plane.jobs.verbs import jobs
 from cortex_plane.policies.model.policies import Quorum
 from cortex_plane.policies.model.quorums import CountedVote, independent, is_reached
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.test_enrolments import added, enrolled, prove_channel
 from tests.adapters.visitors import Visitor
 from tests.approvals import Shipping, pending, ship, shown, waiting

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from cortex_plane.agents.verbs import agents
-from cortex_plane.calls.model.resolutions import MAX_ACTIONS, MAX_ASKS
-from cortex_plane.calls.rules import resolution
+from cortex_plane.calls import rules
+from cortex_plane.calls.model import MAX_ACTIONS, MAX_ASKS
 from cortex_plane.calls.verbs import permissions as permission_verbs
 from cortex_plane.calls.verbs import resolutions
 from cortex_plane.gates.model.gates import Ruling
@@ -76,7 +76,7 @@ async def test_very_many_capabilities_are_listed_up_to_a_limit_and_the_rest_is_c
 
 @pytest.mark.proves("D.387")
 async def test_a_scope_and_a_reason_are_told_up_to_a_limit(http: httpx.AsyncClient, world: World) -> None:
-    named = [f"ticket.a{number}" for number in range(resolution.MAX_SCOPE + 7)]
+    named = [f"ticket.a{number}" for number in range(rules.MAX_SCOPE + 7)]
     parts = [{"capability_id": "all", "name": "All", "actions": named}]
     policies = [{"policy_id": "no", "type": "deny", "actions": ["root.*"], "reason": "n" * 9000}]
     actions = [{"action_id": f"root.a{number}"} for number in range(3)]
@@ -86,10 +86,10 @@ async def test_a_scope_and_a_reason_are_told_up_to_a_limit(http: httpx.AsyncClie
     made = await sent(http, world.service, f"/sessions/{session}/resolve", 201)
     for limits in (found["limits"], made["constraints"]):
         (scope,) = [each for each in limits if each["kind"] == "scope"]
-        assert scope["detail"] == {"actions": named[: resolution.MAX_SCOPE], "more_actions": 7}
+        assert scope["detail"] == {"actions": named[: rules.MAX_SCOPE], "more_actions": 7}
     denied = [each for each in found["actions"] if each["action"].startswith("root.")]
     for each in (*denied, *made["denied_actions"]):
-        assert (len(each["reason"]), each["reason"][-1]) == (resolution.MAX_REASON, "…")
+        assert (len(each["reason"]), each["reason"][-1]) == (rules.MAX_REASON, "…")
 
 
 @pytest.mark.proves("D.387")
@@ -116,8 +116,8 @@ async def test_gates_that_ask_or_come_round_are_told_up_to_a_limit(
     reading = {each["action"]: each for each in found["actions"]}["ticket.get"]
     assert reading["asks"] == [f"com.acme.desk/g{n:02}" for n in range(MAX_ASKS)]
     assert (len(found["asking"]), found["more_asking"], len(found["limits"])) == (MAX_ASKS, 0, 3 + 1)
-    monkeypatch.setattr(resolution, "MAX_ASKING", 100)
-    monkeypatch.setattr(resolution, "MAX_LIMITS", 2)
+    monkeypatch.setattr(rules, "MAX_ASKING", 100)
+    monkeypatch.setattr(rules, "MAX_LIMITS", 2)
     found = await permissions(http, world.service, session)
     told = len(found["asking"])
     assert 0 < told < MAX_ASKS

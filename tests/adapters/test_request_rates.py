@@ -17,9 +17,9 @@ from cortex_plane.http.app import framed
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.kernel.errors import TooMany
 from cortex_plane.main.application import create_app
-from cortex_plane.tenancy.model.keys import KeyDraft
-from cortex_plane.tenancy.store import request_budgets
-from cortex_plane.tenancy.verbs import browser_sessions, keys, request_rates
+from cortex_plane.tenancy.model.credentials import KeyDraft
+from cortex_plane.tenancy.store import orgs as orgs_store
+from cortex_plane.tenancy.verbs import keys, logins, request_rates
 from cortex_plane.tenancy.verbs.request_rates import BATCHES, BURST_SECONDS, RequestRates
 from cortex_plane.worker.chores import CHORES
 from tests.adapters.test_http_bad_input import problem
@@ -89,12 +89,12 @@ async def test_processes_share_one_budget(world: World, clock: Clock) -> None:
 @pytest.mark.proves("D.594")
 async def test_keys_and_browsers_of_a_person_share_one_budget(world: World, clock: Clock) -> None:
     draft = KeyDraft(name="second", member_id=world.admin.member_id)
-    second = (await keys.create(world.db, world.admin.actor, draft)).secret
+    second = (await keys.create_key(world.db, world.admin.actor, draft)).secret
     async with process(world.db, Watch()) as http:
         assert await statuses(http, world.admin.headers, BURST - 5) == [200] * (BURST - 5)
         others = {"Authorization": f"Bearer {second}"}
         assert await statuses(http, others, 6) == [200] * 5 + [429]
-        link = await browser_sessions.issue_own_login_link(world.db, world.admin.actor)
+        link = await logins.issue_own_login_link(world.db, world.admin.actor)
         await http.post(link.url_path)
         page = await http.get("/")
         assert page.status_code == 429
@@ -106,7 +106,7 @@ async def test_request_writes_nothing_and_one_that_is_refused_asks_nothing(
     world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = 0
-    take = request_budgets.take
+    take = orgs_store.take_requests
 
     async def counted(
         db: Database, org_id: UUID, subjects: Sequence[UUID], want: int, per_second: float, burst: float
@@ -115,7 +115,7 @@ async def test_request_writes_nothing_and_one_that_is_refused_asks_nothing(
         calls += 1
         return await take(db, org_id, subjects, want, per_second, burst)
 
-    monkeypatch.setattr(request_budgets, "take", counted)
+    monkeypatch.setattr(orgs_store, "take_requests", counted)
     rates, actor = RequestRates(PER_SECOND, Watch()), world.service.actor
     for _ in range(BURST):
         await rates.take(world.db, actor)
@@ -161,7 +161,7 @@ async def test_process_that_is_busy_again_takes_whole_batches_again(
     world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted: list[int] = []
-    take = request_budgets.take
+    take = orgs_store.take_requests
 
     async def noted(
         db: Database, org_id: UUID, subjects: Sequence[UUID], want: int, per_second: float, burst: float
@@ -169,7 +169,7 @@ async def test_process_that_is_busy_again_takes_whole_batches_again(
         wanted.append(want)
         return await take(db, org_id, subjects, want, per_second, burst)
 
-    monkeypatch.setattr(request_budgets, "take", noted)
+    monkeypatch.setattr(orgs_store, "take_requests", noted)
     watch = Watch()
     rates, actor = RequestRates(100, watch), world.service.actor
     await rates.take(world.db, actor)

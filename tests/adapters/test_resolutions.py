@@ -13,14 +13,14 @@ import pytest
 
 from cortex_plane.approvals.model.approvals import Channel, Choice, Decision
 from cortex_plane.approvals.verbs import approvals
-from cortex_plane.calls.rules.resolution import MAX_REASON
+from cortex_plane.calls.rules import MAX_REASON
 from cortex_plane.calls.verbs import resolutions
 from cortex_plane.client import Client
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.journal import GateClosed
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.atlases import publish
 from tests.clock import Clock
 from tests.external_gates import (

@@ -13,7 +13,7 @@ import pytest_asyncio
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.effects import MAX_REPEATS
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.tools.app import App
 from tests.adapters.stages import PATIENT, held_job, staging
 from tests.adapters.test_causes import card_of, decide, shown, submitted

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from cortex_plane.client import Client
-from cortex_plane.jobs.model.signals import MAX_PAYLOAD_BYTES
+from cortex_plane.jobs.model.journal import MAX_PAYLOAD_BYTES
 from cortex_plane.kernel.errors import Conflict, Forbidden
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.test_cli import Shell, shell
 from tests.adapters.test_http_bad_input import problem
 from tests.people import Person, World

@@ -20,7 +20,7 @@ from cortex_plane.client import Client
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.stages import PATIENT
 from tests.adapters.test_cli import Shell
 from tests.adapters.test_cli_jobs import Live, _serving

@@ -7,9 +7,8 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from cortex_plane.agents.model.tool_confirmations import ConfirmationDraft
-from cortex_plane.agents.model.tools import Risk
-from cortex_plane.agents.verbs import tool_confirmations
+from cortex_plane.agents.model.tools import ConfirmationDraft, Risk
+from cortex_plane.agents.verbs import tools
 from cortex_plane.client import Client
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
@@ -18,7 +17,7 @@ from cortex_plane.policies.model.policy_files import PolicyFile, SimulationReque
 from cortex_plane.policies.verbs import policies, simulations
 from cortex_plane.policies.verbs.policy_cache import book
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.people import EVERYTHING_GOES, World
 from tests.tool_confirmations import DIGEST, offered, publish
 
@@ -53,7 +52,7 @@ async def test_a_steward_confirms_and_takes_back(http: httpx.AsyncClient, world:
     for _ in range(2):
         revoked = await http.post(path, headers=steward.headers)
         assert (revoked.status_code, revoked.json()["revoked_by"]) == (200, "Stella")
-    trail = await audit.list_page(world.db, world.admin.actor, None, 0, 1000)
+    trail = await audit.list_entries(world.db, world.admin.actor, None, 0, 1000)
     said = [entry.action for entry in trail if entry.action.startswith("tool_")]
     assert said == ["tool_confirmed", "tool_confirmed", "tool_unconfirmed"]
     assert (await audit.verify(world.db, world.admin.actor)).faults == []
@@ -65,10 +64,10 @@ async def test_nobody_else_confirms(world: World, role: Role) -> None:
     await publish(world.db)
     person = await world.person(role)
     with pytest.raises(Forbidden):
-        await tool_confirmations.confirm(world.db, person.actor, READ)
-    made = await tool_confirmations.confirm(world.db, world.admin.actor, READ)
+        await tools.confirm(world.db, person.actor, READ)
+    made = await tools.confirm(world.db, world.admin.actor, READ)
     with pytest.raises(Forbidden):
-        await tool_confirmations.revoke(world.db, person.actor, made.id)
+        await tools.revoke(world.db, person.actor, made.id)
 
 
 @pytest.mark.proves("D.266")
@@ -76,7 +75,7 @@ async def test_what_cannot_be_confirmed_is_refused_and_changes_nothing(world: Wo
     db, steward = world.db, world.admin.actor
     version = (await book.current(db, world.org_id))[0]
     with pytest.raises(NotFound) as unknown:
-        await tool_confirmations.confirm(db, steward, READ)
+        await tools.confirm(db, steward, READ)
     assert unknown.value.code == "tool_not_found"
     await publish(
         db,
@@ -86,19 +85,19 @@ async def test_what_cannot_be_confirmed_is_refused_and_changes_nothing(world: Wo
         offered("deploy", server=None, remote_name=None, implementation=None, hints=None),
     )
     with pytest.raises(InvalidInput) as several:
-        await tool_confirmations.confirm(db, steward, _draft("files.both"))
+        await tools.confirm(db, steward, _draft("files.both"))
     assert several.value.code == "app_needed"
     with pytest.raises(InvalidInput) as in_code:
-        await tool_confirmations.confirm(db, steward, _draft("deploy"))
+        await tools.confirm(db, steward, _draft("deploy"))
     assert in_code.value.code == "tool_not_confirmable"
     draft = ConfirmationDraft(tool="files.read_query", digest=OTHER, read_only=True)
     with pytest.raises(Conflict) as changed:
-        await tool_confirmations.confirm(db, steward, draft)
+        await tools.confirm(db, steward, draft)
     assert (changed.value.code, changed.value.details["digest"]) == ("tool_changed", DIGEST)
-    assert (await tool_confirmations.list_page(db, steward, None, 10)).items == []
+    assert (await tools.list_page(db, steward, None, 10)).items == []
     assert (await book.current(db, world.org_id))[0] == version
-    made = await tool_confirmations.confirm(db, steward, READ)
-    for verb in (tool_confirmations.get, tool_confirmations.revoke):
+    made = await tools.confirm(db, steward, READ)
+    for verb in (tools.get, tools.revoke):
         with pytest.raises(NotFound):
             await verb(db, other.admin.actor, made.id)
 
@@ -110,7 +109,7 @@ async def test_a_confirmation_is_part_of_the_policies_of_its_org_alone(world: Wo
     before = (await book.current(db, world.org_id))[0]
     untouched = (await book.current(db, other.org_id))[0]
     draft = ConfirmationDraft(tool="files.read_query", digest=DIGEST, idempotent=True, risk=Risk.HIGH)
-    made = await tool_confirmations.confirm(db, world.admin.actor, draft)
+    made = await tools.confirm(db, world.admin.actor, draft)
     version, compiled = await book.current(db, world.org_id)
     assert (before, version) == ("1.1", "1.1.1")
     assert [*compiled.confirmed] == [("office", "files.read_query", DIGEST)]
@@ -122,7 +121,7 @@ async def test_a_confirmation_is_part_of_the_policies_of_its_org_alone(world: Wo
     assert (await policies.apply(db, world.admin.actor, file)).version == 2
     tried = await simulations.simulate(db, world.admin.actor, SimulationRequest(text=EVERYTHING_GOES))
     assert tried.version == "2.1.1"
-    await tool_confirmations.revoke(db, world.admin.actor, made.id)
+    await tools.revoke(db, world.admin.actor, made.id)
     version, compiled = await book.current(db, world.org_id)
     assert (version, compiled.confirmed) == ("2.1.2", {})
 
@@ -151,7 +150,7 @@ async def test_the_client_sees_what_changed(http: httpx.AsyncClient, world: Worl
 @pytest.mark.proves("D.265")
 async def test_tenants_do_not_see_the_machines_of_the_platform(http: httpx.AsyncClient, world: World) -> None:
     id = new_id()
-    await workers.register(world.db, id, "host-7", "here", 1, ["office"], 1, timedelta(hours=1))
+    await workers.register_worker(world.db, id, "host-7", "here", 1, ["office"], 1, timedelta(hours=1))
     why = "The program `/srv/bin/files` of the MCP server `files` is not there."
     await workers.tell_server(world.db, id, "office", "files", "down", why, 3)
     for role in (Role.ADMIN, Role.STEWARD, Role.MEMBER):

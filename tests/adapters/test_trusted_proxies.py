@@ -15,8 +15,8 @@ import pytest
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.throttle import FAILURES
 from cortex_plane.main.settings import load
-from cortex_plane.tenancy.verbs import browser_sessions
-from cortex_plane.tenancy.verbs.secrets import new_approval_token
+from cortex_plane.tenancy.verbs import logins
+from cortex_plane.tenancy.verbs.access import new_approval_token
 from tests.adapters.sockets import served
 from tests.conftest import Urls
 from tests.people import World
@@ -38,7 +38,7 @@ async def test_a_proxy_is_believed_where_it_was_named(
     # A process of its own shows that it takes the setting, where that is not the default.
     serving = _process(urls) if trusted == "10.0.0.7" else _here(world)
     async with serving as url:
-        link = await browser_sessions.issue_own_login_link(world.db, world.admin.actor)
+        link = await logins.issue_own_login_link(world.db, world.admin.actor)
         async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as http:
             answer = await http.post(link.url_path, headers={"X-Forwarded-Proto": "https"})
             # Whoever is not believed cannot choose an address for every guess either.

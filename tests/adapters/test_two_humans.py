@@ -12,8 +12,8 @@ import pytest_asyncio
 
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.tenancy.model.members import Role
-from cortex_plane.tenancy.verbs import keys, links
+from cortex_plane.tenancy.model.orgs import Role
+from cortex_plane.tenancy.verbs import connections, keys
 from tests.adapters.test_causes import asking, card_of, decide, refused, shown, submitted
 from tests.adapters.test_enrolments import code_for, prove_channel
 from tests.adapters.test_http_calls import asked, digest, ended, opened, post
@@ -222,7 +222,7 @@ async def test_a_code_ends_when_its_person_proves_a_channel_and_ends_what_they_h
     told = await http.post("/v1/enrolments", json={"code": code})
     assert (told.status_code, told.json()["code"]) == (401, "enrolment_code_invalid")
     assert (await http.get("/v1/me", headers=cal.headers)).status_code == 200
-    typed = (await links.issue_code(world.db, dan.actor)).code
+    typed = (await connections.issue_link_code(world.db, dan.actor)).code
     code = await code_for(http, world, str(dan.member_id))
     assert (await http.post("/v1/enrolments", json={"code": code})).status_code == 201
     link = {"code": typed, "external_user_id": "4712"}
@@ -263,7 +263,7 @@ async def redeemed(http: httpx.AsyncClient, bea: Person, member_id: str) -> Pers
 async def real_one(http: httpx.AsyncClient, world: World, bea: Person, member_id: str) -> Person:
     """The person whose account it is redeems a code of their own, and proves a channel."""
     secret = (await redeemed(http, bea, member_id)).secret
-    person = Person(await keys.authenticate(world.db, secret), secret)
+    person = Person(await keys.authenticate_key(world.db, secret), secret)
     await prove_channel(world, person)
     return person
 

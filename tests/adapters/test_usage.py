@@ -16,8 +16,8 @@ from cortex_plane.client import Client
 from cortex_plane.jobs.model.usage import Grouping
 from cortex_plane.kernel.errors import Forbidden, NotFound
 from cortex_plane.kernel.idempotency import new_id
-from cortex_plane.tenancy.model.members import Role
-from cortex_plane.tenancy.model.model_keys import Provider
+from cortex_plane.tenancy.model.credentials import Provider
+from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.test_cli import Shell, shell
 from tests.adapters.test_http_bad_input import problem
 from tests.adapters.visitors import Visitor

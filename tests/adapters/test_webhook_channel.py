@@ -39,7 +39,7 @@ from cortex_plane.notify.model.notifications import (
 )
 from cortex_plane.notify.model.webhooks import Secrets
 from cortex_plane.policies.model.policies import Template
-from cortex_plane.tenancy.verbs.secrets import new_webhook_secret
+from cortex_plane.tenancy.verbs.access import new_webhook_secret
 from tests.receivers import Receiver, Reply, certified, receiving
 
 SECRET, OLDER = new_webhook_secret(), new_webhook_secret()

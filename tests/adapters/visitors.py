@@ -17,8 +17,8 @@ from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
 from cortex_plane.jobs.verbs import jobs
-from cortex_plane.tenancy.model.members import Role
-from cortex_plane.tenancy.verbs import browser_sessions
+from cortex_plane.tenancy.model.orgs import Role
+from cortex_plane.tenancy.verbs import logins
 from cortex_plane.worker.tools.app import App
 from tests.people import Person, World
 from tests.runtime.planes import FAST, call, make_agent, turn, until, working
@@ -87,7 +87,7 @@ class Visitor:
 
     @classmethod
     async def log_in(cls, http: httpx.AsyncClient, world: World, person: Person | None = None) -> Visitor:
-        link = await browser_sessions.issue_own_login_link(world.db, (person or world.admin).actor)
+        link = await logins.issue_own_login_link(world.db, (person or world.admin).actor)
         answer = await http.post(link.url_path)
         assert answer.status_code == 303, answer.text
         cookie = answer.cookies["cortex_session"]

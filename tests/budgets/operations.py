@@ -19,15 +19,15 @@ import httpx
 from benchmarks.peers.payloads import TOOL_ARGUMENTS, TOOL_RESULT, words
 
 from cortex_plane import App, Client, Context
-from cortex_plane.agents.model.models import Request, Response, TextChunk
+from cortex_plane.agents.model.completions import Request, Response, TextChunk
 from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.db.database import NOBODY
 from cortex_plane.http.app import framed
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.rules.attempts import Assignment
 from cortex_plane.jobs.verbs import attempts, steering, workers
-from cortex_plane.sessions.model.messages import InboundMessage
-from cortex_plane.sessions.verbs import messages
+from cortex_plane.sessions.model.sessions import InboundMessage
+from cortex_plane.sessions.verbs import sessions
 from cortex_plane.worker.acting import Acting
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.models.scripted import ScriptedModel
@@ -144,11 +144,13 @@ class Hands:
     async def register(self) -> None:
         names = sorted(self.worker.apps)
         lease = timedelta(hours=1)
-        await workers.register(self._db, self.worker.id, self.worker.name, "nowhere", 1, names, 1000, lease)
-        await workers.publish(self._db, [v for app in self.worker.apps.values() for v in app.versions])
+        await workers.register_worker(
+            self._db, self.worker.id, self.worker.name, "nowhere", 1, names, 1000, lease
+        )
+        await workers.publish_tools(self._db, [v for app in self.worker.apps.values() for v in app.versions])
 
     async def claim(self) -> Assignment:
-        (claimed,), _ = await attempts.claim(self._db, self.worker.id, [self._app], 1, NOBODY)
+        (claimed,), _ = await attempts.claim_jobs(self._db, self.worker.id, [self._app], 1, NOBODY)
         return claimed
 
     def attempt(self, assignment: Assignment) -> Acting:
@@ -330,7 +332,7 @@ def _messages(stage: Stage, person: Callable[[], str]) -> Perform:
 
     async def perform() -> None:
         inbound = InboundMessage(external_user_id=person(), agent=world.agent.slug, text=TEXT)
-        await messages.ingest(world.db, world.service.actor, world.connection.id, inbound)
+        await sessions.ingest_message(world.db, world.service.actor, world.connection.id, inbound)
 
     return perform
 

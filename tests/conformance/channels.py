@@ -27,9 +27,8 @@ from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.notify.verbs import deliveries
 from cortex_plane.notify.verbs.ports import Channel
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.connections import ConnectionChange
-from cortex_plane.tenancy.model.deliveries import Delivery, DeliveryStatus
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.identities import ConnectionChange, Delivery, DeliveryStatus
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections
 from cortex_plane.worker.notifier import SEND_SECONDS, Notifier
 from tests.approvals import Shipping, decide, shown, waiting
@@ -146,13 +145,13 @@ async def delivery_of(world: World, approval: Approval) -> Delivery:
 
 async def told(world: World, approval: Approval) -> list[str]:
     """What the audit trail of a request's session says."""
-    entries = await audit.list_page(world.db, world.admin.actor, approval.session_id, 0, 1000)
+    entries = await audit.list_entries(world.db, world.admin.actor, approval.session_id, 0, 1000)
     return [entry.action for entry in entries]
 
 
 async def dispatches(world: World, approval: Approval) -> list[str]:
     """The channels on which the audit trail says that a request reached somebody, besides the inbox."""
-    entries = await audit.list_page(world.db, world.admin.actor, approval.session_id, 0, 1000)
+    entries = await audit.list_entries(world.db, world.admin.actor, approval.session_id, 0, 1000)
     bodies = [entry.body for entry in entries if entry.action == "approval_dispatched" and entry.body]
     return [body["data"]["channel"] for body in bodies if "delivery" in body["data"]]
 
@@ -404,9 +403,9 @@ def _step(message: Arrived) -> str:
 
 async def _enable_connections(world: World) -> None:
     """What an admin does after the other side said for good that it takes no more."""
-    page = await connections.list_page(world.db, world.admin.actor, None, 10)
+    page = await connections.list_connections(world.db, world.admin.actor, None, 10)
     for each in page.items:
         if each.disabled_reason is not None:
-            await connections.update(
+            await connections.update_connection(
                 world.db, world.admin.actor, each.id, ConnectionChange(enabled=True), None
             )

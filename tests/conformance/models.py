@@ -21,7 +21,7 @@ import pytest
 
 from cortex_plane.jobs.model.jobs import Cancellation, Job, JobStatus
 from cortex_plane.jobs.model.usage import Grouping
-from cortex_plane.jobs.verbs import jobs, steering, usage
+from cortex_plane.jobs.verbs import jobs, steering, workers
 from cortex_plane.sessions.model.events import Event
 from cortex_plane.sessions.verbs import events
 from cortex_plane.worker import chunks
@@ -180,13 +180,13 @@ class ModelSuite:
         assert [(row["prompt_tokens"], row["completion_tokens"]) for row in rows] == [
             (step.prompt_tokens, step.completion_tokens) for step in steps
         ]
-        used = await usage.of_job(world.db, world.admin.actor, job.id)
+        used = await workers.list_job_usage(world.db, world.admin.actor, job.id)
         assert (used.calls, used.unpriced_calls) == (2, 0)
         known = stage.counts(2)
         if known is not None:
             assert used.prompt_tokens == known.prompt_tokens
             assert used.completion_tokens == known.completion_tokens
-        (by_model,) = await usage.list_totals(world.db, world.admin.actor, Grouping.MODEL, 10)
+        (by_model,) = await workers.list_usage(world.db, world.admin.actor, Grouping.MODEL, 10)
         assert (by_model.model, by_model.calls) == (stage.model, 2)
 
     @pytest.mark.proves("D.212")

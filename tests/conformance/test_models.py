@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from cortex_plane.agents.model.models import ModelError, Request, Response, TextChunk, ToolTurn, Usage
+from cortex_plane.agents.model.completions import ModelError, Request, Response, TextChunk, ToolTurn, Usage
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.models.keys import Keys
 from cortex_plane.worker.models.scripted import ScriptedModel

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.kernel.addresses import Allowed
-from cortex_plane.tenancy.model.connections import ConnectionDraft
+from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
 from tests.conformance.channels import Arrived, ChannelSuite, Failure
 from tests.people import World
@@ -31,7 +31,7 @@ class WebhookStage:
     async def connect(self, world: World) -> UUID:
         url = f"https://{HOST}:{self._receiver.port}/cortex"
         draft = ConnectionDraft(channel_type="webhook", name="hook", url=url)
-        made = await connections.create(world.db, world.admin.actor, draft)
+        made = await connections.create_connection(world.db, world.admin.actor, draft)
         assert made.secret is not None
         self._secret = made.secret
         return made.id

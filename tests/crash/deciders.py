@@ -15,7 +15,7 @@ from cortex_plane.approvals.verbs import approvals, credentials
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation
-from cortex_plane.jobs.model.signals import SignalDraft
+from cortex_plane.jobs.model.journal import SignalDraft
 from cortex_plane.jobs.verbs import signals, steering
 from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.notify.model.notifications import Card, Outgoing, Sent
@@ -26,7 +26,7 @@ from tests.operations.approval_racer import follow
 
 
 async def decide(db: Database, given: dict[str, Any]) -> None:
-    actor = await keys.authenticate(db, given["secret"])
+    actor = await keys.authenticate_key(db, given["secret"])
     decision = Decision(
         decision=Choice(given["choice"]),
         version=given["version"],
@@ -50,7 +50,7 @@ async def decide_by_link(db: Database, given: dict[str, Any]) -> None:
 
 
 async def delegate(db: Database, given: dict[str, Any]) -> None:
-    actor = await keys.authenticate(db, given["secret"])
+    actor = await keys.authenticate_key(db, given["secret"])
     await approvals.delegate(db, actor, UUID(given["approval"]), DelegationDraft(to=UUID(given["to"])))
 
 
@@ -60,12 +60,12 @@ async def act_when_due(db: Database, given: dict[str, Any]) -> None:
 
 
 async def cancel(db: Database, given: dict[str, Any]) -> None:
-    actor = await keys.authenticate(db, given["secret"])
+    actor = await keys.authenticate_key(db, given["secret"])
     await steering.cancel(db, actor, UUID(given["job"]), Cancellation())
 
 
 async def send_signal(db: Database, given: dict[str, Any]) -> None:
-    actor = await keys.authenticate(db, given["secret"])
+    actor = await keys.authenticate_key(db, given["secret"])
     draft = SignalDraft(name=given["name"], key=given["key"], payload=given["payload"])
     once = IdempotencyKey(key=given["once"], fingerprint=b"the same") if given.get("once") else None
     await signals.send(db, actor, draft, once, at_once=given.get("at_once", 1000))

@@ -40,7 +40,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.http.app import framed
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.main.application import create_app
-from cortex_plane.sessions.verbs.feeds import EventFeed
+from cortex_plane.sessions.verbs.events import EventFeed
 from tests.servers import VAULT
 
 REPOSITORY = Path(__file__).parents[2]

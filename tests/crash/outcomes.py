@@ -12,7 +12,7 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.jobs.rules.checkpoint_recovery import CheckpointCorrupt, open_sealed
+from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, open_sealed
 from cortex_plane.proof.verbs import audit
 from tests.crash.stage import Run, Stage
 from tests.crash.tools import Kind, act_name

@@ -18,11 +18,10 @@ from cortex_plane.agents.model.agents import Agent
 from cortex_plane.approvals.verbs import settlements
 from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import JobDraft
-from cortex_plane.jobs.verbs import jobs, steering
-from cortex_plane.jobs.verbs import workers as worker_operations
+from cortex_plane.jobs.verbs import jobs, steering, workers
 from cortex_plane.kernel.errors import Conflict, CortexError
-from cortex_plane.sessions.model.messages import InboundMessage
-from cortex_plane.sessions.verbs import messages
+from cortex_plane.sessions.model.sessions import InboundMessage
+from cortex_plane.sessions.verbs import sessions
 from cortex_plane.worker.worker import STEADY_BEATS, Worker
 from tests.crash.tools import SHORT, Kind, act_name, crash_app, renamed
 from tests.crash.workers import DEADLINE, WorkerProcess, Workers
@@ -143,7 +142,7 @@ class Stage:
     async def say(self, agent: Agent, text: str) -> tuple[UUID, UUID]:
         """A message of the agent's only user: its session, and the job that will read it."""
         inbound = InboundMessage(external_user_id=f"user-of-{agent.slug}", agent=agent.slug, text=text)
-        delivery = await messages.ingest(
+        delivery = await sessions.ingest_message(
             self.world.db, self.world.service.actor, self.world.connection.id, inbound
         )
         return delivery.session_id, delivery.job_id
@@ -208,7 +207,7 @@ class Stage:
 
     async def bring(self, run: Run, query: str) -> None:
         """Let the rescuer work on a job until a query about it has a row. Then it takes no job of that app any more."""
-        await worker_operations.publish(self.world.db, renamed(self.code, run.app).versions)
+        await workers.publish_tools(self.world.db, renamed(self.code, run.app).versions)
         self.rescue(run.app)
         await self.until(query, run.job_id)
         self.leave(run.app)

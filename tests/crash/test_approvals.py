@@ -26,7 +26,7 @@ from cortex_plane.calls.verbs import deadlines
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.idempotency import new_id
-from cortex_plane.proof.verbs import audit, signing
+from cortex_plane.proof.verbs import audit, receipts
 from cortex_plane.tenancy.model.access import scheduler_actor
 from tests.conftest import Urls
 from tests.crash.outcomes import require_clean
@@ -60,7 +60,7 @@ async def asking(
     """A stage whose org has no policies: every act needs its owner's approval. What signs receipts is made with the first
     decision of an org; here it is there, so that each decision passes the same points."""
     async with strict.db.transaction(strict.org_id) as tx:
-        await signing.signer(strict.db, tx)
+        await receipts.get_signer(strict.db, tx)
     async with Stage(urls.app, strict, admin, outside, workers).playing() as stage:
         yield stage
 

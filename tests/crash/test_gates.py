@@ -82,7 +82,7 @@ async def _submit(stage: Stage, atlas_id: str, label: str) -> Run:
 
 
 async def _on_the_chain(stage: Stage, run: Run) -> Counter[str]:
-    entries = await audit.list_page(stage.world.db, stage.world.admin.actor, run.session_id, 0, 1000)
+    entries = await audit.list_entries(stage.world.db, stage.world.admin.actor, run.session_id, 0, 1000)
     told = [(each.action, each.body) for each in entries if each.action.startswith("checkpoint_")]
     return Counter(f"{name} {body['data']['checkpoint_id']}" for name, body in told if body is not None)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.jobs.verbs import workers as worker_operations
+from cortex_plane.jobs.verbs import workers
 from tests.crash.outcomes import require_clean
 from tests.crash.points import each, extents, from_the_claim_on, recorded, worth_a_try
 from tests.crash.stage import ACTS, Run, Stage
@@ -89,7 +89,7 @@ async def test_killed_while_idle(stage: Stage) -> None:
     await idle.reached("claim_jobs:after#2")
     assert await idle.end(SIGKILL) == -SIGKILL
     await stage.until("select 1 from worker where name = $1 and expires_at < plane_now()", idle.order.name)
-    known = await worker_operations.list_all(stage.world.db, stage.world.admin.actor)
+    known = await workers.list_workers(stage.world.db, stage.world.admin.actor)
     assert [worker.alive for worker in known if worker.name == idle.order.name] == [False]
     run = await stage.submit(Kind.WITH_KEY, "nothing")
     stage.rescue(run.app)

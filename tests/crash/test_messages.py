@@ -17,7 +17,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.notify.model.notifications import Card, Outgoing
 from cortex_plane.policies.model.policies import OWNER_DECIDES, Approvers
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.notifier import Notifier, notifying
 from cortex_plane.worker.scheduler import Scheduler, scheduling
 from tests.clock import Clock

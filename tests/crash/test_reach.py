@@ -22,11 +22,10 @@ from cortex_plane.approvals.verbs import approvals, credentials
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.idempotency import new_id
-from cortex_plane.proof.verbs import signing
-from cortex_plane.tenancy.model.absences import AbsenceDraft
+from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import scheduler_actor
-from cortex_plane.tenancy.model.members import Role
-from cortex_plane.tenancy.verbs import absences
+from cortex_plane.tenancy.model.orgs import AbsenceDraft, Role
+from cortex_plane.tenancy.verbs import orgs
 from cortex_plane.worker.notifier import Notifier
 from tests.approvals import shown
 from tests.conformance.channels import PUBLIC_URL, drain, link
@@ -246,7 +245,7 @@ async def _kill_at_every_statement(reaching: Reaching, deed: Deed, number: int |
     await apply_policies(stage.world.db, stage.world.admin.actor, policy)
     # The first decision of an org makes the key that signs receipts; all that is counted here come after it.
     async with stage.world.db.transaction(stage.world.org_id) as tx:
-        await signing.signer(stage.world.db, tx)
+        await receipts.get_signer(stage.world.db, tx)
     alive = await _ask(reaching, deed, "nothing")
     before = await _everything(stage, alive.approval)
     process = await _process(reaching, deed, alive, records=True)
@@ -300,7 +299,7 @@ async def test_killed_at_every_statement_of_asking_people_of_whom_one_is_away(
     stage, world = reaching.stage, reaching.stage.world
     await apply_policies(world.db, world.admin.actor, POLICY.format(quorum=2, standing="false"))
     away = AbsenceDraft(delegate_id=reaching.dan.member_id, ends_at=datetime.now(UTC) + timedelta(days=1))
-    await absences.create(world.db, reaching.bea.actor, away)
+    await orgs.create_absence(world.db, reaching.bea.actor, away)
 
     async def asked_once(run: Run) -> None:
         (asked,) = await _asked(stage, run)

@@ -132,7 +132,7 @@ async def follow(db: Database, link: str) -> str:
 async def race(url: str, admin_url: str, secrets: list[str]) -> None:
     db = await Database.open(url, min_size=CLIENTS, max_size=CLIENTS, vault=VAULT)
     admin = await asyncpg.create_pool(admin_url, min_size=1, max_size=2)
-    actors = {secret: await keys.authenticate(db, secret) for secret in secrets}
+    actors = {secret: await keys.authenticate_key(db, secret) for secret in secrets}
     racer = Racer(db, admin, actors)
     _say("ready")
     while line := await asyncio.to_thread(sys.stdin.readline):

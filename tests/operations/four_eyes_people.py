@@ -15,12 +15,10 @@ from cortex_plane.kernel.errors import CortexError
 from cortex_plane.policies.model.policy_files import PolicyFile
 from cortex_plane.policies.verbs import policies
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.model.connections import ConnectionDraft, MappingDraft
-from cortex_plane.tenancy.model.enrolments import Redemption
-from cortex_plane.tenancy.model.identities import LinkDraft
-from cortex_plane.tenancy.model.keys import Grantable, KeyDraft, OwnKeyDraft
-from cortex_plane.tenancy.model.members import MemberChange, MemberDraft, Role
-from cortex_plane.tenancy.verbs import connections, enrolments, keys, links, members
+from cortex_plane.tenancy.model.credentials import Grantable, KeyDraft, OwnKeyDraft, Redemption
+from cortex_plane.tenancy.model.identities import ConnectionDraft, LinkDraft, MappingDraft
+from cortex_plane.tenancy.model.orgs import MemberChange, MemberDraft, Role
+from cortex_plane.tenancy.verbs import connections, keys, logins, orgs
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.context import ToolContext
@@ -125,16 +123,16 @@ class Stage:
             [[Role.APPROVER], [Role.ADMIN, Role.APPROVER], [Role.ADMIN, Role.APPROVER], [Role.OPERATOR]]
         )
         name = f"{who.holder}'s {next(self.numbers)}"
-        member = await members.create(self.db, by, MemberDraft(display_name=name, roles=roles))
+        member = await orgs.create_member(self.db, by, MemberDraft(display_name=name, roles=roles))
         self.accounts[member.id] = name
-        code = await enrolments.issue(self.db, by, member.id)
+        code = await logins.issue_enrolment_code(self.db, by, member.id)
         self.codes.append((who.holder, member.id, code.code))
         return f"adds {name} ({', '.join(roles)}) and keeps the code; " + await self.redeem(by, who)
 
     async def issue(self, by: Actor, who: Credential) -> str:
         """A code for somebody who is there, to be in their place."""
         account = self.chance.choice(list(self.accounts))
-        code = await enrolments.issue(self.db, by, account)
+        code = await logins.issue_enrolment_code(self.db, by, account)
         self.codes.append((who.holder, account, code.code))
         return f"keeps a code for {self.accounts[account]}"
 
@@ -145,9 +143,9 @@ class Stage:
         _, account, code = own[-1]
         self.codes.remove(own[-1])
         if self.chance.random() < 0.5:
-            secret = await enrolments.redeem_for_session(self.db, code)
+            secret = await logins.redeem_for_session(self.db, code)
         else:
-            made = await enrolments.redeem_for_key(self.db, Redemption(code=code, key_name="enrolled"))
+            made = await logins.redeem_for_key(self.db, Redemption(code=code, key_name="enrolled"))
             secret = str(made.secret)
         self._hold(who.holder, account, secret)
         return f"redeems the code of {self.accounts[account]}"
@@ -155,8 +153,8 @@ class Stage:
     async def hand_over(self, by: Actor, who: Credential) -> str:
         """A code that its own person redeems."""
         human = self.chance.choice(list(self.mains))
-        code = await enrolments.issue(self.db, by, self.mains[human])
-        made = await enrolments.redeem_for_key(self.db, Redemption(code=code.code, key_name="own"))
+        code = await logins.issue_enrolment_code(self.db, by, self.mains[human])
+        made = await logins.redeem_for_key(self.db, Redemption(code=code.code, key_name="own"))
         self._hold(human, self.mains[human], str(made.secret))
         return f"enrols {human}, who redeems the code"
 
@@ -168,17 +166,17 @@ class Stage:
     async def promote(self, by: Actor, who: Credential) -> str:
         account = self.chance.choice(list(self.accounts))
         change = MemberChange(roles=[Role.ADMIN, Role.APPROVER, Role.OPERATOR])
-        await members.update(self.db, by, account, change, None)
+        await orgs.update_member(self.db, by, account, change, None)
         return f"promotes {self.accounts[account]}"
 
     async def make_key(self, by: Actor, who: Credential) -> str:
         if self.chance.random() < 0.3:
-            own = await keys.create_own(self.db, by, OwnKeyDraft(name="another"))
+            own = await keys.create_own_key(self.db, by, OwnKeyDraft(name="another"))
             self.credentials.append(Credential(who.holder, str(own.secret), who.label, who.account))
             return "makes another key"
         roles, granted = [self.chance.choice([Role.ADMIN, Role.OPERATOR, Role.MEMBER])], list(Grantable)
         draft = KeyDraft(name="program", roles=roles, permissions=granted if who.account else [])
-        made = await keys.create(self.db, by, draft)
+        made = await keys.create_key(self.db, by, draft)
         label = f"{who.holder}'s program {next(self.numbers)}"
         self.credentials.append(Credential(who.holder, str(made.secret), label))
         return f"makes {label} ({roles[0]})"
@@ -189,19 +187,21 @@ class Stage:
         if own and self.chance.random() < 0.7:
             self.link_codes.remove(own[-1])
             draft = LinkDraft(code=own[-1][1], external_user_id=f"chat-{who.holder}")
-            await links.redeem(self.db, self.world.service.actor, self.world.connection.id, draft)
+            await connections.redeem_link_code(
+                self.db, self.world.service.actor, self.world.connection.id, draft
+            )
             return "types a code in a chat"
         if who.account != self.mains[who.holder] or who.account in self.taken:
             raise nothing()
-        code = await links.issue_code(self.db, by)
+        code = await connections.issue_link_code(self.db, by)
         self.link_codes.append((who.holder, code.code))
         return "gets a code for a chat"
 
     async def unlink(self, by: Actor, who: Credential) -> str:
         account = self.chance.choice(list(self.mains.values()))
-        page = await members.mappings(self.db, by, account, None, 10)
+        page = await orgs.list_member_mappings(self.db, by, account, None, 10)
         for mapping in page.items:
-            await links.unlink_member(self.db, by, account, mapping.id)
+            await connections.unlink_member(self.db, by, account, mapping.id)
         return f"takes {len(page.items)} channels from {self.accounts[account]}"
 
     async def connect(self, by: Actor, who: Credential) -> str:
@@ -213,7 +213,7 @@ class Stage:
             hook = Hook(who.holder, old.id, rotated.secret, old.label, old.names)
         else:
             draft = ConnectionDraft(channel_type="webhook", name=name, url=URL)
-            made = await connections.create(self.db, by, draft)
+            made = await connections.create_connection(self.db, by, draft)
             hook = Hook(who.holder, made.id, str(made.secret), name)
         self.hooks.append(hook)
         return f"sets the secret of {hook.label}; " + await self.map_name(by, who)

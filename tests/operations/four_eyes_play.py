@@ -10,9 +10,8 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.agents.model.agents import AgentChange, ModelConfig, ResourceLimits
-from cortex_plane.agents.model.tool_confirmations import ConfirmationDraft
-from cortex_plane.agents.model.tools import Risk
-from cortex_plane.agents.verbs import agents, tool_confirmations
+from cortex_plane.agents.model.tools import ConfirmationDraft, Risk
+from cortex_plane.agents.verbs import agents, tools
 from cortex_plane.approvals.model.approvals import (
     Approval,
     Channel,
@@ -23,12 +22,12 @@ from cortex_plane.approvals.model.approvals import (
 )
 from cortex_plane.approvals.model.standing_approvals import StandingDraft
 from cortex_plane.approvals.verbs import approvals
-from cortex_plane.calls.model.calls import CallDraft, IntentDraft, OutcomeDraft, OutcomeStatus
+from cortex_plane.calls.model import CallDraft, IntentDraft, OutcomeDraft, OutcomeStatus
 from cortex_plane.calls.verbs import calls, deadlines
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.effects import CallStatus, Verdict
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
-from cortex_plane.jobs.model.signals import SignalDraft
+from cortex_plane.jobs.model.journal import SignalDraft
 from cortex_plane.jobs.verbs import jobs, signals, steering
 from cortex_plane.kernel.errors import CortexError, Unauthenticated
 from cortex_plane.kernel.idempotency import new_id
@@ -36,12 +35,17 @@ from cortex_plane.kernel.values import adapter
 from cortex_plane.notify.verbs import webhooks
 from cortex_plane.policies.model.policy_files import PolicyFile
 from cortex_plane.policies.verbs import policies
-from cortex_plane.sessions.model.messages import InboundMessage, MessageDraft
-from cortex_plane.sessions.model.sessions import SessionChange, SessionDraft, SessionKind
-from cortex_plane.sessions.verbs import messages, sessions
-from cortex_plane.tenancy.model.absences import AbsenceDraft
+from cortex_plane.sessions.model.sessions import (
+    InboundMessage,
+    MessageDraft,
+    SessionChange,
+    SessionDraft,
+    SessionKind,
+)
+from cortex_plane.sessions.verbs import sessions
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.verbs import absences, browser_sessions, keys
+from cortex_plane.tenancy.model.orgs import AbsenceDraft
+from cortex_plane.tenancy.verbs import keys, logins, orgs
 from tests.adapters.stages import PATIENT
 from tests.operations.four_eyes_ledger import Call, Credential, Question, Thread
 from tests.operations.four_eyes_people import POLICIES, ROLES, Stage, nothing
@@ -111,8 +115,8 @@ class Play(Stage):
 
     async def _actor(self, who: Credential) -> Actor:
         if who.secret.startswith("cortex_session"):
-            return await browser_sessions.authenticate(self.db, who.secret)
-        return await keys.authenticate(self.db, who.secret)
+            return await logins.authenticate_session(self.db, who.secret)
+        return await keys.authenticate_key(self.db, who.secret)
 
     # What shapes calls --------------------------------------------------------------------------------------------
 
@@ -144,7 +148,7 @@ class Play(Stage):
 
     async def message(self, by: Actor, who: Credential) -> str:
         session = self._some([id for id, thread in self.ledger.threads.items() if thread.opener is None])
-        sent = await messages.post(self.db, by, session, MessageDraft(text="Go on."))
+        sent = await sessions.post_message(self.db, by, session, MessageDraft(text="Go on."))
         await self._wrote(sent.session_id, sent.job_id, who)
         return f"writes to {_short(session)}, read by {_short(sent.job_id)}"
 
@@ -154,7 +158,7 @@ class Play(Stage):
         inbound = InboundMessage(
             external_user_id=f"chat-{author}", agent=self.chance.choice(SOURCES), text="Go."
         )
-        sent = await messages.ingest(self.db, by, self.world.connection.id, inbound)
+        sent = await sessions.ingest_message(self.db, by, self.world.connection.id, inbound)
         await self._wrote(sent.session_id, sent.job_id, who)
         return f"brings a message of {author} to {_short(sent.session_id)}, read by {_short(sent.job_id)}"
 
@@ -172,7 +176,7 @@ class Play(Stage):
     async def write_context(self, by: Actor, who: Credential) -> str:
         session = self._some(list(self.ledger.threads))
         change = SessionChange(context={"payee": next(self.numbers)})
-        await sessions.update(self.db, by, session, change, None)
+        await sessions.update_session(self.db, by, session, change, None)
         self.ledger.threads[session].context.add(who.holder)
         return f"writes the context of {_short(session)}"
 
@@ -218,7 +222,7 @@ class Play(Stage):
     async def confirm(self, by: Actor, who: Credential) -> str:
         risk = self.chance.choice([Risk.MEDIUM, Risk.HIGH])
         draft = ConfirmationDraft(tool="refund", app="office", digest=DIGEST, risk=risk)
-        await tool_confirmations.confirm(self.db, by, draft)
+        await tools.confirm(self.db, by, draft)
         self.ledger.rules.append(who.holder)
         return f"confirms that refund has {risk} risk"
 
@@ -286,7 +290,7 @@ class Play(Stage):
     async def be_absent(self, by: Actor, who: Credential) -> str:
         absent, to = self.chance.choice(list(self.accounts)), self.chance.choice(list(self.accounts))
         draft = AbsenceDraft(delegate_id=to, ends_at=await self._now() + timedelta(hours=9), member_id=absent)
-        await absences.create(self.db, by, draft)
+        await orgs.create_absence(self.db, by, draft)
         return f"says that {self.accounts[absent]} is absent, and {self.accounts[to]} stands in"
 
     # Running ------------------------------------------------------------------------------------------------------

@@ -11,21 +11,21 @@ import sys
 from uuid import UUID
 
 from cortex_plane.db.database import Database
-from cortex_plane.sessions.model.messages import InboundMessage
-from cortex_plane.sessions.verbs import messages
+from cortex_plane.sessions.model.sessions import InboundMessage
+from cortex_plane.sessions.verbs import sessions
 from cortex_plane.tenancy.verbs import keys
 from tests.servers import VAULT
 
 
 async def send(url: str, secret: str, connection_id: UUID, count: int) -> list[list[str]]:
     db = await Database.open(url, min_size=10, max_size=10, vault=VAULT)
-    actor = await keys.authenticate(db, secret)
+    actor = await keys.authenticate_key(db, secret)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     await asyncio.to_thread(sys.stdin.readline)
     inbound = InboundMessage(external_user_id="u-1", agent="deployer", text="Hello")
     delivered = await asyncio.gather(
-        *(messages.ingest(db, actor, connection_id, inbound) for _ in range(count))
+        *(sessions.ingest_message(db, actor, connection_id, inbound) for _ in range(count))
     )
     await db.close()
     return [delivery.created for delivery in delivered]

@@ -14,10 +14,9 @@ from cortex_plane.approvals.verbs import delegates
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound
 from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.absences import Absence, AbsenceDraft, AbsenceStatus
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.model.members import MemberChange, Role
-from cortex_plane.tenancy.verbs import absences, members
+from cortex_plane.tenancy.model.orgs import Absence, AbsenceDraft, AbsenceStatus, MemberChange, Role
+from cortex_plane.tenancy.verbs import orgs
 from tests.clock import Clock
 from tests.operations.rows import digests
 from tests.people import Person, World
@@ -33,7 +32,7 @@ def id_of(person: Person) -> UUID:
 
 async def away(world: World, who: Person, to: Person, first: int = 0, last: int = 5, **more: Any) -> Absence:
     draft = AbsenceDraft(delegate_id=id_of(to), starts_at=NOW + first * DAY, ends_at=NOW + last * DAY, **more)
-    return await absences.create(world.db, who.actor, draft)
+    return await orgs.create_absence(world.db, who.actor, draft)
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ async def clock(admin: asyncpg.Connection) -> Clock:
 
 
 async def seen_by(world: World, actor: Actor, **more: Any) -> list[Absence]:
-    return (await absences.list_page(world.db, actor, None, 50, **more)).items
+    return (await orgs.list_absences(world.db, actor, None, 50, **more)).items
 
 
 @pytest.mark.proves("D.180")
@@ -53,10 +52,10 @@ async def test_an_absence_is_planned_then_current_then_over(world: World, clock:
     assert made.status is AbsenceStatus.PLANNED
     for days, status in ((1, AbsenceStatus.CURRENT), (3, AbsenceStatus.OVER)):
         await clock.set(NOW + days * DAY)
-        assert (await absences.get(world.db, pat.actor, made.id)).status is status
+        assert (await orgs.get_absence(world.db, pat.actor, made.id)).status is status
     assert await seen_by(world, pat.actor, only_open=True) == []
     with pytest.raises(Conflict) as over:
-        await absences.cancel(world.db, pat.actor, made.id)
+        await orgs.cancel_absence(world.db, pat.actor, made.id)
     assert over.value.code == "absence_over"
 
 
@@ -64,10 +63,10 @@ async def test_an_absence_is_planned_then_current_then_over(world: World, clock:
 async def test_each_is_on_the_trail_and_cancelled_once(world: World, clock: Clock) -> None:
     pat = await world.person(Role.MEMBER, name="Pat")
     made = await away(world, pat, world.admin)
-    cancelled = await absences.cancel(world.db, pat.actor, made.id)
+    cancelled = await orgs.cancel_absence(world.db, pat.actor, made.id)
     assert (cancelled.status, cancelled.cancelled_at) == (AbsenceStatus.CANCELLED, NOW)
-    assert await absences.cancel(world.db, pat.actor, made.id) == cancelled
-    entries = await audit.list_page(world.db, world.admin.actor, None, 0, 100)
+    assert await orgs.cancel_absence(world.db, pat.actor, made.id) == cancelled
+    entries = await audit.list_entries(world.db, world.admin.actor, None, 0, 100)
     told = [(e.action, (e.body or {})["data"]) for e in entries if e.action.startswith("absence_")]
     assert [action for action, _ in told] == ["absence_added", "absence_cancelled"]
     assert (told[0][1]["name"], told[0][1]["delegate_name"]) == ("Pat", "Ada")
@@ -94,14 +93,14 @@ async def test_for_others_it_takes_an_admin(world: World, clock: Clock, admin: a
     assert [a.id for a in await seen_by(world, pat.actor)] == [made.id]
     assert [a.id for a in await seen_by(world, olga.actor)] == [made.id], "staff see everybody's"
     with pytest.raises(Forbidden):
-        await absences.cancel(world.db, olga.actor, made.id)
+        await orgs.cancel_absence(world.db, olga.actor, made.id)
     other = await world.person(Role.MEMBER, name="Quinn")
     assert await seen_by(world, other.actor) == []
     assert await seen_by(world, other.actor, member_id=id_of(pat)) == []
-    for act in (absences.get, absences.cancel):
+    for act in (orgs.get_absence, orgs.cancel_absence):
         with pytest.raises(NotFound):
             await act(world.db, other.actor, made.id)
-    assert (await absences.cancel(world.db, world.admin.actor, made.id)).cancelled_at == NOW
+    assert (await orgs.cancel_absence(world.db, world.admin.actor, made.id)).cancelled_at == NOW
 
 
 @pytest.mark.proves("D.180")
@@ -111,11 +110,11 @@ async def test_who_cannot_stand_in_is_refused_and_nothing_changes(
     pat = await world.person(Role.MEMBER, name="Pat")
     guest = await world.person(Role.GUEST, name="Gus")
     gone = await world.person(Role.APPROVER, name="Gone")
-    await members.update(world.db, world.admin.actor, id_of(gone), MemberChange(active=False), None)
+    await orgs.update_member(world.db, world.admin.actor, id_of(gone), MemberChange(active=False), None)
     before = await digests(admin)
     for who in (id_of(guest), id_of(gone), new_id()):
         with pytest.raises(NotFound) as unknown:
-            await absences.create(world.db, pat.actor, AbsenceDraft(delegate_id=who, ends_at=NOW + DAY))
+            await orgs.create_absence(world.db, pat.actor, AbsenceDraft(delegate_id=who, ends_at=NOW + DAY))
         assert unknown.value.code == "delegate_unknown"
     for whom in (id_of(guest), id_of(gone), new_id()):
         with pytest.raises(NotFound) as missing:
@@ -148,9 +147,9 @@ async def test_a_circle_of_absences_is_refused(world: World, clock: Clock) -> No
         await away(world, world.admin, pat, 4, 6)
     assert refused.value.code == "absence_cycle"
     made = await away(world, world.admin, pat, 5, 6)
-    await absences.cancel(world.db, world.admin.actor, made.id)
+    await orgs.cancel_absence(world.db, world.admin.actor, made.id)
     theirs = (await seen_by(world, quinn.actor))[0]
-    await absences.cancel(world.db, quinn.actor, theirs.id)
+    await orgs.cancel_absence(world.db, quinn.actor, theirs.id)
     await away(world, world.admin, pat, 0, 9)
 
 
@@ -171,7 +170,7 @@ async def test_a_repeated_request_makes_one(world: World, clock: Clock) -> None:
     pat = await world.person(Role.MEMBER, name="Pat")
     draft = AbsenceDraft(delegate_id=id_of(world.admin), ends_at=NOW + DAY)
     once = IdempotencyKey(key="k", fingerprint=bytes(32))
-    made = [await absences.create(world.db, pat.actor, draft, once) for _ in range(2)]
+    made = [await orgs.create_absence(world.db, pat.actor, draft, once) for _ in range(2)]
     assert made[0] == made[1]
 
 

@@ -12,8 +12,8 @@ import pytest
 from cortex_plane.approvals.model.approvals import ApprovalStatus, RecordResult
 from cortex_plane.approvals.store import approvals as stored
 from cortex_plane.approvals.verbs import approvals
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus
-from cortex_plane.jobs.store import jobs as stored_jobs
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.notify.store import notifications
 from cortex_plane.notify.store.notifications import Lane
@@ -58,8 +58,8 @@ async def test_two_jobs_that_share_a_request_are_cancelled_at_once(
     (asked,) = (await approvals.list_page(strict.db, strict.admin.actor, None, 10)).items
     assert asked.invocations == 2
     async with strict.db.transaction(strict.org_id) as tx:
-        await stored_jobs.lock(tx, first.given.job_id, None)
-        await stored_jobs.cancel(tx, first.given.job_id, "enough")
+        await jobs_store.lock_job(tx, first.given.job_id, None)
+        await jobs_store.cancel_job(tx, first.given.job_id, "enough")
         assert await stored.cancel(tx, [first.given.job_id], "enough") == []
         cancelling = asyncio.ensure_future(
             steering.cancel(strict.db, strict.admin.actor, second.given.job_id, Cancellation())

@@ -35,7 +35,7 @@ from cortex_plane.kernel.errors import CortexError, NotFound
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.model.sessions import Termination
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.context import ToolContext
 from tests.approvals import decide, shown

@@ -29,7 +29,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import JobStatus, Resumption
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.context import ToolContext
 from tests.approvals import pending

@@ -18,8 +18,8 @@ from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, Invalid
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.model.sessions import Termination
-from cortex_plane.tenancy.model.members import MemberChange, Role
-from cortex_plane.tenancy.verbs import keys, members
+from cortex_plane.tenancy.model.orgs import MemberChange, Role
+from cortex_plane.tenancy.verbs import keys, orgs
 from tests.approvals import Shipping, decide, ship, shown, waiting
 from tests.clock import Clock
 from tests.operations.rows import digests
@@ -56,7 +56,7 @@ async def refused(
     last = details.events[-1]
     assert (last.event_type, last.channel, last.actor) == (event, "api", who.name)
     assert last.payload == {"decision": choice, "code": code}
-    (entry,) = (await audit.list_page(world.db, world.admin.actor, asked.session_id, 0, 1000))[-1:]
+    (entry,) = (await audit.list_entries(world.db, world.admin.actor, asked.session_id, 0, 1000))[-1:]
     assert entry.action == "approval_refused"
     assert entry.body is not None
     assert entry.body["actor"]["name"] == who.name
@@ -130,8 +130,8 @@ async def test_a_guest_decides_nothing_not_even_where_a_policy_names_them(
     await apply_policies(strict.db, strict.admin.actor, ask(approvers="{owner: true, members: [Named]}"))
     assert named.actor.user_account_id is not None
     demoted = MemberChange(roles=[Role.GUEST])
-    await members.update(strict.db, strict.admin.actor, named.actor.user_account_id, demoted, None)
-    guest = Person(await keys.authenticate(strict.db, named.secret), named.secret)
+    await orgs.update_member(strict.db, strict.admin.actor, named.actor.user_account_id, demoted, None)
+    guest = Person(await keys.authenticate_key(strict.db, named.secret), named.secret)
     _, (asked,) = await waiting(strict, Shipping())
     for choice in Choice:
         await refused(strict, admin, asked, "guest_cannot_decide", by=guest, choice=choice)
@@ -147,7 +147,7 @@ async def test_keys_of_programs_and_of_the_platform_decide_nothing(
     service = await strict.service_with(Role.ADMIN, Role.APPROVER)
     await refused(strict, admin, asked, "not_a_person", by=service)
     await admin.execute("update api_key set platform = true where org_id = $1", world.org_id)
-    visiting = await keys.authenticate(world.db, world.admin.secret, "strict")
+    visiting = await keys.authenticate_key(world.db, world.admin.secret, "strict")
     assert visiting.org_id == strict.org_id
     await refused(strict, admin, asked, "not_a_person", by=Person(visiting, world.admin.secret))
 

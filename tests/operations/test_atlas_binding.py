@@ -18,10 +18,9 @@ from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound
 from cortex_plane.kernel.globs import Glob
 from cortex_plane.kernel.idempotency import new_id
-from cortex_plane.sessions.model.messages import MessageDraft
-from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind, Termination
-from cortex_plane.sessions.verbs import messages, sessions
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.sessions.model.sessions import MessageDraft, SessionDraft, SessionKind, Termination
+from cortex_plane.sessions.verbs import sessions
+from cortex_plane.tenancy.model.orgs import Role
 from tests.atlases import ATLAS, govern, manifest, publish, service, steward
 from tests.macs import sign_mappings
 from tests.people import World
@@ -30,7 +29,7 @@ OTHER = "com.acme.billing"
 
 
 async def bound(world: World, session_id: UUID) -> list[tuple[str, str]]:
-    found = await sessions.get(world.db, world.admin.actor, session_id)
+    found = await sessions.get_session(world.db, world.admin.actor, session_id)
     return [(each.atlas_id, each.version) for each in found.atlases]
 
 
@@ -74,15 +73,15 @@ async def test_what_a_session_is_bound_to_stays(world: World) -> None:
     first = await publish(world)
     await govern(world)
     session = await opens(world)
-    (before,) = (await sessions.get(world.db, world.admin.actor, session)).atlases
+    (before,) = (await sessions.get_session(world.db, world.admin.actor, session)).atlases
     assert before.digest == first.version.digest
     await publish(world, manifest("2.0.0"))
     await atlases.retire(world.db, world.admin.actor, ATLAS, "1.0.0")
     job = await jobs.submit(world.db, world.admin.actor, JobDraft(agent="deployer", session_id=session))
-    await messages.post(world.db, world.admin.actor, session, MessageDraft(text="Hello"))
+    await sessions.post_message(world.db, world.admin.actor, session, MessageDraft(text="Hello"))
     await steering.cancel(world.db, world.admin.actor, job.id, Cancellation())
     await jobs.resubmit(world.db, world.admin.actor, job.id)
-    assert (await sessions.get(world.db, world.admin.actor, session)).atlases == [before]
+    assert (await sessions.get_session(world.db, world.admin.actor, session)).atlases == [before]
     assert await bound(world, await opens(world)) == [(ATLAS, "2.0.0")]
 
 
@@ -94,7 +93,7 @@ async def test_a_session_without_atlases_is_bound_with_its_next_job_or_message(w
     await publish(world)
     await govern(world)
     job = await jobs.submit(world.db, world.admin.actor, JobDraft(agent="deployer", session_id=by_job))
-    await messages.post(world.db, world.admin.actor, by_message, MessageDraft(text="Hello"))
+    await sessions.post_message(world.db, world.admin.actor, by_message, MessageDraft(text="Hello"))
     assert await bound(world, by_job) == await bound(world, by_message) == [(ATLAS, "1.0.0")]
     await says(world)
     assert await bound(world, said) == [], "the job that is under way reads it, as it began"
@@ -128,7 +127,7 @@ async def test_a_message_to_a_bound_session_goes_on_where_none_holds_any_more(wo
     await govern(world)
     session = await opens(world)
     await atlases.retire(world.db, world.admin.actor, ATLAS, "1.0.0")
-    await messages.post(world.db, world.admin.actor, session, MessageDraft(text="Hello"))
+    await sessions.post_message(world.db, world.admin.actor, session, MessageDraft(text="Hello"))
     assert await bound(world, session) == [(ATLAS, "1.0.0")]
 
 
@@ -232,7 +231,7 @@ async def test_what_a_caller_chose_is_not_merged_with_what_the_agent_names_later
         lambda: jobs.submit(world.db, mallory.actor, more),
         lambda: jobs.submit(world.db, world.admin.actor, replace(more, atlases=[OTHER])),
         lambda: jobs.resubmit(world.db, world.admin.actor, job.id),
-        lambda: messages.post(world.db, mallory.actor, talk.session_id, MessageDraft(text="Hello")),
+        lambda: sessions.post_message(world.db, mallory.actor, talk.session_id, MessageDraft(text="Hello")),
         lambda: world.say(external_user_id="u-7"),
     ):
         with pytest.raises(Forbidden) as refused:
@@ -306,7 +305,7 @@ async def test_sessions_that_open_while_versions_come_and_go_are_bound_to_one_th
     )
     digests = dict(await admin.fetch("select version, digest from atlas_version"))
     for began, session in [each for made in rest for each in made]:
-        (pin,) = (await sessions.get(world.db, world.admin.actor, session)).atlases
+        (pin,) = (await sessions.get_session(world.db, world.admin.actor, session)).atlases
         assert pin.digest == digests[pin.version]
         assert all(pin.version != version for version, at in retired if at <= began), (pin, began)
 
@@ -385,7 +384,7 @@ async def test_only_keys_that_the_steward_names_may_be_used(world: World, admin:
     session = await session_lifecycle.create(world.db, good.actor, draft)
     await session_lifecycle.create(world.db, good.actor, external)
     job = await jobs.submit(world.db, good.actor, JobDraft(agent="deployer", session_id=session.id))
-    await messages.post(world.db, good.actor, session.id, MessageDraft(text="Hello"))
+    await sessions.post_message(world.db, good.actor, session.id, MessageDraft(text="Hello"))
     before = await admin.fetchval("select count(*) from job")
     tries: list[Awaitable[object]] = [
         session_lifecycle.create(world.db, bad.actor, draft),
@@ -393,7 +392,7 @@ async def test_only_keys_that_the_steward_names_may_be_used(world: World, admin:
         jobs.submit(world.db, bad.actor, JobDraft(agent="deployer")),
         # Whoever sees the session, with a key that is not among them.
         jobs.submit(world.db, world.admin.actor, JobDraft(agent="deployer", session_id=session.id)),
-        messages.post(world.db, world.admin.actor, session.id, MessageDraft(text="Hello")),
+        sessions.post_message(world.db, world.admin.actor, session.id, MessageDraft(text="Hello")),
     ]
     for each in tries:
         with pytest.raises(Forbidden, match="is none of them") as refused:
@@ -450,4 +449,4 @@ async def test_who_comes_without_a_key_is_told_so(world: World) -> None:
             await attempt
     session = await opens(world)
     with pytest.raises(Forbidden, match="without one"):
-        await messages.post(world.db, in_a_browser, session, MessageDraft(text="Hello"))
+        await sessions.post_message(world.db, in_a_browser, session, MessageDraft(text="Hello"))

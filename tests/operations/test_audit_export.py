@@ -15,9 +15,9 @@ from benchmarks.trails import fill
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound, TooMany, Unavailable
 from cortex_plane.kernel.idempotency import new_id
-from cortex_plane.proof.model.audit import GENESIS, chain_hash
-from cortex_plane.proof.verbs import audit, audit_exports
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.proof.model import GENESIS, chain_hash
+from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.orgs import Role
 from tests.crash.points import extents
 from tests.exports import erase, exported, lines, verdict
 from tests.people import World
@@ -100,11 +100,11 @@ async def test_what_is_not_to_be_had_is_refused_before_the_first_byte(
     theirs = (await other.say()).session_id
     for unknown in (new_id(), theirs):
         with pytest.raises(NotFound) as raised:
-            await audit_exports.export(db, world.admin.actor, unknown)
+            await audit.export_trail(db, world.admin.actor, unknown)
         assert raised.value.code == "session_not_found"
     guest = await world.person(Role.MEMBER)
     with pytest.raises(Forbidden):
-        await audit_exports.export(db, guest.actor, None)
+        await audit.export_trail(db, guest.actor, None)
     assert verdict(await exported(db, world.admin.actor)).code == 0, "a refusal leaves nothing occupied"
 
 
@@ -112,7 +112,7 @@ async def test_what_is_not_to_be_had_is_refused_before_the_first_byte(
 async def test_an_export_is_of_one_moment(db: Database, world: World) -> None:
     """What happens while it is read is in the next one."""
     before = await audit.verify(db, world.admin.actor)
-    chunks = await audit_exports.export(db, world.admin.actor, None)
+    chunks = await audit.export_trail(db, world.admin.actor, None)
     await world.say("meanwhile")
     export = b"".join([chunk async for chunk in chunks])
     assert lines(export)[-1]["entries"] == before.entries
@@ -124,17 +124,17 @@ async def test_one_export_of_an_org_at_a_time_and_few_in_all(
     db: Database, world: World, other: World, admin: asyncpg.Connection
 ) -> None:
     third = await World.create(db, "third")
-    mine = await audit_exports.export(db, world.admin.actor, None)
+    mine = await audit.export_trail(db, world.admin.actor, None)
     with pytest.raises(Conflict) as twice:
-        await audit_exports.export(db, world.admin.actor, None)
+        await audit.export_trail(db, world.admin.actor, None)
     assert (twice.value.code, bool(twice.value.hint)) == ("export_under_way", True)
-    theirs = await audit_exports.export(db, other.admin.actor, None)
+    theirs = await audit.export_trail(db, other.admin.actor, None)
     with (
         db.heavy_read(new_id()),
         db.heavy_read(new_id()),
         pytest.raises(TooMany) as busy,
     ):
-        await audit_exports.export(db, third.admin.actor, None)
+        await audit.export_trail(db, third.admin.actor, None)
     assert busy.value.code == "too_many_reads"
     assert (await audit.verify(db, world.admin.actor)).faults == [], "verifying does not wait for exports"
     await mine.aclose()
@@ -148,7 +148,7 @@ async def test_whoever_stops_reading_frees_the_connection(
     db: Database, world: World, admin: asyncpg.Connection
 ) -> None:
     await fill(admin, world.org_id, 2000)
-    async with aclosing(await audit_exports.export(db, world.admin.actor, None)) as chunks:
+    async with aclosing(await audit.export_trail(db, world.admin.actor, None)) as chunks:
         assert (await anext(chunks)).startswith(b'{"type":"header"')
         assert await _idle(admin) == 1
     assert await _idle(admin) == 0
@@ -167,7 +167,7 @@ async def test_a_database_that_fails_midway_leaves_no_trailer(
     db: Database, world: World, admin: asyncpg.Connection
 ) -> None:
     await fill(admin, world.org_id, 3000)
-    chunks = await audit_exports.export(db, world.admin.actor, None)
+    chunks = await audit.export_trail(db, world.admin.actor, None)
     got = await anext(chunks)
     await admin.execute(
         """
@@ -198,7 +198,7 @@ async def test_an_export_of_any_size_takes_little_memory(
     size = 0
     tracemalloc.start()
     try:
-        async with aclosing(await audit_exports.export(db, world.admin.actor, None)) as chunks:
+        async with aclosing(await audit.export_trail(db, world.admin.actor, None)) as chunks:
             async for chunk in chunks:
                 size += len(chunk)
         peak = tracemalloc.get_traced_memory()[1]

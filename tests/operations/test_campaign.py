@@ -16,9 +16,8 @@ from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import Conflict, CortexError, NotFound
 from cortex_plane.proof.verbs import audit
-from cortex_plane.sessions.model.messages import InboundMessage, IngestedMessage, MessageDraft
-from cortex_plane.sessions.model.sessions import Termination
-from cortex_plane.sessions.verbs import messages
+from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage, MessageDraft, Termination
+from cortex_plane.sessions.verbs import sessions
 from tests.people import World
 
 PEOPLE = 12
@@ -64,13 +63,13 @@ async def _one_act(world: World, chance: random.Random, seen: list[IngestedMessa
             await jobs.resubmit(db, admin, known.job_id)
         case 4:
             assert known
-            await messages.post(db, admin, known.session_id, MessageDraft(text="by hand"))
+            await sessions.post_message(db, admin, known.session_id, MessageDraft(text="by hand"))
         case 5:
             await jobs.submit(db, admin, JobDraft(agent="deployer", payload={"n": chance.random()}))
         case _:
             person = f"person-{chance.randrange(PEOPLE)}"
             inbound = InboundMessage(external_user_id=person, agent="deployer", text=f"hello from {person}")
-            seen.append(await messages.ingest(db, service, world.connection.id, inbound))
+            seen.append(await sessions.ingest_message(db, service, world.connection.id, inbound))
 
 
 async def _campaign(world: World, admin: asyncpg.Connection, acts: int, seed: int) -> None:

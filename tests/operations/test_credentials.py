@@ -34,9 +34,9 @@ from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.kernel.meters import Unread, metered
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.model.members import MemberChange, Role
-from cortex_plane.tenancy.verbs import members
-from cortex_plane.tenancy.verbs.secrets import new_approval_token
+from cortex_plane.tenancy.model.orgs import MemberChange, Role
+from cortex_plane.tenancy.verbs import orgs
+from cortex_plane.tenancy.verbs.access import new_approval_token
 from tests.approvals import Shipping, decide, shown, waiting
 from tests.clock import Clock
 from tests.credentials import link_for, token_for
@@ -264,28 +264,28 @@ async def test_a_used_token_tells_what_was_recorded_also_after_its_time(
 
 async def _deactivated(world: World, pat: Person, approval: Approval) -> None:
     assert pat.actor.user_account_id is not None
-    await members.update(
+    await orgs.update_member(
         world.db, world.admin.actor, pat.actor.user_account_id, MemberChange(active=False), None
     )
 
 
 async def _less_cleared(world: World, pat: Person, approval: Approval) -> None:
     assert pat.actor.user_account_id is not None
-    await members.update(
+    await orgs.update_member(
         world.db, world.admin.actor, pat.actor.user_account_id, MemberChange(clearance=1), None
     )
 
 
 async def _guest(world: World, pat: Person, approval: Approval) -> None:
     assert pat.actor.user_account_id is not None
-    await members.update(
+    await orgs.update_member(
         world.db, world.admin.actor, pat.actor.user_account_id, MemberChange(roles=[Role.GUEST]), None
     )
 
 
 async def _other_role(world: World, pat: Person, approval: Approval) -> None:
     assert pat.actor.user_account_id is not None
-    await members.update(
+    await orgs.update_member(
         world.db, world.admin.actor, pat.actor.user_account_id, MemberChange(roles=[Role.OPERATOR]), None
     )
 
@@ -594,7 +594,7 @@ async def test_a_secret_that_leaked_is_forgotten_at_once(strict: World, admin: a
     again = await visit(strict, await link_for(strict, approval))
     assert await refused(credentials.decide_by_link(strict.db, again, page, None)) == "not_confirmed"
     assert await admin.fetchval("select count(*) from signing_secret") == 1
-    entries = await audit.list_page(strict.db, strict.admin.actor, None, 0, 200)
+    entries = await audit.list_entries(strict.db, strict.admin.actor, None, 0, 200)
     rotated = [entry for entry in entries if entry.action == "signing_secret_rotated"]
     assert len(rotated) == 2
 
@@ -613,7 +613,7 @@ async def test_secrets_rotate_every_ninety_days_once_for_any_number_of_keepers(
     await asyncio.gather(*(credentials.keep(strict.db) for _ in range(4)))
     rows = await admin.fetch("select retire_at from signing_secret order by created_at")
     assert [row["retire_at"] is None for row in rows] == [False, True]
-    actions = [e.action for e in await audit.list_page(strict.db, strict.admin.actor, None, 0, 200)]
+    actions = [e.action for e in await audit.list_entries(strict.db, strict.admin.actor, None, 0, 200)]
     assert actions.count("signing_secret_rotated") == 1
     assert not await admin.fetchval("select count(*) from signing_secret where org_id = $1", other.org_id)
 

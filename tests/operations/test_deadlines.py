@@ -15,7 +15,7 @@ from cortex_plane.calls.verbs import deadlines
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.approvals import Shipping, decide, pending, ship, shown, waiting
 from tests.clock import Clock
 from tests.operations.rows import digests
@@ -56,7 +56,7 @@ async def test_a_reminder_comes_at_its_templates_time_and_then_the_end(
     assert (await job_of(strict, id)).status is JobStatus.FAILED
     events = (await approvals.get(strict.db, strict.admin.actor, asked.id)).events
     assert [e.event_type for e in events] == ["requested", "dispatched", "reminded", "expired"]
-    entries = await audit.list_page(strict.db, strict.admin.actor, asked.session_id, 0, 1000)
+    entries = await audit.list_entries(strict.db, strict.admin.actor, asked.session_id, 0, 1000)
     assert [e.action for e in entries][-3:] == ["approval_reminded", "approval_expired", "job_failed"]
     body = entries[-2].body
     assert body is not None
@@ -117,7 +117,7 @@ async def test_of_many_schedulers_one_keeps_each_deadline(strict: World, admin: 
     for id in ids:
         job = await job_of(strict, id)
         assert job.status is JobStatus.FAILED
-        entries = await audit.list_page(strict.db, strict.admin.actor, job.session_id, 0, 1000)
+        entries = await audit.list_entries(strict.db, strict.admin.actor, job.session_id, 0, 1000)
         assert [e.action for e in entries].count("approval_expired") == 1
     assert await whole(strict)
 

@@ -24,8 +24,8 @@ from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound
 from cortex_plane.kernel.idempotency import IdempotencyKey
 from cortex_plane.policies.model.request_policies import RequestPolicy
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.members import MemberChange, Role
-from cortex_plane.tenancy.verbs import keys, members
+from cortex_plane.tenancy.model.orgs import MemberChange, Role
+from cortex_plane.tenancy.verbs import keys, orgs
 from tests.approvals import Shipping, decide, ship, shown, waiting
 from tests.operations.rows import digests
 from tests.operations.test_approvals import TRAIL, ask, refused
@@ -57,7 +57,7 @@ async def unchanged(world: World, admin: asyncpg.Connection, asked: Approval, **
     assert {table for table in before if before[table] != after[table]} == TRAIL
     details = await approvals.get(world.db, world.admin.actor, asked.id)
     assert details.events[-1].event_type == "channel_duplicate"
-    entries = await audit.list_page(world.db, world.admin.actor, asked.session_id, 0, 1000)
+    entries = await audit.list_entries(world.db, world.admin.actor, asked.session_id, 0, 1000)
     assert entries[-1].action == "approval_duplicate"
     assert await whole(world)
 
@@ -242,7 +242,7 @@ async def test_every_event_of_a_life_is_in_the_read_model_and_on_the_chain(stric
     assert (details.approval.resolved_via, details.approval.resolved_by_name) == ("api", "Ada")
     assert [(vote.version, vote.decision) for vote in details.votes] == [(3, "approved")]
     assert details.now >= details.events[-1].created_at
-    entries = await audit.list_page(strict.db, strict.admin.actor, asked.session_id, 0, 1000)
+    entries = await audit.list_entries(strict.db, strict.admin.actor, asked.session_id, 0, 1000)
     (decision,) = [entry.body for entry in entries if entry.action == "approval_decision"]
     assert decision is not None
     said = decision["data"]
@@ -324,11 +324,11 @@ async def test_a_job_may_ask_for_more_and_never_for_less(world: World, strict: W
     asks = RequestPolicy(name="ask-me", target="ship", effect="requires_approval", clearance=3)  # type: ignore[arg-type]
     assert world.admin.actor.user_account_id is not None
     raised = MemberChange(clearance=3)
-    await members.update(world.db, world.admin.actor, world.admin.actor.user_account_id, raised, None)
+    await orgs.update_member(world.db, world.admin.actor, world.admin.actor.user_account_id, raised, None)
     id, (asked,) = await waiting(world, Shipping(), policies=[asks])
     assert asked.rule.startswith("request:ask-me")
     assert asked.required_clearance == 3
-    able = await keys.authenticate(world.db, world.admin.secret)
+    able = await keys.authenticate_key(world.db, world.admin.secret)
     seen = Decision(decision=Choice.APPROVED, version=1, input_hash=asked.input_hash)
     with pytest.raises(Forbidden, match="needs clearance 3"):
         await approvals.decide(world.db, world.admin.actor, asked.id, seen, Channel.API)

@@ -14,9 +14,8 @@ from cortex_plane.approvals.verbs import approvals
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.absences import AbsenceDraft
-from cortex_plane.tenancy.model.members import Role
-from cortex_plane.tenancy.verbs import absences
+from cortex_plane.tenancy.model.orgs import AbsenceDraft, Role
+from cortex_plane.tenancy.verbs import orgs
 from tests.approvals import Shipping, decide, shown, waiting
 from tests.operations.rows import digests
 from tests.operations.test_approvals import TRAIL
@@ -65,7 +64,7 @@ async def test_a_part_goes_from_hand_to_hand_and_the_last_one_decides(strict: Wo
         ("Bea", "Cal", 2, "I know too little about it", False),
         ("Cal", "Dan", 3, None, False),
     ]
-    trail = await audit.list_page(strict.db, strict.admin.actor, asked.session_id, 0, 1000)
+    trail = await audit.list_entries(strict.db, strict.admin.actor, asked.session_id, 0, 1000)
     assert [e.action for e in trail].count("approval_delegated") == 2
     assert await whole(strict)
 
@@ -159,7 +158,7 @@ async def out(world: World, who: Person, to: Person, **more: timedelta) -> None:
         ends_at=now + more.get("ends", timedelta(days=1)),
         reason="holidays",
     )
-    await absences.create(world.db, who.actor, draft)
+    await orgs.create_absence(world.db, who.actor, draft)
 
 
 @pytest.mark.proves("D.194")
@@ -176,7 +175,7 @@ async def test_who_is_out_of_office_hands_on_by_themselves_hop_by_hop(strict: Wo
         ("Cal", "Dan", True),
     ]
     assert details.approval.deciders == ["Dan"]
-    trail = await audit.list_page(strict.db, strict.admin.actor, asked.session_id, 0, 1000)
+    trail = await audit.list_entries(strict.db, strict.admin.actor, asked.session_id, 0, 1000)
     hops = [e.body["data"] for e in trail if e.action == "approval_delegated" and e.body]
     assert [(hop["from_name"], hop["name"], hop["reason"]) for hop in hops] == [
         ("Bea", "Cal", "out of office: holidays"),

@@ -15,7 +15,7 @@ from cortex_plane.calls.verbs import deadlines
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.approvals import Shipping, decide, shown, waiting
 from tests.clock import Clock
 from tests.conftest import Urls
@@ -77,7 +77,7 @@ async def test_it_goes_up_level_by_level_and_the_deadline_stays(
     details = await approvals.get(strict.db, strict.admin.actor, asked.id)
     assert [e.payload for e in details.events if e.event_type == "escalated"] == [{"level": 1}, {"level": 2}]
     assert {"Op", "Bea", "Root"} <= set(details.approval.deciders)
-    trail = await audit.list_page(strict.db, strict.admin.actor, asked.session_id, 0, 1000)
+    trail = await audit.list_entries(strict.db, strict.admin.actor, asked.session_id, 0, 1000)
     ups = [e.body["data"] for e in trail if e.action == "approval_escalated" and e.body]
     assert [(up["level"], up["to"]) for up in ups] == [
         (1, "anybody with the role approver"),

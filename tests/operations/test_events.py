@@ -13,19 +13,19 @@ import pytest
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import Forbidden, NotFound
-from cortex_plane.proof.store import audit
-from cortex_plane.sessions.model.messages import MessageDraft
-from cortex_plane.sessions.store import events as stored
-from cortex_plane.sessions.store.events import queries
-from cortex_plane.sessions.verbs import events, feeds, messages
-from cortex_plane.sessions.verbs.feeds import EventFeed, Subscription
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.proof import store as proof_store
+from cortex_plane.sessions import store as sessions_store
+from cortex_plane.sessions.model.sessions import MessageDraft
+from cortex_plane.sessions.store import queries
+from cortex_plane.sessions.verbs import events, sessions
+from cortex_plane.sessions.verbs.events import EventFeed, Subscription
+from cortex_plane.tenancy.model.orgs import Role
 from tests.people import World
 
 
 async def append(world: World, session_id: UUID, kind: str = "status", count: int = 1, **data: str) -> None:
     async with world.db.transaction(world.org_id) as tx:
-        await audit.append_to_session(tx, session_id, [], [(kind, None, data)] * count)
+        await proof_store.append_to_session(tx, session_id, [], [(kind, None, data)] * count)
 
 
 async def until(happened: Callable[[], bool]) -> None:
@@ -38,7 +38,9 @@ async def until(happened: Callable[[], bool]) -> None:
 
 async def test_a_session_is_read_from_any_number_on(world: World) -> None:
     delivery = await world.say("Hello")
-    await messages.post(world.db, world.admin.actor, delivery.session_id, MessageDraft(text="x" * 9000))
+    await sessions.post_message(
+        world.db, world.admin.actor, delivery.session_id, MessageDraft(text="x" * 9000)
+    )
     read = await events.of_session(world.db, world.admin.actor, delivery.session_id, 0)
     assert [(e.seq, e.type) for e in read.events] == [(1, "message"), (2, "status"), (3, "message")]
     assert (read.latest, read.more, read.over) == (3, False, None)
@@ -123,7 +125,7 @@ async def test_the_reader_rests_when_nobody_watches_and_comes_back(world: World)
 async def test_what_a_slow_reader_missed_is_not_kept_for_it(
     monkeypatch: pytest.MonkeyPatch, world: World
 ) -> None:
-    monkeypatch.setattr(feeds, "QUEUE", 3)
+    monkeypatch.setattr(events, "QUEUE", 3)
     session = (await world.say()).session_id
     feed = EventFeed(world.db, poll_seconds=0.01)
     with feed.watch(world.org_id, session, 2) as slow, feed.watch(world.org_id, session, 2) as quick:
@@ -175,7 +177,7 @@ async def test_an_inbox_hears_of_the_newest_also_of_too_many(world: World) -> No
     for number in range(6):
         await append(world, session, "approval_requested", approval_id=str(number))
     async with world.db.transaction(world.org_id) as tx:
-        lately = await stored.approvals(tx, 30.0, 4)
+        lately = await sessions_store.approval_events(tx, 30.0, 4)
     assert [event.data["approval_id"] for _, event in lately] == ["2", "3", "4", "5"]
 
 
@@ -184,7 +186,7 @@ async def test_an_inbox_is_read_through_its_index(world: World, admin: asyncpg.C
     await append(world, session, count=2000)
     await append(world, session, "approval_requested")
     await admin.execute("analyze")
-    text = queries.approvals
+    text = queries.approval_events
     async with world.db.transaction(world.org_id) as tx:
         await tx.rows("set local plan_cache_mode = force_generic_plan")
         plan = "\n".join(row["QUERY PLAN"] for row in await tx.rows(f"explain {text}", 30.0, 100))

@@ -13,14 +13,7 @@ import pytest_asyncio
 from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus, Channel, EffectAnswer
 from cortex_plane.approvals.verbs import approvals
-from cortex_plane.calls.model.calls import (
-    CallDraft,
-    ExternalCall,
-    IntentDraft,
-    Next,
-    OutcomeDraft,
-    OutcomeStatus,
-)
+from cortex_plane.calls.model import CallDraft, ExternalCall, IntentDraft, Next, OutcomeDraft, OutcomeStatus
 from cortex_plane.calls.verbs import calls, deadlines
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_lifecycle
@@ -211,7 +204,7 @@ async def test_nobody_here_runs_its_job(
         "insert into worker (id, name, host, pid, apps, concurrency, expires_at)"
         " values ($1, 'w', 'h', 1, '{external,plane}', 5, plane_now() + interval '1 hour')", worker,
     )  # fmt: skip
-    assert await attempts.claim(db, worker, ["external", "plane"], 5, UUID(int=0)) == ([], False)
+    assert await attempts.claim_jobs(db, worker, ["external", "plane"], 5, UUID(int=0)) == ([], False)
     # Whatever would wake another job leaves this one alone.
     await admin.execute("update job set runnable_at = plane_now() where id = $1", job.id)
     assert await admin.fetchval("select runnable_at from job where id = $1", job.id) is None
@@ -221,5 +214,5 @@ async def test_nobody_here_runs_its_job(
         )
     await clock.advance(timedelta(days=400))
     assert await tick(world) == []
-    assert await attempts.adopt(db, uuid4(), "other", 3) == []
+    assert await attempts.adopt_jobs(db, uuid4(), "other", 3) == []
     assert (await jobs.get(db, world.admin.actor, job.id)).status is JobStatus.RUNNING

@@ -26,7 +26,7 @@ from cortex_plane.approvals.model.approvals import (
     EffectAnswer,
 )
 from cortex_plane.approvals.verbs import approval_requests, approvals, edits
-from cortex_plane.calls.model.calls import (
+from cortex_plane.calls.model import (
     CallDraft,
     Ending,
     ExternalCall,
@@ -44,7 +44,7 @@ from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput
 from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind, Termination
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.clock import Clock
 from tests.people import World, apply_policies
 

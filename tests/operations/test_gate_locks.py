@@ -9,15 +9,14 @@ import asyncpg
 import pytest
 
 from cortex_plane.calls.verbs.authorization import TRIES, retry_under_session_lock
-from cortex_plane.db.database import Database
-from cortex_plane.db.within import at_hand
+from cortex_plane.db.database import Database, at_hand
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.jobs import JobDraft
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.verbs import jobs
 from cortex_plane.kernel.errors import Conflict, InvalidInput
-from cortex_plane.proof.model.audit import Fact
-from cortex_plane.proof.store import audit as audit_rows
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
 from tests.atlases import ATLAS, manifest, publish
@@ -126,7 +125,7 @@ async def test_who_was_overtaken_acts_under_the_locks_of_the_session_with_one_co
 
     async def note(db: Database, action: str) -> None:
         async with db.transaction(world.org_id) as tx:
-            await audit_rows.append_to_session(tx, session, [Fact.of(world.service.actor, action)])
+            await proof_store.append_to_session(tx, session, [Fact.of(world.service.actor, action)])
             if action == "second_note":
                 await tx.rows("select 1 / 0")
 
@@ -149,7 +148,7 @@ async def test_who_was_overtaken_acts_under_the_locks_of_the_session_with_one_co
         await retry_under_session_lock(world.db, world.service.actor, act, session=session)
     assert refused.value.code == "gate_closed"
     assert seen == ["overtaken", "loaded", "refused"]
-    trail = await audit.list_page(world.db, world.admin.actor, session, 0, 100)
+    trail = await audit.list_entries(world.db, world.admin.actor, session, 0, 100)
     notes = [each.action for each in trail if each.action.endswith("_note")]
     assert notes == ["first_note"], "what was written before it was refused stays, and what failed does not"
     assert not await is_locked()

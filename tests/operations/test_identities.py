@@ -9,9 +9,9 @@ from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import JobDraft
 from cortex_plane.jobs.verbs import jobs
 from cortex_plane.kernel.idempotency import new_id
-from cortex_plane.sessions.model.messages import InboundMessage
-from cortex_plane.sessions.verbs import messages
-from cortex_plane.tenancy.model.connections import ConnectionDraft
+from cortex_plane.sessions.model.sessions import InboundMessage
+from cortex_plane.sessions.verbs import sessions
+from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
 from tests.macs import sign_mappings
 from tests.people import World
@@ -22,7 +22,7 @@ async def test_both_identities_of_a_person_reach_the_same_session(
     db: Database, world: World, admin: asyncpg.Connection
 ) -> None:
     over_the_web = await world.say("Start here", "maria")
-    telegram = await connections.create(
+    telegram = await connections.create_connection(
         db, world.admin.actor, ConnectionDraft(channel_type="telegram", name="bot")
     )
     await admin.execute(
@@ -35,7 +35,7 @@ async def test_both_identities_of_a_person_reach_the_same_session(
     )
     await sign_mappings(db, world.org_id)
     inbound = InboundMessage(external_user_id="4711", agent="deployer", text="Go on there")
-    over_telegram = await messages.ingest(db, world.service.actor, telegram.id, inbound)
+    over_telegram = await sessions.ingest_message(db, world.service.actor, telegram.id, inbound)
     assert over_telegram.session_id == over_the_web.session_id
     assert over_telegram.job_id == over_the_web.job_id
     assert over_telegram.message_seq == 2

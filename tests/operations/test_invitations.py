@@ -22,27 +22,21 @@ from cortex_plane.kernel.errors import (
 from cortex_plane.kernel.idempotency import IdempotencyKey
 from cortex_plane.notify.model.notifications import Invitation
 from cortex_plane.proof.verbs import audit
-from cortex_plane.sessions.model.messages import InboundMessage
-from cortex_plane.sessions.verbs import messages
+from cortex_plane.sessions.model.sessions import InboundMessage
+from cortex_plane.sessions.verbs import sessions
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.model.connections import ConnectionChange, Mapping
 from cortex_plane.tenancy.model.identities import (
     INVITATIONS_AN_HOUR,
     MAILS_AN_HOUR,
     MAX_CHANNELS,
     AddressDraft,
+    ConnectionChange,
     InvitationDraft,
     Invited,
+    Mapping,
 )
-from cortex_plane.tenancy.model.members import MemberChange, Role
-from cortex_plane.tenancy.verbs import (
-    browser_sessions,
-    connections,
-    identity_codes,
-    invitations,
-    links,
-    members,
-)
+from cortex_plane.tenancy.model.orgs import MemberChange, Role
+from cortex_plane.tenancy.verbs import connections, invitations, logins, orgs
 from tests.clock import Clock
 from tests.conftest import Urls
 from tests.operations.rows import digests
@@ -62,7 +56,7 @@ async def invite(world: World, email: str = BEA, name: str | None = "Bea", **mor
 async def rendered(world: World, mapping_id: UUID, purpose: str = "invitation") -> Invitation | None:
     """What the outbox does when it sends the mail."""
     async with world.db.transaction(world.org_id) as tx:
-        return await identity_codes.invitation(
+        return await invitations.make_invitation_code(
             tx, mapping_id, {"purpose": purpose, "invited_by": "Ada"}, PLANE
         )
 
@@ -81,19 +75,19 @@ async def joined(world: World, email: str = BEA, name: str = "Bea", **more: obje
 
 
 async def mapping_of(world: World, member_id: UUID) -> Mapping:
-    (found,) = (await members.mappings(world.db, world.admin.actor, member_id, None, 10)).items
+    (found,) = (await orgs.list_member_mappings(world.db, world.admin.actor, member_id, None, 10)).items
     return found
 
 
 async def acting(world: World, invited: Invited) -> Actor:
     person = await with_key(world.db, world.org_id, invited.member.id)
-    link = await browser_sessions.issue_own_login_link(world.db, person.actor)
-    secret = await browser_sessions.log_in(world.db, link.url_path.removeprefix("/login/"))
-    return await browser_sessions.authenticate(world.db, secret)
+    link = await logins.issue_own_login_link(world.db, person.actor)
+    secret = await logins.log_in(world.db, link.url_path.removeprefix("/login/"))
+    return await logins.authenticate_session(world.db, secret)
 
 
 async def actions(world: World) -> list[str]:
-    return [entry.action for entry in await audit.list_page(world.db, world.admin.actor, None, 0, 1000)]
+    return [entry.action for entry in await audit.list_entries(world.db, world.admin.actor, None, 0, 1000)]
 
 
 async def refused(db: Database, code: str, visitor: Actor | None = None) -> str:
@@ -145,7 +139,7 @@ async def test_a_link_proves_the_address_and_logs_its_person_in_once(
     assert await digests(admin) == before, "looking at a link changes nothing"
     secret = await invitations.verify(world.db, code, None)
     assert secret is not None
-    actor = await browser_sessions.authenticate(world.db, secret)
+    actor = await logins.authenticate_session(world.db, secret)
     assert (actor.name, actor.clearance, [*actor.roles]) == ("Bea", 3, [Role.APPROVER])
     assert (await mapping_of(world, invited.member.id)).verified_at is not None
     assert (await actions(world))[-2:] == ["identity_verified", "logged_in"]
@@ -188,11 +182,11 @@ async def test_truncated_old_and_unwanted_links_are_refused_alike(
     assert await digests(admin) == before
     fresh = await code_for(world, invited.mapping.id)
     off = MemberChange(active=False)
-    await members.update(world.db, world.admin.actor, invited.member.id, off, None)
+    await orgs.update_member(world.db, world.admin.actor, invited.member.id, off, None)
     assert await refused(world.db, fresh) == "verify_link_invalid"
     assert await rendered(world, invited.mapping.id) is None, "nothing is mailed to a deactivated member"
-    await members.update(world.db, world.admin.actor, invited.member.id, MemberChange(active=True), None)
-    await links.unlink_member(world.db, world.admin.actor, invited.member.id, invited.mapping.id)
+    await orgs.update_member(world.db, world.admin.actor, invited.member.id, MemberChange(active=True), None)
+    await connections.unlink_member(world.db, world.admin.actor, invited.member.id, invited.mapping.id)
     assert await refused(world.db, fresh) == "verify_link_invalid"
     assert await rendered(world, invited.mapping.id) is None
 
@@ -310,7 +304,7 @@ async def test_what_cannot_be_mailed_is_refused_and_changes_nothing(
     invited = await invite(world, "cleo@example.com", "Cleo")
     connection = invited.mapping.connection_id
     off = ConnectionChange(enabled=False)
-    await connections.update(world.db, world.admin.actor, connection, off, None)
+    await connections.update_connection(world.db, world.admin.actor, connection, off, None)
     with pytest.raises(Conflict) as disabled:
         await invite(world)
     assert disabled.value.code == "connection_disabled"
@@ -367,7 +361,7 @@ async def test_nobody_has_mail_sent_to_strangers_without_end(world: World, admin
     async def claim(number: int) -> None:
         draft = AddressDraft(email=f"victim+{number}@example.com")
         claimed = await invitations.add_address(world.db, person.actor, draft, mailing=True)
-        await links.unlink(world.db, person.actor, claimed.id)
+        await connections.unlink_own(world.db, person.actor, claimed.id)
 
     for number in range(MAILS_AN_HOUR):
         await claim(number)
@@ -406,7 +400,7 @@ async def test_an_hours_mails_are_counted_when_they_are_asked_for_at_once(
 
     for number in range(MAILS_AN_HOUR - 1):
         claimed = await claim(str(number))
-        await links.unlink(world.db, person.actor, claimed.id)
+        await connections.unlink_own(world.db, person.actor, claimed.id)
     holder = await asyncpg.connect(urls.admin)
     async with holder.transaction():
         # All of them have counted, or wait to, before the first one can end.
@@ -432,7 +426,7 @@ async def test_adding_an_address_again_does_not_make_it_take_mail(
     )
     for unlinked in (False, True):
         if unlinked:
-            await links.unlink(world.db, person.actor, claimed.id)
+            await connections.unlink_own(world.db, person.actor, claimed.id)
         before = await digests(admin)
         with pytest.raises(Conflict, match="550 no such user") as raised:
             await invitations.add_address(world.db, person.actor, draft, mailing=True)
@@ -478,7 +472,7 @@ async def test_a_person_has_so_many_channels_and_no_more(world: World) -> None:
         )
     assert raised.value.code == "too_many_channels"
     with pytest.raises(TooMany):
-        await links.issue_code(world.db, person.actor)
+        await connections.issue_link_code(world.db, person.actor)
 
 
 @pytest.mark.proves("D.134")
@@ -486,9 +480,13 @@ async def test_what_is_only_claimed_is_nobodys_way_in(world: World) -> None:
     """A message from an address that somebody only claims makes a guest; whoever then proves it takes its place."""
     invited = await invite(world)
     inbound = InboundMessage(external_user_id=BEA, agent="deployer", text="Hello")
-    first = await messages.ingest(world.db, world.service.actor, invited.mapping.connection_id, inbound)
+    first = await sessions.ingest_message(
+        world.db, world.service.actor, invited.mapping.connection_id, inbound
+    )
     assert first.user_account_id != invited.member.id
     await invitations.verify(world.db, await code_for(world, invited.mapping.id), None)
-    second = await messages.ingest(world.db, world.service.actor, invited.mapping.connection_id, inbound)
+    second = await sessions.ingest_message(
+        world.db, world.service.actor, invited.mapping.connection_id, inbound
+    )
     assert second.user_account_id == invited.member.id
     assert second.session_id != first.session_id

@@ -12,10 +12,17 @@ import pytest
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound, TooMany
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.connections import ConnectionChange, Mapping
-from cortex_plane.tenancy.model.identities import ALPHABET, MAX_WRONG, LinkDraft, read_code, shown_code
-from cortex_plane.tenancy.model.members import MemberChange, Role
-from cortex_plane.tenancy.verbs import connections, links, members
+from cortex_plane.tenancy.model.identities import (
+    ALPHABET,
+    MAX_WRONG,
+    ConnectionChange,
+    LinkDraft,
+    Mapping,
+    read_code,
+    shown_code,
+)
+from cortex_plane.tenancy.model.orgs import MemberChange, Role
+from cortex_plane.tenancy.verbs import connections, orgs
 from tests.clock import Clock
 from tests.operations.rows import digests
 from tests.people import Person, World
@@ -25,7 +32,9 @@ START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 
 async def redeem(world: World, code: str, sender: str = "u-1", by: Person | None = None) -> Mapping:
     draft = LinkDraft(code=code, external_user_id=sender)
-    return await links.redeem(world.db, (by or world.service).actor, world.connection.id, draft)
+    return await connections.redeem_link_code(
+        world.db, (by or world.service).actor, world.connection.id, draft
+    )
 
 
 async def refused(world: World, code: str, sender: str = "u-1") -> str:
@@ -36,11 +45,11 @@ async def refused(world: World, code: str, sender: str = "u-1") -> str:
 
 
 async def code_of(world: World, person: Person) -> str:
-    return (await links.issue_code(world.db, person.actor)).code
+    return (await connections.issue_link_code(world.db, person.actor)).code
 
 
 async def actions(world: World) -> list[str]:
-    return [entry.action for entry in await audit.list_page(world.db, world.admin.actor, None, 0, 1000)]
+    return [entry.action for entry in await audit.list_entries(world.db, world.admin.actor, None, 0, 1000)]
 
 
 def member_of(person: Person) -> UUID:
@@ -51,7 +60,7 @@ def member_of(person: Person) -> UUID:
 @pytest.mark.proves("D.135")
 async def test_a_code_makes_whoever_types_it_the_member(world: World, admin: asyncpg.Connection) -> None:
     person = await world.person(Role.APPROVER, name="Grace")
-    issued = await links.issue_code(world.db, person.actor)
+    issued = await connections.issue_link_code(world.db, person.actor)
     kept = await admin.fetchval("select identity_code::text from identity_code")
     assert issued.code.replace("-", "") not in kept
     mapping = await redeem(world, issued.code, "grace-on-web")
@@ -59,7 +68,7 @@ async def test_a_code_makes_whoever_types_it_the_member(world: World, admin: asy
     assert mapping.verified_at is not None
     assert (await actions(world))[-2:] == ["link_code_created", "identity_linked"]
     assert (await world.say("Hello", "grace-on-web")).user_account_id == member_of(person)
-    assert (await links.list_own(world.db, person.actor, None, 10)).items == [mapping]
+    assert (await connections.list_own_mappings(world.db, person.actor, None, 10)).items == [mapping]
     before = await digests(admin)
     with pytest.raises(InvalidInput):
         await redeem(world, issued.code, "somebody-else")
@@ -78,9 +87,9 @@ async def test_a_guests_sender_becomes_the_members_and_the_guest_stays(
     assert as_member.user_account_id == member_of(person)
     assert as_member.session_id != as_guest.session_id
     assert as_guest.user_account_id is not None
-    guest = await members.get(world.db, world.admin.actor, as_guest.user_account_id)
+    guest = await orgs.get_member(world.db, world.admin.actor, as_guest.user_account_id)
     assert guest.roles == [Role.GUEST]
-    assert (await members.mappings(world.db, world.admin.actor, guest.id, None, 10)).items == []
+    assert (await orgs.list_member_mappings(world.db, world.admin.actor, guest.id, None, 10)).items == []
     assert await admin.fetchval("select count(*) from channel_mapping") == 2, (
         "what the session came over is kept"
     )
@@ -99,7 +108,7 @@ async def test_a_sender_of_another_member_is_not_taken_from_them(
     assert (await redeem(world, code, "u-2")).user_account_id == member_of(second), "the code was not used up"
     again = await redeem(world, await code_of(world, first), "u-1")
     assert again.user_account_id == member_of(first), "linking what is linked changes nothing"
-    assert len((await links.list_own(world.db, first.actor, None, 10)).items) == 1
+    assert len((await connections.list_own_mappings(world.db, first.actor, None, 10)).items) == 1
 
 
 @pytest.mark.proves("D.136")
@@ -120,7 +129,7 @@ async def test_codes_that_are_old_replaced_foreign_or_wrong_do_not_work(
     await clock.advance(timedelta(minutes=10))
     assert await refused(world, new, "d") == "link_code_invalid"
     last = await code_of(world, person)
-    await members.update(world.db, world.admin.actor, member_of(person), MemberChange(active=False), None)
+    await orgs.update_member(world.db, world.admin.actor, member_of(person), MemberChange(active=False), None)
     assert await refused(world, last, "e") == "link_code_invalid"
 
 
@@ -150,7 +159,7 @@ async def test_a_code_typed_in_two_places_at_once_works_in_one(world: World) -> 
     tries = await asyncio.gather(*(redeem(world, code, f"u-{n}") for n in range(6)), return_exceptions=True)
     assert sum(isinstance(each, Mapping) for each in tries) == 1
     assert sum(isinstance(each, InvalidInput) for each in tries) == 5
-    assert len((await links.list_own(world.db, person.actor, None, 10)).items) == 1
+    assert len((await connections.list_own_mappings(world.db, person.actor, None, 10)).items) == 1
 
 
 async def test_a_first_message_and_a_code_of_the_same_sender_take_turns(world: World) -> None:
@@ -164,16 +173,16 @@ async def test_a_first_message_and_a_code_of_the_same_sender_take_turns(world: W
 async def test_only_members_have_codes_and_only_programs_redeem_them(world: World) -> None:
     for actor in (world.service.actor, (await world.person(Role.GUEST)).actor):
         with pytest.raises(Forbidden):
-            await links.issue_code(world.db, actor)
+            await connections.issue_link_code(world.db, actor)
     with pytest.raises(Forbidden):
         await redeem(world, "0000000000", by=world.admin)
     with pytest.raises(NotFound):
-        await links.redeem(
+        await connections.redeem_link_code(
             world.db, world.service.actor, new_id(), LinkDraft(code="0000000000", external_user_id="u")
         )
     code = await code_of(world, await world.person(Role.MEMBER))
     off = ConnectionChange(enabled=False)
-    await connections.update(world.db, world.admin.actor, world.connection.id, off, None)
+    await connections.update_connection(world.db, world.admin.actor, world.connection.id, off, None)
     with pytest.raises(Conflict, match="disabled"):
         await redeem(world, code)
 
@@ -187,12 +196,12 @@ async def test_what_is_given_up_is_a_strangers_and_its_history_stays(
     before = await world.say("Hello", "u-5")
     for foreign in (world.admin, other.admin):
         with pytest.raises(NotFound) as raised:
-            await links.unlink(world.db, foreign.actor, mapping.id)
+            await connections.unlink_own(world.db, foreign.actor, mapping.id)
         assert raised.value.code == "mapping_not_found"
-    await links.unlink(world.db, person.actor, mapping.id)
+    await connections.unlink_own(world.db, person.actor, mapping.id)
     with pytest.raises(NotFound):
-        await links.unlink(world.db, person.actor, mapping.id)
-    assert (await links.list_own(world.db, person.actor, None, 10)).items == []
+        await connections.unlink_own(world.db, person.actor, mapping.id)
+    assert (await connections.list_own_mappings(world.db, person.actor, None, 10)).items == []
     stranger = await world.say("Hello?", "u-5")
     assert stranger.user_account_id not in (before.user_account_id, member_of(person))
     origin = await admin.fetchval(
@@ -208,11 +217,11 @@ async def test_admins_take_a_lost_channel_from_its_member(world: World) -> None:
     person = await world.person(Role.MEMBER)
     mapping = await redeem(world, await code_of(world, person))
     with pytest.raises(Forbidden):
-        await links.unlink_member(world.db, person.actor, member_of(person), mapping.id)
+        await connections.unlink_member(world.db, person.actor, member_of(person), mapping.id)
     with pytest.raises(NotFound):
-        await links.unlink_member(world.db, world.admin.actor, member_of(world.admin), mapping.id)
-    await links.unlink_member(world.db, world.admin.actor, member_of(person), mapping.id)
-    assert (await links.list_own(world.db, person.actor, None, 10)).items == []
+        await connections.unlink_member(world.db, world.admin.actor, member_of(world.admin), mapping.id)
+    await connections.unlink_member(world.db, world.admin.actor, member_of(person), mapping.id)
+    assert (await connections.list_own_mappings(world.db, person.actor, None, 10)).items == []
 
 
 def test_a_code_is_read_however_it_is_typed() -> None:

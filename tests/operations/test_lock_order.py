@@ -17,15 +17,14 @@ import pytest
 
 from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus, Pause, Resumption
 from cortex_plane.jobs.rules.attempts import Adoption, StepWrite
-from cortex_plane.jobs.store import attempts, workers
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import Conflict, NotFound
 from cortex_plane.proof.verbs import audit
-from cortex_plane.sessions.model.messages import InboundMessage, MessageDraft
-from cortex_plane.sessions.model.sessions import Termination
-from cortex_plane.sessions.verbs import messages, sessions
+from cortex_plane.sessions.model.sessions import InboundMessage, MessageDraft, Termination
+from cortex_plane.sessions.verbs import sessions
 from tests.conftest import Urls
 from tests.operations.test_campaign import INVARIANTS
 from tests.people import World
@@ -79,7 +78,7 @@ class Crowd:
 
     async def claim(self, worker: UUID) -> None:
         wanted = self.chance.randint(1, 4)
-        claimed, _ = await attempts.claim_jobs(self.db, worker, [APP], wanted, NOBODY)
+        claimed, _ = await jobs_store.claim_jobs(self.db, worker, [APP], wanted, NOBODY)
         self.leases += [Held(self.db, worker, given) for given in claimed]
 
     async def advance(self, _: UUID) -> None:
@@ -107,16 +106,16 @@ class Crowd:
         if self.leases:
             held = self.leases.pop(self.chance.randrange(len(self.leases)))
             given = held.given
-            await attempts.release_job(
+            await jobs_store.release_job(
                 self.db, given.org_id, given.job_id, held.worker, given.epoch, held.fact
             )
 
     async def lose(self, _: UUID) -> None:
         """A worker dies with what it runs, and whoever notices takes it over."""
         doomed = await make_worker(self.db)
-        claimed, _busy = await attempts.claim_jobs(self.db, doomed, [APP], 2, NOBODY)
-        await workers.stop(self.db, doomed)
-        for orphan in await attempts.find_orphans(self.db, 100):
+        claimed, _busy = await jobs_store.claim_jobs(self.db, doomed, [APP], 2, NOBODY)
+        await jobs_store.stop_worker(self.db, doomed)
+        for orphan in await jobs_store.find_orphans(self.db, 100):
             held = next(
                 (Held(self.db, doomed, given) for given in claimed if given.job_id == orphan.id), None
             )
@@ -124,7 +123,7 @@ class Crowd:
                 status = JobStatus.PAUSED if orphan.held else JobStatus.RUNNING
                 if orphan.cancelled:
                     status = JobStatus.CANCELLED
-                await attempts.adopt_job(
+                await jobs_store.adopt_job(
                     self.db, orphan, Adoption(status=status, action="job_adopted", error="x"), held.fact
                 )
 
@@ -158,7 +157,9 @@ class Crowd:
 
     async def post(self, _: UUID) -> None:
         session = self.chance.choice(self.sessions)
-        told = await messages.post(self.db, self.world.admin.actor, session, MessageDraft(text="by hand"))
+        told = await sessions.post_message(
+            self.db, self.world.admin.actor, session, MessageDraft(text="by hand")
+        )
         self.met(told.session_id, told.job_id)
 
     async def ingest(self, _: UUID) -> None:
@@ -168,13 +169,13 @@ class Crowd:
             text="hi",
         )
         world = self.world
-        told = await messages.ingest(self.db, world.service.actor, world.connection.id, inbound)
+        told = await sessions.ingest_message(self.db, world.service.actor, world.connection.id, inbound)
         self.met(told.session_id, told.job_id)
 
     async def submit(self, _: UUID) -> None:
         """A second and third job in a session that has one."""
         session = self.chance.choice(self.sessions)
-        found = await sessions.get(self.db, self.world.admin.actor, session)
+        found = await sessions.get_session(self.db, self.world.admin.actor, session)
         draft = JobDraft(agent=str(found.agent_id), session_id=session)
         self.met(session, (await jobs.submit(self.db, self.world.admin.actor, draft)).id)
 

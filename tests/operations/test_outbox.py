@@ -26,10 +26,8 @@ from cortex_plane.notify.model.notifications import Card, Occasion, Outgoing, Tr
 from cortex_plane.notify.verbs import cards, deliveries, outbox
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.access import scheduler_actor
-from cortex_plane.tenancy.model.connections import ConnectionChange
-from cortex_plane.tenancy.model.deliveries import Delivery, DeliveryStatus
-from cortex_plane.tenancy.model.members import Role
-from cortex_plane.tenancy.model.orgs import OrgChange, OrgSettingsChange
+from cortex_plane.tenancy.model.identities import ConnectionChange, Delivery, DeliveryStatus
+from cortex_plane.tenancy.model.orgs import OrgChange, OrgSettingsChange, Role
 from cortex_plane.tenancy.verbs import connections, orgs
 from cortex_plane.worker.notifier import Notifier
 from tests.adapters.stages import held_job
@@ -109,7 +107,9 @@ async def test_everybody_who_may_decide_is_told_on_every_address_that_they_prove
     await link(admin, strict, chat, ann, "U1")
     off = await connect(strict, "email", "off")
     await link(admin, strict, off, ann, "ann@off.example")
-    await connections.update(strict.db, strict.admin.actor, off, ConnectionChange(enabled=False), None)
+    await connections.update_connection(
+        strict.db, strict.admin.actor, off, ConnectionChange(enabled=False), None
+    )
     unproven = await link(admin, strict, mail, ann, "ann@unproven.example")
     await admin.execute("update channel_mapping set verified_at = null where id = $1", unproven)
     refused = await link(admin, strict, mail, ann, "ann@refused.example")
@@ -294,10 +294,10 @@ async def test_an_orgs_own_names_of_secrets_are_kept_when_other_settings_change(
     strict: World, admin: asyncpg.Connection
 ) -> None:
     await person(strict, admin, await connect(strict), "Ann")
-    await orgs.update(
+    await orgs.update_org(
         strict.db, strict.admin.actor, OrgChange(settings=OrgSettingsChange(redact=("version",))), None
     )
-    changed = await orgs.update(
+    changed = await orgs.update_org(
         strict.db, strict.admin.actor, OrgChange(settings=OrgSettingsChange(guests_may_chat=False)), None
     )
     assert changed.settings == {"guests_may_chat": False, "redact": ["version"]}
@@ -430,7 +430,7 @@ async def test_a_receiver_that_is_gone_disables_its_connection_with_the_reason(
         raise Undeliverable("410 gone", gone=True)
 
     await drain(notifier(strict, Postbox("webhook", before=gone)))
-    kept = await connections.get(strict.db, strict.admin.actor, connection_id)
+    kept = await connections.get_connection(strict.db, strict.admin.actor, connection_id)
     assert kept.disabled_at is not None
     assert kept.disabled_reason == "410 gone"
     # To the other it may have been sent at the same moment; if not, it waits until somebody enables the connection.
@@ -439,7 +439,7 @@ async def test_a_receiver_that_is_gone_disables_its_connection_with_the_reason(
     assert found <= {
         (DeliveryStatus.DEAD, "410 gone"), (DeliveryStatus.PENDING, "The connection hook is disabled."),
     }  # fmt: skip
-    entries = await audit.list_page(strict.db, strict.admin.actor, None, 0, 1000)
+    entries = await audit.list_entries(strict.db, strict.admin.actor, None, 0, 1000)
     assert [e.action for e in entries].count("connection_disabled") == 1
     assert await whole(strict)
 
@@ -454,11 +454,13 @@ async def test_a_connection_says_since_when_nothing_gets_through(
     box = Postbox()
     box.failures = [Failure.TEMPORARY]
     await drain(notifier(strict, box))
-    failing = (await connections.get(strict.db, strict.admin.actor, connection_id)).failing_since
+    failing = (await connections.get_connection(strict.db, strict.admin.actor, connection_id)).failing_since
     assert failing == asked.requested_at + timedelta(minutes=1)
     await clock.advance(timedelta(seconds=5))
     await drain(notifier(strict, box))
-    assert (await connections.get(strict.db, strict.admin.actor, connection_id)).failing_since is None
+    assert (
+        await connections.get_connection(strict.db, strict.admin.actor, connection_id)
+    ).failing_since is None
 
 
 async def test_what_lost_its_lease_changes_nothing(strict: World, admin: asyncpg.Connection) -> None:

@@ -12,9 +12,9 @@ import pytest
 import pytest_asyncio
 from pydantic import ValidationError
 
+from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.agents import AgentChange
 from cortex_plane.agents.model.tools import OnUncertain, Risk, ToolVersion
-from cortex_plane.agents.store import tools
 from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
@@ -30,9 +30,8 @@ from cortex_plane.policies.verbs import policies
 from cortex_plane.policies.verbs.policy_cache import PolicyCache, request_rows
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.access import ActorKind
-from cortex_plane.tenancy.model.members import MemberChange, Role
-from cortex_plane.tenancy.model.teams import TeamDraft
-from cortex_plane.tenancy.verbs import members, teams
+from cortex_plane.tenancy.model.orgs import MemberChange, Role, TeamDraft
+from cortex_plane.tenancy.verbs import orgs
 from tests.operations.rows import digests
 from tests.people import World
 
@@ -87,7 +86,7 @@ async def test_applying_replaces_all_rows_and_keeps_every_version(world: World) 
     with pytest.raises(NotFound) as missing:
         await policies.get(world.db, world.admin.actor, 3)
     assert missing.value.code == "policy_version_not_found"
-    trail = await audit.list_page(world.db, world.admin.actor, None, 0, 100)
+    trail = await audit.list_entries(world.db, world.admin.actor, None, 0, 100)
     told = [entry.body["data"] for entry in trail if entry.action == "policy_applied" and entry.body]
     assert [(data["version"], data["digest"], data["note"]) for data in told] == [
         (1, old.digest, "a start"), (2, now.digest, None),
@@ -167,7 +166,7 @@ async def test_who_could_decide_is_asked_of_those_who_are_active(world: World) -
     warned = await apply(world, row)
     assert warned.warnings == ["line 2: Bob alone may decide this, and not what they asked for themselves."]
     assert bob.actor.user_account_id is not None
-    await members.update(
+    await orgs.update_member(
         world.db, world.admin.actor, bob.actor.user_account_id, MemberChange(active=False), None
     )
     with pytest.raises(InvalidInput, match="nobody could ever decide"):
@@ -326,7 +325,7 @@ async def test_the_book_forgets_what_was_not_asked_for_by_entries_and_by_bytes(w
 
 @pytest.mark.proves("D.54")
 async def test_explain_asks_for_the_agents_teams_and_the_published_tool(world: World) -> None:
-    await teams.create(
+    await orgs.create_team(
         world.db, world.admin.actor, TeamDraft(slug="payments", name="Payments", parent="main")
     )
     await agents.update(world.db, world.admin.actor, "deployer", AgentChange(team="payments"), None)
@@ -352,7 +351,7 @@ teams:
         app="plane", name="deploy", digest="a" * 64, description="", parameters={}, read_only=False,
         risk=Risk.CRITICAL, timeout_seconds=1, on_uncertain=OnUncertain.ASK_HUMAN,
     )  # fmt: skip
-    await tools.publish(world.db, [published])
+    await agents_store.publish_tools(world.db, [published])
     critical = await ask(arguments={"environment": "staging"})
     assert (critical.published, critical.risk) == (True, Risk.CRITICAL)
     assert critical.explanation.decision.rule == "platform:critical-needs-approval@1.1"

@@ -14,8 +14,8 @@ from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import CortexError, InvalidInput
 from cortex_plane.kernel.idempotency import IdempotencyKey
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.members import MemberChange, Role
-from cortex_plane.tenancy.verbs import members
+from cortex_plane.tenancy.model.orgs import MemberChange, Role
+from cortex_plane.tenancy.verbs import orgs
 from tests.approvals import Shipping, decide, ship, shown, waiting
 from tests.operations.rows import digests
 from tests.people import Person, World, apply_policies
@@ -63,7 +63,7 @@ async def test_the_job_goes_on_with_the_last_vote_and_not_before(strict: World) 
     details = await approvals.get(strict.db, strict.admin.actor, asked.id)
     assert [(v.member, v.decision) for v in details.votes] == [("Bea", "approved"), ("Cal", "approved")]
     assert [e.event_type for e in details.events if e.actor] == ["voted", "channel_duplicate", "approved"]
-    trail = await audit.list_page(strict.db, strict.admin.actor, asked.session_id, 0, 1000)
+    trail = await audit.list_entries(strict.db, strict.admin.actor, asked.session_id, 0, 1000)
     assert [e.action for e in trail if "vote" in e.action or "decision" in e.action] == [
         "approval_vote",
         "approval_decision",
@@ -128,7 +128,7 @@ async def test_a_vote_of_somebody_who_lost_the_right_does_not_count(strict: Worl
     bea, cal = await two(strict, more=", clearance: 1", clearance=1)
     _, (asked,) = await waiting(strict, Shipping())
     await decide(strict, asked, by=bea)
-    await members.update(strict.db, strict.admin.actor, bea.member_id, MemberChange(clearance=0), None)
+    await orgs.update_member(strict.db, strict.admin.actor, bea.member_id, MemberChange(clearance=0), None)
     assert (await decide(strict, asked, by=cal)).approval.status is ApprovalStatus.PENDING
 
 
@@ -141,7 +141,7 @@ async def test_an_impossible_quorum_is_refused_at_once(strict: World, admin: asy
     assert "9" in refused.value.message
     assert await digests(admin) == before
     for person in (bea,):
-        await members.update(
+        await orgs.update_member(
             strict.db, strict.admin.actor, person.member_id, MemberChange(active=False), None
         )
     shipping = Shipping()
@@ -197,7 +197,7 @@ async def test_a_vote_goes_with_the_role_that_it_was_given_with(strict: World, l
     bea, cal = await two(strict)
     _, (asked,) = await waiting(strict, Shipping())
     await decide(strict, asked, by=bea)
-    await members.update(strict.db, strict.admin.actor, bea.member_id, MemberChange(roles=[left]), None)
+    await orgs.update_member(strict.db, strict.admin.actor, bea.member_id, MemberChange(roles=[left]), None)
     after = await decide(strict, asked, by=cal)
     assert (after.approval.status, after.approval.votes_for) == (ApprovalStatus.PENDING, 1)
 
@@ -237,7 +237,7 @@ async def test_an_edit_into_what_is_asked_already_is_refused_and_on_the_trail(st
     with pytest.raises(CortexError) as refused:
         await decide(strict, asked[0], by=bea, arguments=asked[1].arguments)
     assert refused.value.code == "edit_duplicates"
-    trail = await audit.list_page(strict.db, strict.admin.actor, asked[0].session_id, 0, 1000)
+    trail = await audit.list_entries(strict.db, strict.admin.actor, asked[0].session_id, 0, 1000)
     assert trail[-1].action == "approval_refused"
 
 

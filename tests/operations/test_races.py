@@ -22,14 +22,11 @@ from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import AlreadyExists, Conflict, CortexError, Stale
 from cortex_plane.kernel.idempotency import IdempotencyKey
 from cortex_plane.proof.verbs import audit
-from cortex_plane.sessions.model.messages import InboundMessage, MessageDraft
-from cortex_plane.sessions.model.sessions import SessionDraft, Termination
-from cortex_plane.sessions.verbs import messages
-from cortex_plane.tenancy.model.connections import ConnectionDraft
-from cortex_plane.tenancy.model.members import MemberChange, Role
-from cortex_plane.tenancy.model.orgs import OrgDraft
-from cortex_plane.tenancy.model.teams import TeamDraft
-from cortex_plane.tenancy.verbs import connections, members, orgs, teams
+from cortex_plane.sessions.model.sessions import InboundMessage, MessageDraft, SessionDraft, Termination
+from cortex_plane.sessions.verbs import sessions
+from cortex_plane.tenancy.model.identities import ConnectionDraft
+from cortex_plane.tenancy.model.orgs import MemberChange, OrgDraft, Role, TeamDraft
+from cortex_plane.tenancy.verbs import connections, orgs
 from tests.conftest import Urls
 from tests.people import World
 
@@ -138,7 +135,7 @@ async def test_one_idempotency_key_takes_in_one_message_however_often_it_is_sent
     inbound = InboundMessage(external_user_id="u-1", agent="deployer", text="Hello")
     delivered, errors = await together(
         *(
-            messages.ingest(world.db, world.service.actor, world.connection.id, inbound, once)
+            sessions.ingest_message(world.db, world.service.actor, world.connection.id, inbound, once)
             for _ in range(20)
         )
     )
@@ -154,10 +151,13 @@ async def test_one_slug_is_given_once(db: Database, world: World) -> None:
         name="Twin", slug="twin", role="R", team="main", model_config=ModelConfig(model="scripted")
     )
     races: list[list[Awaitable[Any]]] = [
-        [teams.create(db, actor, TeamDraft(slug="twin", name="Twin")) for _ in range(8)],
+        [orgs.create_team(db, actor, TeamDraft(slug="twin", name="Twin")) for _ in range(8)],
         [agents.create(db, actor, agent) for _ in range(8)],
-        [orgs.create(db, actor, OrgDraft(slug="twin", name="Twin")) for _ in range(8)],
-        [connections.create(db, actor, ConnectionDraft(channel_type="web", name="twin")) for _ in range(8)],
+        [orgs.create_org(db, actor, OrgDraft(slug="twin", name="Twin")) for _ in range(8)],
+        [
+            connections.create_connection(db, actor, ConnectionDraft(channel_type="web", name="twin"))
+            for _ in range(8)
+        ],
     ]
     for race in races:
         made, errors = await together(*race)
@@ -199,7 +199,7 @@ async def test_messages_to_a_paused_session_wake_it_without_a_deadlock(
         delivered, errors = await together(
             world.say("one"),
             world.say("two"),
-            messages.post(world.db, world.admin.actor, first.session_id, MessageDraft(text="three")),
+            sessions.post_message(world.db, world.admin.actor, first.session_id, MessageDraft(text="three")),
         )
         assert errors == []
         assert {delivery.session_id for delivery in delivered} == {first.session_id}
@@ -260,7 +260,7 @@ async def test_two_admins_cannot_remove_each_other(
     assert bob.actor.user_account_id is not None
     pairs = [(ada.actor, bob.actor.user_account_id), (bob.actor, ada.actor.user_account_id)]
     won, lost = await together(
-        *(members.update(world.db, actor, target, change, None) for actor, target in pairs)
+        *(orgs.update_member(world.db, actor, target, change, None) for actor, target in pairs)
     )
     assert (len(won), len(lost)) == (1, 1)
     assert isinstance(lost[0], Conflict)

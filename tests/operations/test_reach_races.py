@@ -21,9 +21,9 @@ from cortex_plane.agents.model.agents import Agent
 from cortex_plane.approvals.model.approvals import Approval, Choice
 from cortex_plane.db.database import Database
 from cortex_plane.notify.model.notifications import Card
-from cortex_plane.proof.rules.receipt_files import as_file, check_file
+from cortex_plane.proof.rules.receipts import as_file, check_file
 from cortex_plane.proof.verbs import audit, receipts
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.notifier import Notifier, notifying
 from tests.approvals import decide, pending
 from tests.conformance.channels import PUBLIC_URL, drain, link
@@ -245,7 +245,7 @@ async def _one_outcome(
     )
     await _votes_are_theirs(admin, people, asked.id, row)
     if status in ("approved", "denied"):
-        found = await receipts.get(world.db, world.admin.actor, asked.id)
+        found = await receipts.get_receipt(world.db, world.admin.actor, asked.id)
         checked = check_file(as_file(found))
         assert checked.fault is None
         says = checked.says

@@ -14,11 +14,16 @@ from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.notify.model.notifications import Occasion, Outgoing, Undeliverable
 from cortex_plane.notify.verbs import deliveries
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.connections import ConnectionChange, ConnectionDraft, MappingDraft
-from cortex_plane.tenancy.model.deliveries import DeliveryStatus
-from cortex_plane.tenancy.model.identities import AddressDraft, LinkDraft
-from cortex_plane.tenancy.model.members import MemberChange, Role
-from cortex_plane.tenancy.verbs import connections, invitations, links, members
+from cortex_plane.tenancy.model.identities import (
+    AddressDraft,
+    ConnectionChange,
+    ConnectionDraft,
+    DeliveryStatus,
+    LinkDraft,
+    MappingDraft,
+)
+from cortex_plane.tenancy.model.orgs import MemberChange, Role
+from cortex_plane.tenancy.verbs import connections, invitations, orgs
 from tests.approvals import decide, shown
 from tests.clock import Clock
 from tests.conformance.channels import Failure, delivery_of, drain
@@ -53,7 +58,7 @@ async def test_a_reminder_reaches_whoever_may_decide_by_now(strict: World, admin
     late = await person(strict, admin, mail, "Late", Role.MEMBER)
     asked = await asked_of(strict, one(**REMINDED))
     change = MemberChange(roles=[Role.APPROVER])
-    await members.update(strict.db, strict.admin.actor, id_of(late), change, None)
+    await orgs.update_member(strict.db, strict.admin.actor, id_of(late), change, None)
     box = Postbox()
     await drain(notifier(strict, box))
     assert [each.target.member for each in box.received] == ["Ann"]
@@ -80,7 +85,7 @@ async def test_a_reminder_finds_the_delegate_of_whoever_is_out_of_office_by_now(
     await reminded(strict, admin, asked)
     assert {d.member for d in await told(strict, asked)} == {"Ann", "Cid"}
     session = (await shown(strict, asked.id)).session_id
-    entries = await audit.list_page(strict.db, strict.admin.actor, session, 0, 1000)
+    entries = await audit.list_entries(strict.db, strict.admin.actor, session, 0, 1000)
     assert [e.action for e in entries][-2:] == ["approval_reminded", "approval_delegated"]
     assert await whole(strict)
 
@@ -121,13 +126,13 @@ async def test_whoever_is_mapped_or_links_a_channel_is_told_what_waits_for_them(
     bea = await person(strict, admin, None, "Bea")
     asked = await asked_of(strict)
     draft = ConnectionDraft(channel_type="webhook", name="hook", url="https://hook.example/in")
-    hook = await connections.create(strict.db, strict.admin.actor, draft)
+    hook = await connections.create_connection(strict.db, strict.admin.actor, draft)
     mapped = MappingDraft(member_id=id_of(ann), external_user="ann")
     for _ in range(2):
         await connections.map_member(strict.db, strict.admin.actor, hook.id, mapped)
-    code = (await links.issue_code(strict.db, bea.actor)).code
+    code = (await connections.issue_link_code(strict.db, bea.actor)).code
     typed = LinkDraft(code=code, external_user_id="bea")
-    await links.redeem(strict.db, strict.service.actor, hook.id, typed)
+    await connections.redeem_link_code(strict.db, strict.service.actor, hook.id, typed)
     assert {(d.member, d.address) for d in await told(strict, asked)} == {("Ann", "ann"), ("Bea", "bea")}
 
 
@@ -237,7 +242,9 @@ async def test_what_goes_over_a_disabled_connection_waits_until_it_is_enabled(
     asked = await asked_of(strict)
     await copies(admin, asked, 1, 2)
     clock = await Clock.install(admin, asked.requested_at + timedelta(minutes=1))
-    await connections.update(strict.db, strict.admin.actor, mail, ConnectionChange(enabled=False), None)
+    await connections.update_connection(
+        strict.db, strict.admin.actor, mail, ConnectionChange(enabled=False), None
+    )
     box = Postbox()
     for hours in (0, *[1] * 15):
         await clock.advance(timedelta(hours=hours))
@@ -250,7 +257,9 @@ async def test_what_goes_over_a_disabled_connection_waits_until_it_is_enabled(
         asked.requested_at + timedelta(minutes=1) + timedelta(hours=16)
     }, "and costs a look every hour"
     assert await admin.fetchval("select count(*) from notification where taken_by is not null") == 0
-    await connections.update(strict.db, strict.admin.actor, mail, ConnectionChange(enabled=True), None)
+    await connections.update_connection(
+        strict.db, strict.admin.actor, mail, ConnectionChange(enabled=True), None
+    )
     await drain(notifier(strict, box))
     assert [card(each).action for each in box.received][1:] == ["number 1", "number 2"]
 
@@ -264,7 +273,9 @@ async def test_an_outcome_that_waited_a_day_for_a_disabled_connection_is_given_u
     clock = await Clock.install(admin, asked.requested_at + timedelta(minutes=1))
     box = Postbox()
     await drain(notifier(strict, box))
-    await connections.update(strict.db, strict.admin.actor, mail, ConnectionChange(enabled=False), None)
+    await connections.update_connection(
+        strict.db, strict.admin.actor, mail, ConnectionChange(enabled=False), None
+    )
     await decide(strict, asked, Choice.DENIED, by=ann)
     await drain(notifier(strict, box))
     assert (await delivery_of(strict, asked)).status is DeliveryStatus.PENDING

@@ -18,12 +18,11 @@ from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import CortexError, NotFound, SetupError
-from cortex_plane.proof.model.audit import Receipt
-from cortex_plane.proof.rules.receipt_files import as_file, check_file
-from cortex_plane.proof.rules.receipts import card_digest
-from cortex_plane.proof.verbs import receipts, roots, signing
-from cortex_plane.tenancy.model.members import MemberChange, Role
-from cortex_plane.tenancy.verbs import members
+from cortex_plane.proof.model import Receipt
+from cortex_plane.proof.rules.receipts import as_file, card_digest, check_file
+from cortex_plane.proof.verbs import receipts, roots
+from cortex_plane.tenancy.model.orgs import MemberChange, Role
+from cortex_plane.tenancy.verbs import orgs
 from tests.approvals import Shipping, decide, ship, shown, waiting
 from tests.people import Person, World, apply_policies
 from tests.runtime.planes import ended, job_of, submit, until, working
@@ -35,12 +34,14 @@ TWO_OF_US = (
 
 
 async def receipt_of(world: World, approval: Approval, by: Person | None = None) -> Receipt:
-    return await receipts.get(world.db, (by or world.admin).actor, approval.id)
+    return await receipts.get_receipt(world.db, (by or world.admin).actor, approval.id)
 
 
 async def said(world: World, approval: Approval) -> dict[str, Any]:
     """What its receipt says, verified with the key that the plane lists."""
-    (key, *_) = [each for each in await signing.list_all(world.db, world.admin.actor) if not each.retired_at]
+    (key, *_) = [
+        each for each in await receipts.list_signing_keys(world.db, world.admin.actor) if not each.retired_at
+    ]
     checked = check_file(as_file(await receipt_of(world, approval)), key.fingerprint)
     assert checked.fault is None
     return checked.says
@@ -139,7 +140,7 @@ async def test_only_votes_that_counted_are_in_it(strict: World, change: dict[str
     bea, cal, dot = people
     await decide(strict, asked, by=bea)
     assert bea.actor.user_account_id is not None
-    await members.update(
+    await orgs.update_member(
         strict.db, strict.admin.actor, bea.actor.user_account_id, MemberChange(**change), None
     )
     await decide(strict, await shown(strict, asked.id), by=cal)
@@ -197,9 +198,9 @@ async def test_whoever_sees_the_approval_sees_its_receipt_and_nobody_else(
     await decide(strict, asked)
     stranger = await strict.person(Role.MEMBER, name="Mo")
     for refused in (
-        receipts.get(strict.db, stranger.actor, asked.id),
-        receipts.get(strict.db, other.admin.actor, asked.id),
-        receipts.get(strict.db, strict.admin.actor, UUID(int=1)),
+        receipts.get_receipt(strict.db, stranger.actor, asked.id),
+        receipts.get_receipt(strict.db, other.admin.actor, asked.id),
+        receipts.get_receipt(strict.db, strict.admin.actor, UUID(int=1)),
     ):
         with pytest.raises(NotFound) as hidden:
             await refused
@@ -215,7 +216,7 @@ async def test_without_a_receipt_there_is_no_decision(
     _, (asked,) = await waiting(strict, Shipping())
     await decide(strict, (await waiting(strict, Shipping(), ship("2"), slug="another"))[1][0])
     wrong = await Database.open(urls.app, max_size=2, vault=Vault(bytes(32)))
-    signing._signers.clear()
+    receipts._signers.clear()
     try:
         with pytest.raises(CortexError) as raised:
             await decide(replace(strict, db=wrong), asked)
@@ -233,7 +234,7 @@ async def test_receipts_and_roots_cannot_be_changed_by_the_plane_itself(
 ) -> None:
     _, (asked,) = await waiting(strict, Shipping())
     await decide(strict, asked)
-    await roots.make(strict.db, strict.org_id)
+    await roots.make_root(strict.db, strict.org_id)
     for statement in (
         "update approval_receipt set body = body",
         "delete from approval_receipt",

@@ -18,12 +18,12 @@ from cortex_plane.channels.root_copies import RootsAddress, RootsFile
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.proof.model.audit import RootFault
-from cortex_plane.proof.rules.export_reader import verify_export
-from cortex_plane.proof.rules.root_copies import Held, read_copies, read_times
-from cortex_plane.proof.verbs import root_copies, roots
+from cortex_plane.proof.model import RootFault
+from cortex_plane.proof.rules.exports import verify_export
+from cortex_plane.proof.rules.roots import Held, read_copies, read_times
+from cortex_plane.proof.verbs import roots
 from cortex_plane.proof.verbs.audit import verify_all, verify_org
-from cortex_plane.proof.verbs.root_copies import RootPlace, copied_to
+from cortex_plane.proof.verbs.roots import RootPlace, copied_to
 from tests.exports import exported, verdict
 from tests.people import World
 from tests.receivers import Reply, receiving
@@ -36,7 +36,7 @@ async def grow(world: World, count: int = 1) -> None:
     """So many more roots."""
     for _ in range(count):
         await world.say()
-        assert await roots.make(world.db, world.org_id) == 1
+        assert await roots.make_root(world.db, world.org_id) == 1
 
 
 def held(path: Path) -> Held:
@@ -61,7 +61,7 @@ async def test_each_root_is_a_line_of_the_file(world: World, other: World, tmp_p
     assert [(line["org"], line["seq"]) for line in lines] == [
         (str(world.org_id), 1), (str(world.org_id), 2), (str(other.org_id), 1), (str(world.org_id), 3),
     ]  # fmt: skip
-    kept = await roots.list_page(world.db, world.admin.actor, None, 10)
+    kept = await roots.list_roots(world.db, world.admin.actor, None, 10)
     assert [(line["hash"], line["signature"], line["fingerprint"], line["body"]) for line in lines[:2]] == [
         (root.hash, root.signature, root.fingerprint, root.body) for root in kept[:0:-1]
     ]
@@ -79,9 +79,9 @@ async def test_what_was_not_written_is_written_at_the_next_look(
     await grow(other)
     first, second = RootsFile(path), RootsFile(path)
     with copied_to([first]):
-        await root_copies.copy_all(world.db)
+        await roots.copy_all_roots(world.db)
         before = path.read_bytes()
-        await root_copies.copy_all(world.db)
+        await roots.copy_all_roots(world.db)
     assert before.count(b"\n") == 4
     assert path.read_bytes() == before, "nothing is written twice"
     # Whoever died in the middle of a line left no line; another process goes on after it.
@@ -93,7 +93,7 @@ async def test_what_was_not_written_is_written_at_the_next_look(
     # A file that was taken away is written anew.
     path.unlink()
     with copied_to([first, second]):
-        await asyncio.gather(*(root_copies.copy_all(world.db) for _ in range(4)))
+        await asyncio.gather(*(roots.copy_all_roots(world.db) for _ in range(4)))
     assert path.read_bytes().count(b"\n") == 5
 
 
@@ -117,7 +117,7 @@ async def test_roots_are_posted_and_sent_again_with_the_next_one(world: World) -
                 await grow(world)
                 assert place._task is not None
                 await place._task
-            await root_copies.copy_all(world.db)
+            await roots.copy_all_roots(world.db)
         await place.close()
     assert [line["error"] for line in logs if line["event"] == "root not copied"] == ["it answered 500"]
     # Of those that were there before it began only the newest is news.

@@ -13,11 +13,10 @@ import pytest
 import pytest_asyncio
 
 from cortex_plane.db.database import Database
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import JobStatus, Pause, Resumption
-from cortex_plane.jobs.model.signals import SignalDraft
+from cortex_plane.jobs.model.journal import SignalDraft
 from cortex_plane.jobs.rules.attempts import StepWrite
-from cortex_plane.jobs.store import attempts
-from cortex_plane.jobs.store import signals as stored
 from cortex_plane.jobs.verbs import signals, steering
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.proof.verbs import audit
@@ -186,12 +185,12 @@ async def test_a_job_that_goes_to_sleep_waits_for_a_sender_that_was_first(
     (held,) = await _leased(admin, world, 1)
     draft = SignalDraft(name="payment.received", key="order-1", payload="first")
     async with second.transaction(world.org_id) as tx:
-        id, _, reached = await stored.send(tx, held.given.job_id, draft, world.org_id, "Ada", 10)
+        id, _, reached = await jobs_store.send_signal(tx, held.given.job_id, draft, world.org_id, "Ada", 10)
         assert reached is not None
         assert reached.waiters == []
         parking = asyncio.ensure_future(park(held, wait()))
         assert await _blocks(admin, parking), "it must see what the sender is about to commit"
-        await stored.hear(tx, id, reached, [], [])
+        await jobs_store.hear_signals(tx, id, reached, [], [])
     assert await parking is JobStatus.SLEEPING
     (row,) = await _outcome(admin, [held])
     assert (row["payload"], row["awake"], row["told"]) == ("first", True, 1)
@@ -205,7 +204,7 @@ async def test_a_sender_waits_for_a_job_that_goes_to_sleep_first(
     write = StepWrite(status=JobStatus.SLEEPING, delay_seconds=None, more={"waits": [wait()]})
     given = held.given
     async with second.transaction(world.org_id) as tx:
-        written = await attempts.advance_job(
+        written = await jobs_store.advance_job(
             tx, given.org_id, given.job_id, held.worker, given.epoch, given.write_seq + 1, write, 2.0
         )
         assert written is not None
@@ -225,10 +224,10 @@ async def test_a_sender_that_rolls_back_wakes_nobody(
     async def give_up() -> None:
         async with second.transaction(world.org_id) as tx:
             draft = SignalDraft(name="payment.received", key="order-1", payload="no")
-            id, _, reached = await stored.send(tx, job, draft, world.org_id, "Ada", 10)
+            id, _, reached = await jobs_store.send_signal(tx, job, draft, world.org_id, "Ada", 10)
             assert reached is not None
             assert [each.job_id for each in reached.waiters] == [job]
-            await stored.hear(tx, id, reached, [{"entry": "paid#0"}], [b"{}"])
+            await jobs_store.hear_signals(tx, id, reached, [{"entry": "paid#0"}], [b"{}"])
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus, Pause, Resumption
-from cortex_plane.jobs.model.signals import KEPT, MAX_PAYLOAD_BYTES, SignalDraft, WaitDraft
+from cortex_plane.jobs.model.journal import KEPT, MAX_PAYLOAD_BYTES, SignalDraft, WaitDraft
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.verbs import jobs, signals, steering
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
@@ -20,7 +20,7 @@ from cortex_plane.kernel.idempotency import IdempotencyKey
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.verbs import events
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.chores import CHORES
 from tests.clock import Clock
 from tests.people import World

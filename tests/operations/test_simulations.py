@@ -20,9 +20,8 @@ from cortex_plane.policies.model.policy_files import Direction, Simulation, Simu
 from cortex_plane.policies.model.request_policies import RequestPolicy
 from cortex_plane.policies.store.simulations import queries
 from cortex_plane.policies.verbs import policies, simulations
-from cortex_plane.tenancy.model.members import Role
-from cortex_plane.tenancy.model.teams import TeamDraft
-from cortex_plane.tenancy.verbs import teams
+from cortex_plane.tenancy.model.orgs import Role, TeamDraft
+from cortex_plane.tenancy.verbs import orgs
 from tests.approvals import Shipping, ship
 from tests.operations.rows import digests
 from tests.people import World, apply_policies
@@ -172,7 +171,7 @@ async def test_teams_demands_of_the_job_and_what_was_recorded_count(world: World
     await make_calls(world, ship("1.0", to="staging"), slug="aa", policies=demands)
     await make_calls(world, ship("2.0", to="staging"), slug="bb")
     draft = TeamDraft(slug="payments", name="Payments", parent="main")
-    await teams.create(world.db, world.admin.actor, draft)
+    await orgs.create_team(world.db, world.admin.actor, draft)
     await agents.update(world.db, world.admin.actor, "bb", AgentChange(team="payments"), None)
     teams_file = NOW + "teams: {main: [{name: parent, target: ship, effect: deny}]}\n"
     found = await simulate(world, teams_file)

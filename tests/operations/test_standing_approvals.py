@@ -17,11 +17,11 @@ from cortex_plane.approvals.model.approvals import ApprovalStatus, Choice
 from cortex_plane.approvals.model.standing_approvals import Revocation, StandingApproval, StandingDraft
 from cortex_plane.approvals.verbs import standing_approvals
 from cortex_plane.db.database import Database
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.rules.attempts import StepWrite
-from cortex_plane.jobs.store import attempts
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, NotFound
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.approvals import Shipping, decide, shown, waiting
 from tests.operations.test_campaign import INVARIANTS
 from tests.people import Person, World, apply_policies
@@ -72,7 +72,7 @@ async def test_what_cannot_be_given_decides_nothing(
     assert refused.value.code == code
     assert refused.value.hint
     assert await _untouched(org, admin, asked.id)
-    entries = await audit.list_page(org.db, org.admin.actor, asked.session_id, 0, 100)
+    entries = await audit.list_entries(org.db, org.admin.actor, asked.session_id, 0, 100)
     assert [e.action for e in entries if e.action == "approval_refused"], "and stands on the trail"
 
 
@@ -100,7 +100,7 @@ async def test_the_trail_tells_who_gave_it_and_how_far_it_goes(org: World) -> No
     assert (given.granted_by, given.granted_by_id) == ("Pat", approver.actor.user_account_id)
     assert (given.approval_id, given.agent, given.tool_name) == (asked.id, "shipper", "ship")
     assert (given.required.rule, given.required.template) == (asked.rule, asked.template)
-    entries = await audit.list_page(org.db, org.admin.actor, asked.session_id, 0, 100)
+    entries = await audit.list_entries(org.db, org.admin.actor, asked.session_id, 0, 100)
     (fact,) = [entry for entry in entries if entry.action == "standing_granted"]
     assert fact.body is not None
     assert fact.body["actor"]["name"] == "Pat"
@@ -152,7 +152,7 @@ async def test_who_sees_and_who_revokes(org: World, other: World) -> None:
     again = await standing_approvals.revoke(org.db, operator.actor, given.id, Revocation(reason="me too"))
     assert first == again
     assert (again.revoked_by, again.why_not) == ("Pat", "Pat revoked it")
-    entries = await audit.list_page(org.db, org.admin.actor, given.session_id, 0, 100)
+    entries = await audit.list_entries(org.db, org.admin.actor, given.session_id, 0, 100)
     assert [entry.action for entry in entries].count("standing_revoked") == 1
 
 
@@ -271,7 +271,7 @@ async def test_a_revocation_that_waited_for_a_use_tells_of_it(org: World, admin:
     async with org.db.transaction(org.org_id) as tx:
         write = stage.intent()
         write.policies = held.given.policies
-        written = await attempts.advance_job(
+        written = await jobs_store.advance_job(
             tx, org.org_id, held.given.job_id, held.worker, held.given.epoch, held.number + 1, write, 2.0
         )
         assert written is not None

@@ -23,7 +23,7 @@ from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.stages import Held, held_job
 from tests.approvals import Shipping, pending, shown, waiting
 from tests.operations.rows import digests
@@ -143,7 +143,7 @@ async def test_of_two_doors_at_once_one_answers(world: World) -> None:
     assert {getattr(error, "code", error) for error in lost} <= {"approval_conflict", "call_settled"}
     call = (await steps_of(world, held.job))[1].calls[0]
     assert call.status in ("completed", "cleared")
-    entries = await audit.list_page(world.db, world.admin.actor, held.session, 0, 1000)
+    entries = await audit.list_entries(world.db, world.admin.actor, held.session, 0, 1000)
     assert [entry.action for entry in entries].count("effect_settled") == 1
     assert await whole(world)
 

@@ -20,9 +20,9 @@ from cortex_plane.kernel.meters import Unread, metered
 from cortex_plane.notify.model.webhooks import EventAnswer
 from cortex_plane.notify.verbs import webhooks
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.connections import ConnectionChange, ConnectionDraft, MappingDraft
-from cortex_plane.tenancy.model.members import MemberChange, Role
-from cortex_plane.tenancy.verbs import connections, members
+from cortex_plane.tenancy.model.identities import ConnectionChange, ConnectionDraft, MappingDraft
+from cortex_plane.tenancy.model.orgs import MemberChange, Role
+from cortex_plane.tenancy.verbs import connections, orgs
 from tests.approvals import Shipping, decide, ship, shown, waiting
 from tests.clock import Clock
 from tests.people import World, apply_policies
@@ -174,7 +174,7 @@ async def test_what_somebody_decided_elsewhere_is_told_to_the_event(strict: Worl
 
 
 async def trail(world: World) -> list[Any]:
-    return list(await audit.list_page(world.db, world.admin.actor, None, 0, 1000))
+    return list(await audit.list_entries(world.db, world.admin.actor, None, 0, 1000))
 
 
 @pytest.mark.proves("D.146")
@@ -186,7 +186,7 @@ async def test_only_a_verified_name_of_an_active_member_decides(
     pat = await strict.person(Role.ADMIN, name="Pat")
     await system.knows(pat, "pat@corp")
     assert pat.actor.user_account_id is not None
-    await members.update(
+    await orgs.update_member(
         strict.db, strict.admin.actor, pat.actor.user_account_id, MemberChange(active=False), None
     )
     elsewhere = await System.connected(strict, "second")
@@ -271,7 +271,7 @@ async def test_secrets_are_sealed_and_in_no_row_and_no_log(strict: World, admin:
         assert secret not in str(logs)
         assert all(secret not in row["line"] for row in rows)
         assert all(secret.removeprefix("whsec_") not in row["line"] for row in rows)
-    shown_now = await connections.get(strict.db, strict.admin.actor, system.id)
+    shown_now = await connections.get_connection(strict.db, strict.admin.actor, system.id)
     assert not hasattr(shown_now, "secret")
     actions = [e.action for e in await trail(strict)]
     assert actions.count("connection_secret_rotated") == 1
@@ -327,22 +327,22 @@ async def test_what_fails_for_five_days_is_disabled_once_with_the_reason_on_the_
         await admin.execute("update channel_connection set failing_since = $2 where id = $1", id, now - since)
     await failed_lately(strict, admin, system, fine)
     await asyncio.gather(*(webhooks.keep(strict.db) for _ in range(3)))
-    off = await connections.get(strict.db, strict.admin.actor, system.id)
+    off = await connections.get_connection(strict.db, strict.admin.actor, system.id)
     assert (off.disabled_at, off.disabled_reason) == (now, "Nothing was delivered for 5 days.")
-    assert (await connections.get(strict.db, strict.admin.actor, fine.id)).disabled_at is None
-    assert (await connections.get(strict.db, strict.admin.actor, by_mail.id)).disabled_at is None
+    assert (await connections.get_connection(strict.db, strict.admin.actor, fine.id)).disabled_at is None
+    assert (await connections.get_connection(strict.db, strict.admin.actor, by_mail.id)).disabled_at is None
     told = [e for e in await trail(strict) if e.action == "connection_disabled"]
     assert [e.body["data"]["connection"] for e in told if e.body] == [str(system.id)]
     assert [e.body["actor"]["kind"] for e in told if e.body] == ["scheduler"]
     await clock.advance(timedelta(hours=1))
     await webhooks.keep(strict.db)
-    assert (await connections.get(strict.db, strict.admin.actor, fine.id)).disabled_at is not None
-    on = await connections.update(
+    assert (await connections.get_connection(strict.db, strict.admin.actor, fine.id)).disabled_at is not None
+    on = await connections.update_connection(
         strict.db, strict.admin.actor, system.id, ConnectionChange(enabled=True), None
     )
     assert (on.disabled_at, on.disabled_reason, on.failing_since) == (None, None, None)
     await webhooks.keep(strict.db)
-    assert (await connections.get(strict.db, strict.admin.actor, system.id)).disabled_at is None
+    assert (await connections.get_connection(strict.db, strict.admin.actor, system.id)).disabled_at is None
 
 
 @pytest.mark.proves("D.145")
@@ -364,14 +364,18 @@ async def test_a_webhook_to_which_nothing_was_sent_lately_is_not_disabled(
     ):
         await admin.execute(f"update notification set {fate}", now)
         await webhooks.keep(strict.db)
-        assert (await connections.get(strict.db, strict.admin.actor, system.id)).disabled_at is None, fate
+        assert (
+            await connections.get_connection(strict.db, strict.admin.actor, system.id)
+        ).disabled_at is None, fate
     await clock.advance(timedelta(hours=1))
     await admin.execute(
         "update notification set status = 'pending', attempts = 2, next_attempt_at = $1::timestamptz + interval '1 day'",
         now,
     )
     await webhooks.keep(strict.db)
-    assert (await connections.get(strict.db, strict.admin.actor, system.id)).disabled_at is not None
+    assert (
+        await connections.get_connection(strict.db, strict.admin.actor, system.id)
+    ).disabled_at is not None
 
 
 async def test_events_are_forgotten_after_a_month(strict: World, admin: asyncpg.Connection) -> None:
@@ -399,7 +403,7 @@ async def test_an_admin_vouches_for_a_name_once_and_for_one_person(strict: World
         await system.knows(mo, "p@corp")
     assert refused.value.code == "identity_taken"
     assert pat.actor.user_account_id is not None
-    page = await members.mappings(strict.db, strict.admin.actor, pat.actor.user_account_id, None, 10)
+    page = await orgs.list_member_mappings(strict.db, strict.admin.actor, pat.actor.user_account_id, None, 10)
     (mapping,) = page.items
     assert (mapping.connection_id, mapping.channel_user_id) == (system.id, "p@corp")
     assert mapping.verified_at is not None
@@ -426,7 +430,7 @@ async def test_nobody_vouches_where_nothing_is_signed_or_for_whom_is_not_there(
         await connections.map_member(
             strict.db, strict.admin.actor, system.id, MappingDraft(member_id=theirs, external_user="x")
         )
-    await members.update(
+    await orgs.update_member(
         strict.db, strict.admin.actor, pat.actor.user_account_id, MemberChange(active=False), None
     )
     with pytest.raises(Conflict) as gone:
@@ -442,12 +446,12 @@ async def test_a_webhook_has_an_address_and_nothing_else_has_one(strict: World) 
         ConnectionDraft(channel_type="slack", name="slack", url=URL),
     ):
         with pytest.raises(InvalidInput):
-            await connections.create(strict.db, strict.admin.actor, draft)
+            await connections.create_connection(strict.db, strict.admin.actor, draft)
     for change in (ConnectionChange(url="http://hooks.example/"), ConnectionChange(url="https://10.0.0.1/")):
         system = await System.connected(strict, change.url or "")
         with pytest.raises(InvalidInput):
-            await connections.update(strict.db, strict.admin.actor, system.id, change, None)
+            await connections.update_connection(strict.db, strict.admin.actor, system.id, change, None)
     with pytest.raises(InvalidInput):
-        await connections.update(
+        await connections.update_connection(
             strict.db, strict.admin.actor, strict.connection.id, ConnectionChange(url=URL), None
         )

@@ -7,8 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents.model.agents import Agent
-from cortex_plane.jobs.model.journal import Entry
-from cortex_plane.jobs.verbs import journal
+from cortex_plane.jobs.model.journal import JournalEntry
+from cortex_plane.jobs.verbs import attempts
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.tools.app import App
 from tests.people import World
@@ -28,8 +28,8 @@ async def make_coded(world: World, *turns: dict[str, Any], run: str = "run", **m
     return await make_agent(world, list(turns), run=run, **{"slug": "coded", **more})
 
 
-async def entries_of(world: World, id: UUID) -> list[Entry]:
-    return await journal.list_page(world.db, world.admin.actor, id, -1, 1000)
+async def entries_of(world: World, id: UUID) -> list[JournalEntry]:
+    return await attempts.list_journal(world.db, world.admin.actor, id, -1, 1000)
 
 
 async def keys_of(world: World, id: UUID) -> list[tuple[str, str]]:

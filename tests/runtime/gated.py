@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents.model.agents import Agent
-from cortex_plane.agents.model.models import Request, Response, TextChunk
+from cortex_plane.agents.model.completions import Request, Response, TextChunk
 from cortex_plane.agents.model.tools import ToolError
 from cortex_plane.gates.model.gates import GateState, state_of
 from cortex_plane.gates.store import gates
@@ -134,7 +134,7 @@ async def run(
 
 async def traces(world: World, job: Job) -> list[tuple[str, dict[str, Any]]]:
     """What gates left on the session's chain: without `checkpoint_`, in order."""
-    entries = await audit.list_page(world.db, world.admin.actor, job.session_id, 0, 1000)
+    entries = await audit.list_entries(world.db, world.admin.actor, job.session_id, 0, 1000)
     return [
         (entry.action.removeprefix("checkpoint_"), entry.body["data"])
         for entry in entries

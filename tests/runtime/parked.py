@@ -14,8 +14,7 @@ import orjson
 from cortex_plane.agents.model.agents import Agent
 from cortex_plane.agents.model.tools import DidNotHappen
 from cortex_plane.jobs.model.checkpoints import mac_of
-from cortex_plane.jobs.model.jobs import JobStatus, Pause
-from cortex_plane.jobs.model.preflight import Reason
+from cortex_plane.jobs.model.jobs import JobStatus, Pause, Reason
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.worker.code.context import Context

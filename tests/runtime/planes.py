@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents.model.agents import Agent, AgentDraft, ModelConfig, ResourceLimits
-from cortex_plane.agents.model.models import Request, Response, TextChunk, Turn
+from cortex_plane.agents.model.completions import Request, Response, TextChunk, Turn
 from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.jobs.model.jobs import TERMINAL, Job, JobDraft, JobStatus, Step
@@ -113,7 +113,7 @@ async def chains_whole(world: World) -> bool:
 
 async def actions(world: World, job: Job) -> list[str]:
     """What the audit trail of the job's session says, in order."""
-    entries = await audit.list_page(world.db, world.admin.actor, job.session_id, 0, 1000)
+    entries = await audit.list_entries(world.db, world.admin.actor, job.session_id, 0, 1000)
     return [entry.action for entry in entries]
 
 
@@ -159,10 +159,10 @@ async def leased(
 ) -> tuple[Worker, Assignment]:
     """A worker that is only a row, and the one job that it leased."""
     worker = Worker(db, apps, KEY, FAST, name="lost")
-    await workers.register(db, worker.id, worker.name, "nowhere", 1, sorted(worker.apps), 1, lease)
+    await workers.register_worker(db, worker.id, worker.name, "nowhere", 1, sorted(worker.apps), 1, lease)
     async with asyncio.timeout(5):
         while True:
-            claimed, _ = await attempts.claim(db, worker.id, list(worker.apps), 1, NOBODY)
+            claimed, _ = await attempts.claim_jobs(db, worker.id, list(worker.apps), 1, NOBODY)
             if claimed:
                 return worker, claimed[0]
             await asyncio.sleep(0.01)
@@ -195,7 +195,7 @@ async def died(
 
 async def expire(db: Database, worker: Worker) -> None:
     """The lease of a worker has run out."""
-    await workers.beat(db, worker.id, timedelta(seconds=-1))
+    await workers.beat_worker(db, worker.id, timedelta(seconds=-1))
 
 
 @asynccontextmanager

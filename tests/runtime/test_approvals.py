@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.agents.model.models import AssistantTurn
+from cortex_plane.agents.model.completions import AssistantTurn
 from cortex_plane.approvals.model.approvals import (
     Approval,
     ApprovalKind,
@@ -23,10 +23,9 @@ from cortex_plane.jobs.model.effects import Verdict
 from cortex_plane.jobs.model.jobs import TERMINAL, Cancellation, JobDraft, JobStatus, Pause, Resumption
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import Forbidden
-from cortex_plane.sessions.model.messages import InboundMessage, MessageDraft
-from cortex_plane.sessions.model.sessions import Termination
-from cortex_plane.sessions.verbs import messages, sessions
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.sessions.model.sessions import InboundMessage, MessageDraft, Termination
+from cortex_plane.sessions.verbs import sessions
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
 from tests.approvals import Shipping, decide, pending, ship, shown, waiting
@@ -100,7 +99,7 @@ async def test_a_denial_fails_the_job_and_says_who_and_why(strict: World) -> Non
     assert "denied by Ada: not on a Friday" in (job.error_message or "")
     assert "`cortex job resubmit`" in (job.error_message or "")
     assert shipping.shipped == []
-    session = await sessions.get(strict.db, strict.admin.actor, job.session_id)
+    session = await sessions.get_session(strict.db, strict.admin.actor, job.session_id)
     assert session.status == "ACTIVE"
 
 
@@ -357,11 +356,11 @@ async def test_a_request_that_nobody_can_decide_fails_at_once(strict: World) -> 
     )
     other = await strict.person(*strict.admin.actor.roles, name="Bea")
     await apply_policies(strict.db, strict.admin.actor, text)
-    from cortex_plane.tenancy.model.members import MemberChange
-    from cortex_plane.tenancy.verbs import members
+    from cortex_plane.tenancy.model.orgs import MemberChange
+    from cortex_plane.tenancy.verbs import orgs
 
     assert other.actor.user_account_id is not None
-    await members.update(
+    await orgs.update_member(
         strict.db, strict.admin.actor, other.actor.user_account_id, MemberChange(active=False), None
     )
     shipping = Shipping()
@@ -628,8 +627,8 @@ async def test_whoever_spoke_to_the_job_did_ask_for_it(strict: World) -> None:
     await apply_policies(strict.db, strict.admin.actor, FOUR_EYES)
     agent = await make_agent(strict, [turn(ship())], slug="chatting")
     inbound = InboundMessage(external_user_id="guest-1", agent=agent.slug, text="hello")
-    told = await messages.ingest(strict.db, strict.service.actor, strict.connection.id, inbound)
-    await messages.post(strict.db, bea.actor, told.session_id, MessageDraft(text="ship 1.0 now"))
+    told = await sessions.ingest_message(strict.db, strict.service.actor, strict.connection.id, inbound)
+    await sessions.post_message(strict.db, bea.actor, told.session_id, MessageDraft(text="ship 1.0 now"))
     shipping = Shipping()
     async with working(strict.db, shipping.app):
         await until(strict, told.job_id, W)

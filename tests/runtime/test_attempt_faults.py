@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from cortex_plane.agents.model.agents import Agent
-from cortex_plane.agents.model.models import ModelError, Usage
+from cortex_plane.agents.model.completions import ModelError, Usage
 from cortex_plane.jobs.model.jobs import Job, JobStatus
 from cortex_plane.jobs.model.usage import ModelCall
 from cortex_plane.jobs.rules.attempts import Leased, StepWrite
@@ -342,6 +342,6 @@ async def test_a_job_whose_write_nobody_knows_of_is_abandoned(
             await running
     given = began.attempt.given
     held = Leased(org_id=given.org_id, id=given.job_id, epoch=given.epoch, hand_backs=0)
-    assert await attempts.release(world.db, held, began.worker.id, began.worker.name)
+    assert await attempts.release_job(world.db, held, began.worker.id, began.worker.name)
     async with working(world.db, *began.worker.apps.values()):
         assert (await ended(world, given.job_id)).result == {"text": "two"}

@@ -13,7 +13,7 @@ import asyncpg
 import orjson
 import pytest
 
-from cortex_plane.agents.model.models import ModelError, Request, Response, TextChunk
+from cortex_plane.agents.model.completions import ModelError, Request, Response, TextChunk
 from cortex_plane.agents.model.tools import ToolError
 from cortex_plane.jobs.model.jobs import Hold, Job, JobStatus, Pause, Resumption, Step
 from cortex_plane.jobs.verbs import jobs, steering

@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.agents.model.models import ModelError, Request, Response, TextChunk, Usage
+from cortex_plane.agents.model.completions import ModelError, Request, Response, TextChunk, Usage
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.sessions.model.events import Event
 from cortex_plane.sessions.verbs import events

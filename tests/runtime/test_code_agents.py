@@ -17,10 +17,9 @@ from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.approvals.verbs import settlements
 from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import Hold, JobStatus
-from cortex_plane.jobs.model.journal import StepFailed, ToolDenied, ToolFailed, WaitTimeout
-from cortex_plane.jobs.model.signals import SignalDraft
+from cortex_plane.jobs.model.journal import SignalDraft, StepFailed, ToolDenied, ToolFailed, WaitTimeout
 from cortex_plane.jobs.verbs import signals, steering
-from cortex_plane.sessions.verbs import messages
+from cortex_plane.sessions.verbs import sessions
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
@@ -537,7 +536,7 @@ async def test_a_conversation_is_answered_and_so_is_what_comes_meanwhile(world: 
         gate.opened.set()
         job = await ended(world, first.job_id)
     assert job.error_message is None
-    said = await messages.list_page(world.db, world.admin.actor, first.session_id, 0, 10)
+    said = await sessions.list_messages(world.db, world.admin.actor, first.session_id, 0, 10)
     assert [(m.role, m.text) for m in said] == [
         ("user", "Hello"), ("user", "And more"), ("assistant", "You said: Hello"), ("assistant", "You said: And more"),
     ]  # fmt: skip

@@ -12,12 +12,11 @@ import pytest
 from pydantic import AfterValidator
 
 from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
-from cortex_plane.agents.model.models import ModelError, Request, Response, TextChunk, Usage
+from cortex_plane.agents.model.completions import ModelError, Request, Response, TextChunk, Usage
 from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.jobs.model.jobs import Cancellation, Hold, Job, JobDraft, JobStatus, Pause, Resumption
-from cortex_plane.jobs.model.journal import StepFailed, ToolFailed, WaitTimeout
-from cortex_plane.jobs.model.signals import SignalDraft
+from cortex_plane.jobs.model.journal import SignalDraft, StepFailed, ToolFailed, WaitTimeout
 from cortex_plane.jobs.verbs import jobs, signals, steering
 from cortex_plane.kernel.values import adapter
 from cortex_plane.sessions.verbs import events

@@ -8,11 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from cortex_plane.agents.model.models import AssistantTurn, ModelError, ToolTurn, Turn, UserTurn
+from cortex_plane.agents.model.completions import AssistantTurn, ModelError, ToolTurn, Turn, UserTurn
 from cortex_plane.jobs.model.jobs import JobStatus, Pause, Resumption
 from cortex_plane.jobs.verbs import steering
-from cortex_plane.sessions.model.messages import InboundMessage, IngestedMessage, MessageDraft
-from cortex_plane.sessions.verbs import messages
+from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage, MessageDraft
+from cortex_plane.sessions.verbs import sessions
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.context import ToolContext
@@ -35,15 +35,15 @@ from tests.runtime.planes import (
 
 async def say(world: World, text: str, user: str = "u-1", agent: str = "scripted") -> IngestedMessage:
     inbound = InboundMessage(external_user_id=user, agent=agent, text=text)
-    return await messages.ingest(world.db, world.service.actor, world.connection.id, inbound)
+    return await sessions.ingest_message(world.db, world.service.actor, world.connection.id, inbound)
 
 
 async def post(world: World, session: UUID, text: str) -> IngestedMessage:
-    return await messages.post(world.db, world.admin.actor, session, MessageDraft(text=text))
+    return await sessions.post_message(world.db, world.admin.actor, session, MessageDraft(text=text))
 
 
 async def said(world: World, session: UUID) -> list[tuple[str, str]]:
-    page = await messages.list_page(world.db, world.admin.actor, session, 0, 1000)
+    page = await sessions.list_messages(world.db, world.admin.actor, session, 0, 1000)
     return [(message.role.value, message.text) for message in page]
 
 

@@ -18,7 +18,7 @@ from cortex_plane.jobs.model.jobs import Cancellation, Hold, Job, JobStatus, Pau
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import Conflict, Forbidden
 from cortex_plane.sessions.verbs import events
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.context import ToolContext
 from tests.people import World, apply_policies

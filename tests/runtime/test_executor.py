@@ -8,7 +8,7 @@ import pytest
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.proof.verbs import audit
-from cortex_plane.sessions.verbs import messages
+from cortex_plane.sessions.verbs import sessions
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.context import ToolContext
 from tests.people import World
@@ -56,7 +56,7 @@ async def test_a_conversation_is_answered(world: World) -> None:
     async with working(world.db):
         job = await until(world, delivery.job_id, JobStatus.COMPLETED, JobStatus.FAILED)
     assert job.error_message is None
-    said = await messages.list_page(world.db, world.admin.actor, delivery.session_id, 0, 10)
+    said = await sessions.list_messages(world.db, world.admin.actor, delivery.session_id, 0, 10)
     assert [(m.role, m.text) for m in said] == [
         ("user", "Hello there"),
         ("assistant", "You said: Hello there"),

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from cortex_plane.agents.model.agents import Agent, AgentChange
-from cortex_plane.agents.model.models import (
+from cortex_plane.agents.model.completions import (
     AssistantTurn,
     CallRequest,
     CallResult,
@@ -25,16 +25,15 @@ from cortex_plane.agents.model.models import (
 from cortex_plane.agents.verbs import agents
 from cortex_plane.gates.model.gates import GatedCall, call_name
 from cortex_plane.gates.verbs import session_lifecycle
-from cortex_plane.jobs.model.budgets import estimated_prompt
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import Cancellation, JobStatus
+from cortex_plane.jobs.model.usage import estimated_prompt
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.proof.verbs import audit
-from cortex_plane.sessions.model.messages import InboundMessage, IngestedMessage
-from cortex_plane.sessions.model.sessions import Termination
-from cortex_plane.sessions.rules.conversations import SILENCE
-from cortex_plane.sessions.verbs import events, messages
+from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage, Termination
+from cortex_plane.sessions.rules import SILENCE
+from cortex_plane.sessions.verbs import events, sessions
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.models.messages import messages_of
 from cortex_plane.worker.tools.app import App
@@ -386,7 +385,7 @@ async def test_what_must_be_traced_at_once_is_durable_before_the_model_is_asked(
 
     class Looking(Listening):
         async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
-            entries = await audit.list_page(
+            entries = await audit.list_entries(
                 world.db, world.admin.actor, (await job_of(world, id)).session_id, 0, 100
             )
             seen.append([entry.action for entry in entries if entry.action.startswith("checkpoint_")])
@@ -408,7 +407,7 @@ async def test_what_must_be_traced_at_once_is_durable_before_the_call_is_sent(
 
     async def look() -> str:
         found = await job_of(world, ids[0])
-        entries = await audit.list_page(world.db, world.admin.actor, found.session_id, 0, 100)
+        entries = await audit.list_entries(world.db, world.admin.actor, found.session_id, 0, 100)
         seen.append([entry.action for entry in entries if entry.action.startswith("checkpoint_")])
         return "seen"
 
@@ -594,7 +593,7 @@ async def test_what_people_say_is_looked_at_once_also_while_the_agent_speaks(wor
 
 async def post(world: World, agent: Agent, text: str) -> IngestedMessage:
     made = InboundMessage(external_user_id="u-1", agent=agent.slug, text=text)
-    return await messages.ingest(world.db, world.service.actor, world.connection.id, made)
+    return await sessions.ingest_message(world.db, world.service.actor, world.connection.id, made)
 
 
 @pytest.mark.proves("D.364", "D.345")

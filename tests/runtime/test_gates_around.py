@@ -11,7 +11,7 @@ import pytest
 
 from cortex_plane import Context, ToolDenied
 from cortex_plane.agents.model.agents import AgentChange
-from cortex_plane.agents.model.models import Request, Response, TextChunk
+from cortex_plane.agents.model.completions import Request, Response, TextChunk
 from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.verbs import settlements
 from cortex_plane.db.database import Database

@@ -83,7 +83,7 @@ async def _on(world: World, desk: Desk, job: Job) -> Job:
 
 
 async def _told(world: World, job: Job, action: str) -> list[dict[str, Any]]:
-    entries = await audit.list_page(world.db, world.admin.actor, job.session_id, 0, 1000)
+    entries = await audit.list_entries(world.db, world.admin.actor, job.session_id, 0, 1000)
     return [entry.body["data"] for entry in entries if entry.action == action and entry.body is not None]
 
 
@@ -336,7 +336,7 @@ async def test_a_try_that_went_wrong_keeps_what_gates_told_of_it(world: World) -
         job = await ended(world, id)
     assert (job.status, desk.deleted) == (JobStatus.COMPLETED, ["delete 1"])
     assert await traced(world, job) == ["triggered hello"]
-    entries = await audit.list_page(world.db, world.admin.actor, job.session_id, 0, 1000)
+    entries = await audit.list_entries(world.db, world.admin.actor, job.session_id, 0, 1000)
     names = [entry.action for entry in entries]
     assert names.index("checkpoint_triggered") < names.index("job_retried") + 2
     assert names.count("job_resumed") + names.count("job_started") >= 2

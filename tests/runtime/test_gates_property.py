@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cortex_plane.agents.model.models import CallRequest, Request, Response, TextChunk, Usage
+from cortex_plane.agents.model.completions import CallRequest, Request, Response, TextChunk, Usage
 from cortex_plane.agents.model.tools import provider_name
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.idempotency import new_id

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from cortex_plane.agents.model.agents import AgentChange, ModelConfig
-from cortex_plane.agents.model.models import Request, Response, TextChunk
+from cortex_plane.agents.model.completions import Request, Response, TextChunk
 from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.verbs import settlements
 from cortex_plane.gates.verbs import gates

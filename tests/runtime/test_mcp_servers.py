@@ -13,8 +13,14 @@ from typing import Any
 import pytest
 import structlog
 
-from cortex_plane.agents.model.tool_confirmations import Confirmed, trouble
-from cortex_plane.agents.model.tools import InvalidApp, InvalidArguments, ToolError, UncertainOutcome
+from cortex_plane.agents.model.tools import (
+    Confirmed,
+    InvalidApp,
+    InvalidArguments,
+    ToolError,
+    UncertainOutcome,
+    trouble,
+)
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.mcp import bounds

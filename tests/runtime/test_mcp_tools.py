@@ -13,9 +13,8 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.agents.model.tool_confirmations import ConfirmationDraft
-from cortex_plane.agents.model.tools import Risk
-from cortex_plane.agents.verbs import tool_confirmations
+from cortex_plane.agents.model.tools import ConfirmationDraft, Risk
+from cortex_plane.agents.verbs import tools
 from cortex_plane.approvals.model.approvals import ApprovalKind
 from cortex_plane.approvals.verbs import settlements
 from cortex_plane.jobs.model.effects import Answer, Verdict
@@ -234,19 +233,17 @@ async def test_a_confirmed_tool_is_read_only_until_it_changes_or_is_revoked(
         # The server's own hint says that it only reads.
         assert await asks()
         assert await explained() == "requires_approval"
-        made = await tool_confirmations.confirm(db, steward, seen(app, "hostile.note", read_only=True))
+        made = await tools.confirm(db, steward, seen(app, "hostile.note", read_only=True))
         assert (made.current, made.app, made.confirmed_by) == (True, "tests", "Ada")
         assert not await asks()
         assert await explained() == "allow"
         change(tmp_path, description="Another thing.")
         await _announced(app)
         assert await asks()
-        assert not (await tool_confirmations.get(db, steward, made.id)).current
-        again = await tool_confirmations.confirm(
-            db, steward, seen(app, "hostile.note", read_only=True, risk=Risk.LOW)
-        )
+        assert not (await tools.get(db, steward, made.id)).current
+        again = await tools.confirm(db, steward, seen(app, "hostile.note", read_only=True, risk=Risk.LOW))
         assert not await asks()
-        await tool_confirmations.revoke(db, steward, again.id)
+        await tools.revoke(db, steward, again.id)
         assert await asks()
         assert await explained() == "requires_approval"
     assert len(notes(tmp_path)) == 2
@@ -262,9 +259,7 @@ async def test_a_confirmation_of_one_org_is_none_for_another(
     agent = await make_agent(strict, [turn(note())])
     async with working(strict.db, app):
         await _offered(app)
-        await tool_confirmations.confirm(
-            other.db, other.admin.actor, seen(app, "hostile.note", read_only=True)
-        )
+        await tools.confirm(other.db, other.admin.actor, seen(app, "hostile.note", read_only=True))
         await until(strict, await submit(strict, agent), W)
     assert notes(tmp_path) == []
 
@@ -283,9 +278,9 @@ async def test_what_was_decided_by_an_older_confirmation_is_not_sent(
     async def before(number: int) -> None:
         if number == 1:
             draft = seen(app, "hostile.note", idempotent=True)
-            made.append((await tool_confirmations.confirm(db, steward, draft)).id)
+            made.append((await tools.confirm(db, steward, draft)).id)
         if number == 2:
-            await tool_confirmations.revoke(db, steward, made[0])
+            await tools.revoke(db, steward, made[0])
 
     model = Recording(before)
     async with working(db, app, backends=Backends({"scripted": model})):
@@ -315,7 +310,7 @@ async def test_an_idempotent_call_whose_server_died_is_sent_again_and_others_are
         answer = Answer(verdict=Verdict.HAPPENED, result={"died": True}, note="seen in its log")
         await settlements.settle(db, steward, id, question.call_id, answer)
         assert (await ended(world, id)).status is JobStatus.COMPLETED
-        await tool_confirmations.confirm(db, steward, seen(app, "hostile.die", idempotent=True))
+        await tools.confirm(db, steward, seen(app, "hostile.die", idempotent=True))
         id = await submit(world, agent)
         job = await ended(world, id, 60)
     # Three times at most, then a person is asked after all.

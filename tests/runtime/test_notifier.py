@@ -16,8 +16,8 @@ from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.notify.model.notifications import Card, Outgoing
 from cortex_plane.notify.verbs import deliveries
-from cortex_plane.tenancy.model.deliveries import DeliveryStatus
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.identities import DeliveryStatus
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.notifier import Notifier, notifying
 from tests.approvals import Shipping, decide, waiting
 from tests.clock import Clock

@@ -15,10 +15,9 @@ import asyncpg
 import pytest
 
 from cortex_plane.db.database import Database
-from cortex_plane.jobs.model.jobs import Hold, JobStatus
-from cortex_plane.jobs.model.preflight import Finding, Outcome, Reason, Severity
+from cortex_plane.jobs.model.jobs import Finding, Hold, JobStatus, Outcome, Reason, Severity
 from cortex_plane.jobs.verbs import workers
-from cortex_plane.jobs.verbs.preflight import every_parked
+from cortex_plane.jobs.verbs.attempts import list_every_parked
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.preflight import Preflight
 from cortex_plane.worker.tools.app import App
@@ -41,7 +40,7 @@ async def findings(
     """What is said about each parked job."""
     look = await Preflight.of(db, apps, backends or Backends(), KEY, replay=replay)
     said: dict[UUID, list[Finding]] = {}
-    async for org, job in every_parked(db, page):
+    async for org, job in list_every_parked(db, page):
         assert job.id not in said, "nothing moves, so each is met once"
         said[job.id] = await look.look(org.id, org.slug, job)
     return said

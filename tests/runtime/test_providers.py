@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from cortex_plane.agents.model.models import (
+from cortex_plane.agents.model.completions import (
     AssistantTurn,
     CallRequest,
     CallResult,

@@ -15,7 +15,7 @@ from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.model.jobs import Job, JobStatus
 from cortex_plane.jobs.verbs import jobs
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.proof.verbs import signing
+from cortex_plane.proof.verbs import receipts
 from cortex_plane.worker.tools.app import App
 from tests.approvals import Shipping, decide, pending, ship, waiting
 from tests.people import World
@@ -64,7 +64,7 @@ async def _resigned(admin: asyncpg.Connection, asked: Approval) -> None:
     mine = Ed25519PrivateKey.generate()
     body = await admin.fetchval("select body from approval_receipt where approval_id = $1", asked.id)
     key = UUID(int=77)
-    sealed = Vault(b"m" * 32).seal(UUID(int=1), signing.PURPOSE, mine.private_bytes_raw())
+    sealed = Vault(b"m" * 32).seal(UUID(int=1), receipts.PURPOSE, mine.private_bytes_raw())
     await admin.execute(
         "insert into signing_key (org_id, id, public_key, sealed, retired_at)"
         " select org_id, $1, $2, $3, plane_now() from approval_receipt",
@@ -253,7 +253,7 @@ async def test_a_rotated_key_keeps_its_receipts_good(strict: World) -> None:
     shipping = Shipping()
     id, (asked,) = await waiting(strict, shipping)
     await decide(strict, asked)
-    await signing.rotate(strict.db, strict.admin.actor)
+    await receipts.rotate_signing_key(strict.db, strict.admin.actor)
     async with working(strict.db, shipping.app):
         assert (await ended(strict, id)).status is JobStatus.COMPLETED
     assert shipping.shipped == ["1.0 to production"]

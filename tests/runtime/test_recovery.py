@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from cortex_plane.jobs.model.checkpoints import mac_of, schema
 from cortex_plane.jobs.model.jobs import Hold, Job, JobStatus, Pause, Resumption
-from cortex_plane.jobs.rules.checkpoint_recovery import CorruptionType
+from cortex_plane.jobs.rules.recovery import CorruptionType
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.sessions.verbs import events
 from cortex_plane.worker.models.backends import Backends

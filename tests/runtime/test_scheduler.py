@@ -15,9 +15,8 @@ from cortex_plane.calls.verbs import deadlines
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.policies.model.policies import OWNER_DECIDES
-from cortex_plane.sessions.model.messages import InboundMessage, IngestedMessage
-from cortex_plane.sessions.model.sessions import SessionStatus
-from cortex_plane.sessions.verbs import messages, sessions
+from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage, SessionStatus
+from cortex_plane.sessions.verbs import sessions
 from cortex_plane.worker.scheduler import POLL_SECONDS, Scheduler, scheduling
 from cortex_plane.worker.tools.app import App
 from tests.approvals import shown
@@ -157,11 +156,11 @@ async def _patient_agent(world: World) -> None:
 
 async def _say(world: World, text: str) -> IngestedMessage:
     inbound = InboundMessage(external_user_id="u-1", agent="patient", text=text)
-    return await messages.ingest(world.db, world.service.actor, world.connection.id, inbound)
+    return await sessions.ingest_message(world.db, world.service.actor, world.connection.id, inbound)
 
 
 async def _status(world: World, id: UUID) -> SessionStatus:
-    return (await sessions.get(world.db, world.admin.actor, id)).status
+    return (await sessions.get_session(world.db, world.admin.actor, id)).status
 
 
 @pytest.mark.proves("D.104")

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.agents.model.models import CallRequest, ModelError, Request, Response, TextChunk, UserTurn
+from cortex_plane.agents.model.completions import (
+    CallRequest,
+    ModelError,
+    Request,
+    Response,
+    TextChunk,
+    UserTurn,
+)
 from cortex_plane.notify.verbs.ports import ModelBackend
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.models.scripted import ScriptedModel

@@ -18,12 +18,12 @@ from cortex_plane.agents.model.agents import AgentDraft, ModelConfig, ResourceLi
 from cortex_plane.agents.verbs import agents
 from cortex_plane.jobs.model.jobs import Job, JobDraft, JobStatus
 from cortex_plane.jobs.model.usage import Grouping
-from cortex_plane.jobs.verbs import jobs, usage
+from cortex_plane.jobs.verbs import jobs, workers
 from cortex_plane.kernel.values import adapter
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.verbs import events
-from cortex_plane.tenancy.model.model_keys import ModelKeyDraft, Provider
-from cortex_plane.tenancy.verbs import model_keys
+from cortex_plane.tenancy.model.credentials import ModelKeyDraft, Provider
+from cortex_plane.tenancy.verbs import keys
 from cortex_plane.worker.models import keys as of_keys
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.models.keys import Keys
@@ -128,7 +128,7 @@ async def test_the_orgs_own_key_goes_before_the_workers_and_ends_with_its_remova
 ) -> None:
     monkeypatch.setattr(of_keys, "FRESH_SECONDS", 0.0)
     workers_key, own = provider.key, "sk-ant-of-the-org-itself-4711"
-    await model_keys.put(world.db, world.admin.actor, Provider.ANTHROPIC, ModelKeyDraft(key=own))
+    await keys.put_model_key(world.db, world.admin.actor, Provider.ANTHROPIC, ModelKeyDraft(key=own))
     slugs = [await an_agent(each) for each in (world, other)]
     async with served(world, provider, key=workers_key):
         provider.key = own
@@ -138,7 +138,7 @@ async def test_the_orgs_own_key_goes_before_the_workers_and_ends_with_its_remova
         theirs = await ended(other, await submitted(other, slugs[1]))
         assert theirs.status is JobStatus.FAILED
         assert own not in (theirs.error_message or "")
-        await model_keys.remove(world.db, world.admin.actor, Provider.ANTHROPIC)
+        await keys.remove_model_key(world.db, world.admin.actor, Provider.ANTHROPIC)
         job = await ended(world, await submitted(world, slugs[0]))
     assert job.status is JobStatus.FAILED
     assert "the worker's ANTHROPIC_API_KEY" in (job.error_message or "")
@@ -150,19 +150,19 @@ async def test_an_orgs_key_is_sealed_and_the_trail_says_who_set_it_and_not_what_
     world: World, admin: asyncpg.Connection
 ) -> None:
     own = "sk-ant-of-the-org-itself-4711"
-    kept = await model_keys.put(world.db, world.admin.actor, Provider.ANTHROPIC, ModelKeyDraft(key=own))
+    kept = await keys.put_model_key(world.db, world.admin.actor, Provider.ANTHROPIC, ModelKeyDraft(key=own))
     assert (kept.last_characters, kept.set_by) == ("4711", world.admin.actor.name)
-    again = await model_keys.put(
+    again = await keys.put_model_key(
         world.db, world.admin.actor, Provider.ANTHROPIC, ModelKeyDraft(key=own + "2")
     )
     assert (again.last_characters, again.created_at) == ("7112", kept.created_at)
-    await model_keys.remove(world.db, world.admin.actor, Provider.ANTHROPIC)
-    assert await model_keys.list_all(world.db, world.admin.actor) == []
-    trail = await audit.list_page(world.db, world.admin.actor, None, 0, 1000)
+    await keys.remove_model_key(world.db, world.admin.actor, Provider.ANTHROPIC)
+    assert await keys.list_model_keys(world.db, world.admin.actor) == []
+    trail = await audit.list_entries(world.db, world.admin.actor, None, 0, 1000)
     mine = [entry for entry in trail if entry.action.startswith("model_key_")]
     assert [entry.action for entry in mine] == ["model_key_set", "model_key_set", "model_key_removed"]
     assert own not in str(trail)
-    await model_keys.put(world.db, world.admin.actor, Provider.OPENAI, ModelKeyDraft(key=own))
+    await keys.put_model_key(world.db, world.admin.actor, Provider.OPENAI, ModelKeyDraft(key=own))
     sealed = await admin.fetchval("select sealed from model_key")
     assert own.encode() not in sealed
     assert await whole(world)
@@ -276,7 +276,7 @@ async def test_what_was_paid_is_counted_also_where_the_job_gives_up(
 @pytest.mark.proves("D.217")
 async def test_a_price_that_nobody_knows_is_null(world: World, provider: AnthropicServer) -> None:
     job = await ran(world, provider, model="anthropic:of-my-own")
-    used = await usage.of_job(world.db, world.admin.actor, job.id)
+    used = await workers.list_job_usage(world.db, world.admin.actor, job.id)
     assert (used.calls, used.unpriced_calls, used.cost_micros) == (1, 1, None)
 
 
@@ -302,7 +302,7 @@ async def test_a_jobs_cost_ends_it_before_the_call_that_would_be_too_much(
     assert (job.status, noted.notes, len(provider.asked)) == (JobStatus.FAILED, ["a"], 1)
     assert "its budget is $1." in (job.error_message or "")
     assert "`cost_budget_usd`" in (job.error_message or "")
-    used = await usage.of_job(world.db, world.admin.actor, job.id)
+    used = await workers.list_job_usage(world.db, world.admin.actor, job.id)
     assert (used.cost_micros or 0) > 1_000_000
 
 
@@ -341,7 +341,7 @@ async def test_an_agent_that_spent_its_day_sleeps_until_the_next(
         await clock.advance(timedelta(hours=1, minutes=31))
         job = await ended(world, second)
     assert job.status is JobStatus.COMPLETED
-    days = await usage.list_totals(world.db, world.admin.actor, Grouping.DAY, 10, agent=slug)
+    days = await workers.list_usage(world.db, world.admin.actor, Grouping.DAY, 10, agent=slug)
     assert [(row.key, row.calls) for row in days] == [("2031-05-05", 1), ("2031-05-04", 1)]
     assert await whole(world)
 
@@ -364,7 +364,7 @@ async def test_totals_by_agent_job_and_model_agree(world: World, provider: Anthr
     actor = world.admin.actor
 
     async def total(by: Grouping, **more: Any) -> dict[str | None, int]:
-        found = await usage.list_totals(world.db, actor, by, 100, **more)
+        found = await workers.list_usage(world.db, actor, by, 100, **more)
         return {row.agent if by is Grouping.AGENT else row.key: row.calls for row in found}
 
     assert await total(Grouping.AGENT) == {"one": 2, "two": 1}
@@ -373,8 +373,8 @@ async def test_totals_by_agent_job_and_model_agree(world: World, provider: Anthr
     assert await total(Grouping.MODEL) == {MODEL: 3}
     assert await total(Grouping.DAY, until=ran_jobs[0].created_at) == {}
     assert sum((await total(Grouping.DAY, since=ran_jobs[0].created_at)).values()) == 3
-    first, *_ = await usage.list_totals(world.db, actor, Grouping.JOB, 1)
-    rest = await usage.list_totals(world.db, actor, Grouping.JOB, 10, below=first.key)
+    first, *_ = await workers.list_usage(world.db, actor, Grouping.JOB, 1)
+    rest = await workers.list_usage(world.db, actor, Grouping.JOB, 10, below=first.key)
     assert sorted([first.key, *(row.key for row in rest)]) == sorted(str(job.id) for job in ran_jobs)
 
 

@@ -17,8 +17,8 @@ from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.effects import Verdict
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.members import MemberChange, Role
-from cortex_plane.tenancy.verbs import members
+from cortex_plane.tenancy.model.orgs import MemberChange, Role
+from cortex_plane.tenancy.verbs import orgs
 from cortex_plane.worker.tools.app import App
 from tests.approvals import Shipping, decide, pending, ship, waiting
 from tests.people import Person, World, apply_policies
@@ -262,7 +262,7 @@ async def test_a_call_that_somebody_turned_down_stays_down(org: World) -> None:
 
 async def _change(world: World, person: Person, **change: Any) -> None:
     assert person.actor.user_account_id is not None
-    await members.update(
+    await orgs.update_member(
         world.db, world.admin.actor, person.actor.user_account_id, MemberChange(**change), None
     )
 
@@ -383,7 +383,7 @@ def _as_shipping(app: App) -> Shipping:
 async def refusals(world: World, job: UUID) -> list[str]:
     """Why standing approvals that would have covered a call of this job were not believed."""
     session = (await job_of(world, job)).session_id
-    entries = await audit.list_page(world.db, world.admin.actor, session, 0, 500)
+    entries = await audit.list_entries(world.db, world.admin.actor, session, 0, 500)
     bodies = [entry.body["data"] for entry in entries if entry.action == "receipt_refused" and entry.body]
     assert all(body["standing"] and body["tool"] == "ship" for body in bodies)
     return [body["reason"] for body in bodies]

@@ -26,10 +26,9 @@ from cortex_plane.jobs.model.jobs import (
 )
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import Conflict, Forbidden
-from cortex_plane.sessions.model.messages import MessageDraft
-from cortex_plane.sessions.model.sessions import Termination
-from cortex_plane.sessions.verbs import messages
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.sessions.model.sessions import MessageDraft, Termination
+from cortex_plane.sessions.verbs import sessions
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.context import ToolContext
@@ -381,7 +380,7 @@ async def test_a_paused_session_holds_what_runs_and_what_is_new(world: World) ->
         gate.opened.set()
         await until(world, running, JobStatus.PAUSED)
         new = (await jobs.submit(world.db, actor, JobDraft(agent=agent.slug, session_id=session))).id
-        said = await messages.post(world.db, actor, session, MessageDraft(text="Anybody there?"))
+        said = await sessions.post_message(world.db, actor, session, MessageDraft(text="Anybody there?"))
         other = await submit(world, agent)
         await until(world, other, JobStatus.COMPLETED)
         for id in (new, said.job_id):

@@ -12,19 +12,19 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.agents.model import tokens
+from cortex_plane.agents.model import completions
 from cortex_plane.agents.model.agents import AgentChange, ModelConfig
-from cortex_plane.agents.model.models import AssistantTurn, ModelError, Request, ToolTurn, UserTurn
+from cortex_plane.agents.model.completions import AssistantTurn, ModelError, Request, ToolTurn, UserTurn
 from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.db.database import NOBODY
 from cortex_plane.jobs.model.jobs import JobStatus, Pause, Resumption
-from cortex_plane.jobs.rules.checkpoint_recovery import open_sealed
+from cortex_plane.jobs.rules.recovery import open_sealed
 from cortex_plane.jobs.verbs import attempts, steering
 from cortex_plane.kernel.values import adapter
 from cortex_plane.proof.verbs import audit
-from cortex_plane.sessions.rules.windows import Thread
-from cortex_plane.sessions.verbs import events, memories
+from cortex_plane.sessions.rules import Thread
+from cortex_plane.sessions.verbs import events, sessions
 from cortex_plane.worker.executor import Attempt
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
@@ -64,7 +64,7 @@ class Talk:
         if not hasattr(self, "worker"):
             self.worker, given = await leased(self.world.db, App("tests"))
         else:
-            ((given,), _) = await attempts.claim(self.world.db, self.worker.id, ["tests"], 1, NOBODY)
+            ((given,), _) = await attempts.claim_jobs(self.world.db, self.worker.id, ["tests"], 1, NOBODY)
         host = replace(self.worker._host, db=self.db, backends=Backends({"listening": self.model}))
         await Attempt(host, given).run()
         return delivery.session_id
@@ -92,7 +92,7 @@ async def test_a_late_turn_costs_what_an_early_one_costs(world: World, turns: in
     some = min(turns // 2, 200)
     assert max(read[-some:]) <= max(read[:some])
     assert max(sent[-some:]) <= max(sent[:some])
-    assert max(sum(map(tokens.of_turn, request.turns)) for request in steps) <= 4_000
+    assert max(sum(map(completions.of_turn, request.turns)) for request in steps) <= 4_000
     # Between two of them lies most of a window: they are rare.
     kept = await memories_of(world, session_id)
     assert [memory.number for memory in kept] == list(range(1, len(kept) + 1))
@@ -147,7 +147,7 @@ async def test_a_long_job_forgets_its_oldest_steps_and_never_what_it_was_asked(w
     assert len(model.of("summary")) >= 4
     for request in model.of("step"):
         assert users(request.turns) == ["Count the ships."]
-        assert sum(map(tokens.of_turn, request.turns)) <= 2_000
+        assert sum(map(completions.of_turn, request.turns)) <= 2_000
         pairs = [type(each) for each in request.turns if not isinstance(each, UserTurn)]
         assert pairs == [AssistantTurn, ToolTurn] * (len(pairs) // 2)
     # The numbers of the script's turns did not move, and the newest result was always there.
@@ -157,7 +157,9 @@ async def test_a_long_job_forgets_its_oldest_steps_and_never_what_it_was_asked(w
         assert newest.results[0].content.startswith(f'"{number}: ')
     # A task's memory is its own: no conversation begins with it.
     assert await memories_of(world, job.session_id) == []
-    assert (await memories.of_job(world.db, world.admin.actor, id)).summary.startswith("agent: Step 0.")
+    assert (await sessions.list_job_memories(world.db, world.admin.actor, id)).summary.startswith(
+        "agent: Step 0."
+    )
     assert await whole(world)
 
 
@@ -267,7 +269,7 @@ async def test_a_summary_that_is_none_never_fails_a_job(
     replay = await events.of_session(world.db, world.admin.actor, job.session_id, 0, 1000)
     (event,) = [event for event in replay.events if event.type == "context_compacted"]
     assert (event.data["by"], event.data["message_seq"], event.data["facts"]) == (by, kept.message_seq, 1)
-    entries = await audit.list_page(world.db, world.admin.actor, job.session_id, 0, 1000)
+    entries = await audit.list_entries(world.db, world.admin.actor, job.session_id, 0, 1000)
     assert [entry.action for entry in entries].count("context_compacted") == 1
     # What a summary took counts for the job.
     if by == "model" and asked == 1:
@@ -316,7 +318,7 @@ async def test_a_message_larger_than_the_window_is_shortened_and_answered(world:
         # The next one does not carry it along.
         await until(world, await tell(world, "next"), JobStatus.COMPLETED)
     assert users(model.last) == ["next"]
-    assert all(sum(map(tokens.of_turn, request.turns)) <= 2_000 for request in model.requests)
+    assert all(sum(map(completions.of_turn, request.turns)) <= 2_000 for request in model.requests)
     assert (await said(world, job.session_id))[0][1].endswith("xEND"), "what was said is kept whole"
 
 
@@ -335,7 +337,7 @@ async def test_old_conversations_without_a_memory_are_caught_up_with(world: Worl
     kept = await memories_of(world, session_id)
     assert len(kept) >= 3
     assert [memory.message_seq for memory in kept] == sorted({memory.message_seq for memory in kept})
-    assert all(sum(map(tokens.of_turn, request.turns)) <= 2_000 for request in model.requests[30:])
+    assert all(sum(map(completions.of_turn, request.turns)) <= 2_000 for request in model.requests[30:])
     assert users(model.last)[-1] == "Well?"
 
 

@@ -16,12 +16,12 @@ from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import ApprovalKind, NewRequest
 from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import NOBODY, Database
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.rules.attempts import Assignment, NewStep, StepWrite, WriteResult
-from cortex_plane.jobs.store import attempts, workers
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.policies.model.policies import OWNER_DECIDES, Terms
-from cortex_plane.proof.model.audit import Fact
+from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import worker_actor
 from tests.people import World
 
@@ -72,14 +72,14 @@ async def queue(
 
 async def make_worker(db: Database, *, lease: timedelta = LEASE, name: str = "w") -> UUID:
     id = new_id()
-    await workers.register(db, id, name, "host", 1, [APP], 8, lease)
+    await jobs_store.register_worker(db, id, name, "host", 1, [APP], 8, lease)
     return id
 
 
 async def claim(
     db: Database, worker: UUID, wanted: int = 1, *, after: UUID = NOBODY, apps: Sequence[str] = (APP,)
 ) -> list[Assignment]:
-    claimed, _ = await attempts.claim_jobs(db, worker, apps, wanted, after)
+    claimed, _ = await jobs_store.claim_jobs(db, worker, apps, wanted, after)
     return claimed
 
 
@@ -109,7 +109,7 @@ class Held:
         sent = {"worker": self.worker, "epoch": self.given.epoch, "number": self.number + 1, **changes}
         write = write or StepWrite()
         write = replace(write, policies=write.policies or self.given.policies)
-        written = await attempts.advance_job(
+        written = await jobs_store.advance_job(
             self.db, self.given.org_id, self.given.job_id, sent["worker"], sent["epoch"], sent["number"],
             write, self.dispatch_seconds,
         )  # fmt: skip

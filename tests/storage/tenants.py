@@ -11,15 +11,14 @@ from uuid import UUID
 
 import asyncpg
 
-from cortex_plane.agents.model.models import Usage
+from cortex_plane.agents.model.completions import Usage
 from cortex_plane.approvals.model.approvals import Channel, Choice, Decision, DelegationDraft
 from cortex_plane.approvals.verbs import approvals, credentials
-from cortex_plane.calls.model.calls import CallDraft
-from cortex_plane.calls.model.resolutions import ResolutionRequest
+from cortex_plane.calls.model import CallDraft, ResolutionRequest
 from cortex_plane.calls.verbs import calls, resolutions
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus
-from cortex_plane.jobs.model.signals import SignalDraft
+from cortex_plane.jobs.model.journal import SignalDraft
 from cortex_plane.jobs.model.usage import ModelCall
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.verbs import jobs, signals, steering
@@ -27,13 +26,12 @@ from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.notify.store import webhooks
 from cortex_plane.proof.verbs import roots
+from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
-from cortex_plane.sessions.store import events
-from cortex_plane.tenancy.model.absences import AbsenceDraft
+from cortex_plane.tenancy.model.credentials import ModelKeyDraft, Provider
 from cortex_plane.tenancy.model.identities import LinkDraft
-from cortex_plane.tenancy.model.members import Role
-from cortex_plane.tenancy.model.model_keys import ModelKeyDraft, Provider
-from cortex_plane.tenancy.verbs import absences, browser_sessions, enrolments, links, model_keys
+from cortex_plane.tenancy.model.orgs import AbsenceDraft, Role
+from cortex_plane.tenancy.verbs import connections, keys, logins, orgs
 from cortex_plane.tenancy.verbs.request_rates import RequestRates
 from tests.atlases import plain, publish
 from tests.notifications import dead_letter
@@ -67,7 +65,7 @@ async def populate(world: World) -> None:
         "append_chunks", world.org_id, held.given.job_id, held.worker, held.given.epoch, 0, ["hm"]
     )
     await held.write(StepWrite(step=step(), **ledger(call(), refused), dispatches=True, stored=(large,)))
-    assert await events.append_chunks(
+    assert await sessions_store.append_chunks(
         world.db, world.org_id, held.given.job_id, held.worker, held.given.epoch, 1, ["I "]
     )
     await _spend(world, held)
@@ -92,13 +90,13 @@ async def populate(world: World) -> None:
     await confirmed(world)
     await _govern(world)
     await RequestRates(1).take(world.db, world.admin.actor)
-    await roots.make(world.db, world.org_id)
-    await enrolments.issue(
+    await roots.make_root(world.db, world.org_id)
+    await logins.issue_enrolment_code(
         world.db, world.admin.actor, (await world.person(Role.MEMBER, name="New")).member_id
     )
     for _ in range(2):
-        link = await browser_sessions.issue_own_login_link(world.db, world.admin.actor)
-        await browser_sessions.log_in(world.db, link.url_path.rpartition("/")[2])
+        link = await logins.issue_own_login_link(world.db, world.admin.actor)
+        await logins.log_in(world.db, link.url_path.rpartition("/")[2])
 
 
 async def _signal(world: World) -> None:
@@ -141,7 +139,7 @@ async def _call_elsewhere(world: World) -> None:
 
 async def _spend(world: World, held: Held) -> None:
     """A key of the org's own, and an answer that was paid for with it."""
-    await model_keys.put(
+    await keys.put_model_key(
         world.db, world.admin.actor, Provider.ANTHROPIC, ModelKeyDraft(key="sk-ant-of-the-org-0001")
     )
     asked = ModelCall(
@@ -160,10 +158,10 @@ async def _hear(world: World) -> None:
 
 async def _link(world: World) -> None:
     """A code that nobody has typed yet, and one that was typed wrong."""
-    await links.issue_code(world.db, world.admin.actor)
+    await connections.issue_link_code(world.db, world.admin.actor)
     wrong = LinkDraft(code="0000000000", external_user_id="u-1")
     with contextlib.suppress(InvalidInput):
-        await links.redeem(world.db, world.service.actor, world.connection.id, wrong)
+        await connections.redeem_link_code(world.db, world.service.actor, world.connection.id, wrong)
 
 
 async def _go_away(world: World) -> None:
@@ -175,7 +173,7 @@ async def _go_away(world: World) -> None:
     draft = AbsenceDraft(
         member_id=away.actor.user_account_id, delegate_id=delegate, ends_at=now + timedelta(days=1)
     )
-    await absences.create(world.db, world.admin.actor, draft)
+    await orgs.create_absence(world.db, world.admin.actor, draft)
 
 
 async def _approve_one(world: World) -> None:

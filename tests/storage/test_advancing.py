@@ -13,9 +13,9 @@ import orjson
 import pytest
 
 from cortex_plane.db.database import Database
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import Cancellation, Hold, JobStatus, Pause, Resumption
 from cortex_plane.jobs.rules.attempts import Adoption, Orphan, StepWrite
-from cortex_plane.jobs.store import attempts, workers
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import Conflict, InvalidInput
 from cortex_plane.proof.verbs import audit
@@ -80,9 +80,9 @@ async def test_a_zombie_changes_nothing_of_its_successor(
 ) -> None:
     """A worker that was stopped for longer than its lease, and goes on."""
     await clock.advance(LEASE + timedelta(seconds=1))
-    (orphan,) = await attempts.find_orphans(db, 10)
+    (orphan,) = await jobs_store.find_orphans(db, 10)
     adopted = Adoption(status=JobStatus.RUNNING, action="job_adopted")
-    assert await attempts.adopt_job(db, orphan, adopted, held.fact)
+    assert await jobs_store.adopt_job(db, orphan, adopted, held.fact)
     heir = await Held.claim(db, await make_worker(db))
     await heir.write(StepWrite(**SAVED))
     before = await state(admin)
@@ -93,7 +93,7 @@ async def test_a_zombie_changes_nothing_of_its_successor(
     ):
         for number in (held.number + 1, heir.number, heir.number + 1):
             assert await held.write(write, number=number) is None
-    assert not await attempts.release_job(
+    assert not await jobs_store.release_job(
         db, held.given.org_id, held.given.job_id, held.worker, held.given.epoch, held.fact
     )
     assert await state(admin) == before
@@ -105,7 +105,7 @@ async def test_another_org_cannot_be_written_to(
     before = await state(admin)
     stranger = Held(held.db, held.worker, held.given)
     given = held.given
-    rows = await attempts.advance_job(
+    rows = await jobs_store.advance_job(
         held.db, other.org_id, given.job_id, held.worker, given.epoch, 1, StepWrite(**SAVED), 1.0
     )
     assert rows is None
@@ -304,7 +304,7 @@ async def test_nothing_is_sent_or_written_after_the_lease(
     assert raised.value.code == "lease_expired"
     assert await state(admin) == before
     # Whoever renews its lease before anybody adopted the job goes on with the same number.
-    assert await workers.beat(db, held.worker, LEASE) is not None
+    assert await jobs_store.beat_worker(db, held.worker, LEASE) is not None
     told = await held.write(whole())
     assert told is not None
     assert not told.applied_before
@@ -466,7 +466,7 @@ async def test_holds_add_up_and_each_stands_once(
 
 async def release(held: Held) -> bool:
     given = held.given
-    return await attempts.release_job(
+    return await jobs_store.release_job(
         held.db, given.org_id, given.job_id, held.worker, given.epoch, held.fact
     )
 
@@ -528,7 +528,7 @@ async def test_a_released_job_that_was_cancelled_ends(
 
 async def orphan_of(db: Database, clock: Clock) -> Orphan:
     await clock.advance(LEASE + timedelta(microseconds=1))
-    (orphan,) = await attempts.find_orphans(db, 10)
+    (orphan,) = await jobs_store.find_orphans(db, 10)
     return orphan
 
 
@@ -538,11 +538,11 @@ GO_ON = Adoption(status=JobStatus.RUNNING, action="job_adopted")
 async def test_a_worker_is_dead_after_its_lease_and_not_before(
     db: Database, held: Held, clock: Clock
 ) -> None:
-    assert await attempts.find_orphans(db, 10) == []
+    assert await jobs_store.find_orphans(db, 10) == []
     await clock.advance(LEASE)
-    assert await attempts.find_orphans(db, 10) == []
+    assert await jobs_store.find_orphans(db, 10) == []
     await clock.advance(timedelta(microseconds=1))
-    (orphan,) = await attempts.find_orphans(db, 10)
+    (orphan,) = await jobs_store.find_orphans(db, 10)
     assert (orphan.id, orphan.worker_id, orphan.epoch, orphan.cancelled, orphan.held) == (
         held.given.job_id, held.worker, 1, False, False,
     )  # fmt: skip
@@ -552,7 +552,7 @@ async def test_a_job_is_adopted_once_and_counts_the_death(
     db: Database, admin: asyncpg.Connection, held: Held, clock: Clock
 ) -> None:
     orphan = await orphan_of(db, clock)
-    adopted = await asyncio.gather(*(attempts.adopt_job(db, orphan, GO_ON, held.fact) for _ in range(6)))
+    adopted = await asyncio.gather(*(jobs_store.adopt_job(db, orphan, GO_ON, held.fact) for _ in range(6)))
     assert adopted.count(True) == 1
     row = await job(admin, held)
     assert (row["status"], row["worker_id"], row["deaths"], row["epoch"]) == ("RUNNING", None, 1, 1)
@@ -568,9 +568,9 @@ async def test_a_job_of_a_worker_that_came_back_is_not_adopted(
     db: Database, admin: asyncpg.Connection, held: Held, clock: Clock
 ) -> None:
     orphan = await orphan_of(db, clock)
-    assert await workers.beat(db, held.worker, LEASE) is not None
+    assert await jobs_store.beat_worker(db, held.worker, LEASE) is not None
     before = await state(admin)
-    assert not await attempts.adopt_job(db, orphan, GO_ON, held.fact)
+    assert not await jobs_store.adopt_job(db, orphan, GO_ON, held.fact)
     assert await state(admin) == before
     assert await held.write(StepWrite(**SAVED)) is not None
 
@@ -581,18 +581,18 @@ async def test_what_changed_since_it_was_decided_is_decided_again(
     orphan = await orphan_of(db, clock)
     actor, id = world.admin.actor, held.given.job_id
     await steering.pause(db, actor, id, Pause())
-    assert not await attempts.adopt_job(db, orphan, GO_ON, held.fact), "held meanwhile"
-    (orphan,) = await attempts.find_orphans(db, 10)
+    assert not await jobs_store.adopt_job(db, orphan, GO_ON, held.fact), "held meanwhile"
+    (orphan,) = await jobs_store.find_orphans(db, 10)
     await steering.resume(db, actor, id, Resumption())
     paused = Adoption(status=JobStatus.PAUSED, action="job_paused")
-    assert not await attempts.adopt_job(db, orphan, paused, held.fact), "released meanwhile"
-    (orphan,) = await attempts.find_orphans(db, 10)
+    assert not await jobs_store.adopt_job(db, orphan, paused, held.fact), "released meanwhile"
+    (orphan,) = await jobs_store.find_orphans(db, 10)
     await steering.cancel(db, actor, id, Cancellation())
-    assert not await attempts.adopt_job(db, orphan, GO_ON, held.fact), "cancelled meanwhile"
-    (orphan,) = await attempts.find_orphans(db, 10)
+    assert not await jobs_store.adopt_job(db, orphan, GO_ON, held.fact), "cancelled meanwhile"
+    (orphan,) = await jobs_store.find_orphans(db, 10)
     assert orphan.cancelled
     ended = Adoption(status=JobStatus.CANCELLED, action="job_cancelled", error="cancelled")
-    assert await attempts.adopt_job(db, orphan, ended, held.fact)
+    assert await jobs_store.adopt_job(db, orphan, ended, held.fact)
     row = await job(admin, held)
     assert (row["status"], row["worker_id"], row["holds"]) == ("CANCELLED", None, [])
 
@@ -604,7 +604,7 @@ async def test_a_dead_workers_held_job_is_paused(
     orphan = await orphan_of(db, clock)
     assert orphan.held
     paused = Adoption(status=JobStatus.PAUSED, action="job_paused")
-    assert await attempts.adopt_job(db, orphan, paused, held.fact)
+    assert await jobs_store.adopt_job(db, orphan, paused, held.fact)
     row = await job(admin, held)
     assert (row["status"], row["holds"], row["runnable_at"]) == ("PAUSED", ["operator"], None)
 
@@ -612,10 +612,10 @@ async def test_a_dead_workers_held_job_is_paused(
 async def test_a_worker_that_stopped_as_it_should_leaves_no_death(
     db: Database, admin: asyncpg.Connection, held: Held, clock: Clock
 ) -> None:
-    await workers.stop(db, held.worker)
+    await jobs_store.stop_worker(db, held.worker)
     await clock.advance(timedelta(microseconds=1))
-    (orphan,) = await attempts.find_orphans(db, 10)
-    assert await attempts.adopt_job(db, orphan, GO_ON, held.fact)
+    (orphan,) = await jobs_store.find_orphans(db, 10)
+    assert await jobs_store.adopt_job(db, orphan, GO_ON, held.fact)
     assert (await job(admin, held))["deaths"] == 0
 
 
@@ -626,15 +626,18 @@ async def test_a_beat_renews_the_lease_and_names_what_to_stop(
     db: Database, held: Held, world: World, clock: Clock
 ) -> None:
     await clock.advance(timedelta(seconds=10))
-    assert await workers.beat(db, held.worker, LEASE) == (
+    assert await jobs_store.beat_worker(db, held.worker, LEASE) == (
         held.given.now + timedelta(seconds=10) + LEASE, [],
     )  # fmt: skip
     await steering.cancel(db, world.admin.actor, held.given.job_id, Cancellation())
-    beaten = await workers.beat(db, held.worker, LEASE)
+    beaten = await jobs_store.beat_worker(db, held.worker, LEASE)
     assert beaten is not None
     assert beaten[1] == [held.given.job_id]
     other = await make_worker(db)
-    assert await workers.beat(db, other, LEASE) == (held.given.now + timedelta(seconds=10) + LEASE, [])
+    assert await jobs_store.beat_worker(db, other, LEASE) == (
+        held.given.now + timedelta(seconds=10) + LEASE,
+        [],
+    )
 
 
 async def test_a_worker_can_ask_what_it_runs(
@@ -645,24 +648,24 @@ async def test_a_worker_can_ask_what_it_runs(
     second = await Held.claim(db, held.worker)
     await queue(admin, other)
     await Held.claim(db, await make_worker(db))
-    found = await attempts.find_leased(db, held.worker)
+    found = await jobs_store.find_leased(db, held.worker)
     assert {(leased.org_id, leased.id, leased.epoch) for leased in found} == {
         (one.given.org_id, one.given.job_id, 1) for one in (held, second)
     }
     await second.write(StepWrite(status=JobStatus.RUNNING))
-    assert [leased.id for leased in await attempts.find_leased(db, held.worker)] == [held.given.job_id]
+    assert [leased.id for leased in await jobs_store.find_leased(db, held.worker)] == [held.given.job_id]
 
 
 async def test_a_forgotten_worker_is_told_so(db: Database, admin: asyncpg.Connection, clock: Clock) -> None:
-    assert await workers.beat(db, uuid4(), LEASE) is None
+    assert await jobs_store.beat_worker(db, uuid4(), LEASE) is None
     gone, here = await make_worker(db), await make_worker(db, lease=timedelta(days=2))
     await clock.advance(timedelta(days=1) + LEASE)
-    await workers.forget(db)
-    assert await workers.beat(db, gone, LEASE) is not None, "a day after its lease, not before"
+    await jobs_store.forget_workers(db)
+    assert await jobs_store.beat_worker(db, gone, LEASE) is not None, "a day after its lease, not before"
     await clock.advance(timedelta(days=1, seconds=31))
-    await workers.forget(db)
-    assert await workers.beat(db, gone, LEASE) is None
-    assert await workers.beat(db, here, LEASE) is not None
+    await jobs_store.forget_workers(db)
+    assert await jobs_store.beat_worker(db, gone, LEASE) is None
+    assert await jobs_store.beat_worker(db, here, LEASE) is not None
 
 
 async def test_a_worker_is_not_forgotten_while_its_jobs_are_not_adopted(
@@ -675,7 +678,7 @@ async def test_a_worker_is_not_forgotten_while_its_jobs_are_not_adopted(
     await queue(admin, world, 1100, worker_id=crowd, **leased)
     (job,) = await queue(admin, world, worker_id=last, **leased)
     await clock.advance(timedelta(days=2))
-    await workers.forget(db)
-    orphans = await attempts.find_orphans(db, 10_000)
+    await jobs_store.forget_workers(db)
+    orphans = await jobs_store.find_orphans(db, 10_000)
     assert len(orphans) == 1101
     assert job in {orphan.id for orphan in orphans}

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cortex_plane.db.database import NOBODY, Database
-from cortex_plane.proof.model.audit import GENESIS, NAMED, Blanked, Fault, chain_hash, chain_hash_1
+from cortex_plane.proof.model import GENESIS, NAMED, Blanked, Fault, chain_hash, chain_hash_1
 from cortex_plane.proof.verbs.audit import verify_all, verify_org
 from tests.clock import Clock
 from tests.exports import erase

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.jobs.model.checkpoints import Checkpoint
-from cortex_plane.jobs.rules.checkpoint_recovery import CheckpointCorrupt, CorruptionType
+from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, CorruptionType
 from cortex_plane.kernel.canonical import canonical
 from tests.checkpoints import CHECKPOINTS, VALUES, opened, plain, sealed
 

@@ -17,9 +17,9 @@ import pytest
 from cortex_plane.agents.model.agents import AgentChange, ResourceLimits
 from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import NOBODY, Database
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.rules.attempts import StepWrite
-from cortex_plane.jobs.store import attempts, workers
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.proof.verbs import audit
 from tests.clock import Clock
@@ -64,7 +64,7 @@ async def drain(db: Database, worker: UUID, wanted: int) -> list[UUID]:
     mine: list[UUID] = []
     after = NOBODY
     while True:
-        claimed, busy = await attempts.claim_jobs(db, worker, [APP], wanted, after)
+        claimed, busy = await jobs_store.claim_jobs(db, worker, [APP], wanted, after)
         mine += [given.job_id for given in claimed]
         if claimed:
             after = claimed[-1].org_id
@@ -236,7 +236,7 @@ async def test_what_waits_for_a_time_is_claimed_when_it_is_due(
         admin, world, status=status, epoch=1, runnable_at=due, next_retry_at=due, wake_at=due
     )
     worker = await make_worker(db, lease=timedelta(hours=1))
-    assert await attempts.claim_jobs(db, worker, [APP], 1, NOBODY) == ([], False)
+    assert await jobs_store.claim_jobs(db, worker, [APP], 1, NOBODY) == ([], False)
     await clock.set(due - timedelta(microseconds=1))
     assert await claim(db, worker) == []
     await clock.set(due)
@@ -266,7 +266,7 @@ async def test_what_is_not_runnable_is_never_claimed(
     for columns in parked:
         await queue(admin, world, **columns)
     worker = await make_worker(db)
-    assert await attempts.claim_jobs(db, worker, [APP], 10, NOBODY) == ([], False)
+    assert await jobs_store.claim_jobs(db, worker, [APP], 10, NOBODY) == ([], False)
     (free,) = await queue(admin, world)
     assert [given.job_id for given in await claim(db, worker, 10)] == [free]
 
@@ -292,7 +292,7 @@ async def test_an_agent_at_its_limit_is_passed_over(
     await queue(admin, world, 1000, agent=full, runnable_at=old)
     free = await queue(admin, world, 2)
     worker = await make_worker(db)
-    claimed, busy = await attempts.claim_jobs(db, worker, [APP], 10, NOBODY)
+    claimed, busy = await jobs_store.claim_jobs(db, worker, [APP], 10, NOBODY)
     assert (len(claimed), busy) == (3, False)
     assert {given.job_id for given in claimed} > set(free)
 
@@ -409,15 +409,15 @@ async def test_who_meets_another_claim_is_told_so(
 ) -> None:
     """ "Nothing now" and "nothing at all" are different answers: the first is asked again at once."""
     worker = await make_worker(db)
-    assert await attempts.claim_jobs(db, worker, [APP], 1, NOBODY) == ([], False)
+    assert await jobs_store.claim_jobs(db, worker, [APP], 1, NOBODY) == ([], False)
     (job,) = await queue(admin, world)
     async with somebody(urls, CLAIMS, str(world.agent.id)):
-        assert await attempts.claim_jobs(db, worker, [APP], 1, NOBODY) == ([], True)
+        assert await jobs_store.claim_jobs(db, worker, [APP], 1, NOBODY) == ([], True)
     async with somebody(urls, "select from job where id = $1 for update", job):
-        assert await attempts.claim_jobs(db, worker, [APP], 1, NOBODY) == ([], True)
-    claimed, busy = await attempts.claim_jobs(db, worker, [APP], 1, NOBODY)
+        assert await jobs_store.claim_jobs(db, worker, [APP], 1, NOBODY) == ([], True)
+    claimed, busy = await jobs_store.claim_jobs(db, worker, [APP], 1, NOBODY)
     assert ([given.job_id for given in claimed], busy) == ([job], False)
-    assert await attempts.claim_jobs(db, worker, [APP], 1, NOBODY) == ([], False)
+    assert await jobs_store.claim_jobs(db, worker, [APP], 1, NOBODY) == ([], False)
 
 
 async def test_what_is_free_is_claimed_beside_what_is_not(
@@ -428,7 +428,7 @@ async def test_what_is_free_is_claimed_beside_what_is_not(
     free = await queue(admin, world, 2, agent=second)
     worker = await make_worker(db)
     async with somebody(urls, CLAIMS, str(world.agent.id)):
-        claimed, busy = await attempts.claim_jobs(db, worker, [APP], 5, NOBODY)
+        claimed, busy = await jobs_store.claim_jobs(db, worker, [APP], 5, NOBODY)
     assert [given.job_id for given in claimed] == free
     assert busy, "there is more, once the other has ended"
 
@@ -489,14 +489,14 @@ async def test_who_is_not_alive_claims_nothing(
     """A job of a worker that nobody knows would belong to it for good: only known workers can be found dead."""
     await queue(admin, world)
     forgotten, late, stopped = uuid4(), await make_worker(db), await make_worker(db)
-    await workers.stop(db, stopped)
+    await jobs_store.stop_worker(db, stopped)
     await clock.advance(timedelta(seconds=30))
     for worker in (forgotten, late, stopped):
         with pytest.raises(Conflict) as raised:
             await claim(db, worker)
         assert raised.value.code == "lease_expired"
     assert await leased(admin) == 0
-    await workers.beat(db, late, timedelta(seconds=30))
+    await jobs_store.beat_worker(db, late, timedelta(seconds=30))
     assert len(await claim(db, late)) == 1
 
 

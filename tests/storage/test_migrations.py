@@ -18,15 +18,15 @@ import asyncpg
 import pytest
 
 import cortex_plane
-from cortex_plane.db import health
-from cortex_plane.db.database import Database
-from cortex_plane.db.migrate import migrate, pending, require_current, scripts
-from cortex_plane.db.queries import SQL, every_query, read_queries
+from cortex_plane.db import schema
+from cortex_plane.db.database import SQL, Database, every_query, read_queries
+from cortex_plane.db.schema import migrate, pending, require_current, scripts
 from cortex_plane.embedded import EmbeddedPostgres
 from cortex_plane.kernel.errors import SetupError, Unavailable
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.verbs import keys
+from tests.architecture.places import NOUNS
 from tests.conftest import Urls
 from tests.crash.points import extents
 from tests.people import World
@@ -325,7 +325,7 @@ async def test_an_old_database_is_refused_with_what_to_run(
     with pytest.raises(SetupError, match="lacks post_message"):
         await require_current(db)
     with pytest.raises(Unavailable, match="lacks post_message"):
-        await health.require_ready(db)
+        await schema.require_ready(db)
     assert await migrate(urls.admin) == ["post_message"]
     await require_current(db)
 
@@ -448,7 +448,7 @@ async def use(app_url: str) -> None:
         await require_current(db)
         world = await World.create(db, "acme")
         await world.say()
-        await keys.authenticate(db, world.admin.secret, "acme")
+        await keys.authenticate_key(db, world.admin.secret, "acme")
         await Held.claim(db, await make_worker(db))
     finally:
         await db.close()
@@ -464,7 +464,7 @@ async def test_every_query_fits_the_schema(db: Database) -> None:
 async def test_a_query_that_does_not_fit_is_named(db: Database, admin: asyncpg.Connection) -> None:
     await admin.execute("alter table message rename column text to words")
     with pytest.raises(
-        SetupError, match=r"audit_contents/messages does not fit this database.*text"
+        SetupError, match=r"jobs/list_step_messages does not fit this database.*text"
     ) as raised:
         await db.check()
     assert raised.value.code == "query_mismatch"
@@ -473,11 +473,18 @@ async def test_a_query_that_does_not_fit_is_named(db: Database, admin: asyncpg.C
     await db.check()
 
 
-def test_every_query_is_run_by_the_function_of_its_name() -> None:
+def _stores() -> Iterator[tuple[str, Path]]:
+    """Noun and path of each module that runs queries."""
     package = Path(cortex_plane.__file__).parent
+    for noun in NOUNS:
+        folder = package / noun
+        for module in [*folder.glob("store.py"), *folder.glob("store/*.py")]:
+            yield (noun if (folder / "queries.sql").exists() else module.stem), module
+
+
+def test_every_query_is_run_by_the_function_of_its_name() -> None:
     used: set[str] = set()
-    for module in package.glob("*/store/*.py"):
-        noun = module.stem
+    for noun, module in _stores():
         for function in ast.parse(module.read_text()).body:
             if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 used |= {
@@ -497,16 +504,15 @@ def test_a_query_without_a_name_of_its_own_is_refused(text: str) -> None:
 
 
 def test_no_query_is_run_that_has_no_file() -> None:
-    package = Path(cortex_plane.__file__).parent
     files = every_query()
-    for module in package.glob("*/store/*.py"):
+    for noun, module in _stores():
         for node in ast.walk(ast.parse(module.read_text())):
             if (
                 isinstance(node, ast.Attribute)
                 and isinstance(node.value, ast.Name)
                 and node.value.id == "queries"
             ):
-                assert f"{module.stem}/{node.attr}" in files, f"{module.name} uses queries.{node.attr}"
+                assert f"{noun}/{node.attr}" in files, f"{module.name} uses queries.{node.attr}"
 
 
 @pytest.mark.proves("D.14")

@@ -13,12 +13,10 @@ import pytest
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import NotFound, Unauthenticated
 from cortex_plane.tenancy.model.access import ActorKind
-from cortex_plane.tenancy.model.enrolments import Redemption
-from cortex_plane.tenancy.model.keys import KeyDraft, digest
-from cortex_plane.tenancy.model.members import MemberChange, Role
-from cortex_plane.tenancy.model.orgs import OrgDraft
-from cortex_plane.tenancy.verbs import enrolments, keys, members, orgs
-from cortex_plane.tenancy.verbs.secrets import new_key_secret
+from cortex_plane.tenancy.model.credentials import KeyDraft, Redemption, key_digest
+from cortex_plane.tenancy.model.orgs import MemberChange, OrgDraft, Role
+from cortex_plane.tenancy.verbs import keys, logins, orgs
+from cortex_plane.tenancy.verbs.access import new_key_secret
 from tests.clock import Clock
 from tests.people import World
 from tests.servers import CREDENTIAL_KEY
@@ -66,9 +64,11 @@ async def resolve(app: asyncpg.Connection, call: str, *args: Any) -> list[dict[s
 async def test_a_key_resolves_to_its_org_and_id(app: asyncpg.Connection, world: World, other: World) -> None:
     for held in (world, other):
         for person in (held.admin, held.service):
-            found = await resolve(app, "resolve_api_key($1)", CREDENTIAL_KEY.lookup(digest(person.secret)))
+            found = await resolve(
+                app, "resolve_api_key($1)", CREDENTIAL_KEY.lookup(key_digest(person.secret))
+            )
             assert found == [{"org_id": held.org_id, "id": person.actor.key_id}]
-    for unknown in (digest(new_key_secret()), b"", bytes(32)):
+    for unknown in (key_digest(new_key_secret()), b"", bytes(32)):
         assert await resolve(app, "resolve_api_key($1)", unknown) == []
     assert await resolve(app, "resolve_api_key($1)", None) == []
 
@@ -97,9 +97,9 @@ async def test_orgs_resolve_page_by_page(
 async def test_the_list_of_orgs_reads_each_under_its_own_policies(
     db: Database, world: World, other: World
 ) -> None:
-    page = await orgs.list_page(db, world.admin.actor, None, 1)
+    page = await orgs.list_orgs(db, world.admin.actor, None, 1)
     assert [org.slug for org in page.items] == ["rival"]
-    page = await orgs.list_page(db, world.admin.actor, page.next, 1)
+    page = await orgs.list_orgs(db, world.admin.actor, page.next, 1)
     assert [org.slug for org in page.items] == ["acme"]
     assert page.next is None
 
@@ -155,7 +155,7 @@ async def test_the_resolver_reads_few_columns_and_writes_nothing(
 
 async def refusal(db: Database, secret: str, org: str | None = None) -> str:
     with pytest.raises((Unauthenticated, NotFound)) as raised:
-        await keys.authenticate(db, secret, org)
+        await keys.authenticate_key(db, secret, org)
     assert raised.value.hint
     return raised.value.code
 
@@ -167,20 +167,20 @@ async def test_an_unknown_key_is_refused(db: Database, world: World) -> None:
 
 
 async def test_a_revoked_key_is_refused_at_once(db: Database, world: World) -> None:
-    await keys.revoke(db, world.admin.actor, world.service.actor.key_id)
+    await keys.revoke_key(db, world.admin.actor, world.service.actor.key_id)
     assert await refusal(db, world.service.secret) == "key_revoked"
-    await keys.authenticate(db, world.admin.secret)
+    await keys.authenticate_key(db, world.admin.secret)
 
 
 async def test_a_key_ends_at_its_time_and_not_before(db: Database, clock: Clock, world: World) -> None:
     draft = KeyDraft(name="short", roles=[Role.MEMBER], expires_in_days=2)
-    secret = (await keys.create(db, world.admin.actor, draft)).secret
+    secret = (await keys.create_key(db, world.admin.actor, draft)).secret
     assert secret is not None
     await clock.advance(timedelta(days=2, microseconds=-1))
-    await keys.authenticate(db, secret)
+    await keys.authenticate_key(db, secret)
     await clock.advance(timedelta(microseconds=1))
     assert await refusal(db, secret) == "key_expired"
-    await keys.authenticate(db, world.service.secret)
+    await keys.authenticate_key(db, world.service.secret)
 
 
 async def test_the_key_of_a_deactivated_member_does_not_come_back(db: Database, world: World) -> None:
@@ -190,7 +190,7 @@ async def test_the_key_of_a_deactivated_member_does_not_come_back(db: Database, 
     async def activate(active: bool) -> None:
         assert pat.actor.user_account_id is not None
         change = MemberChange(active=active)
-        await members.update(db, world.admin.actor, pat.actor.user_account_id, change, None)
+        await orgs.update_member(db, world.admin.actor, pat.actor.user_account_id, change, None)
 
     await activate(False)
     assert await refusal(db, pat.secret) == "member_deactivated"
@@ -200,10 +200,10 @@ async def test_the_key_of_a_deactivated_member_does_not_come_back(db: Database, 
 
 async def test_a_persons_key_carries_the_person(db: Database, world: World) -> None:
     pat = await world.person(Role.APPROVER, Role.MEMBER, name="Pat", clearance=7)
-    actor = await keys.authenticate(db, pat.secret)
+    actor = await keys.authenticate_key(db, pat.secret)
     assert (actor.kind, actor.name, actor.clearance, actor.platform) == (ActorKind.PERSON, "Pat", 7, False)
     assert actor.roles == {Role.APPROVER, Role.MEMBER}
-    service = await keys.authenticate(db, world.service.secret)
+    service = await keys.authenticate_key(db, world.service.secret)
     assert (service.kind, service.name, service.user_account_id) == (ActorKind.SERVICE, "bridge", None)
 
 
@@ -211,9 +211,9 @@ async def test_a_persons_key_carries_the_person(db: Database, world: World) -> N
 async def test_a_platform_key_acts_elsewhere_as_a_visible_stranger(
     db: Database, world: World, other: World
 ) -> None:
-    home = await keys.authenticate(db, world.admin.secret, "acme")
+    home = await keys.authenticate_key(db, world.admin.secret, "acme")
     assert home == world.admin.actor
-    away = await keys.authenticate(db, world.admin.secret, "rival")
+    away = await keys.authenticate_key(db, world.admin.secret, "rival")
     assert (away.org_id, away.kind) == (other.org_id, ActorKind.PLATFORM)
     assert away.roles == {Role.ADMIN}
     assert (away.user_account_id, away.clearance) == (None, 0)
@@ -223,20 +223,20 @@ async def test_a_platform_key_acts_elsewhere_as_a_visible_stranger(
 
 async def test_for_a_plain_key_other_orgs_do_not_exist(db: Database, world: World, other: World) -> None:
     pat = await world.person(Role.ADMIN)
-    assert (await keys.authenticate(db, pat.secret, "acme")).org_id == world.org_id
+    assert (await keys.authenticate_key(db, pat.secret, "acme")).org_id == world.org_id
     errors = []
     for slug in ("rival", "nowhere"):
         with pytest.raises(NotFound) as raised:
-            await keys.authenticate(db, pat.secret, slug)
+            await keys.authenticate_key(db, pat.secret, slug)
         errors.append((raised.value.code, str(raised.value)))
     assert errors[0] == errors[1], "an org that exists must look like one that does not"
 
 
 async def test_an_org_made_by_a_platform_key_gets_a_plain_one(db: Database, world: World) -> None:
-    new = await orgs.create(db, world.admin.actor, OrgDraft(slug="third", name="Third"))
-    key = await enrolments.redeem_for_key(db, Redemption(code=new.enrolment.code))
+    new = await orgs.create_org(db, world.admin.actor, OrgDraft(slug="third", name="Third"))
+    key = await logins.redeem_for_key(db, Redemption(code=new.enrolment.code))
     assert key.secret is not None
-    actor = await keys.authenticate(db, key.secret)
+    actor = await keys.authenticate_key(db, key.secret)
     assert (actor.org_id, actor.platform) == (new.org.id, False)
     assert await refusal(db, key.secret, "acme") == "org_not_found"
 
@@ -246,7 +246,7 @@ async def test_the_last_use_is_written_at_most_once_a_minute(
     db: Database, admin: asyncpg.Connection, clock: Clock, world: World
 ) -> None:
     async def used() -> datetime:
-        await keys.authenticate(db, world.service.secret)
+        await keys.authenticate_key(db, world.service.secret)
         at: datetime = await admin.fetchval(
             "select last_used_at from api_key where id = $1", world.service.actor.key_id
         )
@@ -265,7 +265,7 @@ async def test_a_refused_key_leaves_no_trace_of_use(
 ) -> None:
     read = "select last_used_at from api_key where id = $1"
     before = await admin.fetchval(read, world.service.actor.key_id)
-    await keys.revoke(db, world.admin.actor, world.service.actor.key_id)
+    await keys.revoke_key(db, world.admin.actor, world.service.actor.key_id)
     await clock.advance(timedelta(hours=1))
     assert await refusal(db, world.service.secret) == "key_revoked"
     assert await admin.fetchval(read, world.service.actor.key_id) == before

@@ -15,8 +15,7 @@ import pytest
 
 from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
 from cortex_plane.agents.verbs import agents
-from cortex_plane.db.database import Database
-from cortex_plane.db.queries import every_query
+from cortex_plane.db.database import Database, every_query
 from cortex_plane.tenancy.verbs import keys
 from tests.conftest import Urls
 from tests.people import World
@@ -347,7 +346,7 @@ async def test_the_pool_forgets_the_org(
             async with db.transaction(world.org_id) as tx:
                 raise ZeroDivisionError
         await _expect_nothing(db, backend, names)
-        await keys.authenticate(db, world.admin.secret)
+        await keys.authenticate_key(db, world.admin.secret)
         await _expect_nothing(db, backend, names)
         async with db.transaction(other.org_id) as tx:
             assert [row["id"] for row in await tx.rows("select id from org")] == [other.org_id]

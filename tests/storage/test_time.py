@@ -14,12 +14,10 @@ from cortex_plane.kernel.errors import Unauthenticated
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.model.sessions import Termination
 from cortex_plane.sessions.verbs import sessions
-from cortex_plane.tenancy.model.browser_sessions import LINK_LIFE, WHOLE_LIFE
-from cortex_plane.tenancy.model.enrolments import CODE_LIFE
+from cortex_plane.tenancy.model.credentials import CODE_LIFE, LINK_LIFE, WHOLE_LIFE, KeyDraft
 from cortex_plane.tenancy.model.identities import LINK_LIFE as LINK_CODE_LIFE
 from cortex_plane.tenancy.model.identities import WRONG_LIFE
-from cortex_plane.tenancy.model.keys import KeyDraft
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import keys
 from tests.clock import Clock
 from tests.people import World
@@ -94,14 +92,14 @@ async def test_what_happens_later_is_later(db: Database, admin: asyncpg.Connecti
     delivery = await world.say()
     await clock.advance(timedelta(hours=1))
     await world.say("again")
-    session = await sessions.get(db, world.admin.actor, delivery.session_id)
+    session = await sessions.get_session(db, world.admin.actor, delivery.session_id)
     assert (session.created_at, session.last_activity_at) == (START, START + timedelta(hours=1))
     await clock.advance(timedelta(hours=1))
     session = await session_lifecycle.terminate(db, world.admin.actor, delivery.session_id, Termination())
     assert (session.updated_at, session.last_activity_at) == (START + timedelta(hours=2),) * 2
     job = await admin.fetchrow("select * from job where id = $1", delivery.job_id)
     assert (job["created_at"], job["finished_at"]) == (START, START + timedelta(hours=2))
-    entries = await audit.list_page(db, world.admin.actor, delivery.session_id, 0, 100)
+    entries = await audit.list_entries(db, world.admin.actor, delivery.session_id, 0, 100)
     assert [entry.created_at for entry in entries] == sorted(entry.created_at for entry in entries)
     assert (await audit.verify_org(db, world.org_id)).faults == []
 
@@ -109,15 +107,15 @@ async def test_what_happens_later_is_later(db: Database, admin: asyncpg.Connecti
 @pytest.mark.proves("D.6", "D.16")
 async def test_keys_expire_by_the_databases_clock(db: Database, clock: Clock) -> None:
     world = await World.create(db, "acme")
-    new = await keys.create(
+    new = await keys.create_key(
         db, world.admin.actor, KeyDraft(name="short", roles=[Role.MEMBER], expires_in_days=30)
     )
     assert new.key.expires_at == START + timedelta(days=30)
     assert new.secret is not None
-    await keys.authenticate(db, new.secret)
+    await keys.authenticate_key(db, new.secret)
     await clock.set(START + timedelta(days=30))
     with pytest.raises(Unauthenticated) as raised:
-        await keys.authenticate(db, new.secret)
+        await keys.authenticate_key(db, new.secret)
     assert raised.value.code == "key_expired"
 
 

@@ -69,7 +69,7 @@ async def test_an_org_that_is_put_back_is_as_it_was_made(own: WarmDatabase) -> N
         assert (await digests(admin)) == (before or await digests(admin))
         before = await digests(admin)
         assert await whole(world)
-        assert (await keys.authenticate(world.db, world.service.secret)).org_id == world.org_id
+        assert (await keys.authenticate_key(world.db, world.service.secret)).org_id == world.org_id
         await own.world(await own.database(), "rival")
         await apply_policies(world.db, world.admin.actor, "policies: []")
         assert await own.empty()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.tenancy.model.absences import AbsenceDraft, Span, span_of, way_back
+from cortex_plane.tenancy.model.orgs import AbsenceDraft, Span, span_of, way_back
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ADA, BOB, CLEO, DAN = (UUID(int=n) for n in range(1, 5))

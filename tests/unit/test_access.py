@@ -17,8 +17,8 @@ from cortex_plane.tenancy.model.access import (
     Permission,
     actor_kind,
 )
-from cortex_plane.tenancy.model.keys import KeyKind
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.credentials import KeyKind
+from cortex_plane.tenancy.model.orgs import Role
 
 ME = UUID(int=7)
 

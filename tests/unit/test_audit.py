@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.proof.model.audit import (
+from cortex_plane.proof.model import (
     ERASED,
     GENESIS,
     AuditEntry,

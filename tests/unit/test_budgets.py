@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cortex_plane.agents.model.agents import ResourceLimits
-from cortex_plane.agents.model.models import (
+from cortex_plane.agents.model.completions import (
     AssistantTurn,
     CallRequest,
     CallResult,
@@ -17,8 +17,15 @@ from cortex_plane.agents.model.models import (
     ToolTurn,
     UserTurn,
 )
-from cortex_plane.jobs.model.budgets import Spent, alone_over_day, estimated_prompt, over_day, over_job
-from cortex_plane.jobs.model.usage import UsageTotals, cost_text
+from cortex_plane.jobs.model.usage import (
+    Spent,
+    UsageTotals,
+    alone_over_day,
+    cost_text,
+    estimated_prompt,
+    over_day,
+    over_job,
+)
 from cortex_plane.kernel.retry import LONGEST_WISH_SECONDS, Backoff, ErrorClass
 
 NOTHING = Spent(tokens=0, cost_micros=0)

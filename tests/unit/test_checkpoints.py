@@ -31,13 +31,7 @@ from cortex_plane.jobs.model.checkpoints import (
     schema,
     seal,
 )
-from cortex_plane.jobs.rules.checkpoint_recovery import (
-    MIGRATIONS,
-    CheckpointCorrupt,
-    CorruptionType,
-    Migration,
-    migrate,
-)
+from cortex_plane.jobs.rules.recovery import MIGRATIONS, CheckpointCorrupt, CorruptionType, Migration, migrate
 from cortex_plane.kernel.canonical import MAX_DEPTH, canonical
 from cortex_plane.kernel.errors import InvalidInput, TooLarge
 from tests.checkpoints import (

@@ -3,15 +3,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.agents.model.models import AssistantTurn, CallRequest, CallResult, ToolTurn, UserTurn
-from cortex_plane.sessions.rules.conversations import (
-    SessionMessage,
-    StepRow,
-    heard,
-    opening,
-    rebuilt,
-    result_of,
-)
+from cortex_plane.agents.model.completions import AssistantTurn, CallRequest, CallResult, ToolTurn, UserTurn
+from cortex_plane.sessions.rules import SessionMessage, StepRow, heard, opening, rebuilt, result_of
 from tests.unit.test_effects import a_call
 
 MINE, OTHER = UUID(int=1), UUID(int=2)

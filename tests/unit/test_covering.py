@@ -33,7 +33,7 @@ from cortex_plane.policies.model.policies import (
     Terms,
 )
 from cortex_plane.tenancy.model.access import Actor, ActorKind
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
 SESSION, OWNER, GRANTER = uuid4(), uuid4(), uuid4()

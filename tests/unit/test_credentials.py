@@ -26,7 +26,7 @@ from cortex_plane.approvals.model.credentials import (
 )
 from cortex_plane.kernel.errors import Unauthenticated
 from cortex_plane.main.redaction import HIDDEN, redact
-from cortex_plane.tenancy.verbs.secrets import new_approval_token
+from cortex_plane.tenancy.verbs.access import new_approval_token
 
 APPROVAL = UUID("01936f3a-0000-7000-8000-000000000001")
 OPERATOR = UUID("01936f3a-0000-7000-8000-000000000002")

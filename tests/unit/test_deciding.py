@@ -36,7 +36,7 @@ from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.policies.model.policies import TEMPLATES, Approvers, OnDeny, Quorum, Template
 from cortex_plane.tenancy.model.access import Actor, ActorKind
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 
 NOW = datetime(2026, 3, 15, 12, tzinfo=UTC)
 ME, OTHER, ORG = UUID(int=1), UUID(int=2), UUID(int=9)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cortex_plane.db.database import TELLING
-from cortex_plane.db.queries import SQL, every_query
+from cortex_plane.db.database import SQL, TELLING, every_query
 from cortex_plane.sessions.model.events import CARRIES, INBOX, EventType
 
 ROOT = Path(__file__).parent.parent.parent
@@ -26,7 +25,7 @@ def test_every_type_says_what_it_carries_and_is_documented() -> None:
 
 def test_an_inbox_hears_of_everything_that_concerns_it() -> None:
     migration = (SQL / "migrations" / "0007_reach.sql").read_text()
-    for text in (every_query()["events/approvals"], migration):
+    for text in (every_query()["sessions/approval_events"], migration):
         listed = set(re.findall(r"'((?:approval|effect)_\w+)'", text))
         assert listed >= INBOX
 
@@ -60,7 +59,7 @@ def test_whoever_appends_events_gives_a_hint() -> None:
         telling |= more
     called = {
         name
-        for path in SOURCE.glob("*/store/*.py")
+        for path in [*SOURCE.glob("*/store.py"), *SOURCE.glob("*/store/*.py")]
         for name in re.findall(r'\.call\(\s*"(\w+)"', path.read_text())
     }
     assert called & telling == set(TELLING)

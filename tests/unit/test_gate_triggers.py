@@ -13,7 +13,7 @@ from cortex_plane.gates.model.gates import GateInput
 from cortex_plane.gates.rules.evaluation import at_boundary, judge
 from cortex_plane.policies.model.authorization import PolicyVerdict
 from cortex_plane.sessions.model.events import TraceType
-from cortex_plane.sessions.rules.conversations import inputs_of
+from cortex_plane.sessions.rules import inputs_of
 from tests.gates import ATLAS, Life, action, ask, atlas, call, capability, context, gate, human
 
 WATCH, TELL = Mode.OBSERVATIONAL, Mode.ADVISORY

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.agents.model.models import ModelError
+from cortex_plane.agents.model.completions import ModelError
 from cortex_plane.jobs.model.journal import (
     ContextMisused,
-    Entry,
     EntryKind,
     EntryStatus,
+    JournalEntry,
     StepFailed,
     ToolDenied,
     check_name,
@@ -35,10 +35,12 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 def entry(
     key: str, position: int = 0, kind: EntryKind = EntryKind.STEP, result: Any = None, **more: Any
-) -> Entry:
+) -> JournalEntry:
     name = key.rpartition("/")[2].partition("#")[0]
     given: dict[str, Any] = {"input_hash": digest(b"[]"), "status": EntryStatus.DONE, **more}
-    return Entry(key=key, position=position, kind=kind, name=name, result=result, created_at=NOW, **given)
+    return JournalEntry(
+        key=key, position=position, kind=kind, name=name, result=result, created_at=NOW, **given
+    )
 
 
 @pytest.mark.proves("D.241")
@@ -124,7 +126,7 @@ async def _planned(ctx: Context) -> str:
     return f"{plan} {checks}"
 
 
-def _recorded(plan: str) -> list[Entry]:
+def _recorded(plan: str) -> list[JournalEntry]:
     return [
         entry("plan#0", 0, result=plan),
         entry("gather#0", 1, EntryKind.GATHER, input_hash=wishes.gather(2).input_hash),

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.tenancy.model.keys import PREFIX, digest, is_well_formed
-from cortex_plane.tenancy.verbs.secrets import new_key_secret
+from cortex_plane.tenancy.model.credentials import PREFIX, is_well_formed, key_digest
+from cortex_plane.tenancy.verbs.access import new_key_secret
 
 
 def test_what_the_plane_makes_is_well_formed_and_never_the_same() -> None:
@@ -39,4 +39,4 @@ def test_no_other_text_is_a_key(text: str) -> None:
 
 def test_only_the_digest_is_kept() -> None:
     secret = new_key_secret()
-    assert digest(secret) == hashlib.sha256(secret.encode()).digest()
+    assert key_digest(secret) == hashlib.sha256(secret.encode()).digest()

@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.agents.model import tokens
-from cortex_plane.agents.model.models import AssistantTurn, CallRequest, CallResult, ToolTurn, Turn, UserTurn
+from cortex_plane.agents.model import completions
+from cortex_plane.agents.model.completions import (
+    AssistantTurn,
+    CallRequest,
+    CallResult,
+    ToolTurn,
+    Turn,
+    UserTurn,
+)
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.sessions.model.memories import (
     LABEL,
@@ -91,7 +98,7 @@ def test_a_memory_is_bounded_and_the_oldest_facts_go_first(
     assert len(kept.summary.encode()) <= MAX_SUMMARY_BYTES
     assert len(kept.facts) <= MAX_FACTS
     assert all(len(fact) <= MAX_FACT_LENGTH for fact in kept.facts)
-    used = tokens.of_text(kept.summary) + sum(map(tokens.of_text, kept.facts))
+    used = completions.of_text(kept.summary) + sum(map(completions.of_text, kept.facts))
     assert used <= max(allowance(budget), 16)
     newest = [" ".join(fact.split())[:400] for fact in facts[len(facts) - len(kept.facts) :]]
     assert [fact[:400] for fact in kept.facts] == newest

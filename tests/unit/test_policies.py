@@ -34,7 +34,7 @@ from cortex_plane.policies.model.policies import (
 )
 from cortex_plane.policies.rules.policy_engine import CompiledPolicies
 from cortex_plane.policies.rules.policy_index import LevelIndex
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 from tests.properties import holds_for
 
 ALLOW, DENY, ASK = PolicyVerdict.ALLOW, PolicyVerdict.DENY, PolicyVerdict.REQUIRES_APPROVAL

@@ -22,7 +22,7 @@ from cortex_plane.policies.model.policies import (
 )
 from cortex_plane.policies.model.policy_files import MAX_FILE_BYTES, PlacedRow, difference, row_as_json
 from cortex_plane.policies.rules.policy_checks import Person, faults_of, warnings_of
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 
 ADA = Person(id=uuid4(), name="Ada", clearance=5, roles=frozenset({Role.ADMIN}))
 BOB = Person(id=uuid4(), name="Bob", clearance=1, roles=frozenset({Role.APPROVER}))

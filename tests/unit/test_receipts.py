@@ -17,14 +17,14 @@ from cortex_plane.approvals.model.standing_approvals import GrantedUnder, Standi
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.policies.model.policies import Template
-from cortex_plane.proof.model.audit import Receipt
-from cortex_plane.proof.model.signing import to_base64
-from cortex_plane.proof.rules.receipt_files import as_file, check_file
+from cortex_plane.proof.model import Receipt, to_base64
 from cortex_plane.proof.rules.receipts import (
     CARD,
     SHAPE,
     Stamp,
+    as_file,
     card_digest,
+    check_file,
     receipt_body,
     said_by,
     why_not_sent,

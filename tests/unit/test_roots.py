@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.proof.model.audit import Fault, RootFault, chain_hash, moment
+from cortex_plane.proof.model import Fault, RootFault, chain_hash, moment
 from tests.exports import lines, sealed, verdict
 from tests.proofs import (
     ADA,

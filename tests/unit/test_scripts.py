@@ -11,17 +11,20 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from cortex_plane.agents.model.agents import ModelConfig
-from cortex_plane.agents.model.models import (
+from cortex_plane.agents.model.completions import (
+    MAX_CALLS,
+    MAX_TURNS,
     AssistantTurn,
     CallRequest,
     CallResult,
     Request,
+    ScriptCall,
+    ScriptTurn,
     ToolSpec,
     ToolTurn,
     Turn,
     UserTurn,
 )
-from cortex_plane.agents.model.scripts import MAX_CALLS, MAX_TURNS, ScriptCall, ScriptTurn
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
 from cortex_plane.kernel.values import adapter

@@ -26,7 +26,7 @@ from cortex_plane.policies.model.policies import (
 from cortex_plane.policies.model.policy_files import Direction, Recorded, SimulationRequest, SimulationTotals
 from cortex_plane.policies.rules.policy_engine import CompiledPolicies
 from cortex_plane.policies.rules.simulations import MAX_GROUPS, PastCall, Replay, different_terms, direction
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 
 ALLOW, DENY, ASK = PolicyVerdict.ALLOW, PolicyVerdict.DENY, PolicyVerdict.REQUIRES_APPROVAL
 STRICTER, LOOSER, OTHERWISE = Direction.STRICTER, Direction.LOOSER, Direction.OTHERWISE

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import strategies as st
 
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.proof.model.audit import ERASED as ERASES
-from cortex_plane.proof.model.audit import GENESIS, AuditEntry, ChainHead, chain_hash, chain_hash_1
-from cortex_plane.proof.rules.audit_exports import ExportWriter
+from cortex_plane.proof.model import ERASED as ERASES
+from cortex_plane.proof.model import GENESIS, AuditEntry, ChainHead, chain_hash, chain_hash_1
+from cortex_plane.proof.rules.exports import ExportWriter
 from tests.exports import SCRIPT, lines, sealed, spelled, verdict
 from tests.proofs import by_the_plane
 from tests.properties import holds_for

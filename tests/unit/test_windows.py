@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.agents.model import tokens
-from cortex_plane.agents.model.models import (
+from cortex_plane.agents.model import completions
+from cortex_plane.agents.model.completions import (
     AssistantTurn,
     CallRequest,
     CallResult,
@@ -20,7 +20,7 @@ from cortex_plane.agents.model.models import (
     UserTurn,
 )
 from cortex_plane.sessions.model.memories import Memory, bounded
-from cortex_plane.sessions.rules.windows import (
+from cortex_plane.sessions.rules import (
     CONTEXT_TURNS,
     HIGH,
     Budget,
@@ -76,7 +76,7 @@ def is_whole(turns: Sequence[Turn]) -> bool:
 
 
 def size(turns: Sequence[Turn]) -> int:
-    return sum(map(tokens.of_turn, turns))
+    return sum(map(completions.of_turn, turns))
 
 
 @holds_for(
@@ -131,7 +131,7 @@ def test_every_turn_is_in_the_window_or_covered_and_no_pair_is_split(
 def test_a_long_task_is_told_whole_while_nobody_else_needs_the_room() -> None:
     budget = Budget(3_000)
     task = UserTurn("word " * 1_400 + "SECRET " + "word " * 100)
-    assert budget.tokens // 3 < tokens.of_turn(task) < budget.tokens
+    assert budget.tokens // 3 < completions.of_turn(task) < budget.tokens
     thread = Thread(asked=Entry(task))
     assert assembled(thread, Memory(), budget) == [task]
     thread.append(AssistantTurn(text="Yes. " * 30), step=0)
@@ -144,7 +144,7 @@ def test_a_long_task_is_told_whole_while_nobody_else_needs_the_room() -> None:
         told.append(window[0])
     # Then it gives way, in few pieces, to no less than its own part; and nothing is forgotten for its sake.
     assert "characters left out" in repr(told[-1])
-    assert tokens.of_turn(told[-1]) > budget.tokens // 3 - 20
+    assert completions.of_turn(told[-1]) > budget.tokens // 3 - 20
     assert len(set(told)) <= 6
     assert due(Thread(thread.entries[:3], asked=Entry(task)), Memory(), budget) == 0
 
@@ -152,7 +152,7 @@ def test_a_long_task_is_told_whole_while_nobody_else_needs_the_room() -> None:
 def test_a_task_that_no_window_holds_takes_all_of_it() -> None:
     budget = Budget(3_000)
     (told,) = assembled(Thread(asked=Entry(UserTurn("word " * 9_000))), Memory(), budget)
-    assert budget.tokens * 3 // 4 < tokens.of_turn(told) <= budget.tokens
+    assert budget.tokens * 3 // 4 < completions.of_turn(told) <= budget.tokens
 
 
 @holds_for(
@@ -176,7 +176,7 @@ def test_what_is_too_large_is_shortened_and_says_so(turns: list[list[Turn]], all
 @given(text=long_words, cap=st.integers(20, 400))
 def test_a_text_keeps_its_beginning_and_its_end(text: str, cap: int) -> None:
     short = clipped(text, cap)
-    assert tokens.of_text(short) <= cap
+    assert completions.of_text(short) <= cap
     if short != text:
         head, _, rest = short.partition("[… ")
         count, _, tail = rest.partition(" characters left out …]")
@@ -228,7 +228,7 @@ def test_a_question_takes_as_many_units_as_fit_and_one_at_least() -> None:
 
 
 def test_what_is_not_ascii_costs_more() -> None:
-    assert tokens.of_text("") == 0
-    assert tokens.of_text("a" * 35) == 10
-    assert tokens.of_text("日本語") == 3
-    assert tokens.of_text("日" + "a" * 35) == 11
+    assert completions.of_text("") == 0
+    assert completions.of_text("a" * 35) == 10
+    assert completions.of_text("日本語") == 3
+    assert completions.of_text("日" + "a" * 35) == 11

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import structlog
 
-from cortex_plane.proof.rules.root_copies import RootCopy, RootMark, read_copy
+from cortex_plane.proof.rules.roots import RootCopy, RootMark, read_copy
 
 if TYPE_CHECKING:
     from cortex_plane.channels.pinned_http import PinnedClient

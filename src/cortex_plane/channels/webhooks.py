@@ -30,7 +30,7 @@ from cortex_plane.notify.model.notifications import (
     Undeliverable,
 )
 from cortex_plane.notify.model.webhooks import EventType, Secrets, signed
-from cortex_plane.tenancy.model.connections import CHANNEL
+from cortex_plane.tenancy.model.identities import CHANNEL
 
 MAX_BYTES = 20_000
 """What a receiver must be ready to take, says the standard."""

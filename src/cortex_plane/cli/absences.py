@@ -11,7 +11,7 @@ from cortex_plane.cli.delegates import member_id
 from cortex_plane.cli.output import AsJson, Limit, show_many, show_one
 from cortex_plane.cli.plane import collect, run
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.tenancy.model.absences import Absence, AbsenceDraft
+from cortex_plane.tenancy.model.orgs import Absence, AbsenceDraft
 
 if TYPE_CHECKING:
     from cortex_plane.client import Client

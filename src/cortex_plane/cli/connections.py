@@ -9,8 +9,8 @@ import typer
 from cortex_plane.cli.output import AsJson, Limit, said, show_many, show_one
 from cortex_plane.cli.plane import collect, run
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.sessions.model.messages import InboundMessage
-from cortex_plane.tenancy.model.connections import (
+from cortex_plane.sessions.model.sessions import InboundMessage
+from cortex_plane.tenancy.model.identities import (
     Connection,
     ConnectionChange,
     ConnectionDraft,

@@ -7,7 +7,7 @@ import typer
 
 from cortex_plane.cli.output import AsJson, Limit, show_many, show_one
 from cortex_plane.cli.plane import collect, run
-from cortex_plane.tenancy.model.deliveries import DeliveryStatus
+from cortex_plane.tenancy.model.identities import DeliveryStatus
 
 app = typer.Typer(no_args_is_help=True, help="Deliveries: what was sent to whom, and what did not arrive.")
 

@@ -20,7 +20,7 @@ from cortex_plane.kernel.json_keys import unique
 if TYPE_CHECKING:
     from cortex_plane.client import Client
     from cortex_plane.jobs.model.jobs import Job, Step
-    from cortex_plane.jobs.model.journal import Entry
+    from cortex_plane.jobs.model.journal import JournalEntry
     from cortex_plane.jobs.model.usage import UsageTotals
 
 app = typer.Typer(no_args_is_help=True, help="Jobs: the units of durable work.")
@@ -221,7 +221,7 @@ class _Operation:
     result: str
 
 
-def _operation(entry: Entry) -> _Operation:
+def _operation(entry: JournalEntry) -> _Operation:
     from cortex_plane.cli.watch import RESULT
 
     outcome = entry.error["message"] if entry.error else entry.result

@@ -8,8 +8,8 @@ import typer
 from cortex_plane.cli.output import AsJson, Limit, said, show_many, show_one
 from cortex_plane.cli.plane import collect, run
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.tenancy.model.keys import Grantable, KeyDraft, OwnKeyDraft
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.credentials import Grantable, KeyDraft, OwnKeyDraft
+from cortex_plane.tenancy.model.orgs import Role
 
 app = typer.Typer(no_args_is_help=True, help="API keys: your own, and those of services.")
 

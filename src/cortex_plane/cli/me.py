@@ -10,8 +10,7 @@ from cortex_plane.cli.output import AsJson, said, show_one
 from cortex_plane.cli.plane import home, run
 from cortex_plane.client import Client
 from cortex_plane.client.access import ACCESS_FILE, write_private
-from cortex_plane.tenancy.model.enrolments import Redemption
-from cortex_plane.tenancy.model.keys import NewKey
+from cortex_plane.tenancy.model.credentials import NewKey, Redemption
 
 app = typer.Typer()
 

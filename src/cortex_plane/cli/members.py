@@ -9,10 +9,9 @@ from cortex_plane.cli.output import AsJson, Limit, said, show_many, show_one, te
 from cortex_plane.cli.plane import collect, run
 from cortex_plane.cli.users import SESSION_COLUMNS, All, end_sessions
 from cortex_plane.client import Client
-from cortex_plane.tenancy.model.browser_sessions import LoginLink
-from cortex_plane.tenancy.model.enrolments import EnrolmentCode
+from cortex_plane.tenancy.model.credentials import EnrolmentCode, LoginLink
 from cortex_plane.tenancy.model.identities import InvitationDraft
-from cortex_plane.tenancy.model.members import MemberChange, MemberDraft, Role
+from cortex_plane.tenancy.model.orgs import MemberChange, MemberDraft, Role
 
 app = typer.Typer(no_args_is_help=True, help="Members: the people of the org.")
 

@@ -8,7 +8,7 @@ import typer
 from cortex_plane.cli.output import AsJson, said, show_many, show_one
 from cortex_plane.cli.plane import run
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.tenancy.model.model_keys import Provider
+from cortex_plane.tenancy.model.credentials import Provider
 
 app = typer.Typer(no_args_is_help=True, help="The org's own keys for model providers.")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
-from cortex_plane.calls.model.resolutions import Permissions
+from cortex_plane.calls.model import Permissions
 from cortex_plane.cli.output import console, harmless, said, show_many, show_one
 
 

@@ -15,9 +15,8 @@ from cortex_plane.cli.approvals import app
 from cortex_plane.cli.output import harmless, show_many, tell
 from cortex_plane.cli.plane import run
 from cortex_plane.kernel.errors import AlreadyExists, InvalidInput
-from cortex_plane.proof.model.audit import Verification
-from cortex_plane.proof.model.signing import KEY_BYTES, fingerprint, from_base64
-from cortex_plane.proof.rules.receipt_files import Checked, as_file, check_file
+from cortex_plane.proof.model import KEY_BYTES, Verification, fingerprint, from_base64
+from cortex_plane.proof.rules.receipts import Checked, as_file, check_file
 
 LONGEST_LINE = 256 * 1024 * 1024
 WIDTH = 13

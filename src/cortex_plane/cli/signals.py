@@ -8,7 +8,7 @@ import typer
 
 from cortex_plane.cli.output import AsJson, Limit, harmless, said, show_many, show_one
 from cortex_plane.cli.plane import collect, run
-from cortex_plane.jobs.model.signals import MAX_PAYLOAD_BYTES
+from cortex_plane.jobs.model.journal import MAX_PAYLOAD_BYTES
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.json_keys import unique
 

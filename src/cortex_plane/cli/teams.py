@@ -6,7 +6,7 @@ import typer
 
 from cortex_plane.cli.output import AsJson, Limit, said, show_many, show_one
 from cortex_plane.cli.plane import collect, run
-from cortex_plane.tenancy.model.teams import TeamChange, TeamDraft
+from cortex_plane.tenancy.model.orgs import TeamChange, TeamDraft
 
 app = typer.Typer(no_args_is_help=True, help="Teams: groups of members, and what agents belong to.")
 

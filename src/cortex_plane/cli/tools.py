@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cortex_plane.agents.model.tool_confirmations import ConfirmationDraft, ToolConfirmation
-from cortex_plane.agents.model.tools import Risk, ToolVersion
+from cortex_plane.agents.model.tools import ConfirmationDraft, Risk, ToolConfirmation, ToolVersion
 from cortex_plane.cli.output import AsJson, Limit, harmless, said, show_many, show_one, tell
 from cortex_plane.cli.plane import collect, run
 from cortex_plane.client import Client

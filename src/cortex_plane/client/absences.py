@@ -8,7 +8,7 @@ from uuid import UUID
 from cortex_plane.approvals.model.delegates import Delegate
 from cortex_plane.client.transport import Transport
 from cortex_plane.kernel.values import parse
-from cortex_plane.tenancy.model.absences import Absence, AbsenceDraft
+from cortex_plane.tenancy.model.orgs import Absence, AbsenceDraft
 
 
 class Absences:

@@ -19,7 +19,7 @@ from cortex_plane.approvals.model.approvals import (
 from cortex_plane.approvals.model.credentials import TokenDecision
 from cortex_plane.approvals.model.standing_approvals import StandingDraft
 from cortex_plane.client.transport import Transport
-from cortex_plane.proof.model.audit import Receipt
+from cortex_plane.proof.model import Receipt
 
 
 class Approvals:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.calls.model.calls import (
+from cortex_plane.calls.model import (
+    AnswerReceipt,
     CallDraft,
     CallShown,
     Ending,
@@ -16,9 +17,10 @@ from cortex_plane.calls.model.calls import (
     OutcomeDraft,
     OutcomeReceipt,
     OutcomeStatus,
+    Permissions,
+    Resolution,
+    ResolutionRequest,
 )
-from cortex_plane.calls.model.gate_drafts import AnswerReceipt
-from cortex_plane.calls.model.resolutions import Permissions, Resolution, ResolutionRequest
 from cortex_plane.client.resolutions import Resolutions
 from cortex_plane.client.transport import Transport
 from cortex_plane.jobs.model.effects import CallStatus

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from uuid import UUID
 
 from cortex_plane.client.transport import Transport
-from cortex_plane.tenancy.model.deliveries import Delivery, DeliveryStatus
+from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
 
 
 class Deliveries:

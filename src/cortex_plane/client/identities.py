@@ -6,8 +6,14 @@ from collections.abc import AsyncIterator
 from uuid import UUID
 
 from cortex_plane.client.transport import Transport
-from cortex_plane.tenancy.model.connections import Mapping
-from cortex_plane.tenancy.model.identities import AddressDraft, InvitationDraft, Invited, LinkCode, LinkDraft
+from cortex_plane.tenancy.model.identities import (
+    AddressDraft,
+    InvitationDraft,
+    Invited,
+    LinkCode,
+    LinkDraft,
+    Mapping,
+)
 
 
 class Identities:

@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.calls.model.calls import (
+from cortex_plane.calls.model import (
+    AnswerDraft,
+    AnswerReceipt,
     CallDraft,
     ExternalCall,
     OutcomeDraft,
     OutcomeReceipt,
     OutcomeStatus,
+    Permissions,
+    ReportDraft,
+    Resolution,
+    ResolutionRequest,
 )
-from cortex_plane.calls.model.gate_drafts import AnswerDraft, AnswerReceipt, ReportDraft
-from cortex_plane.calls.model.resolutions import Permissions, Resolution, ResolutionRequest
 from cortex_plane.client.transport import Transport
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from cortex_plane.client.transport import Transport
-from cortex_plane.jobs.model.signals import Signal, SignalDraft, SignalReceipt
+from cortex_plane.jobs.model.journal import Signal, SignalDraft, SignalReceipt
 
 
 class Signals:

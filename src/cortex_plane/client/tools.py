@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from uuid import UUID
 
-from cortex_plane.agents.model.tool_confirmations import (
+from cortex_plane.agents.model.tools import (
     ConfirmationDraft,
     PublishedTool,
     ToolConfirmation,
     ToolServer,
+    ToolVersion,
 )
-from cortex_plane.agents.model.tools import ToolVersion
 from cortex_plane.client.transport import Transport
 
 

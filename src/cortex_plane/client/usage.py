@@ -8,7 +8,7 @@ from uuid import UUID
 
 from cortex_plane.client.transport import Transport
 from cortex_plane.jobs.model.usage import Grouping, UsageRow, UsageTotals
-from cortex_plane.tenancy.model.model_keys import ModelKey, ModelKeyDraft, Provider
+from cortex_plane.tenancy.model.credentials import ModelKey, ModelKeyDraft, Provider
 
 
 class Usage:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from cortex_plane.calls.model.resolutions import ActionAnswer, ActionState, Whom
+from cortex_plane.calls.model import ActionAnswer, ActionState, Whom
 from cortex_plane.gates.model.atlases import MatchMode, Trigger, TriggerType
 from cortex_plane.gates.rules.gate_news import GateNews, Kind, news
 from cortex_plane.sessions.model.events import Event

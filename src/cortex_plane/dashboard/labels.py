@@ -17,8 +17,8 @@ from cortex_plane.approvals.rules.deciders import in_words
 from cortex_plane.gates.rules.gate_news import gate_of_rule
 from cortex_plane.jobs.model.effects import MAX_REPEATS
 from cortex_plane.policies.model.policies import Approvers, OnDeny
-from cortex_plane.tenancy.model.absences import Absence
-from cortex_plane.tenancy.model.deliveries import Delivery, DeliveryStatus
+from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
+from cortex_plane.tenancy.model.orgs import Absence
 
 _RISKS = {"low": "Low risk", "medium": "Medium risk", "high": "High risk", "critical": "Critical"}
 _STATUSES = {

@@ -15,8 +15,8 @@ from cortex_plane.dashboard import pages
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import CortexError, Forbidden, InvalidInput, Unauthenticated
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.model.browser_sessions import WHOLE_LIFE, form_token, is_form_token
-from cortex_plane.tenancy.verbs import browser_sessions
+from cortex_plane.tenancy.model.credentials import WHOLE_LIFE, form_token, is_form_token
+from cortex_plane.tenancy.verbs import logins
 
 COOKIE = "cortex_session"
 TLS_COOKIE = "__Host-cortex_session"
@@ -76,7 +76,7 @@ def signed_in(handler: Handler, *, by_itself: bool = False) -> Callable[[Request
         db: Database = request.app.state.db
         secret = session_cookie(request)
         try:
-            actor = await browser_sessions.authenticate(db, secret, touch=not by_itself)
+            actor = await logins.authenticate_session(db, secret, touch=not by_itself)
             await request.app.state.rates.take(db, actor, by_key=False)
             await request.app.state.in_flight.enter(request.scope, actor.org_id)
         except Unauthenticated as error:

@@ -1,27 +1,94 @@
-"""The way into PostgreSQL: ``transaction(org)`` for several statements, ``call(verb, org, …)`` for one round trip."""
+"""The database: pools, transactions that carry their org, named queries, rows."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import functools
+import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import asyncpg
 import orjson
 
 from cortex_plane.db import crash_points
-from cortex_plane.db.faults import border
+from cortex_plane.db.driver_errors import border
 from cortex_plane.db.hints import Hints
 from cortex_plane.db.pool import HINTS, OWN, Purpose, SharedPool
-from cortex_plane.db.queries import SQL, every_query
 from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.errors import SetupError, TooMany
+from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.kernel.shares import Shares
-from cortex_plane.tenancy.rules.credential_keys import KEY_BYTES, CredentialKey
+from cortex_plane.kernel.values import parse
+from cortex_plane.tenancy.rules import KEY_BYTES, CredentialKey
+
+SQL = Path(__file__).parent
+"""Where functions and migrations are."""
+
+_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+
+
+class Queries:
+    """The queries of a noun: ``queries.get_key`` of ``tenancy`` stands in ``tenancy/queries.sql`` under ``-- name: get_key``."""
+
+    def __init__(self, noun: str) -> None:
+        path = Path(noun).with_suffix(".sql") if "/" in noun else SQL.parent / noun / "queries.sql"
+        self._texts = read_queries(path.read_text())
+
+    def __getattr__(self, name: str) -> str:
+        try:
+            return self._texts[name]
+        except KeyError:
+            raise AttributeError(f"no query named {name}") from None
+
+
+def read_queries(text: str) -> dict[str, str]:
+    """By name. Raises ``ValueError`` where something stands before the first name, or a name stands twice."""
+    before, *parts = _NAME.split(text)
+    names = parts[::2]
+    if before.strip() or len(set(names)) != len(names):
+        raise ValueError("Every query has a name of its own.")
+    return {name: query.strip() for name, query in zip(names, parts[1::2], strict=True)}
+
+
+def every_query() -> dict[str, str]:
+    """All queries, by ``noun/name``."""
+    return {
+        f"{path.parent.name if path.stem == 'queries' else path.stem}/{name}": query
+        for path in sorted([*SQL.parent.glob("*/queries.sql"), *SQL.parent.glob("*/store/*.sql")])
+        for name, query in read_queries(path.read_text()).items()
+    }
+
+
+T = TypeVar("T")
+
+
+def one(kind: type[T], row: Row | None) -> T | None:
+    return None if row is None else parse(kind, row)
+
+
+def page(kind: type[T], rows: Sequence[Row], limit: int) -> Page[T]:
+    """A page of ``limit`` items from a query that was asked for one more, which tells whether there is a next."""
+    kept = rows[:limit]
+    last = kept[-1] if len(rows) > limit else None
+    return Page(
+        items=[parse(kind, row) for row in kept],
+        next=Position(created_at=last["created_at"], id=last["id"]) if last is not None else None,
+    )
+
+
+def after(position: Position | None) -> tuple[object, object]:
+    """The two parameters that say where a page starts."""
+    return (position.created_at, position.id) if position else (None, None)
+
+
+def ids(rows: Sequence[Row]) -> list[UUID]:
+    return [row["id"] for row in rows]
+
 
 Row = Mapping[str, Any]
 
@@ -368,3 +435,41 @@ async def _roll_back(connection: Any) -> None:
 
 async def _keep(_: Any) -> None:
     """Nothing to reset: every transaction sets its state with SET LOCAL, and is ended before its connection is given back."""
+
+
+class NestedDatabase(Database):
+    """What is a transaction elsewhere is a savepoint here: it is undone by itself where it fails, and never needs a second
+    connection."""
+
+    def __init__(self, db: Database, tx: Transaction) -> None:
+        self._vault = db.vault_at_hand
+        self._credential_key = db.credential_key_at_hand
+        self._tx = tx
+        self.hints = db.hints
+
+    @contextlib.asynccontextmanager
+    async def transaction(self, org: UUID, *, snapshot: bool = False) -> AsyncIterator[Transaction]:
+        if org != self._tx.org or snapshot:
+            raise AssertionError("a part of a transaction sees what it sees")
+        async with self._tx.part():
+            yield self._tx
+
+    async def call(self, name: str, org: UUID | None, *args: Any) -> Sequence[Row]:
+        async with self._tx.part():
+            return await self._tx.call(name, org, *args)
+
+
+class NotAtHand(Exception):
+    """Under locks nothing is loaded: they are given back, it is loaded, and whoever needs it begins again."""
+
+    def __init__(self, load: Callable[[Database], Awaitable[object]]) -> None:
+        super().__init__("what is needed is not loaded")
+        self.load = load
+
+
+async def at_hand(db: Database, known: T | None, load: Callable[[Database], Awaitable[T]]) -> T:
+    if known is not None:
+        return known
+    if isinstance(db, NestedDatabase):
+        raise NotAtHand(load)
+    return await load(db)

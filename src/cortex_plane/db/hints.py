@@ -14,7 +14,7 @@ from typing import Any
 
 import asyncpg
 
-from cortex_plane.db.faults import UNREACHABLE, border
+from cortex_plane.db.driver_errors import UNREACHABLE, border
 
 WORK = "cortex_work"
 EVENTS = "cortex_events"

@@ -54,7 +54,7 @@ from cortex_plane.http.routes import (
 from cortex_plane.http.streams import OpenStreams
 from cortex_plane.kernel.throttle import Throttle
 from cortex_plane.notify.verbs.webhooks import Webhooks
-from cortex_plane.sessions.verbs.feeds import EventFeed
+from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.verbs.request_rates import RequestRates
 
 # Routes are tried in this order: the ones that programs call all day come first.

@@ -23,7 +23,7 @@ from cortex_plane.kernel.pages import Page
 from cortex_plane.kernel.values import to_json
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.verbs import keys
-from cortex_plane.tenancy.verbs.verbs import Verb
+from cortex_plane.tenancy.verbs.frame import Verb
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ async def holder(request: Request, org: str | None) -> Actor:
     if scheme.lower() != "bearer" or not secret:
         raise Unauthenticated("This route needs a key.", code="key_missing")
     try:
-        return await keys.authenticate(request.app.state.db, secret.strip(), org)
+        return await keys.authenticate_key(request.app.state.db, secret.strip(), org)
     except Unauthenticated as error:
         request.app.state.metrics.rejected_keys.add(1, {"reason": error.code})
         raise

@@ -32,8 +32,7 @@ from cortex_plane.kernel.errors import CortexError, TooMany, Unavailable
 from cortex_plane.kernel.shares import reserve_of
 from cortex_plane.kernel.values import to_json
 from cortex_plane.sessions.model.events import Event, EventType
-from cortex_plane.sessions.verbs.events import Replay
-from cortex_plane.sessions.verbs.feeds import EventFeed
+from cortex_plane.sessions.verbs.events import EventFeed, Replay
 from cortex_plane.tenancy.model.access import Actor
 
 log = structlog.get_logger()

@@ -9,8 +9,8 @@ import time
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
-from cortex_plane.calls.model.calls import ExternalCall, Next
-from cortex_plane.sessions.verbs.feeds import EventFeed
+from cortex_plane.calls.model import ExternalCall, Next
+from cortex_plane.sessions.verbs.events import EventFeed
 
 LOOK_SECONDS = 5.0
 """How long at most until it looks whether whoever asked is still there."""

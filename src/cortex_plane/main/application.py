@@ -14,7 +14,7 @@ from cortex_plane.http.in_flight import DEFAULT_LIMITS, RequestLimits
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.http.mounts import mount
 from cortex_plane.http.streams import EventStream
-from cortex_plane.sessions.verbs.feeds import EventFeed
+from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.verbs.request_rates import RequestRates
 
 

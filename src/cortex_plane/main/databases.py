@@ -19,16 +19,16 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from cortex_plane.client.access import write_private
-from cortex_plane.db import provision
+from cortex_plane.db import schema
 from cortex_plane.db.database import Database
-from cortex_plane.db.migrate import migrate, require_current
+from cortex_plane.db.schema import migrate, require_current
 from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.main.master_key import master_key
 from cortex_plane.main.root_places import copying_roots
 from cortex_plane.main.settings import Settings
-from cortex_plane.tenancy.verbs import credential_keys
+from cortex_plane.tenancy.verbs import keys
 
 DATABASE = "cortex"
 LOGIN_FILE = "database.json"
@@ -61,7 +61,7 @@ async def opened(settings: Settings, url: str) -> AsyncIterator[Database]:
     try:
         await require_current(db)
         await workers.require_key(db, key)
-        await credential_keys.convert(db)
+        await keys.convert_credentials(db)
         async with copying_roots(settings):
             yield db
     finally:
@@ -79,19 +79,19 @@ def database(settings: Settings, progress: Progress = lambda _: None) -> Iterato
 
     server = EmbeddedPostgres(settings.home, binaries=settings.postgres_binaries, on_progress=progress)
     with server as running:
-        provision.create_database(running.url(), DATABASE)
+        schema.create_database(running.url(), DATABASE)
         yield Urls(running.url(DATABASE), running.url(DATABASE))
 
 
 def prepare(settings: Settings, urls: Urls, progress: Progress = lambda _: None) -> str:
     """Migrate where there is a login that may, and return the URL of the plain login."""
     admin = urls.admin
-    if admin is None and provision.may_create_roles(urls.app):
+    if admin is None and schema.may_create_roles(urls.app):
         admin = urls.app
     if admin is None:
         return urls.app
     progress("checking the schema")
-    provision.run(migrate(admin, on_progress=progress))
+    schema.run(migrate(admin, on_progress=progress))
     if urls.app != admin:
         return urls.app
     progress("checking the plane's own login")
@@ -103,7 +103,7 @@ def plain_login(home: Path, admin: str) -> str:
     kept = _read(home / LOGIN_FILE)
     name = kept.get("login") or f"cortex_plane_{secrets.token_hex(4)}"
     password = kept.get("password") or secrets.token_urlsafe(24)
-    provision.ensure_login(admin, name, password)
+    schema.ensure_login(admin, name, password)
     if not kept:
         write_private(home / LOGIN_FILE, {"login": name, "password": password})
     return with_login(admin, name, password)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from cortex_plane.client import Client
 from cortex_plane.client.access import ACCESS_FILE
 from cortex_plane.db.database import Database
-from cortex_plane.db.migrate import pending
+from cortex_plane.db.schema import pending
 from cortex_plane.db.vault import Vault
 from cortex_plane.embedded.account import choose_account
 from cortex_plane.embedded.binaries import find_binaries

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from cortex_plane.cli.output import short, tell
 from cortex_plane.db.database import Database
-from cortex_plane.db.migrate import pending
+from cortex_plane.db.schema import pending
 from cortex_plane.db.vault import Vault
-from cortex_plane.jobs.model.preflight import Finding, Severity
+from cortex_plane.jobs.model.jobs import Finding, Severity
 from cortex_plane.jobs.verbs import workers
-from cortex_plane.jobs.verbs.preflight import every_parked
+from cortex_plane.jobs.verbs.attempts import list_every_parked
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.values import to_json
 from cortex_plane.main.master_key import master_key_at_hand
@@ -90,7 +90,7 @@ async def _look(
         tally = Tally()
         backends = Backends(keys=Keys(db, key))
         look = await Preflight.of(db, apps, backends, key, replay=replay)
-        async for org, job in every_parked(db):
+        async for org, job in list_every_parked(db):
             found = await look.look(org.id, org.slug, job)
             tally.take(found)
             for finding in found:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from cortex_plane.channels.root_copies import RootsAddress, RootsFile
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.main.settings import OFF, Settings
-from cortex_plane.proof.verbs.root_copies import RootPlace, copied_to
+from cortex_plane.proof.verbs.roots import RootPlace, copied_to
 
 FILE = "roots.jsonl"
 

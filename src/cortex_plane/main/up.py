@@ -23,7 +23,7 @@ from cortex_plane.main.logs import configure_logs
 from cortex_plane.main.reach import reach_of
 from cortex_plane.main.settings import Settings
 from cortex_plane.tenancy.model.orgs import OrgDraft
-from cortex_plane.tenancy.verbs import browser_sessions, keys, orgs
+from cortex_plane.tenancy.verbs import keys, logins, orgs
 
 if TYPE_CHECKING:
     from cortex_plane.main.mail_sink import Sink
@@ -50,12 +50,12 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
                 write_private(settings.home / ACCESS_FILE, {"url": url, "key": secret})
                 running = {"pid": os.getpid(), "database_url": app_url}
                 write_private(settings.home / databases.RUNNING_FILE, running)
-                admin = await keys.authenticate(db, secret)
+                admin = await keys.authenticate_key(db, secret)
                 if settings.database_url is None:
                     # Somebody's own database is theirs to set up.
                     await demo.prepare(db, admin)
                     await demo_gates.prepare(db, admin)
-                link = (await browser_sessions.issue_own_login_link(db, admin)).url_path
+                link = (await logins.issue_own_login_link(db, admin)).url_path
                 environment = {
                     "DATABASE_URL": app_url,
                     "CORTEX_HOME": str(settings.home.resolve()),
@@ -101,14 +101,14 @@ async def _access(db: Database, home: Path) -> str:
     """The key for the command line: the kept one while it works, else a new one. It is a platform key, so nothing prints it:
     terminals are recorded, and logs of services kept."""
     kept = read_access(home).get("key")
-    if kept and await keys.works(db, kept):
+    if kept and await keys.key_works(db, kept):
         return kept
-    secret = await keys.issue_for_owner(db)
+    secret = await keys.issue_key_for_owner(db)
     if secret is None:
         try:
-            secret = (await orgs.bootstrap(db, FIRST_ORG)).key.secret
+            secret = (await orgs.bootstrap_plane(db, FIRST_ORG)).key.secret
         except AlreadyExists:  # somebody else set up the same database at the same moment
-            secret = await keys.issue_for_owner(db)
+            secret = await keys.issue_key_for_owner(db)
     return str(secret)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 from uuid import UUID
 
-from cortex_plane.agents.model.models import AssistantTurn, UserTurn
+from cortex_plane.agents.model.completions import AssistantTurn, UserTurn
 from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewRequest
 from cortex_plane.approvals.verbs.approval_requests import (
     SETTLERS,

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.agents.model.models import CallRequest, CallResult, ToolSpec
+from cortex_plane.agents.model.completions import CallRequest, CallResult, ToolSpec
 from cortex_plane.agents.model.tools import InvalidArguments, OnUncertain, Risk
 from cortex_plane.gates.model.gates import Ruling
 from cortex_plane.gates.rules.authorize import Authorization, StandingUse

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from cortex_plane.db.database import Database
-from cortex_plane.db.migrate import EVENT_MONTHS_AHEAD
+from cortex_plane.db.schema import EVENT_MONTHS_AHEAD
 
 MINUTE, HOUR = 60.0, 3600.0
 
@@ -78,13 +78,13 @@ async def _request_budgets(db: Database) -> None:
 async def _roots(db: Database) -> None:
     from cortex_plane.proof.verbs import roots
 
-    await roots.keep(db)
+    await roots.keep_roots(db)
 
 
 async def _root_copies(db: Database) -> None:
-    from cortex_plane.proof.verbs import root_copies
+    from cortex_plane.proof.verbs import roots
 
-    await root_copies.copy_all(db)
+    await roots.copy_all_roots(db)
 
 
 CHORES = (

@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from cortex_plane.agents.model.models import ModelError, Response, TextChunk, Usage
+from cortex_plane.agents.model.completions import ModelError, Response, TextChunk, Usage
 from cortex_plane.jobs.rules.attempts import Assignment
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.sessions.verbs import events

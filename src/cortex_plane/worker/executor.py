@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from cortex_plane.agents.model.models import AssistantTurn, ModelError, Response, StopReason, ToolTurn
+from cortex_plane.agents.model.completions import AssistantTurn, ModelError, Response, StopReason, ToolTurn
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus, LogEntry, Phase
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobKind, JobStatus
@@ -26,13 +26,7 @@ from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.kernel.meters import meters
-from cortex_plane.sessions.rules.conversations import (
-    as_sent,
-    heard,
-    merge_assistant_turns,
-    recorded_form,
-    requests_of,
-)
+from cortex_plane.sessions.rules import as_sent, heard, merge_assistant_turns, recorded_form, requests_of
 from cortex_plane.worker import step_events
 from cortex_plane.worker.acting import Acting
 from cortex_plane.worker.approval_requests import ask

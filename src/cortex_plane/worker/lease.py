@@ -18,15 +18,15 @@ import structlog
 from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
-from cortex_plane.jobs.model.budgets import OpenModelCall
 from cortex_plane.jobs.model.checkpoints import WARN_BYTES, CheckpointStatus, Sealed, seal
 from cortex_plane.jobs.model.jobs import Hold, JobStatus
+from cortex_plane.jobs.model.usage import OpenModelCall
 from cortex_plane.jobs.rules.attempts import HAND_BACK_REMEDY, Assignment, StepWrite, WriteResult, hand_back
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, TooLarge, Unavailable
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.kernel.retry import RETRIED, ErrorClass
-from cortex_plane.proof.model.audit import Fact
+from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import worker_actor
 from cortex_plane.worker import step_events
 from cortex_plane.worker.calls import Call, storable

@@ -6,12 +6,18 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cortex_plane.agents.model.models import ModelError, Request, Response, StopReason, Turn, Usage
-from cortex_plane.agents.model.scripts import tokens
+from cortex_plane.agents.model.completions import (
+    ModelError,
+    Request,
+    Response,
+    StopReason,
+    Turn,
+    Usage,
+    tokens,
+)
 from cortex_plane.db.crash_points import reached
-from cortex_plane.jobs.model.budgets import Spent, estimated_prompt
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.jobs.model.usage import ModelCall
+from cortex_plane.jobs.model.usage import ModelCall, Spent, estimated_prompt
 from cortex_plane.jobs.rules.attempts import Assignment, StepWrite, WriteResult
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.worker import spending

@@ -12,7 +12,7 @@ import orjson
 import structlog
 
 from cortex_plane.agents.model.agents import PromptChange, SkillSettings
-from cortex_plane.agents.model.models import Turn, UserTurn
+from cortex_plane.agents.model.completions import Turn, UserTurn
 from cortex_plane.approvals.verbs import standing_approvals
 from cortex_plane.db.vault import Vault
 from cortex_plane.gates.model.gates import PLANE_TOOLS
@@ -21,8 +21,8 @@ from cortex_plane.jobs.model.checkpoints import CheckpointStatus
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
 from cortex_plane.jobs.rules.attempts import Assignment, StepWrite, WriteResult
-from cortex_plane.jobs.rules.checkpoint_recovery import CheckpointCorrupt, open_sealed
-from cortex_plane.jobs.store.steps import Past
+from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, open_sealed
+from cortex_plane.jobs.store import PastSteps
 from cortex_plane.jobs.verbs import attempts
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.policies.model.authorization import PolicyVerdict
@@ -30,8 +30,7 @@ from cortex_plane.policies.model.policies import CallFacts
 from cortex_plane.policies.rules.policy_engine import CompiledPolicies
 from cortex_plane.policies.verbs.policy_cache import book, request_rows
 from cortex_plane.proof.rules.receipts import Stamp
-from cortex_plane.sessions.rules.conversations import as_sent, opening, rebuilt, requests_of
-from cortex_plane.sessions.rules.windows import Thread
+from cortex_plane.sessions.rules import Thread, as_sent, opening, rebuilt, requests_of
 from cortex_plane.worker import receipts, step_events
 from cortex_plane.worker.calls import Call, CallKind, Toolbox, authorized, leans, plan_call, restored
 from cortex_plane.worker.gate_tools import with_gate_tools
@@ -178,7 +177,7 @@ class Opening(Governed):
 
     # State -----------------------------------------------------------------------------------------------------
 
-    async def open(self) -> Past:
+    async def open(self) -> PastSteps:
         """Where the job stopped; whatever does not fit ends it, and nothing is repaired."""
         given = self.given
         action = "job_started" if given.checkpoint is None else "job_resumed"
@@ -207,12 +206,14 @@ class Opening(Governed):
         await self._check_prompt()
         return past
 
-    async def _recall(self) -> Past:
+    async def _recall(self) -> PastSteps:
         """What was said and done, as far as the job's memory does not cover it."""
         given, at = self.given, self.at
         if given.checkpoint is None:
             at.message_seq = given.message_seq if given.kind is JobKind.CONVERSATION else 0
-        past = await attempts.past(self.host.db, given, at.message_seq, at.window_step, at.window_seq)
+        past = await attempts.list_past_steps(
+            self.host.db, given, at.message_seq, at.window_step, at.window_seq
+        )
         if past.memory is not None:
             at.window_seq, at.conversation_summary = past.memory["message_seq"], past.memory["summary"]
             at.accumulated_facts = tuple(past.memory["facts"])

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from cortex_plane.agents.model.agents import DEFAULT_APP, PromptChange, SkillSettings
-from cortex_plane.agents.model.models import CallRequest, ModelError, Request
+from cortex_plane.agents.model.completions import CallRequest, ModelError, Request
 from cortex_plane.agents.model.tools import provider_name
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.checkpoints import Checkpoint, Phase
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
-from cortex_plane.jobs.model.jobs import JobKind
-from cortex_plane.jobs.model.preflight import Finding, Outcome, Parked, Reason, Severity
-from cortex_plane.jobs.rules.checkpoint_recovery import CheckpointCorrupt, CorruptionType, open_sealed
-from cortex_plane.jobs.verbs import preflight, workers
-from cortex_plane.sessions.rules.conversations import as_sent, requests_of
+from cortex_plane.jobs.model.jobs import Finding, JobKind, Outcome, Parked, Reason, Severity
+from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, CorruptionType, open_sealed
+from cortex_plane.jobs.verbs import attempts, workers
+from cortex_plane.sessions.rules import as_sent, requests_of
 from cortex_plane.worker.calls import Toolbox, plan_call
 from cortex_plane.worker.code.asks import with_ask
 from cortex_plane.worker.code.dry_run import dry_run
@@ -163,12 +162,12 @@ class Preflight:
     ) -> str | None:
         payload = job.payload
         if job.kind is JobKind.CONVERSATION:
-            said = await preflight.last_message(self.db, org_id, job, opened.cursor.message_seq)
+            said = await attempts.last_message(self.db, org_id, job, opened.cursor.message_seq)
             payload = {**payload, "text": said}
         return await dry_run(
-            function, await preflight.recorded(self.db, org_id, job), payload, job_id=job.id,
+            function, await attempts.recorded(self.db, org_id, job), payload, job_id=job.id,
             session_id=job.session_id, agent=job.agent,
-            fetch=lambda id: preflight.stored_result(self.db, org_id, job, id),
+            fetch=lambda id: attempts.parked_result(self.db, org_id, job, id),
         )  # fmt: skip
 
 

@@ -12,8 +12,8 @@ from uuid import UUID
 import structlog
 
 from cortex_plane.db.vault import Vault
-from cortex_plane.proof.model.audit import Fact
-from cortex_plane.proof.verbs.receipts import why_not
+from cortex_plane.proof.model import Fact
+from cortex_plane.proof.verbs.receipts import receipt_fault
 from cortex_plane.worker.calls import Call
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def refusal(attempt: Opening, call: Call, *, sent: bool) -> str | None:
     """Why an approved call must not be sent; None where its receipt is true. ``sent``: it was, in time, before."""
     given = attempt.given
     stamp = attempt.receipts.get(call.id)
-    why = why_not(
+    why = receipt_fault(
         Vault(attempt.host.master_key),
         stamp,
         org_id=given.org_id,

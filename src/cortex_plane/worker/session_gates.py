@@ -27,7 +27,7 @@ from cortex_plane.kernel.errors import Conflict, CortexError, Unavailable
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.policies.model.authorization import PolicyVerdict
 from cortex_plane.policies.model.policies import PolicyDecision
-from cortex_plane.sessions.rules.conversations import SessionMessage, inputs_of
+from cortex_plane.sessions.rules import SessionMessage, inputs_of
 from cortex_plane.worker import gate_code
 from cortex_plane.worker.calls import Call, CallKind, storable
 from cortex_plane.worker.gate_evaluation import AttemptGates, as_gated, governed
@@ -286,7 +286,7 @@ class Governed(Lease):
 
     async def _look_again(self, gates: AttemptGates) -> None:
         """Somebody else of the same session wrote first."""
-        bound = await attempts.bound(self.host.db, self.given)
+        bound = await attempts.bound_atlases(self.host.db, self.given)
         if bound is None:
             raise RuntimeError(f"The session of job {self.given.job_id} is bound to nothing any more.")
         gates.rebase(await book.at(self.host.db, self.given.org_id, bound["atlases"]), bound)

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from cortex_plane.agents.model.models import ModelError, Request, Usage
-from cortex_plane.agents.model.scripts import heard, tokens
-from cortex_plane.jobs.model.budgets import (
+from cortex_plane.agents.model.completions import ModelError, Request, Usage, heard, tokens
+from cortex_plane.jobs.model.usage import (
     OpenModelCall,
     Spent,
     alone_over_day,
@@ -18,7 +17,7 @@ from cortex_plane.jobs.model.budgets import (
     over_job,
 )
 from cortex_plane.jobs.rules.attempts import StepWrite
-from cortex_plane.jobs.verbs import usage
+from cortex_plane.jobs.verbs import workers
 from cortex_plane.sessions.model.events import EventType
 from cortex_plane.worker.models.backends import Answering
 from cortex_plane.worker.models.prices import cost_micros
@@ -48,7 +47,7 @@ async def afford(voice: Voice, asked: OpenModelCall, request: Request, answering
     if limits.token_budget is None and not by_cost and not daily:
         return
     due = await _estimate(request, answering, by_cost)
-    today, seconds_left = await usage.spent_today(voice.host.db, voice.given) if daily else (Spent(), 0.0)
+    today, seconds_left = await workers.spent_today(voice.host.db, voice.given) if daily else (Spent(), 0.0)
     so_far = await _so_far(voice)
     # From here until it is reserved nothing is awaited, so that of several questions each sees those before it.
     under_way = sum((each.least for each in voice.asking), Spent())
@@ -110,7 +109,7 @@ async def _so_far(voice: Voice) -> Spent:
     if limits.token_budget is None and limits.cost_budget_usd is None:
         return Spent()
     if voice.job_spent is None:
-        written = await usage.spent_by_job(voice.host.db, voice.given)
+        written = await workers.spent_by_job(voice.host.db, voice.given)
         if voice.job_spent is None:
             voice.job_spent = written + _unwritten(voice)
     counted = voice.at.prompt_tokens + voice.at.completion_tokens

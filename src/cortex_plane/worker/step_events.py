@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from cortex_plane.agents.model.models import Response, StopReason
+from cortex_plane.agents.model.completions import Response, StopReason
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.sessions.model.events import EventType

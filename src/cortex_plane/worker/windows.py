@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from cortex_plane.agents.model import tokens
-from cortex_plane.agents.model.models import ModelError, Request, Turn, UserTurn
+from cortex_plane.agents.model import completions
+from cortex_plane.agents.model.completions import ModelError, Request, Turn, UserTurn
 from cortex_plane.jobs.model.jobs import JobKind
 from cortex_plane.jobs.rules.attempts import StepWrite, WriteResult
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.sessions.model import memories
 from cortex_plane.sessions.model.memories import Memory, allowance
-from cortex_plane.sessions.rules.windows import (
+from cortex_plane.sessions.rules import (
     CONTEXT_TOKENS,
     LEAST_TOKENS,
     Budget,
@@ -88,7 +88,7 @@ def _budget(attempt: Voice) -> Budget:
     notice = attempt.notice
     if not notice:
         return whole
-    return replace(whole, tokens=max(LEAST_TOKENS, whole.tokens - tokens.of_turn(UserTurn(notice))))
+    return replace(whole, tokens=max(LEAST_TOKENS, whole.tokens - completions.of_turn(UserTurn(notice))))
 
 
 def _answer_tokens(attempt: Voice) -> int:
@@ -98,7 +98,7 @@ def _answer_tokens(attempt: Voice) -> int:
 def _room(attempt: Voice, budget: Budget) -> int:
     """For the turns in one question: beside them stand the instructions, the memory so far, and the answer."""
     context = attempt.given.model_config.get("context_tokens") or CONTEXT_TOKENS
-    whole = min(budget.tokens, context - _answer_tokens(attempt) - tokens.of_text(memories.INSTRUCTIONS))
+    whole = min(budget.tokens, context - _answer_tokens(attempt) - completions.of_text(memories.INSTRUCTIONS))
     return max(LEAST_TOKENS, whole - allowance(budget.tokens))
 
 

@@ -140,13 +140,13 @@ class Worker:
         self._servers.tell()
         # What MCP servers offer is published when they say so.
         mine = [version for app in self.apps.values() for version in app.versions if version.server is None]
-        await workers.publish(self.db, mine)
+        await workers.publish_tools(self.db, mine)
         duties = [
             asyncio.create_task(self._every(self.settings.beat_seconds, self._beat)),
             asyncio.create_task(self._every(self.settings.look_seconds, self._adopt)),
             # Apart from the beat, which must not wait for a claim that takes long.
             asyncio.create_task(self._every(self.settings.beat_seconds, self._release_forgotten)),
-            asyncio.create_task(self._every(FORGET_SECONDS, lambda: workers.forget(self.db))),
+            asyncio.create_task(self._every(FORGET_SECONDS, lambda: workers.forget_workers(self.db))),
         ]
         on_ready()
         try:
@@ -158,7 +158,7 @@ class Worker:
             await asyncio.gather(*duties, return_exceptions=True)
             await self._host.backends.close()
         with contextlib.suppress(CortexError):
-            await workers.stop(self.db, self.id)
+            await workers.stop_worker(self.db, self.id)
 
     # Claiming --------------------------------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class Worker:
         async with self._claiming:
             try:
                 held = [attempt.given.org_id for attempt in self._running.values()]
-                claimed, busy = await attempts.claim(
+                claimed, busy = await attempts.claim_jobs(
                     self.db, self.id, list(self.apps), free, self._last_org, held, self.settings.shares
                 )
             except CortexError as error:
@@ -243,7 +243,7 @@ class Worker:
             await asyncio.sleep(seconds * random.uniform(0.9, 1.0))  # noqa: S311 -- jitter
 
     async def _register(self) -> None:
-        await workers.register(
+        await workers.register_worker(
             self.db, self.id, self.name, socket.gethostname(), os.getpid(), sorted(self.apps),
             self.settings.concurrency, self.settings.lease,
         )  # fmt: skip
@@ -254,7 +254,7 @@ class Worker:
         try:
             # A connection that hangs must not cost the lease: the next try gets another one.
             async with asyncio.timeout(lease.total_seconds() / 3):
-                beaten = await workers.beat(self.db, self.id, lease)
+                beaten = await workers.beat_worker(self.db, self.id, lease)
         except BaseException:
             self._steady = 0
             raise
@@ -272,7 +272,7 @@ class Worker:
         # After an outage everybody looks dead for a moment. Whoever could not beat either lets the others beat first.
         if self._steady < STEADY_BEATS or ticks() - self._beaten > 2 * self.settings.beat_seconds:
             return
-        adopted = await attempts.adopt(self.db, self.id, self.name, self.settings.poison_deaths)
+        adopted = await attempts.adopt_jobs(self.db, self.id, self.name, self.settings.poison_deaths)
         if adopted:
             log.warning("adopted", jobs=[str(orphan.id) for orphan in adopted])
             self.work.set()
@@ -284,8 +284,8 @@ class Worker:
         """
         async with self._claiming:
             run = {(attempt.given.job_id, attempt.given.epoch) for attempt in self._running.values()}
-            for job in await attempts.leased(self.db, self.id):
-                if (job.id, job.epoch) not in run and await attempts.release(
+            for job in await attempts.list_leased(self.db, self.id):
+                if (job.id, job.epoch) not in run and await attempts.release_job(
                     self.db, job, self.id, self.name, counted=not self.stopping.is_set()
                 ):
                     log.warning("handed back a job that nobody ran", job_id=str(job.id))

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
-from cortex_plane.agents.model.scripts import Script
+from cortex_plane.agents.model.completions import Script
 from cortex_plane.kernel.fields import (
     ATLAS_ID_PATTERN,
     DRAFT,

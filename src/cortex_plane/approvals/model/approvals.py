@@ -21,7 +21,7 @@ from cortex_plane.jobs.model.effects import Verdict
 from cortex_plane.kernel.fields import DRAFT, JsonObject, JsonValue, Note
 from cortex_plane.kernel.values import adapter
 from cortex_plane.policies.model.policies import Approvers, OnDeny, Quorum, Template, Terms
-from cortex_plane.tenancy.model.deliveries import Delivery
+from cortex_plane.tenancy.model.identities import Delivery
 
 
 class ApprovalStatus(StrEnum):

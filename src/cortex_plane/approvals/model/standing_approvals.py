@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass as draft
 
 from cortex_plane.kernel.fields import DRAFT, Note
 from cortex_plane.policies.model.policies import Approvers, Template
-from cortex_plane.proof.model.audit import iso
+from cortex_plane.proof.model import iso
 
 DEFAULT_SECONDS = 24 * 3600
 MAX_SECONDS = 7 * 24 * 3600

@@ -26,7 +26,7 @@ from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, Stale
 from cortex_plane.policies.model.policies import Approvers, OnDeny, Quorum, Template
 from cortex_plane.policies.model.quorums import CountedVote, is_reached, same_human
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 
 DECIDE_FOR_NOBODY = frozenset({Role.ADMIN, Role.APPROVER})
 """Who stands in for an owner where a session has none."""

@@ -18,7 +18,7 @@ from cortex_plane.approvals.rules.deciders import (
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound
 from cortex_plane.policies.model.quorums import is_met, quorum_said
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.model.members import Member, Role
+from cortex_plane.tenancy.model.orgs import Member, Role
 
 
 def cannot_delegate(

@@ -20,7 +20,7 @@ from cortex_plane.policies.model.policies import CallFacts, Quorum, Terms
 from cortex_plane.policies.model.quorums import is_met
 from cortex_plane.policies.rules.policy_engine import surroundings
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 
 MAY_REVOKE = frozenset({Role.ADMIN, Role.OPERATOR})
 

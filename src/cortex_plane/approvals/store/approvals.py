@@ -22,16 +22,14 @@ from cortex_plane.approvals.model.approvals import (
     Waiting,
 )
 from cortex_plane.approvals.rules.deciders import ApprovalEnd, LockedApproval, may_decide_at_all
-from cortex_plane.db.database import Database, Row, Transaction
-from cortex_plane.db.queries import Queries
-from cortex_plane.db.rows import after, page
+from cortex_plane.db.database import Database, Queries, Row, Transaction, after, page
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.kernel.values import adapter, parse
 from cortex_plane.policies.model.policies import Approvers, Quorum, Terms
-from cortex_plane.proof.model.audit import Fact
+from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Decided
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 
 queries = Queries(__file__)
 

@@ -6,13 +6,11 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from cortex_plane.approvals.model.credentials import Token
-from cortex_plane.db.database import Database, Row, Transaction
-from cortex_plane.db.queries import Queries
-from cortex_plane.db.rows import ids
+from cortex_plane.db.database import Database, Queries, Row, Transaction, ids
 from cortex_plane.kernel.values import parse
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.rules.credential_keys import Kind
-from cortex_plane.tenancy.store import browser_sessions
+from cortex_plane.tenancy.rules import Kind
+from cortex_plane.tenancy.store import credentials as credentials_store
 
 queries = Queries(__file__)
 
@@ -49,7 +47,7 @@ def operator(row: Row, secret_id: UUID) -> Actor | None:
 def _person(row: Row, credential_id: UUID) -> Actor | None:
     if not row["active"]:
         return None
-    return browser_sessions.person(row["org_id"], credential_id, row["member_id"], row["name"], row)
+    return credentials_store.session_person(row["org_id"], credential_id, row["member_id"], row["name"], row)
 
 
 async def insert_token(

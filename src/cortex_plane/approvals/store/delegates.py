@@ -5,8 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from cortex_plane.approvals.model.delegates import Delegate
-from cortex_plane.db.database import Transaction
-from cortex_plane.db.queries import Queries
+from cortex_plane.db.database import Queries, Transaction
 from cortex_plane.kernel.values import parse
 
 queries = Queries(__file__)

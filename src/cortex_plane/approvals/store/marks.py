@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from cortex_plane.approvals.model.marks import Mark
-from cortex_plane.db.database import Transaction
-from cortex_plane.db.queries import Queries
+from cortex_plane.db.database import Queries, Transaction
 from cortex_plane.kernel.values import parse
 from cortex_plane.policies.model.policies import Approvers
 

@@ -7,9 +7,7 @@ from datetime import datetime
 from uuid import UUID
 
 from cortex_plane.approvals.model.standing_approvals import StandingApproval
-from cortex_plane.db.database import Row, Transaction
-from cortex_plane.db.queries import Queries
-from cortex_plane.db.rows import after, page
+from cortex_plane.db.database import Queries, Row, Transaction, after, page
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.kernel.values import parse

@@ -29,10 +29,10 @@ from cortex_plane.policies.model.policies import (
     Terms,
 )
 from cortex_plane.policies.model.quorums import is_met, quorum_said
-from cortex_plane.proof.model.audit import Fact
+from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.model.members import Role
-from cortex_plane.tenancy.verbs.verbs import require_found
+from cortex_plane.tenancy.model.orgs import Role
+from cortex_plane.tenancy.verbs.frame import require_found
 
 SETTLERS = replace(OWNER_DECIDES, approvers=Approvers(roles=(Role.ADMIN, Role.OPERATOR, Role.APPROVER)))
 """Who is asked about an uncertain effect."""

@@ -38,11 +38,11 @@ from cortex_plane.kernel.idempotency import IdempotencyKey
 from cortex_plane.kernel.meters import meters
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.notify.store import notifications
-from cortex_plane.proof.model.audit import Fact
-from cortex_plane.proof.store import audit
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.store import members
-from cortex_plane.tenancy.verbs.verbs import require_found, verb
+from cortex_plane.tenancy.store import orgs as orgs_store
+from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 SHOWN_DECIDERS = 20
 
@@ -264,7 +264,7 @@ async def _delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft
         opened = require_found(await approvals.open_one(tx, id, actor, Channel.API), "approval")
         require_found(await approvals.get(tx, id, actor.sees), "approval")
         request = opened.approval
-        to = await members.get(tx, draft.to)
+        to = await orgs_store.get_member(tx, draft.to)
         if to is None:
             raise nobody_to_take_it()
         barred = [*request.delegated, *([] if request.self_approval else request.causes)]
@@ -285,7 +285,7 @@ async def _delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft
                 "reason": draft.reason,
                 "to_clearance": to.clearance,
             }
-            await audit.append_to_session(
+            await proof_store.append_to_session(
                 tx, request.session_id,
                 [
                     Fact.of(actor, "approval_delegated", approval=str(id), automatic=False, **said),

@@ -34,13 +34,12 @@ from cortex_plane.kernel.errors import Conflict, CortexError, Unauthenticated
 from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.policies.model.policies import Template
-from cortex_plane.proof.model.audit import Fact
-from cortex_plane.proof.store import audit
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission, scheduler_actor
-from cortex_plane.tenancy.store import orgs
-from cortex_plane.tenancy.verbs.forgeries import refused_as
-from cortex_plane.tenancy.verbs.secrets import new_approval_token
-from cortex_plane.tenancy.verbs.verbs import verb
+from cortex_plane.tenancy.store import orgs as orgs_store
+from cortex_plane.tenancy.verbs.access import forgery_refusal, new_approval_token
+from cortex_plane.tenancy.verbs.frame import verb
 
 log = structlog.get_logger()
 
@@ -122,7 +121,7 @@ def _opened(db: Database, org_id: UUID, id: UUID, sealed: bytes) -> Secret:
 async def decide_by_token(db: Database, given: TokenDecision) -> DecisionReceipt:
     """As the person to whom the token was sent, about the version that their message showed."""
     try:
-        async with refused_as(db, rules.unknown_token):
+        async with forgery_refusal(db, rules.unknown_token):
             opened = await credentials.open_token(db, rules.digest(given.token))
         if opened is None:
             raise rules.unknown_token()
@@ -223,7 +222,7 @@ def _is_same(session: Actor | None, org_id: UUID, member_id: UUID) -> bool:
 async def names_of_secrets(db: Database, found: Visitor) -> Sequence[str]:
     """What the org lets nobody see outside the dashboard, besides what the plane hides itself."""
     async with db.transaction(found.actor.org_id) as tx:
-        org = await orgs.get(tx)
+        org = await orgs_store.get_org(tx)
     names: Sequence[str] = (org.settings.get("redact") if org else None) or ()
     return names
 
@@ -286,7 +285,7 @@ async def _rotate(
     # Those before it too, where the old ones must not be accepted any more.
     await credentials.forget_secrets(tx, CALLBACK, rules.GRACE if forget else timedelta(0))
     rotation = SecretRotation(rotated_at=made_at, accepted_until=retire_at or made_at)
-    await audit.append_to_org(
+    await proof_store.append_to_org(
         tx,
         Fact.of(
             actor,

@@ -21,9 +21,9 @@ from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput
 from cortex_plane.policies.model.policies import Quorum, stricter_quorum
 from cortex_plane.policies.model.quorums import is_met, quorum_said
-from cortex_plane.proof.model.audit import Fact
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Decided
-from cortex_plane.proof.store import audit
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor
 
@@ -104,7 +104,7 @@ async def note(
     further = {"further": "counted on the card"} if earlier == MOST_VAIN else {}
     said_of = {"approval": str(request.id), "channel": channel, "version": version, **told, **further}
     fact = Fact.of(actor, action, **said_of)
-    await audit.append_to_session(tx, request.session_id, [fact], job=request.job_id)
+    await proof_store.append_to_session(tx, request.session_id, [fact], job=request.job_id)
 
 
 def quorum_of(opened: LockedApproval, edit: edits.Edit | None) -> Quorum:
@@ -253,7 +253,7 @@ async def close(
             tx, actor, request=request, draft=decision.standing, version=version,
             input_hash=edit.input_hash if edit else request.input_hash, reason=decision.reason, now=opened.now,
         )  # fmt: skip
-    await receipts.write(
+    await receipts.write_receipt(
         db, tx, decided, actor=actor, decision=decision.decision, channel=channel,
         calls=[call for call, _, _ in closing.calls], standing=standing,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from cortex_plane.approvals.model.delegates import AT_MOST, Delegate
 from cortex_plane.approvals.store import approvals, delegates
 from cortex_plane.db.database import Database
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import require_found, verb
+from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 
 @verb(Permission.ABSENCE_WRITE)

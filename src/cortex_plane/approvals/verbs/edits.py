@@ -25,7 +25,7 @@ from cortex_plane.policies.model.authorization import PolicyVerdict
 from cortex_plane.policies.model.policies import CallFacts, PolicyDecision
 from cortex_plane.policies.verbs.policy_cache import book, request_rows
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.verbs.verbs import require_found
+from cortex_plane.tenancy.verbs.frame import require_found
 
 
 @dataclass(frozen=True, slots=True)

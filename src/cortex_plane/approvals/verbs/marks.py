@@ -11,7 +11,7 @@ from cortex_plane.approvals.store import approvals, marks
 from cortex_plane.db.database import Database
 from cortex_plane.policies.model.policies import Approvers
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import require_found, verb
+from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 
 @verb(Permission.APPROVAL_READ)

@@ -17,7 +17,7 @@ from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import Conflict, Stale
 from cortex_plane.kernel.idempotency import IdempotencyKey
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import verb
+from cortex_plane.tenancy.verbs.frame import verb
 
 MOST_NAMED = 20
 

@@ -14,6 +14,7 @@ from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.pool import Purpose
 from cortex_plane.gates.model.gates import UnseenCall
 from cortex_plane.gates.verbs import gates
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.effects import (
     MAX_REPEATS,
     Answer,
@@ -23,14 +24,13 @@ from cortex_plane.jobs.model.effects import (
     repeats_used_up,
 )
 from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus, SteeringResult
-from cortex_plane.jobs.store import jobs, journal, steps
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError
-from cortex_plane.proof.store import audit
+from cortex_plane.proof import store as proof_store
 from cortex_plane.sessions.verbs.sessions import end_approvals
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import require_found, verb
+from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 
 @verb(Permission.JOB_SETTLE)
@@ -57,8 +57,8 @@ async def settled(
     """The answer and what follows from it, through whatever door it came; its card ends with the last answer that is needed. Returns
     why it was refused, which is on the trail then. ``unread``: why the gates of its session cannot look on. ``by_card``: whoever sees the card may answer
     it, also where they do not see the job."""
-    locked = require_found(await jobs.lock(tx, id, None if by_card else actor.sees), "job")
-    call = require_found(await steps.get_call(tx, id, call_id), "call")
+    locked = require_found(await jobs_store.lock_job(tx, id, None if by_card else actor.sees), "job")
+    call = require_found(await jobs_store.get_call(tx, id, call_id), "call")
     if call.status is not CallStatus.UNCERTAIN:
         raise Conflict(
             f"This call is {call.status}; there is nothing to settle.",
@@ -100,7 +100,7 @@ async def settled(
         Verdict.DID_NOT_HAPPEN: CallStatus.CLEARED,
         Verdict.FAIL: CallStatus.FAILED,
     }[answer.verdict]
-    result = await steps.answer(tx, call_id, status, answer, actor.name)
+    result = await jobs_store.answer_call(tx, call_id, status, answer, actor.name)
     digest = None if result is None else hashlib.sha256(canonical(result)).hexdigest()
     said = {"call": str(call_id), "tool": call.tool_name, "verdict": answer.verdict, "note": answer.note}
     over = await _over(tx, locked, id, call, status, answer)
@@ -109,17 +109,17 @@ async def settled(
     await steering.append_fact(tx, locked, id, actor, "effect_settled", proof, [("effect_settled", id, said)])
     if by_gates.facts:
         events = [(kind, id, data) for kind, data in by_gates.events]
-        await audit.append_to_session(tx, locked["session_id"], by_gates.facts, events, job=id)
+        await proof_store.append_to_session(tx, locked["session_id"], by_gates.facts, events, job=id)
     if answer.verdict is Verdict.FAIL and locked["kind"] != JobKind.EXTERNAL:
         error = f"`{call.tool_name}` of step {call.step_index} was given up by {actor.name}: {answer.note or 'no reason'}"
-        await jobs.fail(tx, id, error)
+        await jobs_store.fail_job(tx, id, error)
         await end_approvals(tx, locked["session_id"], [id], actor, error)
         told = [
             ("error", id, {"message": error[:500]}),
             ("status", id, {"status": JobStatus.FAILED, "error": error[:500]}),
         ]
         await steering.append_fact(tx, locked, id, actor, "job_failed", {"error": error}, told)
-    elif not [c for c in await steps.open_calls(tx, id) if c.status is CallStatus.UNCERTAIN]:
+    elif not [c for c in await jobs_store.open_calls(tx, id) if c.status is CallStatus.UNCERTAIN]:
         await steering.lift_holds(tx, id, locked, (Hold.UNCERTAIN_EFFECT,), actor, answer.note)
     return None
 
@@ -148,7 +148,7 @@ async def _over(
     if status is CallStatus.CLEARED:
         return []
     if status is CallStatus.COMPLETED and locked["kind"] != JobKind.EXTERNAL:
-        known = await journal.list_page(tx, id, call.step_index - 1, 1)
+        known = await jobs_store.list_journal(tx, id, call.step_index - 1, 1)
         if not any(entry.position == call.step_index for entry in known):
             return []
     given_up = f"`{call.tool_name}` was given up: {answer.note or 'no reason'}"

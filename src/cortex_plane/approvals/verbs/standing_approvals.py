@@ -30,13 +30,13 @@ from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.policies.model.policies import CallFacts, Terms
-from cortex_plane.proof.model.audit import Fact
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Stamp, why_not_standing
-from cortex_plane.proof.store import audit
-from cortex_plane.proof.verbs import signing
+from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs import people
-from cortex_plane.tenancy.verbs.verbs import require_found, verb
+from cortex_plane.tenancy.verbs import access
+from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 __all__ = ["check", "cover", "get", "grant", "list_page", "revoke"]
 
@@ -76,7 +76,7 @@ async def grant(
         actor, "standing_granted", standing=str(id), approval=str(request.id), rule=made.required.rule,
         template=made.required.template, clearance=made.required.clearance, **made.bounds(),
     )  # fmt: skip
-    await audit.append_to_session(tx, request.session_id, [fact], job=request.job_id)
+    await proof_store.append_to_session(tx, request.session_id, [fact], job=request.job_id)
     return made
 
 
@@ -145,7 +145,7 @@ def _false(vault: Vault, org_id: UUID, standing: StandingApproval, row: Row) -> 
     if row["body"] is None:
         return "there is no receipt of its approval"
     stamp = Stamp(**{name: row[name] for name in ("body", "signature", "key_id", "public_key", "sealed")})
-    if not signing.is_ours(vault, org_id, stamp):
+    if not receipts.is_ours(vault, org_id, stamp):
         return "the key of its receipt is not one of the org's"
     return why_not_standing(stamp, standing, org_id)
 
@@ -155,7 +155,7 @@ async def _granter(
 ) -> Actor | None:
     """Whoever gave it, as they are now."""
     if standing.granted_by_id not in known:
-        known[standing.granted_by_id] = await people.actor_for_member(tx, standing.granted_by_id, standing.id)
+        known[standing.granted_by_id] = await access.actor_for_member(tx, standing.granted_by_id, standing.id)
     return known[standing.granted_by_id]
 
 
@@ -213,5 +213,5 @@ async def revoke(db: Database, actor: Actor, id: UUID, revocation: Revocation) -
                 actor, "standing_revoked", standing=str(id), approval=str(standing.approval_id),
                 tool=standing.tool_name, used_calls=standing.used_calls, reason=revocation.reason,
             )  # fmt: skip
-            await audit.append_to_session(tx, standing.session_id, [fact])
+            await proof_store.append_to_session(tx, standing.session_id, [fact])
         return await _read(tx, actor, id)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from cortex_plane.calls.model.gate_drafts import AnswerDraft, AnswerReceipt
-from cortex_plane.calls.store import calls
-from cortex_plane.calls.store.calls import Context
+from cortex_plane.calls import store as calls_store
+from cortex_plane.calls.model import AnswerDraft, AnswerReceipt
+from cortex_plane.calls.store import CallContext
 from cortex_plane.calls.verbs import external
 from cortex_plane.calls.verbs.authorization import context_of, retry_under_session_lock, sight
 from cortex_plane.db.database import Database
@@ -15,9 +15,9 @@ from cortex_plane.gates.rules.gate_answers import meant
 from cortex_plane.gates.verbs import gates
 from cortex_plane.gates.verbs.gates import ExternalGates
 from cortex_plane.kernel.errors import Conflict
-from cortex_plane.sessions.store import sessions
+from cortex_plane.sessions import store as sessions_store
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import require_found, verb
+from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 
 @verb(Permission.JOB_SUBMIT)
@@ -53,7 +53,7 @@ async def _give(db: Database, actor: Actor, session_id: UUID, draft: AnswerDraft
 
 async def agent_context(
     db: Database, actor: Actor, session_id: UUID, tool: str = "", input_hash: str = ""
-) -> Context:
+) -> CallContext:
     try:
         return await context_of(db, actor, session_id, None, tool, input_hash, acts=True)
     except Conflict as error:
@@ -84,15 +84,15 @@ def _name(passed: Pass) -> str:
 
 
 async def _write(
-    db: Database, actor: Actor, given: Context, looked: ExternalGates, ended_before: Shut | None
+    db: Database, actor: Actor, given: CallContext, looked: ExternalGates, ended_before: Shut | None
 ) -> None:
     """Where a gate of the session is shut by it, nothing can happen there any more: its job fails, with the reason."""
     ended = looked.state.ended
     over = ended if ended_before is None else None
     async with db.transaction(actor.org_id) as tx:
         if over is not None:
-            require_found(await sessions.lock(tx, given.session_id, sight(actor)), "session")
-        await calls.lock_asking(tx, given.job_id, is_open=True)
+            require_found(await sessions_store.lock_session(tx, given.session_id, sight(actor)), "session")
+        await calls_store.lock_asking(tx, given.job_id, is_open=True)
         if over is not None:
             reason = f"The gate `{over.gate}` is shut: {over.reason}"
             await external.end_failed(tx, actor, given.session_id, given.job_id, reason)

@@ -17,12 +17,11 @@ from cortex_plane.agents.model.tools import Risk, highest_risk
 from cortex_plane.approvals.model.approvals import ApprovalKind, NewRequest
 from cortex_plane.approvals.verbs import approval_requests, standing_approvals
 from cortex_plane.approvals.verbs.approval_requests import Possible
-from cortex_plane.calls.model.calls import CallDraft, ExternalCall, advised
-from cortex_plane.calls.store import calls
-from cortex_plane.calls.store.calls import Context, StoredCall
+from cortex_plane.calls import store as calls_store
+from cortex_plane.calls.model import CallDraft, ExternalCall, advised
+from cortex_plane.calls.store import CallContext, StoredCall
 from cortex_plane.calls.verbs.external import not_external
-from cortex_plane.db.database import Database
-from cortex_plane.db.within import NestedDatabase, NotAtHand, at_hand
+from cortex_plane.db.database import Database, NestedDatabase, NotAtHand, at_hand
 from cortex_plane.gates.model.gates import Ruling
 from cortex_plane.gates.rules.authorize import Authorization, leaning_on
 from cortex_plane.gates.rules.authorize import authorize as judge
@@ -32,11 +31,11 @@ from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.policies.model.authorization import PolicyVerdict
 from cortex_plane.policies.model.policies import CallFacts, OnDeny, PolicyDecision, Terms
 from cortex_plane.policies.verbs.policy_cache import book, request_rows
-from cortex_plane.proof.model.audit import Fact
+from cortex_plane.proof.model import Fact
+from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import SessionKind
-from cortex_plane.sessions.store import sessions
 from cortex_plane.tenancy.model.access import Actor, ActorKind
-from cortex_plane.tenancy.verbs.verbs import require_found
+from cortex_plane.tenancy.verbs.frame import require_found
 
 T = TypeVar("T")
 
@@ -94,11 +93,11 @@ async def _under_locks(
 ) -> T:
     async with db.transaction(actor.org_id) as tx:
         # Before its job, as everywhere: what is decided here may end it.
-        require_found(await sessions.lock(tx, session, sight(actor)), "session")
-        job = await calls.of_session(tx, session)
+        require_found(await sessions_store.lock_session(tx, session, sight(actor)), "session")
+        job = await calls_store.list_session_calls(tx, session)
         if job is None:
             raise not_external()
-        await calls.lock_asking(tx, job["id"], is_open=False)
+        await calls_store.lock_asking(tx, job["id"], is_open=False)
         try:
             return await _once(act, NestedDatabase(db, tx))
         except CortexError as error:
@@ -113,7 +112,7 @@ def sight(actor: Actor) -> UUID | None:
 
 
 async def read(db: Database, actor: Actor, id: UUID) -> StoredCall:
-    return require_found(await calls.read(db, actor.org_id, id, sight(actor)), "call")
+    return require_found(await calls_store.read_call(db, actor.org_id, id, sight(actor)), "call")
 
 
 def shown(kept: StoredCall, sender: str | None) -> ExternalCall:
@@ -140,13 +139,13 @@ class RequestedCall:
             input_hash=call.input_hash, read_only=call.read_only, risk=call.risk,
         )  # fmt: skip
 
-    def known(self, given: Context) -> RequestedCall:
+    def known(self, given: CallContext) -> RequestedCall:
         """Of the risk that its agent declares and the one that is known of its tool, the higher counts."""
         if given.known_risk is None:
             return self
         return replace(self, risk=highest_risk(self.risk, given.known_risk))
 
-    def facts(self, given: Context) -> CallFacts:
+    def facts(self, given: CallContext) -> CallFacts:
         return CallFacts(
             target=self.tool, arguments=orjson.loads(self.arguments), read_only=self.read_only, risk=self.risk,
             agent=given.agent, teams=tuple(given.teams), session_kind=SessionKind.EXTERNAL,
@@ -165,13 +164,15 @@ def tool_digest(draft: CallDraft) -> str:
 async def context_of(
     db: Database, actor: Actor, session_id: UUID, key: str | None, tool: str, input_hash: str,
     *, asked_by: UUID | None = None, acts: bool = False,
-) -> Context:  # fmt: skip
+) -> CallContext:  # fmt: skip
     """``asked_by``: the identity that asked for the call before, if that was another one. ``acts``: refused where an atlas of the session
     keeps the actor out."""
     acts_as = (actor.key_id, actor.user_account_id) if acts else None
     try:
         given = require_found(
-            await calls.context(db, actor.org_id, session_id, sight(actor), key, tool, input_hash, acts_as),
+            await calls_store.call_context(
+                db, actor.org_id, session_id, sight(actor), key, tool, input_hash, acts_as
+            ),
             "session",
         )
     except LookupError as error:
@@ -181,7 +182,7 @@ async def context_of(
 
 
 async def policy_verdict(
-    db: Database, given: Context, wanted: RequestedCall, ruling: Ruling | None = None
+    db: Database, given: CallContext, wanted: RequestedCall, ruling: Ruling | None = None
 ) -> Authorization:
     """What the policies say, and what gates said before them (``ruling``): the stricter of the two. That it only reads is its agent's claim: it counts where a row looks at it, and not by itself."""
     org_id, version = given.org_id, given.policies
@@ -202,7 +203,7 @@ async def policy_verdict(
 
 
 async def covered(
-    db: Database, actor: Actor, given: Context, wanted: RequestedCall, answer: Authorization
+    db: Database, actor: Actor, given: CallContext, wanted: RequestedCall, answer: Authorization
 ) -> tuple[Authorization, list[Fact]]:
     """With a standing approval, where one covers it; and what to say of those whose receipts are not true."""
     terms = answer.decision.terms
@@ -228,7 +229,7 @@ async def covered(
 
 
 def new_request(
-    given: Context, wanted: RequestedCall, step_index: int, rule: str, terms: Terms, *, question: str | None = None,
+    given: CallContext, wanted: RequestedCall, step_index: int, rule: str, terms: Terms, *, question: str | None = None,
     gate: str | None = None,
 ) -> NewRequest:  # fmt: skip
     """The card. ``question``: nobody knows whether it happened. ``gate``: what gates want a person to confirm."""
@@ -255,7 +256,7 @@ def new_request(
 
 
 async def terms_of(
-    db: Database, given: Context, answer: Authorization, again: UUID | None = None
+    db: Database, given: CallContext, answer: Authorization, again: UUID | None = None
 ) -> Possible:
     """The terms as far as people can fulfil them. A no ends the call and not the session: its agent hears it and goes on."""
     if answer.decision.terms is None:

@@ -15,7 +15,8 @@ from uuid import UUID
 
 from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.approvals.verbs import approval_requests
-from cortex_plane.calls.model.calls import (
+from cortex_plane.calls import store as calls_store
+from cortex_plane.calls.model import (
     DISPATCH_SECONDS,
     CallDraft,
     CallShown,
@@ -27,8 +28,7 @@ from cortex_plane.calls.model.calls import (
     OutcomeStatus,
     advised,
 )
-from cortex_plane.calls.store import calls
-from cortex_plane.calls.store.calls import Context, EndedGatedCall, NewCall
+from cortex_plane.calls.store import CallContext, EndedGatedCall, NewCall
 from cortex_plane.calls.verbs import doubts, intents
 from cortex_plane.calls.verbs.authorization import (
     RequestedCall,
@@ -52,11 +52,11 @@ from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.policies.model.authorization import PolicyVerdict
 from cortex_plane.policies.model.policies import Terms
-from cortex_plane.proof.model.audit import Fact
+from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.store import connections
+from cortex_plane.tenancy.store import identities as identities_store
 from cortex_plane.tenancy.verbs.connections import require_webhook
-from cortex_plane.tenancy.verbs.verbs import verb
+from cortex_plane.tenancy.verbs.frame import verb
 
 # Reading ---------------------------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ async def list_page(
 ) -> Page[CallShown]:
     """Newest first."""
     async with db.transaction(actor.org_id) as tx:
-        return await calls.list_page(tx, position, limit, actor.sees, session_id, status)
+        return await calls_store.list_calls(tx, position, limit, actor.sees, session_id, status)
 
 
 # Authorising -----------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class ResolutionScope:
 
     id: UUID
     expires_at: datetime
-    check: Callable[[Database, Context, RequestedCall], Awaitable[None]]
+    check: Callable[[Database, CallContext, RequestedCall], Awaitable[None]]
     """Raises where it does not cover the call."""
 
 
@@ -181,7 +181,7 @@ async def _callback(db: Database, actor: Actor, name: str | None) -> UUID | None
     if name is None:
         return None
     async with db.transaction(actor.org_id) as tx:
-        connection = require_webhook(await connections.named(tx, name))
+        connection = require_webhook(await identities_store.get_connection_name(tx, name))
     if connection.disabled_at is not None:
         raise Conflict(
             "The webhook that `callback` names is disabled.",
@@ -192,26 +192,31 @@ async def _callback(db: Database, actor: Actor, name: str | None) -> UUID | None
 
 
 async def _written(
-    db: Database, actor: Actor, given: Context, call: NewCall, found: CallVerdict, under: dict[str, Any]
+    db: Database, actor: Actor, given: CallContext, call: NewCall, found: CallVerdict, under: dict[str, Any]
 ) -> tuple[UUID, bool]:
     """One commit, also where its agent is told of decisions: about this call somebody may be asked later."""
     events, facts = [*found.events, *_events(call)], [*found.facts(actor), *_facts(actor, call)]
     more = found.more(**under)
     if call.callback_id is None:
-        return await calls.authorize(
+        return await calls_store.authorize_call(
             db, actor.org_id, given.job_id, call, DISPATCH_SECONDS, events, facts, more
         )
     async with db.transaction(actor.org_id) as tx:
-        id, fresh = await calls.authorize(
+        id, fresh = await calls_store.authorize_call(
             tx, actor.org_id, given.job_id, call, DISPATCH_SECONDS, events, facts, more
         )
         if fresh:
-            await calls.call_back(tx, id, call.callback_id)
+            await calls_store.record_callback(tx, id, call.callback_id)
     return id, fresh
 
 
 def _new(
-    actor: Actor, draft: CallDraft, wanted: RequestedCall, asked: bytes, given: Context, found: CallVerdict
+    actor: Actor,
+    draft: CallDraft,
+    wanted: RequestedCall,
+    asked: bytes,
+    given: CallContext,
+    found: CallVerdict,
 ) -> NewCall:
     answer = found.answer
     status, error = CallStatus.INTENDED if draft.dispatch else CallStatus.ALLOWED, None
@@ -238,7 +243,7 @@ def _new(
 async def _same(db: Database, actor: Actor, id: UUID, asked: bytes) -> UUID:
     """The call that this key stands for, if it is the same one and the same one asks: nobody else's outcome is used."""
     async with db.transaction(actor.org_id) as tx:
-        kept = await calls.get(tx, id, actor.sees)
+        kept = await calls_store.get_call(tx, id, actor.sees)
     if kept is None or kept.asked_hash != asked or kept.asker != actor.identity:
         raise Conflict(
             "This key stands for another call of the agent.",
@@ -249,12 +254,12 @@ async def _same(db: Database, actor: Actor, id: UUID, asked: bytes) -> UUID:
 
 
 async def _ask(
-    db: Database, actor: Actor, given: Context, wanted: RequestedCall, call: NewCall, terms: Terms, found: CallVerdict,
+    db: Database, actor: Actor, given: CallContext, wanted: RequestedCall, call: NewCall, terms: Terms, found: CallVerdict,
     under: dict[str, Any],
 ) -> tuple[UUID, bool]:  # fmt: skip
     """The call and the request that it waits for, in one transaction."""
     async with db.transaction(actor.org_id) as tx:
-        job = await calls.lock_asking(tx, given.job_id, is_open=True, askers=given.askers)
+        job = await calls_store.lock_asking(tx, given.job_id, is_open=True, askers=given.askers)
         request = new_request(
             given, found.as_seen(wanted), job["step_index"], call.decision.rule, terms, gate=found.people
         )
@@ -265,14 +270,14 @@ async def _ask(
             events.append(("status", {"status": JobStatus.WAITING_FOR_APPROVAL}))
         facts = [*found.facts(actor), *_facts(actor, call), *made.facts]
         new = replace(call, approval_id=made.id)
-        _, fresh = await calls.authorize(
+        _, fresh = await calls_store.authorize_call(
             tx, actor.org_id, given.job_id, new, DISPATCH_SECONDS, events, facts, found.more(**under)
         )
         if not fresh:
             # Another session of the agent had the key first: what was asked here is rolled back, and that call is the answer.
             raise Conflict("Another request has this key.", code="retry")
         if call.callback_id is not None:
-            await calls.call_back(tx, call.id, call.callback_id)
+            await calls_store.record_callback(tx, call.id, call.callback_id)
     approval_requests.count(actor.org_id, [(request, made.joined)])
     return call.id, True
 
@@ -346,7 +351,7 @@ async def settle(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft) -> O
     async def written(db: Database, told: gates.GateRecord | None) -> EndedGatedCall | None:
         events, facts = (told.events, told.facts) if told is not None else ((), ())
         more = None if told is None else {"gates": told.written} if told.written else {}
-        return await calls.settle(
+        return await calls_store.settle_call(
             db, actor.org_id, id, actor.sees, actor.identity, draft.attempt, status, result, error, by, events,
             [fact, *facts], more,
         )  # fmt: skip

@@ -18,15 +18,15 @@ from cortex_plane.approvals.rules import deciders
 from cortex_plane.approvals.rules.deciders import LockedApproval
 from cortex_plane.approvals.store import approvals
 from cortex_plane.approvals.verbs.decisions import hop_fact, retry_on_conflict, write_end
-from cortex_plane.calls.store import calls
+from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.verbs import doubts
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import CortexError, Unavailable
 from cortex_plane.kernel.meters import meters
-from cortex_plane.proof.model.audit import Fact
-from cortex_plane.proof.store import audit
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
+from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import SessionStatus
-from cortex_plane.sessions.store import sessions
 from cortex_plane.tenancy.model.access import Actor, scheduler_actor
 
 log = structlog.get_logger()
@@ -47,8 +47,8 @@ async def tick(db: Database, id: UUID, name: str) -> Tick:
     """Act on everything that is due, the oldest deadline first."""
     looked = Tick()
     due = await approvals.due(db, AT_ONCE)
-    idle = await sessions.idle(db, AT_ONCE)
-    silent = await calls.due(db, AT_ONCE)
+    idle = await sessions_store.idle_session(db, AT_ONCE)
+    silent = await calls_store.due_calls(db, AT_ONCE)
     for org_id, approval_id, _ in due:
         actor = scheduler_actor(org_id, id, name)
         await _each(looked, functools.partial(_approval, db, actor, approval_id))
@@ -132,7 +132,7 @@ async def _reminded(tx: Transaction, opened: LockedApproval, actor: Actor) -> No
         *(hop_fact(actor, request.id, hop) for hop in hops),
     ]
     told = {"approval_id": str(request.id)}
-    await audit.append_to_session(
+    await proof_store.append_to_session(
         tx, request.session_id, facts, [("approval_reminded", request.job_id, told)], job=request.job_id
     )
 
@@ -166,7 +166,7 @@ async def _escalate(tx: Transaction, opened: LockedApproval, actor: Actor) -> in
         *(hop_fact(actor, request.id, hop) for hop in hops),
     ]
     told = {"approval_id": str(request.id), "level": level}
-    await audit.append_to_session(
+    await proof_store.append_to_session(
         tx, request.session_id, facts, [("approval_escalated", request.job_id, told)], job=request.job_id
     )
     return level
@@ -175,11 +175,11 @@ async def _escalate(tx: Transaction, opened: LockedApproval, actor: Actor) -> in
 async def _idle_session(db: Database, actor: Actor, id: UUID) -> str | None:
     """A conversation in which nobody says anything is paused; the next message makes it active again."""
     async with db.transaction(actor.org_id) as tx:
-        locked = await sessions.lock(tx, id, None)
-        if locked is None or not await sessions.went_idle(tx, id):
+        locked = await sessions_store.lock_session(tx, id, None)
+        if locked is None or not await sessions_store.went_idle(tx, id):
             return None
-        await sessions.set_status(tx, id, SessionStatus.PAUSED)
-        await audit.append_to_session(
+        await sessions_store.set_session_status(tx, id, SessionStatus.PAUSED)
+        await proof_store.append_to_session(
             tx, id, [Fact.of(actor, "session_paused", reason="idle")],
             [("session_paused", None, {"reason": "idle", "pause_source": "idle"})],
         )  # fmt: skip

@@ -11,21 +11,21 @@ from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus
 from cortex_plane.approvals.store import approvals
 from cortex_plane.approvals.verbs import approval_requests, settlements
-from cortex_plane.calls.model.calls import MAX_SENDS, ExternalCall, OutcomeReceipt
-from cortex_plane.calls.store import calls
-from cortex_plane.calls.store.calls import Context
+from cortex_plane.calls import store as calls_store
+from cortex_plane.calls.model import MAX_SENDS, ExternalCall, OutcomeReceipt
+from cortex_plane.calls.store import CallContext
 from cortex_plane.calls.verbs.authorization import RequestedCall, context_of, new_request, sight
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.gates.model.gates import UnseenCall
 from cortex_plane.gates.verbs import gates
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.effects import Answer, CallStatus, doubt
 from cortex_plane.jobs.model.jobs import TERMINAL, JobKind, SteeringResult
-from cortex_plane.jobs.store import jobs
 from cortex_plane.kernel.errors import Conflict, CortexError
-from cortex_plane.proof.model.audit import Fact
-from cortex_plane.proof.store import audit
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import require_found, verb
+from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 SILENT = "its agent began and reported no outcome"
 
@@ -39,7 +39,7 @@ async def reported(
     async def once(unread: CortexError | None) -> OutcomeReceipt:
         async with db.transaction(actor.org_id) as tx:
             call, job = await _locked(tx, actor, seen)
-            await calls.require_its_agent(tx, id, actor.identity)
+            await calls_store.require_its_agent(tx, id, actor.identity)
             if attempt is not None and call.attempt != attempt:
                 raise Conflict(
                     f"This is the outcome of attempt {attempt}, and the call is at attempt {call.attempt}.",
@@ -83,7 +83,7 @@ async def answer(db: Database, actor: Actor, job_id: UUID, call_id: UUID, answer
     """A person's answer about an uncertain call. Where its agent was to find out, and people had let it be sent, those people are
     asked first: nobody else answers, and answers are counted on the card."""
     async with db.transaction(actor.org_id) as tx:
-        job = require_found(await jobs.get(tx, job_id, actor.sees), "job")
+        job = require_found(await jobs_store.get_job(tx, job_id, actor.sees), "job")
         unasked = job.kind is JobKind.EXTERNAL and await approvals.is_unasked(tx, job_id, call_id)
     if unasked:
         await ask_human(db, actor, call_id)
@@ -104,19 +104,19 @@ async def ask_human(db: Database, actor: Actor, id: UUID) -> bool:
     return False
 
 
-async def _context(db: Database, actor: Actor, id: UUID) -> tuple[ExternalCall, Context]:
+async def _context(db: Database, actor: Actor, id: UUID) -> tuple[ExternalCall, CallContext]:
     async with db.transaction(actor.org_id) as tx:
-        call = require_found(await calls.get(tx, id, sight(actor)), "call").call
+        call = require_found(await calls_store.get_call(tx, id, sight(actor)), "call").call
     return call, await context_of(db, actor, call.session_id, None, call.tool, call.input_hash)
 
 
 async def _locked(tx: Transaction, actor: Actor, call: ExternalCall) -> tuple[ExternalCall, Row]:
-    job = await calls.lock_asking(tx, call.job_id, is_open=False)
-    return require_found(await calls.get(tx, call.id, sight(actor)), "call").call, job
+    job = await calls_store.lock_asking(tx, call.job_id, is_open=False)
+    return require_found(await calls_store.get_call(tx, call.id, sight(actor)), "call").call, job
 
 
 async def _settle(
-    tx: Transaction, actor: Actor, given: Context, call: ExternalCall, job: Row, error: str,
+    tx: Transaction, actor: Actor, given: CallContext, call: ExternalCall, job: Row, error: str,
     unread: CortexError | None, *, human: bool = False,
 ) -> ExternalCall:  # fmt: skip
     gives_up = call.on_uncertain is OnUncertain.FAIL or job["status"] in TERMINAL
@@ -144,14 +144,14 @@ async def _settle(
         made = await approval_requests.request(tx, actor, given, job, request)
         facts += made.facts
         events.append((made.event[0], call.job_id, made.event[1]))
-    await calls.doubt(tx, call.id, status, error)
+    await calls_store.doubt_call(tx, call.id, status, error)
     over = [UnseenCall(action=call.tool, error=error)] if gives_up else []
     told = await gates.record_ended_calls(tx, actor, call.session_id, over, unread)
     by_gates = [(kind, call.job_id, data) for kind, data in told.events]
-    await audit.append_to_session(
+    await proof_store.append_to_session(
         tx, call.session_id, [*facts, *told.facts], [*events, *by_gates], job=call.job_id
     )
-    return require_found(await calls.get(tx, call.id, None), "call").call
+    return require_found(await calls_store.get_call(tx, call.id, None), "call").call
 
 
 def _question(call: ExternalCall, error: str) -> str:

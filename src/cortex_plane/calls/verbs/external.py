@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from cortex_plane.calls.model.calls import Ending
-from cortex_plane.calls.store import calls
+from cortex_plane.calls import store as calls_store
+from cortex_plane.calls.model import Ending
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.gates.verbs import gates
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
-from cortex_plane.jobs.store import jobs, steps
 from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput
-from cortex_plane.proof.model.audit import Fact
-from cortex_plane.proof.store import audit
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
+from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import Session, SessionKind, SessionStatus
-from cortex_plane.sessions.store import sessions
 from cortex_plane.sessions.verbs.sessions import end_approvals
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import require_found, verb
+from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 NOT_BEGUN = frozenset({CallStatus.ALLOWED})
 """What the agent may do and has not begun ends with its session. What a person approved does not: somebody's yes waits there
@@ -52,25 +52,27 @@ async def _complete(
         job = await _job(tx, actor, session_id)
         if job["status"] != JobStatus.COMPLETED:
             await _require_open(job)
-            left = [call for call in await steps.open_calls(tx, job["id"]) if call.status not in NOT_BEGUN]
+            left = [
+                call for call in await jobs_store.open_calls(tx, job["id"]) if call.status not in NOT_BEGUN
+            ]
             if left:
                 raise Conflict(
                     f"{len(left)} of its calls are not settled: the first is {left[0].tool_name}, {left[0].status}.",
                     code="calls_open",
                     hint="Report their outcomes, wait for their decisions, begin what was approved, or end the session with `/fail`.",
                 )
-            if not await calls.complete(tx, job["id"], ending.result):
+            if not await calls_store.complete_job(tx, job["id"], ending.result):
                 raise Conflict(
                     "This session is held.", code="external_held", hint="Wait until somebody resumes it."
                 )
             await end_approvals(tx, session_id, [job["id"]], actor, "its session was completed")
-            await sessions.set_status(tx, session_id, SessionStatus.TERMINATED)
+            await sessions_store.set_session_status(tx, session_id, SessionStatus.TERMINATED)
             await gates.end(tx, actor, session_id, job["id"], unread)
-            await audit.append_to_session(
+            await proof_store.append_to_session(
                 tx, session_id, [Fact.of(actor, "job_completed", job=str(job["id"]))],
                 [("status", job["id"], {"status": JobStatus.COMPLETED})],
             )  # fmt: skip
-        return require_found(await sessions.get(tx, session_id, None), "session")
+        return require_found(await sessions_store.get_session(tx, session_id, None), "session")
 
 
 @verb(Permission.JOB_SUBMIT)
@@ -89,33 +91,33 @@ async def fail(db: Database, actor: Actor, session_id: UUID, ending: Ending) -> 
                 await _require_open(job)
                 await end_failed(tx, actor, session_id, job["id"], error)
                 await gates.end(tx, actor, session_id, job["id"], unread)
-            return require_found(await sessions.get(tx, session_id, None), "session")
+            return require_found(await sessions_store.get_session(tx, session_id, None), "session")
 
     return await gates.with_gate_record(db, actor.org_id, once)
 
 
 async def end_failed(tx: Transaction, actor: Actor, session_id: UUID, job_id: UUID, error: str) -> None:
     """Under the locks of the session and of its job."""
-    await jobs.fail(tx, job_id, error)
+    await jobs_store.fail_job(tx, job_id, error)
     await end_approvals(tx, session_id, [job_id], actor, error)
-    await sessions.set_status(tx, session_id, SessionStatus.TERMINATED)
+    await sessions_store.set_session_status(tx, session_id, SessionStatus.TERMINATED)
     told = [
         ("error", job_id, {"message": error[:500]}),
         ("status", job_id, {"status": JobStatus.FAILED, "error": error[:500]}),
     ]
-    await audit.append_to_session(
+    await proof_store.append_to_session(
         tx, session_id, [Fact.of(actor, "job_failed", job=str(job_id), error=error)], told
     )
 
 
 async def _job(tx: Transaction, actor: Actor, session_id: UUID) -> Row:
     """The session's one job; both locked."""
-    session = require_found(await sessions.lock(tx, session_id, actor.sees), "session")
+    session = require_found(await sessions_store.lock_session(tx, session_id, actor.sees), "session")
     if session["kind"] != SessionKind.EXTERNAL:
         raise not_external()
-    id = require_found(await calls.of_session(tx, session_id), "job")["id"]
-    await calls.lock_asking(tx, id, is_open=False)
-    return require_found(await calls.of_session(tx, session_id), "job")
+    id = require_found(await calls_store.list_session_calls(tx, session_id), "job")["id"]
+    await calls_store.lock_asking(tx, id, is_open=False)
+    return require_found(await calls_store.list_session_calls(tx, session_id), "job")
 
 
 async def _require_open(job: Row) -> None:

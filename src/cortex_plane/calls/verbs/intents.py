@@ -8,16 +8,9 @@ from uuid import UUID
 from cortex_plane.agents.model.tools import OnUncertain, highest_risk
 from cortex_plane.approvals.store import approvals
 from cortex_plane.approvals.verbs import approval_requests
-from cortex_plane.calls.model.calls import (
-    DISPATCH_SECONDS,
-    MAX_SENDS,
-    ExternalCall,
-    IntentDraft,
-    Next,
-    advised,
-)
-from cortex_plane.calls.store import calls
-from cortex_plane.calls.store.calls import Context, StoredCall
+from cortex_plane.calls import store as calls_store
+from cortex_plane.calls.model import DISPATCH_SECONDS, MAX_SENDS, ExternalCall, IntentDraft, Next, advised
+from cortex_plane.calls.store import CallContext, StoredCall
 from cortex_plane.calls.verbs import doubts
 from cortex_plane.calls.verbs.authorization import (
     RequestedCall,
@@ -35,8 +28,8 @@ from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, SETTLED, CallSta
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.policies.model.authorization import PolicyVerdict
-from cortex_plane.proof.model.audit import Fact
-from cortex_plane.proof.store import audit
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor
 
@@ -98,7 +91,9 @@ def _refusal(call: ExternalCall, draft: IntentDraft, mine: bool) -> Conflict | N
     return None
 
 
-async def _allowed(db: Database, actor: Actor, given: Context, kept: StoredCall, draft: IntentDraft) -> bool:
+async def _allowed(
+    db: Database, actor: Actor, given: CallContext, kept: StoredCall, draft: IntentDraft
+) -> bool:
     """What policies allowed then they must allow now; a standing approval is counted here."""
     found = await decide_call(db, actor, given, RequestedCall.of(kept.call), covering=True, told=True)
     answer = found.answer
@@ -112,11 +107,13 @@ async def _allowed(db: Database, actor: Actor, given: Context, kept: StoredCall,
     return await _ask(db, actor, given, kept.call, found)
 
 
-async def _approved(db: Database, actor: Actor, given: Context, kept: StoredCall, draft: IntentDraft) -> bool:
+async def _approved(
+    db: Database, actor: Actor, given: CallContext, kept: StoredCall, draft: IntentDraft
+) -> bool:
     """A person said yes to exactly this: the receipt must say so, and nothing must forbid it by now."""
     call = kept.call
     async with db.transaction(actor.org_id) as tx:
-        grant = await calls.grant(tx, call.id)
+        grant = await calls_store.get_grant(tx, call.id)
     holds = grant is not None and grant.expires_at > call.now
     found = await decide_call(db, actor, given, RequestedCall.of(call), approved=holds)
     if found.verdict is PolicyVerdict.DENY:
@@ -126,7 +123,7 @@ async def _approved(db: Database, actor: Actor, given: Context, kept: StoredCall
     if found.ruling is not None and found.ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL:
         # Whoever approved it did not see every gate that a person must pass by now.
         return await _ask(db, actor, given, call, found)
-    wrong = receipts.why_not(
+    wrong = receipts.receipt_fault(
         db.vault, grant.stamp, org_id=actor.org_id, call_id=call.id, tool_name=call.tool,
         tool_digest=call.tool_digest, input_hash=call.input_hash, now=call.now,
     )  # fmt: skip
@@ -137,7 +134,7 @@ async def _approved(db: Database, actor: Actor, given: Context, kept: StoredCall
 
 
 async def _again(
-    db: Database, actor: Actor, given: Context, kept: StoredCall, draft: IntentDraft, *, renews: bool
+    db: Database, actor: Actor, given: CallContext, kept: StoredCall, draft: IntentDraft, *, renews: bool
 ) -> bool:
     """What was sent before needs permission of this moment, or the very approval that it was sent with."""
     call, wanted = kept.call, RequestedCall.of(kept.call)
@@ -164,13 +161,13 @@ async def _again(
 
 async def _was_granted(db: Database, actor: Actor, call: ExternalCall) -> bool:
     async with db.transaction(actor.org_id) as tx:
-        grant = await calls.grant(tx, call.id)
+        grant = await calls_store.get_grant(tx, call.id)
         if call.status is CallStatus.CLEARED and await approvals.repeats(tx, call.id) > REPEATS_OF_A_GRANT:
             return False
     if grant is None or grant.consumed_at is None or grant.input_hash != call.input_hash:
         return False
     return (
-        receipts.why_not(
+        receipts.receipt_fault(
             db.vault, grant.stamp, org_id=actor.org_id, call_id=call.id, tool_name=call.tool,
             tool_digest=call.tool_digest, input_hash=call.input_hash, now=None,
         )
@@ -179,7 +176,7 @@ async def _was_granted(db: Database, actor: Actor, call: ExternalCall) -> bool:
 
 
 async def _write(
-    db: Database, actor: Actor, given: Context, call: ExternalCall, draft: IntentDraft, found: CallVerdict, *, anew: bool,
+    db: Database, actor: Actor, given: CallContext, call: ExternalCall, draft: IntentDraft, found: CallVerdict, *, anew: bool,
     granted: bool = False,
 ) -> bool:  # fmt: skip
     """``anew``: by another authorization than the one that it has."""
@@ -203,7 +200,7 @@ async def _write(
             rule=answer.decision.rule if answer is not None else call.rule, did_not_happen=probed,
         )
     )  # fmt: skip
-    await calls.intend(
+    await calls_store.intend_call(
         db, actor.org_id, call, draft.sender, given.policies, DISPATCH_SECONDS,
         authorization=(answer.id, answer.decision) if answer is not None else None, granted=granted,
         standing=(leaning.standing_id, leaning.granter_revision) if leaning is not None else None,
@@ -213,7 +210,7 @@ async def _write(
 
 
 async def _ask(
-    db: Database, actor: Actor, given: Context, call: ExternalCall, found: CallVerdict, *notes: Fact
+    db: Database, actor: Actor, given: CallContext, call: ExternalCall, found: CallVerdict, *notes: Fact
 ) -> bool:
     """What held when it was authorised does not any more: a person is asked, about the same call."""
     answer = found.answer
@@ -228,12 +225,14 @@ async def _ask(
         )
         return await _end(db, actor, call, nobody, _authorized(actor, given, call, found), found)
     async with db.transaction(actor.org_id) as tx:
-        job = await calls.lock_asking(tx, call.job_id, is_open=True, askers=given.askers)
+        job = await calls_store.lock_asking(tx, call.job_id, is_open=True, askers=given.askers)
         seen = found.as_seen(RequestedCall.of(call))
         request = new_request(given, seen, call.step_index, answer.decision.rule, terms, gate=found.people)
         request = replace(request, changed_by=possible.changed_by)
         made = await approval_requests.request(tx, actor, given, job, request)
-        if not await calls.ask_again(tx, call.id, answer.id, answer.decision.rule, given.policies, made.id):
+        if not await calls_store.ask_again(
+            tx, call.id, answer.id, answer.decision.rule, given.policies, made.id
+        ):
             raise Conflict("The call changed meanwhile.", code="retry")
         found.shown(RequestedCall.of(call))
         await _remember(tx, call, found)
@@ -241,13 +240,13 @@ async def _ask(
         if job["status"] == JobStatus.RUNNING:
             events.append(("status", call.job_id, {"status": JobStatus.WAITING_FOR_APPROVAL}))
         facts = [*found.facts(actor), *notes, _authorized(actor, given, call, found), *made.facts]
-        await audit.append_to_session(tx, call.session_id, facts, events, job=call.job_id)
+        await proof_store.append_to_session(tx, call.session_id, facts, events, job=call.job_id)
     approval_requests.count(actor.org_id, [(request, made.joined)])
     return False
 
 
 async def _outgrown(
-    db: Database, actor: Actor, given: Context, call: ExternalCall, found: CallVerdict
+    db: Database, actor: Actor, given: CallContext, call: ExternalCall, found: CallVerdict
 ) -> bool:
     """The grant's time is over: it is judged as if nobody had been asked yet."""
     note = Fact.of(
@@ -272,8 +271,8 @@ async def _end(
     db: Database, actor: Actor, call: ExternalCall, error: str, fact: Fact, found: CallVerdict
 ) -> bool:
     async with db.transaction(actor.org_id) as tx:
-        await calls.lock_asking(tx, call.job_id, is_open=True)
-        if not await calls.reject(tx, call.id, error[:4000]):
+        await calls_store.lock_asking(tx, call.job_id, is_open=True)
+        if not await calls_store.reject_call(tx, call.id, error[:4000]):
             raise Conflict("The call changed meanwhile.", code="retry")
         told = {
             "step": call.step_index, "id": str(call.id), "tool": call.tool, "status": CallStatus.REJECTED,
@@ -281,7 +280,7 @@ async def _end(
         }  # fmt: skip
         await _remember(tx, call, found)
         events = [(kind, call.job_id, data) for kind, data in (*found.events, ("tool_result", told))]
-        await audit.append_to_session(
+        await proof_store.append_to_session(
             tx, call.session_id, [*found.facts(actor), fact], events, job=call.job_id
         )
     return False
@@ -293,7 +292,7 @@ async def _remember(tx: Transaction, call: ExternalCall, found: CallVerdict) -> 
         await gates.record(tx, call.session_id, written)
 
 
-def _authorized(actor: Actor, given: Context, call: ExternalCall, found: CallVerdict) -> Fact:
+def _authorized(actor: Actor, given: CallContext, call: ExternalCall, found: CallVerdict) -> Fact:
     return Fact.of(
         actor, "call_authorized", call=str(call.id), tool=call.tool, digest=call.tool_digest,
         input_hash=call.input_hash, verdict=found.verdict, rule=found.answer.decision.rule, policies=given.policies,

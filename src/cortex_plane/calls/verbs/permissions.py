@@ -6,14 +6,13 @@ import asyncio
 from dataclasses import replace
 from uuid import UUID
 
+from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.model.tools import Risk, highest_risk
-from cortex_plane.agents.store import tools as published
-from cortex_plane.calls.model.calls import APP
-from cortex_plane.calls.model.resolutions import MAX_ACTIONS, ActionAnswer, Permissions
-from cortex_plane.calls.rules.resolution import answered, asked_first, asking, limits_of_all, permissions_of
-from cortex_plane.calls.store import resolutions
-from cortex_plane.calls.store.resolutions import Governed, Published
+from cortex_plane.calls import store as calls_store
+from cortex_plane.calls.model import APP, MAX_ACTIONS, ActionAnswer, Permissions
+from cortex_plane.calls.rules import answered, asked_first, asking, limits_of_all, permissions_of
+from cortex_plane.calls.store import Governed, Published
 from cortex_plane.db.database import Database
 from cortex_plane.gates.model.gates import OF_THE_PLANE, GatedCall, Ruling
 from cortex_plane.gates.rules.authorize import authorize
@@ -23,10 +22,11 @@ from cortex_plane.gates.verbs.gates import ExternalGates
 from cortex_plane.policies.model.authorization import PolicyVerdict
 from cortex_plane.policies.model.policies import CallFacts, PolicyDecision
 from cortex_plane.policies.rules.policy_engine import CompiledPolicies
-from cortex_plane.policies.verbs.policy_cache import book, request_rows
+from cortex_plane.policies.verbs.policy_cache import book as policy_book
+from cortex_plane.policies.verbs.policy_cache import request_rows
 from cortex_plane.sessions.model.sessions import SessionKind
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import require_found, verb
+from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 SLICE = 10
 """Actions that are looked at together."""
@@ -36,19 +36,19 @@ SLICE = 10
 async def get(db: Database, actor: Actor, session_id: UUID, most: int = MAX_ACTIONS) -> Permissions:
     """Gates and policies, and the stricter of the two; of actions whose arguments are not known yet, and ``most`` of them."""
     async with db.transaction(actor.org_id) as tx:
-        given = require_found(await resolutions.governed(tx, session_id, actor.sees), "session")
+        given = require_found(await calls_store.list_governed(tx, session_id, actor.sees), "session")
         skills = SkillSettings.of(given.skill_config)
         app = APP if given.kind == SessionKind.EXTERNAL else skills.app
-        tools = {tool.name: tool for tool in await resolutions.tools(tx, app)}
+        tools = {tool.name: tool for tool in await calls_store.list_resolution_tools(tx, app)}
     looked = await gates.of_session(db, actor.org_id, given.bound, given.now)
     if looked is not None:
         looked.boundary()
-    policies = await book.at(db, actor.org_id, given.policies)
+    policies = await policy_book.at(db, actor.org_id, given.policies)
     names = _names(skills, looked, tools)
     known: dict[str, Risk] = {}
     if given.kind == SessionKind.EXTERNAL:
         async with db.transaction(actor.org_id) as tx:
-            known = await published.known_risks(tx, names[:most])
+            known = await agents_store.known_risks(tx, names[:most])
     ruled = []
     for number, action in enumerate(names[:most]):
         if number % SLICE == SLICE - 1:

@@ -13,13 +13,21 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.model.tools import Risk, highest_risk, is_tool_name
-from cortex_plane.agents.store import tools
-from cortex_plane.calls.model.calls import CallDraft, ExternalCall, OutcomeReceipt
-from cortex_plane.calls.model.gate_drafts import ReportDraft
-from cortex_plane.calls.model.resolutions import MAX_ACTIONS, ActionAnswer, Resolution, ResolutionRequest
-from cortex_plane.calls.rules.resolution import (
+from cortex_plane.calls import store as calls_store
+from cortex_plane.calls.model import (
+    MAX_ACTIONS,
+    ActionAnswer,
+    CallDraft,
+    ExternalCall,
+    OutcomeReceipt,
+    ReportDraft,
+    Resolution,
+    ResolutionRequest,
+)
+from cortex_plane.calls.rules import (
     answered,
     asked_first,
     block_list,
@@ -29,10 +37,7 @@ from cortex_plane.calls.rules.resolution import (
     limits_of,
     limits_of_all,
 )
-from cortex_plane.calls.store import calls as external_calls
-from cortex_plane.calls.store import resolutions
-from cortex_plane.calls.store.calls import Context
-from cortex_plane.calls.store.resolutions import StoredResolution
+from cortex_plane.calls.store import CallContext, StoredResolution
 from cortex_plane.calls.verbs import calls
 from cortex_plane.calls.verbs.answers import agent_context
 from cortex_plane.calls.verbs.authorization import (
@@ -47,17 +52,17 @@ from cortex_plane.db.database import Database
 from cortex_plane.gates.model.gates import GatedCall, Limit, Ruling
 from cortex_plane.gates.rules.evaluation import judge
 from cortex_plane.gates.verbs import gates
-from cortex_plane.gates.verbs.atlas_cache import book
+from cortex_plane.gates.verbs.atlas_cache import book as atlas_book
 from cortex_plane.gates.verbs.gates import ExternalGates
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.policies.model.authorization import PolicyVerdict
 from cortex_plane.policies.model.policies import PolicyDecision
-from cortex_plane.proof.model.audit import Fact
-from cortex_plane.proof.store import audit
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import require_found, verb
+from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 UNUSED_KEPT = timedelta(days=1)
 """How long one is kept after it expired, where nothing was executed under it."""
@@ -120,16 +125,18 @@ def _wanted(request: ResolutionRequest) -> RequestedCall:
     )  # fmt: skip
 
 
-async def _new_goal(db: Database, given: Context, goal: str | None, digest: bytes | None) -> tuple[str, ...]:
+async def _new_goal(
+    db: Database, given: CallContext, goal: str | None, digest: bytes | None
+) -> tuple[str, ...]:
     """A goal is heard once in a session: whoever answered what its keywords asked names it again, and goes on."""
     if goal is None or digest is None or given.bound is None:
         return ()
     async with db.transaction(given.org_id) as tx:
-        return () if await resolutions.heard(tx, given.session_id, digest) else (goal,)
+        return () if await calls_store.list_messages_heard(tx, given.session_id, digest) else (goal,)
 
 
 async def _about(
-    db: Database, actor: Actor, given: Context, looked: ExternalGates | None, wanted: RequestedCall
+    db: Database, actor: Actor, given: CallContext, looked: ExternalGates | None, wanted: RequestedCall
 ) -> tuple[ActionAnswer, list[Limit]]:
     """One call, as it would be made."""
     if looked is None:
@@ -144,7 +151,7 @@ async def _about(
 
 
 async def _told(
-    db: Database, given: Context, looked: ExternalGates, wanted: RequestedCall, call: GatedCall, ruling: Ruling, decision: PolicyDecision
+    db: Database, given: CallContext, looked: ExternalGates, wanted: RequestedCall, call: GatedCall, ruling: Ruling, decision: PolicyDecision
 ) -> ActionAnswer:  # fmt: skip
     asks = asked_first(looked.atlases, looked.state, call, ruling, given.at)
     if asks:
@@ -155,7 +162,7 @@ async def _told(
 
 
 async def _about_all(
-    db: Database, given: Context, looked: ExternalGates | None, risk: Risk
+    db: Database, given: CallContext, looked: ExternalGates | None, risk: Risk
 ) -> tuple[list[ActionAnswer], list[Limit]]:
     """Every action that an atlas or the agent's own settings name, whatever its arguments."""
     skills = SkillSettings.of(given.skill_config)
@@ -170,7 +177,7 @@ async def _about_all(
     ruled, answers = [], []
     actions = list(named)[:MAX_ACTIONS]
     async with db.transaction(given.org_id) as tx:
-        known = await tools.known_risks(tx, actions)
+        known = await agents_store.known_risks(tx, actions)
     for number, action in enumerate(actions):
         if number % SLICE == SLICE - 1:
             await asyncio.sleep(0)
@@ -190,7 +197,7 @@ async def _about_all(
 
 
 async def _write(
-    db: Database, actor: Actor, given: Context, looked: ExternalGates | None, request: ResolutionRequest, made: Resolution,
+    db: Database, actor: Actor, given: CallContext, looked: ExternalGates | None, request: ResolutionRequest, made: Resolution,
     goal: bytes | None,
 ) -> None:  # fmt: skip
     pins: list[dict[str, Any]] = given.bound["atlases"] if given.bound is not None else []
@@ -201,16 +208,18 @@ async def _write(
     )  # fmt: skip
     asked = {"action": request.action, "input_hash": hashlib.sha256(canonical(request.arguments)).hexdigest()}
     async with db.transaction(actor.org_id) as tx:
-        await external_calls.lock_asking(tx, given.job_id, is_open=True)
-        if await resolutions.count_live(tx, given.session_id, MAX_LIVE) >= MAX_LIVE:
+        await calls_store.lock_asking(tx, given.job_id, is_open=True)
+        if await calls_store.count_live(tx, given.session_id, MAX_LIVE) >= MAX_LIVE:
             raise Conflict(
                 f"{MAX_LIVE} resolutions of this session hold already.",
                 code="too_many_resolutions",
                 hint="Execute under one of them, wait until some expire, or resolve with a shorter `ttl_seconds`.",
             )
-        await resolutions.insert(tx, by_reference(made), actor.identity, goal, asked, pins, given.at)
+        await calls_store.insert_resolution(
+            tx, by_reference(made), actor.identity, goal, asked, pins, given.at
+        )
         if looked is None:
-            await audit.append_to_session(tx, given.session_id, [fact], job=given.job_id)
+            await proof_store.append_to_session(tx, given.session_id, [fact], job=given.job_id)
         else:
             looked.trace_id = made.trace_id
             await gates.write(tx, actor, given.session_id, given.job_id, looked, [fact])
@@ -221,12 +230,12 @@ async def get(db: Database, actor: Actor, id: UUID) -> Resolution:
     """As it was given: for whoever asked, and for those who see the whole org."""
     kept = await _kept(db, actor, id, None if actor.sees is None else actor.identity)
     answer = require_found(kept.answer, "resolution")
-    return in_full(await book.at(db, actor.org_id, kept.atlases), answer) if kept.atlases else answer
+    return in_full(await atlas_book.at(db, actor.org_id, kept.atlases), answer) if kept.atlases else answer
 
 
 async def _kept(db: Database, actor: Actor, id: UUID, asker: UUID | None) -> StoredResolution:
     async with db.transaction(actor.org_id) as tx:
-        return require_found(await resolutions.get(tx, id, asker), "resolution")
+        return require_found(await calls_store.get_resolution(tx, id, asker), "resolution")
 
 
 # Acting under it -------------------------------------------------------------------------------------------------
@@ -237,7 +246,7 @@ async def execute(db: Database, actor: Actor, id: UUID, draft: CallDraft) -> Ext
     """Ask for a call that the resolution covers, and begin it where that is allowed: only then is anything used up."""
     kept = await _kept(db, actor, id, actor.identity)
 
-    async def check(db: Database, given: Context, wanted: RequestedCall) -> None:
+    async def check(db: Database, given: CallContext, wanted: RequestedCall) -> None:
         if given.earlier is not None:
             await _require_own(db, actor, kept, given.earlier)
         else:
@@ -250,7 +259,7 @@ async def execute(db: Database, actor: Actor, id: UUID, draft: CallDraft) -> Ext
 async def _require_own(db: Database, actor: Actor, kept: StoredResolution, call_id: UUID) -> None:
     """A key that was used before goes on with its call under the same resolution, and under no other."""
     async with db.transaction(actor.org_id) as tx:
-        under = await resolutions.under(tx, call_id)
+        under = await calls_store.list_resolved_calls(tx, call_id)
     if under != kept.id:
         raise Conflict(
             "This key stands for a call that was not executed under this resolution.",
@@ -260,7 +269,7 @@ async def _require_own(db: Database, actor: Actor, kept: StoredResolution, call_
 
 
 async def _require_covered(
-    db: Database, actor: Actor, kept: StoredResolution, given: Context, wanted: RequestedCall
+    db: Database, actor: Actor, kept: StoredResolution, given: CallContext, wanted: RequestedCall
 ) -> None:
     if given.at >= kept.expires_at:
         raise calls.expired()
@@ -279,7 +288,7 @@ async def _require_covered(
             actor, "resolution_refused", resolution=str(kept.id), trace_id=str(kept.trace_id), tool=wanted.tool,
             input_hash=wanted.input_hash, reason=why,
         )  # fmt: skip
-        await audit.append_to_session(tx, kept.session_id, [fact])
+        await proof_store.append_to_session(tx, kept.session_id, [fact])
     raise Conflict(
         f"The resolution does not allow `{wanted.tool}`: {why}.",
         code="action_not_resolved",
@@ -303,7 +312,7 @@ async def report(db: Database, actor: Actor, id: UUID, draft: ReportDraft) -> Ou
     """What became of a call that was executed under it. That counts also after it expired: it happened."""
     kept = await _kept(db, actor, id, actor.identity)
     async with db.transaction(actor.org_id) as tx:
-        under = await resolutions.under(tx, draft.call)
+        under = await calls_store.list_resolved_calls(tx, draft.call)
     if under != kept.id:
         raise NotFound(
             "There is no such call under this resolution.",
@@ -315,5 +324,8 @@ async def report(db: Database, actor: Actor, id: UUID, draft: ReportDraft) -> Ou
 
 async def forget(db: Database) -> None:
     """Those under which nothing was executed; of the others, what they said."""
-    while await resolutions.forget(db, UNUSED_KEPT, USED_KEPT, FORGOTTEN_AT_ONCE) >= FORGOTTEN_AT_ONCE:
+    while (
+        await calls_store.forget_resolutions(db, UNUSED_KEPT, USED_KEPT, FORGOTTEN_AT_ONCE)
+        >= FORGOTTEN_AT_ONCE
+    ):
         pass

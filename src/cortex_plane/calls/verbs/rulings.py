@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from cortex_plane.calls.store import calls
-from cortex_plane.calls.store.calls import Context
+from cortex_plane.calls import store as calls_store
+from cortex_plane.calls.store import CallContext
 from cortex_plane.calls.verbs.authorization import RequestedCall, covered, policy_verdict
 from cortex_plane.db.database import Database
 from cortex_plane.gates.model.atlases import AtlasPolicyType, Gate
@@ -24,7 +24,7 @@ from cortex_plane.gates.verbs import gates
 from cortex_plane.gates.verbs.gates import ExternalGates
 from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.policies.model.authorization import PolicyVerdict
-from cortex_plane.proof.model.audit import Fact
+from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor
 
 
@@ -106,7 +106,7 @@ def gated(wanted: RequestedCall, *, approved: bool = False, told: bool = False) 
 
 
 async def decide_call(
-    db: Database, actor: Actor, given: Context, wanted: RequestedCall, *, approved: bool = False, again: bool = False,
+    db: Database, actor: Actor, given: CallContext, wanted: RequestedCall, *, approved: bool = False, again: bool = False,
     covering: bool = False, told: bool = False,
 ) -> CallVerdict:  # fmt: skip
     """``again``: it was sent before. ``covering``: a standing approval may speak for a person. ``told``: it was authorised
@@ -130,7 +130,7 @@ async def decide_call(
 
 
 async def _require_open(
-    db: Database, actor: Actor, given: Context, looked: ExternalGates, call: GatedCall, ruling: Ruling
+    db: Database, actor: Actor, given: CallContext, looked: ExternalGates, call: GatedCall, ruling: Ruling
 ) -> None:
     """Nothing waits for the agent's answer, and no limit holds it up for now."""
     stopped: CortexError | None = None
@@ -146,7 +146,7 @@ async def _require_open(
     if stopped is None:
         return
     async with db.transaction(actor.org_id) as tx:
-        await calls.lock_asking(tx, given.job_id, is_open=True)
+        await calls_store.lock_asking(tx, given.job_id, is_open=True)
         await gates.write(tx, actor, given.session_id, given.job_id, looked)
     raise stopped
 

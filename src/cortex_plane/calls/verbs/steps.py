@@ -9,8 +9,8 @@ from cortex_plane.approvals.model.approvals import ApprovalKind, NewRequest
 from cortex_plane.approvals.store import approvals
 from cortex_plane.approvals.verbs import approval_requests
 from cortex_plane.db.database import Database
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.rules.attempts import Assignment, StepWrite, WriteResult
-from cortex_plane.jobs.store import attempts
 from cortex_plane.kernel.errors import AlreadyExists, Conflict
 from cortex_plane.tenancy.model.access import Actor
 
@@ -21,7 +21,7 @@ async def advance(
     """One commit of an attempt; None where the job is not this worker's any more."""
     if write.requests:
         return await _ask(db, given, worker_id, number, write, dispatch_seconds)
-    written = await attempts.advance_job(
+    written = await jobs_store.advance_job(
         db, given.org_id, given.job_id, worker_id, given.epoch, number, write, dispatch_seconds
     )
     if "waits" in write.more:
@@ -53,7 +53,7 @@ async def _ask(
                     facts += made.facts
                     events.append(made.event)
                     told.append((request, made.joined))
-            written = await attempts.advance_job(
+            written = await jobs_store.advance_job(
                 tx, given.org_id, given.job_id, worker_id, given.epoch, number,
                 replace(write, facts=facts, events=events), dispatch_seconds, len(asked),
             )  # fmt: skip

@@ -6,8 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from uuid import UUID
 
 from cortex_plane.client.nouns import Noun
-from cortex_plane.proof.model.audit import AuditRecord, AuditRoot, RootMade, Verification
-from cortex_plane.proof.model.signing import SigningKey
+from cortex_plane.proof.model import AuditRecord, AuditRoot, RootMade, SigningKey, Verification
 
 
 class Audit(Noun):

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from cortex_plane.client.nouns import Noun
 from cortex_plane.notify.model.webhooks import Ping
-from cortex_plane.sessions.model.messages import InboundMessage, IngestedMessage
-from cortex_plane.tenancy.model.connections import (
+from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage
+from cortex_plane.tenancy.model.identities import (
     Connection,
     ConnectionChange,
     ConnectionDraft,

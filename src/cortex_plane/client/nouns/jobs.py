@@ -9,12 +9,12 @@ from uuid import UUID
 from cortex_plane.client.nouns import Noun
 from cortex_plane.jobs.model.effects import Answer, Question
 from cortex_plane.jobs.model.jobs import Job, JobChange, JobStatus, SteeringResult, Step
-from cortex_plane.jobs.model.journal import Entry
+from cortex_plane.jobs.model.journal import JournalEntry
 
 if TYPE_CHECKING:
     from cortex_plane.client.events import Lost
     from cortex_plane.jobs.model.job_drafts import JobDraft
-    from cortex_plane.jobs.model.signals import Wait
+    from cortex_plane.jobs.model.journal import Wait
     from cortex_plane.sessions.model.events import Event
 
 
@@ -46,9 +46,9 @@ class Jobs(Noun):
 
     def journal(
         self, id: UUID, limit: int | None = None, *, above: int | None = None
-    ) -> AsyncIterator[Entry]:
+    ) -> AsyncIterator[JournalEntry]:
         """What the code of a job did so far, in the order in which it was begun."""
-        return self._transport.pages(Entry, f"/v1/jobs/{id}/journal", limit=limit, above=above)
+        return self._transport.pages(JournalEntry, f"/v1/jobs/{id}/journal", limit=limit, above=above)
 
     def events(
         self, id: UUID, *, after: int = 0, follow: str | None = None, on_lost: Lost | None = None
@@ -61,7 +61,7 @@ class Jobs(Noun):
 
     async def waits(self, id: UUID) -> Sequence[Wait]:
         """The signals that it waits for, and what came."""
-        from cortex_plane.jobs.model.signals import Wait
+        from cortex_plane.jobs.model.journal import Wait
 
         return await self._transport.all(Wait, f"/v1/jobs/{id}/waits")
 

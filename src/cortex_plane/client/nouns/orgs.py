@@ -8,14 +8,32 @@ from uuid import UUID
 
 from cortex_plane.approvals.model.credentials import SecretRotation, SecretRotationDraft
 from cortex_plane.client.nouns import Noun
-from cortex_plane.jobs.model.workers import Worker
-from cortex_plane.tenancy.model.browser_sessions import BrowserSession, EndedSessions, LoginLink
-from cortex_plane.tenancy.model.connections import Mapping
-from cortex_plane.tenancy.model.enrolments import EnrolmentCode, Redemption
-from cortex_plane.tenancy.model.keys import Key, KeyDraft, NewKey, OwnKeyDraft
-from cortex_plane.tenancy.model.members import Member, MemberChange, MemberDraft, Role
-from cortex_plane.tenancy.model.orgs import NewOrg, Org, OrgChange, OrgDraft
-from cortex_plane.tenancy.model.teams import Team, TeamChange, TeamDraft
+from cortex_plane.jobs.model.jobs import Worker
+from cortex_plane.tenancy.model.credentials import (
+    BrowserSession,
+    EndedSessions,
+    EnrolmentCode,
+    Key,
+    KeyDraft,
+    LoginLink,
+    NewKey,
+    NewOrg,
+    OwnKeyDraft,
+    Redemption,
+)
+from cortex_plane.tenancy.model.identities import Mapping
+from cortex_plane.tenancy.model.orgs import (
+    Member,
+    MemberChange,
+    MemberDraft,
+    Org,
+    OrgChange,
+    OrgDraft,
+    Role,
+    Team,
+    TeamChange,
+    TeamDraft,
+)
 
 
 class Orgs(Noun):

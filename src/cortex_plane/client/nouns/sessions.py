@@ -6,15 +6,16 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from cortex_plane.calls.model.gate_drafts import AnswerReceipt
-from cortex_plane.calls.model.resolutions import Permissions, Resolution, ResolutionRequest
+from cortex_plane.calls.model import AnswerReceipt, Permissions, Resolution, ResolutionRequest
 from cortex_plane.client.calls import Calls, ExternalSession
 from cortex_plane.client.nouns import Noun
 from cortex_plane.client.resolutions import Resolutions
 from cortex_plane.jobs.model.jobs import Pause, Resumption, SessionReceipt
 from cortex_plane.sessions.model.memories import SessionMemory
-from cortex_plane.sessions.model.messages import IngestedMessage, Message, MessageDraft
 from cortex_plane.sessions.model.sessions import (
+    IngestedMessage,
+    Message,
+    MessageDraft,
     Session,
     SessionChange,
     SessionDraft,

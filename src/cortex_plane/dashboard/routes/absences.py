@@ -18,9 +18,9 @@ from cortex_plane.dashboard.visits import Visit, signed_in
 from cortex_plane.kernel.cursors import decode_position, encode_position
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound
 from cortex_plane.kernel.values import parse
-from cortex_plane.tenancy.model.absences import AbsenceDraft
 from cortex_plane.tenancy.model.access import Permission
-from cortex_plane.tenancy.verbs import absences
+from cortex_plane.tenancy.model.orgs import AbsenceDraft
+from cortex_plane.tenancy.verbs import orgs
 
 router = APIRouter()
 
@@ -44,7 +44,7 @@ def _draft(visit: Visit) -> dict[str, str]:
 async def _listing(visit: Visit) -> dict[str, Any]:
     cursor = visit.request.query_params.get("cursor") or None
     position = decode_position("absences", cursor)
-    found = await absences.list_page(visit.db, visit.actor, position, PAGE)
+    found = await orgs.list_absences(visit.db, visit.actor, position, PAGE)
     colleagues = await delegates.list_some(visit.db, visit.actor)
     return {
         "absences": found.items,
@@ -68,7 +68,7 @@ async def add_absence(visit: Visit) -> Response:
         }
         if given["ends_at"] is None:
             raise InvalidInput("Say when you are back.", hint="Choose a day.", field="ends")
-        await absences.create(visit.db, visit.actor, parse(AbsenceDraft, given))
+        await orgs.create_absence(visit.db, visit.actor, parse(AbsenceDraft, given))
     except pydantic.ValidationError:
         too_long = InvalidInput("The reason is too long.", hint="Use at most 2000 characters.")
         return await _page(visit, 422, too_long)
@@ -92,7 +92,7 @@ async def cancel_absence(visit: Visit) -> Response:
         id = UUID(visit.request.path_params["absence_id"])
     except ValueError:
         raise NotFound("There is no such absence.", code="absence_not_found") from None
-    await absences.cancel(visit.db, visit.actor, id)
+    await orgs.cancel_absence(visit.db, visit.actor, id)
     return RedirectResponse("/absences", 303, pages.HEADERS)
 
 

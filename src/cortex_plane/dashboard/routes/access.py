@@ -17,8 +17,8 @@ from cortex_plane.dashboard.visits import Visit, signed_in
 from cortex_plane.kernel.errors import CortexError, InvalidInput, NotFound
 from cortex_plane.kernel.values import parse
 from cortex_plane.tenancy.model.access import Permission
-from cortex_plane.tenancy.model.keys import OwnKeyDraft
-from cortex_plane.tenancy.verbs import browser_sessions, keys
+from cortex_plane.tenancy.model.credentials import OwnKeyDraft
+from cortex_plane.tenancy.verbs import keys, logins
 
 router = APIRouter()
 
@@ -43,8 +43,8 @@ async def _page(
 
 async def _own(visit: Visit) -> dict[str, Any]:
     may_have_keys = visit.actor.may(Permission.KEY_OWN)
-    sessions = await browser_sessions.list_own(visit.db, visit.actor, None, PAGE)
-    own_keys = (await keys.list_own(visit.db, visit.actor, None, PAGE)).items if may_have_keys else []
+    sessions = await logins.list_own_sessions(visit.db, visit.actor, None, PAGE)
+    own_keys = (await keys.list_own_keys(visit.db, visit.actor, None, PAGE)).items if may_have_keys else []
     return {
         "sessions": sessions.items,
         "keys": [key for key in own_keys if key.revoked_at is None],
@@ -60,9 +60,7 @@ async def _others(visit: Visit) -> dict[str, Any]:
     given = visit.request.query_params.get("member", "").strip()
     member_id = await chosen(visit, given) if given else None
     page = (
-        await browser_sessions.list_of_member(visit.db, visit.actor, member_id, None, PAGE)
-        if member_id
-        else None
+        await logins.list_member_sessions(visit.db, visit.actor, member_id, None, PAGE) if member_id else None
     )
     return {
         "for_others": True,
@@ -75,20 +73,20 @@ async def _others(visit: Visit) -> dict[str, Any]:
 
 
 async def end_session(visit: Visit) -> Response:
-    await browser_sessions.end_own(visit.db, visit.actor, _id(visit, "session_id", "browser_session"))
+    await logins.end_own_session(visit.db, visit.actor, _id(visit, "session_id", "browser_session"))
     return _back()
 
 
 async def end_others(visit: Visit) -> Response:
     """Every session of the visitor but this one."""
-    await browser_sessions.end_all_own(visit.db, visit.actor)
+    await logins.end_own_sessions(visit.db, visit.actor)
     return _back()
 
 
 async def end_session_of_member(visit: Visit) -> Response:
     member_id = _id(visit, "member_id", "member")
     session_id = _id(visit, "session_id", "browser_session")
-    await browser_sessions.end_of_member(visit.db, visit.actor, member_id, session_id)
+    await logins.end_member_session(visit.db, visit.actor, member_id, session_id)
     return _back(f"?member={member_id}")
 
 
@@ -100,7 +98,7 @@ async def add_key(visit: Visit) -> Response:
         "expires_in_days": int(days) if days.isascii() and days.isdecimal() else days or None,
     }
     try:
-        new = await keys.create_own(visit.db, visit.actor, parse(OwnKeyDraft, draft))
+        new = await keys.create_own_key(visit.db, visit.actor, parse(OwnKeyDraft, draft))
     except pydantic.ValidationError:
         wrong = InvalidInput(
             "A key needs a name, and a whole number of days if it is to expire.",
@@ -113,7 +111,7 @@ async def add_key(visit: Visit) -> Response:
 
 
 async def revoke_key(visit: Visit) -> Response:
-    await keys.revoke_own(visit.db, visit.actor, _id(visit, "key_id", "key"))
+    await keys.revoke_own_key(visit.db, visit.actor, _id(visit, "key_id", "key"))
     return _back()
 
 

@@ -194,7 +194,7 @@ def notice_of(approval: Approval, form: dict[str, str], error: CortexError) -> d
 
 async def receipt(visit: Visit) -> Response:
     """The signed proof of a decision, as a file that verifies without the plane."""
-    made = await receipts.get(visit.db, visit.actor, _id(visit))
+    made = await receipts.get_receipt(visit.db, visit.actor, _id(visit))
     name = f"receipt-{made.approval_id}.json"
     headers = {**pages.HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
     return Response(to_json(made), 200, headers, "application/json")

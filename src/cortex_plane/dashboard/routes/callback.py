@@ -43,7 +43,7 @@ from cortex_plane.kernel.values import adapter
 from cortex_plane.notify.verbs import cards
 from cortex_plane.policies.model.quorums import quorum_said
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.verbs import browser_sessions
+from cortex_plane.tenancy.verbs import logins
 
 router = APIRouter()
 
@@ -212,7 +212,7 @@ async def _session(request: Request) -> Actor | None:
     secret = session_cookie(request)
     if secret:
         with contextlib.suppress(Unauthenticated):
-            return await browser_sessions.authenticate(request.app.state.db, secret, touch=False)
+            return await logins.authenticate_session(request.app.state.db, secret, touch=False)
     return None
 
 

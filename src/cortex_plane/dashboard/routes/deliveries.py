@@ -13,7 +13,7 @@ from cortex_plane.kernel.cursors import decode_position, encode_position
 from cortex_plane.kernel.errors import InvalidInput, NotFound
 from cortex_plane.notify.verbs import deliveries
 from cortex_plane.tenancy.model.access import Permission
-from cortex_plane.tenancy.model.deliveries import DeliveryStatus
+from cortex_plane.tenancy.model.identities import DeliveryStatus
 
 router = APIRouter()
 

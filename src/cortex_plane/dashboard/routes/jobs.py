@@ -16,7 +16,7 @@ from cortex_plane.agents.model.agents import Agent
 from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.approvals.verbs import approvals
-from cortex_plane.calls.model.resolutions import Permissions
+from cortex_plane.calls.model import Permissions
 from cortex_plane.calls.verbs import permissions
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.gates import SHOWN, Told, told
@@ -33,12 +33,12 @@ from cortex_plane.jobs.model.jobs import (
     Step,
 )
 from cortex_plane.jobs.model.usage import cost_text
-from cortex_plane.jobs.verbs import jobs, journal, steering, usage
+from cortex_plane.jobs.verbs import attempts, jobs, steering, workers
 from cortex_plane.kernel.cursors import decode_position, encode_position
 from cortex_plane.kernel.errors import InvalidInput, NotFound
 from cortex_plane.kernel.values import parse
 from cortex_plane.sessions.model.sessions import BoundAtlas
-from cortex_plane.sessions.verbs import events, memories, sessions
+from cortex_plane.sessions.verbs import events, sessions
 from cortex_plane.tenancy.model.access import Permission
 
 router = APIRouter()
@@ -120,12 +120,12 @@ async def _whole(visit: Visit) -> dict[str, Any]:
     asked = (await approvals.list_page(visit.db, visit.actor, None, 100, job_id=id)).items
     agent = (await _agents(visit)).get(job.agent_id)
     may_steer = visit.actor.may(Permission.JOB_STEER)
-    used = await usage.of_job(visit.db, visit.actor, id)
+    used = await workers.list_job_usage(visit.db, visit.actor, id)
     governed = await _governed(visit, job)
     shown = whole(job, history, steps, asked, agent, may_steer, datetime.now(UTC), governed)
     newer = before is not None and first + STEPS <= last
-    shown["journal"] = await journal.list_page(visit.db, visit.actor, id, first - 1, STEPS)
-    shown["memory"] = await memories.of_job(visit.db, visit.actor, id)
+    shown["journal"] = await attempts.list_journal(visit.db, visit.actor, id, first - 1, STEPS)
+    shown["memory"] = await sessions.list_job_memories(visit.db, visit.actor, id)
     return {
         **shown,
         "used": used,
@@ -146,7 +146,7 @@ class Governed:
 
 
 async def _governed(visit: Visit, job: Job) -> Governed:
-    bound = (await sessions.get(visit.db, visit.actor, job.session_id)).atlases
+    bound = (await sessions.get_session(visit.db, visit.actor, job.session_id)).atlases
     if not bound:
         return Governed()
     happened = await events.of_gates(visit.db, visit.actor, job.id, SHOWN)

@@ -17,8 +17,8 @@ from cortex_plane.dashboard.visits import Visit, signed_in
 from cortex_plane.kernel.errors import CortexError, NotFound, Unavailable
 from cortex_plane.sessions.model.events import EventType
 from cortex_plane.sessions.verbs import events
-from cortex_plane.sessions.verbs.feeds import EventFeed, Subscription
-from cortex_plane.tenancy.verbs import browser_sessions
+from cortex_plane.sessions.verbs.events import EventFeed, Subscription
+from cortex_plane.tenancy.verbs import logins
 
 router = APIRouter()
 
@@ -76,7 +76,7 @@ async def _hints(visit: Visit, watching: AbstractContextManager[Subscription]) -
 async def _still_in(visit: Visit) -> bool:
     with contextlib.suppress(Unavailable):  # nobody can tell now: the next heartbeat asks again
         try:
-            await browser_sessions.authenticate(visit.db, visit.secret, touch=False)
+            await logins.authenticate_session(visit.db, visit.secret, touch=False)
         except Unavailable:
             raise
         except CortexError:

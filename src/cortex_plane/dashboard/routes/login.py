@@ -16,7 +16,7 @@ from cortex_plane.dashboard.visits import (
     signed_in,
 )
 from cortex_plane.kernel.errors import CortexError, Forbidden, Unauthenticated
-from cortex_plane.tenancy.verbs import browser_sessions, enrolments
+from cortex_plane.tenancy.verbs import logins
 
 router = APIRouter()
 
@@ -30,7 +30,7 @@ async def how_to_log_in() -> Response:
 async def show_link(request: Request, token: str) -> Response:
     """Whoever fetches links ahead of a person, a chat or a mail scanner, must not use it up: this only shows a button."""
     try:
-        holder = await browser_sessions.link_holder(request.app.state.db, token)
+        holder = await logins.link_holder(request.app.state.db, token)
     except CortexError as error:
         return pages.error_page(error)
     if holder is None:
@@ -42,8 +42,8 @@ async def show_link(request: Request, token: str) -> Response:
 async def use_link(request: Request, token: str) -> Response:
     try:
         require_same_origin(request)
-        secret = await browser_sessions.log_in(request.app.state.db, token)
-        await browser_sessions.end(request.app.state.db, session_cookie(request))
+        secret = await logins.log_in(request.app.state.db, token)
+        await logins.end_sessions(request.app.state.db, session_cookie(request))
     except Unauthenticated as error:
         request.app.state.metrics.rejected_logins.add(1, {"reason": error.code})
         return pages.page("link_refused.html", 401)
@@ -60,7 +60,7 @@ async def use_link(request: Request, token: str) -> Response:
 async def show_enrolment(request: Request, code: str) -> Response:
     """Only shows a button: whoever fetches links ahead of a person uses nothing up."""
     try:
-        enrolment = await enrolments.shown(request.app.state.db, code)
+        enrolment = await logins.show_enrolment_code(request.app.state.db, code)
     except CortexError as error:
         return pages.error_page(error)
     if enrolment is None:
@@ -72,8 +72,8 @@ async def show_enrolment(request: Request, code: str) -> Response:
 async def redeem_enrolment(request: Request, code: str) -> Response:
     try:
         require_same_origin(request)
-        secret = await enrolments.redeem_for_session(request.app.state.db, code)
-        await browser_sessions.end(request.app.state.db, session_cookie(request))
+        secret = await logins.redeem_for_session(request.app.state.db, code)
+        await logins.end_sessions(request.app.state.db, session_cookie(request))
     except Unauthenticated as error:
         request.app.state.metrics.rejected_logins.add(1, {"reason": error.code})
         return pages.page("enrol_refused.html", 401)
@@ -87,7 +87,7 @@ async def redeem_enrolment(request: Request, code: str) -> Response:
 
 
 async def log_out(visit: Visit) -> Response:
-    await browser_sessions.log_out(visit.db, visit.actor)
+    await logins.log_out(visit.db, visit.actor)
     answer = RedirectResponse("/login", 303, pages.HEADERS)
     clear_cookie(answer, visit.request)
     return answer

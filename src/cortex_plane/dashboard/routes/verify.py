@@ -18,8 +18,8 @@ from cortex_plane.dashboard.visits import form_fields, require_same_origin, sess
 from cortex_plane.kernel.errors import CortexError, Forbidden, Unauthenticated
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.model.identities import Verification, is_nonce, nonce
-from cortex_plane.tenancy.verbs import browser_sessions, invitations
-from cortex_plane.tenancy.verbs.secrets import new_mark
+from cortex_plane.tenancy.verbs import invitations, logins
+from cortex_plane.tenancy.verbs.access import new_mark
 
 router = APIRouter()
 
@@ -54,7 +54,7 @@ async def confirm_verification(request: Request, code: str) -> Response:
             return await _asking(request, code, asked, 403)
         secret = await invitations.verify(db, code, await _visitor(request))
         if secret is not None:
-            await browser_sessions.end(db, session_cookie(request))
+            await logins.end_sessions(db, session_cookie(request))
     except Unauthenticated:
         return _page("verify_refused.html", 401)
     except CortexError as error:
@@ -87,7 +87,7 @@ async def _asking(request: Request, code: str, asked: Verification | None, statu
 async def _visitor(request: Request) -> Actor | None:
     """Whoever is logged in here; looking does not count as a visit."""
     try:
-        return await browser_sessions.authenticate(request.app.state.db, session_cookie(request), touch=False)
+        return await logins.authenticate_session(request.app.state.db, session_cookie(request), touch=False)
     except Unauthenticated:
         return None
 

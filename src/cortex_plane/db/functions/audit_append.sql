@@ -1,6 +1,6 @@
 -- The tails of every verb: take the head's lock last, append what happened, update the head once.
 
--- The hash of an entry of format 2. Entries of format 1 were written by earlier releases: only `proof/model/audit.py` knows their rule.
+-- The hash of an entry of format 2. Entries of format 1 were written by earlier releases: only `proof/model.py` knows their rule.
 create or replace function chain_hash(previous bytea, seq bigint, at timestamptz, action text, job uuid, body_hash bytea)
   returns bytea
   language sql stable parallel safe

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from cortex_plane.db.database import Database, Transaction
-from cortex_plane.db.queries import Queries
-from cortex_plane.db.rows import one
+from cortex_plane.db.database import Database, Queries, Transaction, one
 from cortex_plane.gates.model.atlas_versions import AtlasSummary, NumberedVersion
 from cortex_plane.gates.model.atlases import Atlas
 from cortex_plane.kernel.values import parse
-from cortex_plane.tenancy.rules.credential_keys import Forged, Kind
+from cortex_plane.tenancy.rules import Forged, Kind
 
 queries = Queries(__file__)
 

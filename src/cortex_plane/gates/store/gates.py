@@ -6,8 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.db.database import Transaction
-from cortex_plane.db.queries import Queries
+from cortex_plane.db.database import Queries, Transaction
 
 queries = Queries(__file__)
 

@@ -16,9 +16,9 @@ from cortex_plane.gates.store import atlases
 from cortex_plane.gates.verbs.atlas_weights import weight_of, weight_of_index
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.manifest_threads import loading
-from cortex_plane.tenancy.rules.credential_keys import Forged
-from cortex_plane.tenancy.verbs.forgeries import report
-from cortex_plane.tenancy.verbs.verbs import require_found
+from cortex_plane.tenancy.rules import Forged
+from cortex_plane.tenancy.verbs.access import report_forgery
+from cortex_plane.tenancy.verbs.frame import require_found
 
 ATLAS_CORRUPT = "atlas_corrupt"
 
@@ -105,7 +105,7 @@ class AtlasCache:
                 for pin in pins:
                     parts.append(self._atlases.get((org_id, pin["digest"])) or await _stored(tx, pin))
         except Forged as forged:
-            await report(db, forged)
+            await report_forgery(db, forged)
             raise _not_published(forged) from None
         return await loading.run(_merged, parts)
 

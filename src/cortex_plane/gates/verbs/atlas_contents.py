@@ -8,7 +8,7 @@ from cortex_plane.gates.store import atlases
 from cortex_plane.gates.verbs.atlas_cache import manifest_of, read_back
 from cortex_plane.kernel.manifest_threads import loading
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import require_found, verb
+from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 
 @verb(Permission.ATLAS_READ)

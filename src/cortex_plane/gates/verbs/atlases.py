@@ -22,10 +22,10 @@ from cortex_plane.gates.store import atlases
 from cortex_plane.gates.verbs.atlas_cache import manifest_of, read_back
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.manifest_threads import reading
-from cortex_plane.proof.model.audit import Fact
-from cortex_plane.proof.store import audit
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import require_found, verb
+from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 SHOWN_AGENTS = 100
 
@@ -42,7 +42,7 @@ async def publish(db: Database, actor: Actor, file: AtlasFile) -> Published:
         if earlier is not None:
             return Published(version=_same(earlier, atlas), created=False, warnings=earlier.warnings)
         version = await _insert(tx, actor, file, found_in)
-        await audit.append_to_org(
+        await proof_store.append_to_org(
             tx,
             Fact.of(
                 actor, "atlas_published", atlas_id=atlas.atlas_id, version=atlas.version, number=version.number,
@@ -100,7 +100,7 @@ async def retire(db: Database, actor: Actor, atlas_id: str, version: str) -> Ret
         left = [] if holds is not None else await atlases.agents_naming(tx, atlas_id, SHOWN_AGENTS)
         if changed:
             await atlases.sign(tx, after)
-            await audit.append_to_org(
+            await proof_store.append_to_org(
                 tx,
                 Fact.of(
                     actor, "atlas_retired", atlas_id=atlas_id, version=version, digest=before.digest,

@@ -14,9 +14,9 @@ from uuid import UUID
 
 import structlog
 
-from cortex_plane.calls.store import calls
-from cortex_plane.calls.store.calls import Context
-from cortex_plane.db import within
+from cortex_plane.calls import store as calls_store
+from cortex_plane.calls.store import CallContext
+from cortex_plane.db import database
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates.model.atlases import Gate
 from cortex_plane.gates.model.gates import (
@@ -46,10 +46,10 @@ from cortex_plane.gates.verbs.atlas_cache import ATLAS_CORRUPT, Pins, book
 from cortex_plane.jobs.model.journal import GateClosed
 from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.policies.model.authorization import PolicyVerdict
-from cortex_plane.proof.model.audit import Fact
-from cortex_plane.proof.store import audit
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.verbs.verbs import require_found
+from cortex_plane.tenancy.verbs.frame import require_found
 
 T = TypeVar("T")
 
@@ -211,7 +211,7 @@ async def of_session(
 
 
 async def _loaded(db: Database, org_id: UUID, pins: Pins) -> CompiledAtlases:
-    return await within.at_hand(db, book.known(org_id, pins), lambda db: book.at(db, org_id, pins))
+    return await database.at_hand(db, book.known(org_id, pins), lambda db: book.at(db, org_id, pins))
 
 
 def _look(atlases: CompiledAtlases, bound: dict[str, Any], now: datetime) -> ExternalGates:
@@ -219,7 +219,7 @@ def _look(atlases: CompiledAtlases, bound: dict[str, Any], now: datetime) -> Ext
     return ExternalGates(atlases=atlases, read=state, state=state, revision=bound["revision"], now=now)
 
 
-async def of_agent(db: Database, given: Context, *, inputs: tuple[str, ...] = ()) -> ExternalGates | None:
+async def of_agent(db: Database, given: CallContext, *, inputs: tuple[str, ...] = ()) -> ExternalGates | None:
     """For what an agent asks; with whatever fired since the last look."""
     looked = await of_session(db, given.org_id, given.bound, given.at)
     if looked is None:
@@ -278,7 +278,7 @@ async def begin(tx: Transaction, actor: Actor, session_id: UUID) -> None:
     looked = await under_lock(tx, session_id)
     if looked is not None:
         looked.boundary()
-        job_id = require_found(await calls.of_session(tx, session_id), "job")["id"]
+        job_id = require_found(await calls_store.list_session_calls(tx, session_id), "job")["id"]
         await write(tx, actor, session_id, job_id, looked)
 
 
@@ -356,7 +356,7 @@ async def end(
 ) -> None:
     """A session ends, under the lock of its job: what fires then can only be told. ``unread``: why nobody can look."""
     if unread is not None:
-        await audit.append_to_session(tx, session_id, [_unread(actor, unread)], job=job_id)
+        await proof_store.append_to_session(tx, session_id, [_unread(actor, unread)], job=job_id)
         return
     looked = await under_lock(tx, session_id)
     if looked is not None:
@@ -379,7 +379,7 @@ async def write(
         await gates.record(tx, session_id, written)
     told = [*((kind, job_id, data) for kind, data in looked.events), *events]
     if facts or told or looked.traces:
-        await audit.append_to_session(tx, session_id, [*looked.facts(actor), *facts], told, job=job_id)
+        await proof_store.append_to_session(tx, session_id, [*looked.facts(actor), *facts], told, job=job_id)
 
 
 def closed(looked: ExternalGates, tool: str, asks: Sequence[Open]) -> GateClosed:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from uuid import UUID
 
 from cortex_plane.agents.model.agents import SkillSettings
-from cortex_plane.agents.verbs import atlas_access
+from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates.verbs import gates
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import JobKind, JobStatus
-from cortex_plane.jobs.store import jobs
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
-from cortex_plane.proof.model.audit import Fact
-from cortex_plane.proof.store import audit
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
+from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import (
     Session,
     SessionDraft,
@@ -21,10 +22,9 @@ from cortex_plane.sessions.model.sessions import (
     SessionStatus,
     Termination,
 )
-from cortex_plane.sessions.store import sessions
 from cortex_plane.sessions.verbs.sessions import agent_for_new_session, end_approvals
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import once_only, require_found, verb
+from cortex_plane.tenancy.verbs.frame import once_only, require_found, verb
 
 
 @verb(Permission.SESSION_WRITE)
@@ -40,23 +40,23 @@ async def _create(db: Database, actor: Actor, draft: SessionDraft, once: Idempot
         async def make() -> UUID:
             agent = await agent_for_new_session(tx, draft.agent)
             id = new_id()
-            await sessions.insert(
+            await sessions_store.insert_session(
                 tx, id, draft.kind, actor.user_account_id, agent.id, draft.title or None,
                 draft.context, actor,
             )  # fmt: skip
-            await audit.append_to_session(
+            await proof_store.append_to_session(
                 tx, id, [Fact.of(actor, "session_created", session=str(id), agent=str(agent.id))]
             )
             own = SkillSettings.of(agent.skill_config).atlases
-            await atlas_access.bind(tx, actor, id, own, draft.atlases)
-            await atlas_access.require(tx, actor, id)
+            await agents.bind_atlases(tx, actor, id, own, draft.atlases)
+            await agents.require_atlas_access(tx, actor, id)
             if draft.kind is SessionKind.EXTERNAL:
                 await _begin_external(tx, actor, id, agent.id)
                 await gates.begin(tx, actor, id)
             return id
 
         id, _ = await once_only(tx, actor, "sessions.create", once, make)
-        return require_found(await sessions.get(tx, id, None), "session")
+        return require_found(await sessions_store.get_session(tx, id, None), "session")
 
 
 @verb(Permission.SESSION_TERMINATE)
@@ -73,13 +73,13 @@ async def _terminate(
     db: Database, actor: Actor, id: UUID, reason: str, unread: CortexError | None
 ) -> Session:
     async with db.transaction(actor.org_id) as tx:
-        locked = require_found(await sessions.lock(tx, id, actor.sees), "session")
+        locked = require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
         if locked["status"] != SessionStatus.TERMINATED:
-            await sessions.set_status(tx, id, SessionStatus.TERMINATED)
-            cancelled = await jobs.cancel_open(tx, id, reason)
+            await sessions_store.set_session_status(tx, id, SessionStatus.TERMINATED)
+            cancelled = await jobs_store.cancel_open_jobs(tx, id, reason)
             await end_approvals(tx, id, cancelled, actor, reason)
             await gates.end(tx, actor, id, None, unread)
-            await audit.append_to_session(
+            await proof_store.append_to_session(
                 tx,
                 id,
                 [
@@ -92,17 +92,17 @@ async def _terminate(
                     ("status", None, {"session": "TERMINATED", "reason": reason}),
                 ],
             )
-        return require_found(await sessions.get(tx, id, None), "session")
+        return require_found(await sessions_store.get_session(tx, id, None), "session")
 
 
 async def _begin_external(tx: Transaction, actor: Actor, session_id: UUID, agent_id: UUID) -> None:
     """The job of a new session: running from the start, elsewhere, and claimed by nobody."""
     id = new_id()
-    await sessions.set_status(tx, session_id, SessionStatus.ACTIVE)
-    await jobs.insert(
+    await sessions_store.set_session_status(tx, session_id, SessionStatus.ACTIVE)
+    await jobs_store.insert_job(
         tx, id, session_id, agent_id, {}, 0, None, JobKind.EXTERNAL, actor.user_account_id, actor.identity
     )
-    await audit.append_to_session(
+    await proof_store.append_to_session(
         tx, session_id, [Fact.of(actor, "job_created", job=str(id), kind=JobKind.EXTERNAL)],
         [("status", id, {"status": JobStatus.RUNNING})],
     )  # fmt: skip

@@ -22,8 +22,8 @@ from cortex_plane.http.exchange import (
 )
 from cortex_plane.kernel.cursors import decode_position
 from cortex_plane.kernel.fields import Name
-from cortex_plane.tenancy.model.absences import Absence, AbsenceDraft
-from cortex_plane.tenancy.verbs import absences
+from cortex_plane.tenancy.model.orgs import Absence, AbsenceDraft
+from cortex_plane.tenancy.verbs import orgs
 
 router = APIRouter(tags=["absences"])
 
@@ -39,19 +39,19 @@ class DelegateQuery(BaseModel):
     name: Name | None = None
 
 
-@router.post("/absences", response_model=Absence, status_code=201, **route(absences.create))
+@router.post("/absences", response_model=Absence, status_code=201, **route(orgs.create_absence))
 async def create_absence(db: Db, actor: Caller, once: OnceOnly, draft: AbsenceDraft) -> Response:
     """Out of office: what is asked of you in this time goes to your delegate, where their clearance allows it.
 
     For somebody else (`member_id`) it takes an admin.
     """
-    return reply(await absences.create(db, actor, draft, once), 201)
+    return reply(await orgs.create_absence(db, actor, draft, once), 201)
 
 
-@router.get("/absences", response_model=Listing[Absence], **route(absences.list_page))
+@router.get("/absences", response_model=Listing[Absence], **route(orgs.list_absences))
 async def list_absences(db: Db, actor: Caller, query: Annotated[AbsenceQuery, Query()]) -> Response:
     """Newest first. Staff see everybody's, others their own; `only_open` leaves out what is over or cancelled."""
-    page = await absences.list_page(
+    page = await orgs.list_absences(
         db,
         actor,
         decode_position("absences", query.cursor),
@@ -62,15 +62,15 @@ async def list_absences(db: Db, actor: Caller, query: Annotated[AbsenceQuery, Qu
     return reply_page("absences", page)
 
 
-@router.get("/absences/{absence_id}", response_model=Absence, **route(absences.get))
+@router.get("/absences/{absence_id}", response_model=Absence, **route(orgs.get_absence))
 async def get_absence(db: Db, actor: Caller, absence_id: UUID) -> Response:
-    return reply(await absences.get(db, actor, absence_id))
+    return reply(await orgs.get_absence(db, actor, absence_id))
 
 
-@router.post("/absences/{absence_id}/cancel", response_model=Absence, **route(absences.cancel))
+@router.post("/absences/{absence_id}/cancel", response_model=Absence, **route(orgs.cancel_absence))
 async def cancel_absence(db: Db, actor: Caller, absence_id: UUID) -> Response:
     """Back early. Requests that the delegate has already stay with them."""
-    return reply(await absences.cancel(db, actor, absence_id))
+    return reply(await orgs.cancel_absence(db, actor, absence_id))
 
 
 @router.get("/delegates", response_model=Listing[Delegate], **route(delegates.list_some))

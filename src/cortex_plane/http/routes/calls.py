@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from cortex_plane.calls.model.calls import (
+from cortex_plane.calls.model import (
     MAX_WAIT,
     CallDraft,
     CallShown,

@@ -23,9 +23,9 @@ from cortex_plane.kernel.cursors import decode_position
 from cortex_plane.kernel.fields import MAX_BODY_BYTES
 from cortex_plane.notify.model.webhooks import Ping
 from cortex_plane.notify.verbs import webhooks
-from cortex_plane.sessions.model.messages import InboundMessage, IngestedMessage
-from cortex_plane.sessions.verbs import messages
-from cortex_plane.tenancy.model.connections import (
+from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage
+from cortex_plane.sessions.verbs import sessions
+from cortex_plane.tenancy.model.identities import (
     Connection,
     ConnectionChange,
     ConnectionDraft,
@@ -47,26 +47,30 @@ async def webhook_tests(request: Request) -> webhooks.Webhooks:
 Webhooks = Annotated[webhooks.Webhooks, Depends(webhook_tests)]
 
 
-@router.post("/connections", response_model=NewConnection, status_code=201, **route(connections.create))
+@router.post(
+    "/connections", response_model=NewConnection, status_code=201, **route(connections.create_connection)
+)
 async def create_connection(
     db: Db, actor: Caller, once: OnceOnly, channel: Webhooks, draft: ConnectionDraft
 ) -> Response:
     """A webhook has a `url`; the answer holds the secret that signs its messages, which is shown once."""
-    return reply(await connections.create(db, actor, draft, once, allowed=channel.allowed), 201)
+    return reply(await connections.create_connection(db, actor, draft, once, allowed=channel.allowed), 201)
 
 
-@router.get("/connections", response_model=Listing[Connection], **route(connections.list_page))
+@router.get("/connections", response_model=Listing[Connection], **route(connections.list_connections))
 async def list_connections(db: Db, actor: Caller, query: Annotated[ListQuery, Query()]) -> Response:
     position = decode_position("connections", query.cursor)
-    return reply_page("connections", await connections.list_page(db, actor, position, query.limit))
+    return reply_page("connections", await connections.list_connections(db, actor, position, query.limit))
 
 
-@router.get("/connections/{connection_id}", response_model=Connection, **route(connections.get))
+@router.get("/connections/{connection_id}", response_model=Connection, **route(connections.get_connection))
 async def get_connection(db: Db, actor: Caller, connection_id: UUID) -> Response:
-    return reply(await connections.get(db, actor, connection_id))
+    return reply(await connections.get_connection(db, actor, connection_id))
 
 
-@router.patch("/connections/{connection_id}", response_model=Connection, **route(connections.update))
+@router.patch(
+    "/connections/{connection_id}", response_model=Connection, **route(connections.update_connection)
+)
 async def update_connection(
     db: Db,
     actor: Caller,
@@ -76,7 +80,9 @@ async def update_connection(
     revision: Revision,
 ) -> Response:
     """Enabling a connection that the plane disabled by itself lets it be tried anew."""
-    changed = await connections.update(db, actor, connection_id, change, revision, allowed=channel.allowed)
+    changed = await connections.update_connection(
+        db, actor, connection_id, change, revision, allowed=channel.allowed
+    )
     return reply(changed)
 
 
@@ -109,7 +115,7 @@ async def ingest_message(
     request: Request, actor: Caller, connection_id: UUID, once: OnceOnly, inbound: InboundMessage
 ) -> Response:
     """Take in a person's message: makes account, session and job where they do not exist."""
-    delivery = await messages.ingest(request.app.state.db, actor, connection_id, inbound, once)
+    delivery = await sessions.ingest_message(request.app.state.db, actor, connection_id, inbound, once)
     if not delivery.replayed:
         counted: Metrics = request.app.state.metrics
         tenant = {"tenant_id": str(actor.org_id)}
@@ -126,5 +132,5 @@ router.add_api_route(
     response_model=IngestedMessage,
     status_code=201,
     route_class_override=IngestRoute,
-    **route(messages.ingest, body=MAX_BODY_BYTES),
+    **route(sessions.ingest_message, body=MAX_BODY_BYTES),
 )

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from cortex_plane.http.exchange import Caller, Db, Listing, ListQuery, reply, reply_page, route
 from cortex_plane.kernel.cursors import decode_position
 from cortex_plane.notify.verbs import deliveries
-from cortex_plane.tenancy.model.deliveries import Delivery, DeliveryStatus
+from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
 
 router = APIRouter(tags=["deliveries"])
 

@@ -15,7 +15,7 @@ from cortex_plane.sessions.model.events import Event
 from cortex_plane.sessions.verbs import events
 from cortex_plane.sessions.verbs.events import Replay
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.verbs.verbs import Verb
+from cortex_plane.tenancy.verbs.frame import Verb
 
 router = APIRouter(tags=["events"])
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from cortex_plane.db import health
+from cortex_plane.db import schema
 from cortex_plane.http.exchange import Caller, Db, metrics
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.http.problems import documented, problem
@@ -31,7 +31,7 @@ async def healthz() -> Health:
 async def readyz(request: Request, db: Db) -> Health | Response:
     """The database answers and has this release's schema."""
     try:
-        await health.require_ready(db)
+        await schema.require_ready(db)
     except CortexError as error:
         return problem(request, 503, error.code, error.message, error.hint)
     return Health()

@@ -18,9 +18,15 @@ from cortex_plane.http.exchange import (
     route,
 )
 from cortex_plane.kernel.cursors import decode_position
-from cortex_plane.tenancy.model.connections import Mapping
-from cortex_plane.tenancy.model.identities import AddressDraft, InvitationDraft, Invited, LinkCode, LinkDraft
-from cortex_plane.tenancy.verbs import invitations, links
+from cortex_plane.tenancy.model.identities import (
+    AddressDraft,
+    InvitationDraft,
+    Invited,
+    LinkCode,
+    LinkDraft,
+    Mapping,
+)
+from cortex_plane.tenancy.verbs import connections, invitations
 
 router = APIRouter(tags=["identities"])
 
@@ -39,23 +45,25 @@ async def invite_member(
     return reply(await invitations.invite(db, actor, draft, once, mailing=_mailing(request)), 201)
 
 
-@router.delete("/members/{member_id}/mappings/{mapping_id}", status_code=204, **route(links.unlink_member))
+@router.delete(
+    "/members/{member_id}/mappings/{mapping_id}", status_code=204, **route(connections.unlink_member)
+)
 async def unlink_member_mapping(db: Db, actor: Caller, member_id: UUID, mapping_id: UUID) -> Response:
     """A lost phone, an invitation to the wrong address: whoever writes from it is a stranger from now on."""
-    await links.unlink_member(db, actor, member_id, mapping_id)
+    await connections.unlink_member(db, actor, member_id, mapping_id)
     return nothing()
 
 
-@router.get("/me/mappings", response_model=Listing[Mapping], **route(links.list_own))
+@router.get("/me/mappings", response_model=Listing[Mapping], **route(connections.list_own_mappings))
 async def list_own_mappings(db: Db, actor: Caller, query: Annotated[ListQuery, Query()]) -> Response:
     """Where you can be reached."""
     position = decode_position("own_mappings", query.cursor)
-    return reply_page("own_mappings", await links.list_own(db, actor, position, query.limit))
+    return reply_page("own_mappings", await connections.list_own_mappings(db, actor, position, query.limit))
 
 
-@router.delete("/me/mappings/{mapping_id}", status_code=204, **route(links.unlink))
+@router.delete("/me/mappings/{mapping_id}", status_code=204, **route(connections.unlink_own))
 async def unlink_own_mapping(db: Db, actor: Caller, mapping_id: UUID) -> Response:
-    await links.unlink(db, actor, mapping_id)
+    await connections.unlink_own(db, actor, mapping_id)
     return nothing()
 
 
@@ -65,15 +73,20 @@ async def add_own_address(request: Request, db: Db, actor: Caller, draft: Addres
     return reply(await invitations.add_address(db, actor, draft, mailing=_mailing(request)), 201)
 
 
-@router.post("/me/link-codes", response_model=LinkCode, status_code=201, **route(links.issue_code, 429))
+@router.post(
+    "/me/link-codes", response_model=LinkCode, status_code=201, **route(connections.issue_link_code, 429)
+)
 async def create_link_code(db: Db, actor: Caller) -> Response:
     """A code that links another channel to you: type it there within ten minutes."""
-    return reply(await links.issue_code(db, actor), 201)
+    return reply(await connections.issue_link_code(db, actor), 201)
 
 
 @router.post(
-    "/connections/{connection_id}/link", response_model=Mapping, status_code=201, **route(links.redeem, 429)
+    "/connections/{connection_id}/link",
+    response_model=Mapping,
+    status_code=201,
+    **route(connections.redeem_link_code, 429),
 )
 async def redeem_link_code(db: Db, actor: Caller, connection_id: UUID, draft: LinkDraft) -> Response:
     """For a channel's program: somebody typed a code. Their sender is the code's member from now on."""
-    return reply(await links.redeem(db, actor, connection_id, draft), 201)
+    return reply(await connections.redeem_link_code(db, actor, connection_id, draft), 201)

@@ -34,8 +34,8 @@ from cortex_plane.jobs.model.jobs import (
     SteeringResult,
     Step,
 )
-from cortex_plane.jobs.model.journal import Entry
-from cortex_plane.jobs.verbs import jobs, journal, steering
+from cortex_plane.jobs.model.journal import JournalEntry
+from cortex_plane.jobs.verbs import attempts, jobs, steering
 from cortex_plane.kernel.cursors import decode_number, decode_position
 from cortex_plane.kernel.fields import MAX_BODY_BYTES, Ref
 
@@ -96,12 +96,12 @@ async def list_steps(db: Db, actor: Caller, job_id: UUID, query: Annotated[StepQ
     return reply_numbered("steps", found, query.limit, lambda step: step.step_index)
 
 
-@router.get("/jobs/{job_id}/journal", response_model=Listing[Entry], **route(journal.list_page))
+@router.get("/jobs/{job_id}/journal", response_model=Listing[JournalEntry], **route(attempts.list_journal))
 async def list_journal(db: Db, actor: Caller, job_id: UUID, query: Annotated[StepQuery, Query()]) -> Response:
     """What the code of a job did so far, in the order in which it was begun. Empty for agents that follow their model."""
     number = decode_number("journal", query.cursor)
     above = query.above if number is None else number
-    found = await journal.list_page(db, actor, job_id, above, query.limit + 1)
+    found = await attempts.list_journal(db, actor, job_id, above, query.limit + 1)
     return reply_numbered("journal", found, query.limit, lambda entry: entry.position)
 
 

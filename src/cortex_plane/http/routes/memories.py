@@ -9,13 +9,13 @@ from starlette.responses import Response
 from cortex_plane.http.exchange import Caller, Db, Listing, ListQuery, reply_numbered, route
 from cortex_plane.kernel.cursors import decode_number
 from cortex_plane.sessions.model.memories import SessionMemory
-from cortex_plane.sessions.verbs import memories
+from cortex_plane.sessions.verbs import sessions
 
 router = APIRouter(tags=["sessions"])
 
 
 @router.get(
-    "/sessions/{session_id}/memory", response_model=Listing[SessionMemory], **route(memories.list_page)
+    "/sessions/{session_id}/memory", response_model=Listing[SessionMemory], **route(sessions.list_memories)
 )
 async def list_memories(
     db: Db, actor: Caller, session_id: UUID, query: Annotated[ListQuery, Query()]
@@ -24,5 +24,5 @@ async def list_memories(
 
     A model wrote it: it is data, not instructions."""
     below = decode_number("memories", query.cursor)
-    found = await memories.list_page(db, actor, session_id, below, query.limit + 1)
+    found = await sessions.list_memories(db, actor, session_id, below, query.limit + 1)
     return reply_numbered("memories", found, query.limit, lambda memory: memory.number)

@@ -5,9 +5,17 @@ from uuid import UUID
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from cortex_plane.calls.model.calls import CallDraft, ExternalCall, OutcomeReceipt
-from cortex_plane.calls.model.gate_drafts import AnswerDraft, AnswerReceipt, ReportDraft
-from cortex_plane.calls.model.resolutions import Permissions, Resolution, ResolutionRequest
+from cortex_plane.calls.model import (
+    AnswerDraft,
+    AnswerReceipt,
+    CallDraft,
+    ExternalCall,
+    OutcomeReceipt,
+    Permissions,
+    ReportDraft,
+    Resolution,
+    ResolutionRequest,
+)
 from cortex_plane.calls.verbs import answers, permissions, resolutions
 from cortex_plane.http.exchange import Caller, Db, reply, route
 from cortex_plane.kernel.fields import MAX_BODY_BYTES

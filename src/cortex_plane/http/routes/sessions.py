@@ -25,15 +25,17 @@ from cortex_plane.jobs.model.jobs import Pause, Resumption, SessionReceipt
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.cursors import decode_number, decode_position
 from cortex_plane.kernel.fields import MAX_BODY_BYTES, Ref
-from cortex_plane.sessions.model.messages import IngestedMessage, Message, MessageDraft
 from cortex_plane.sessions.model.sessions import (
+    IngestedMessage,
+    Message,
+    MessageDraft,
     Session,
     SessionChange,
     SessionDraft,
     SessionStatus,
     Termination,
 )
-from cortex_plane.sessions.verbs import messages, sessions
+from cortex_plane.sessions.verbs import sessions
 
 router = APIRouter(tags=["sessions"])
 
@@ -55,10 +57,10 @@ async def create_session(db: Db, actor: Caller, once: OnceOnly, draft: SessionDr
     return reply(await session_lifecycle.create(db, actor, draft, once), 201)
 
 
-@router.get("/sessions", response_model=Listing[Session], **route(sessions.list_page))
+@router.get("/sessions", response_model=Listing[Session], **route(sessions.list_sessions))
 async def list_sessions(db: Db, actor: Caller, query: Annotated[SessionQuery, Query()]) -> Response:
     """Members and guests see their own sessions, everybody else those of the org."""
-    page = await sessions.list_page(
+    page = await sessions.list_sessions(
         db,
         actor,
         decode_position("sessions", query.cursor),
@@ -70,16 +72,18 @@ async def list_sessions(db: Db, actor: Caller, query: Annotated[SessionQuery, Qu
     return reply_page("sessions", page)
 
 
-@router.get("/sessions/{session_id}", response_model=Session, **route(sessions.get))
+@router.get("/sessions/{session_id}", response_model=Session, **route(sessions.get_session))
 async def get_session(db: Db, actor: Caller, session_id: UUID) -> Response:
-    return reply(await sessions.get(db, actor, session_id))
+    return reply(await sessions.get_session(db, actor, session_id))
 
 
-@router.patch("/sessions/{session_id}", response_model=Session, **route(sessions.update, body=MAX_BODY_BYTES))
+@router.patch(
+    "/sessions/{session_id}", response_model=Session, **route(sessions.update_session, body=MAX_BODY_BYTES)
+)
 async def update_session(
     db: Db, actor: Caller, session_id: UUID, change: SessionChange, revision: Revision
 ) -> Response:
-    return reply(await sessions.update(db, actor, session_id, change, revision))
+    return reply(await sessions.update_session(db, actor, session_id, change, revision))
 
 
 @router.post("/sessions/{session_id}/terminate", response_model=Session, **route(session_lifecycle.terminate))
@@ -104,7 +108,7 @@ async def resume_session(db: Db, actor: Caller, session_id: UUID, resumption: Re
     "/sessions/{session_id}/messages",
     response_model=IngestedMessage,
     status_code=201,
-    **route(messages.post, body=MAX_BODY_BYTES),
+    **route(sessions.post_message, body=MAX_BODY_BYTES),
 )
 async def post_message(
     db: Db,
@@ -114,17 +118,19 @@ async def post_message(
     draft: MessageDraft,
     counted: Annotated[Metrics, Depends(metrics)],
 ) -> Response:
-    delivery = await messages.post(db, actor, session_id, draft, once)
+    delivery = await sessions.post_message(db, actor, session_id, draft, once)
     if "job" in delivery.created:
         counted.jobs.add(1, {"tenant_id": str(actor.org_id)})
     return reply(delivery, 201)
 
 
-@router.get("/sessions/{session_id}/messages", response_model=Listing[Message], **route(messages.list_page))
+@router.get(
+    "/sessions/{session_id}/messages", response_model=Listing[Message], **route(sessions.list_messages)
+)
 async def list_messages(
     db: Db, actor: Caller, session_id: UUID, query: Annotated[ListQuery, Query()]
 ) -> Response:
     """In the order they were said."""
     above = decode_number("messages", query.cursor) or 0
-    found = await messages.list_page(db, actor, session_id, above, query.limit + 1)
+    found = await sessions.list_messages(db, actor, session_id, above, query.limit + 1)
     return reply_numbered("messages", found, query.limit, lambda message: message.seq)

@@ -17,7 +17,7 @@ from cortex_plane.http.exchange import (
     reply_page,
     route,
 )
-from cortex_plane.jobs.model.signals import Signal, SignalDraft, SignalKey, SignalName, SignalReceipt, Wait
+from cortex_plane.jobs.model.journal import Signal, SignalDraft, SignalKey, SignalName, SignalReceipt, Wait
 from cortex_plane.jobs.verbs import signals
 from cortex_plane.kernel.cursors import decode_position
 from cortex_plane.kernel.fields import MAX_BODY_BYTES

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from cortex_plane.http.exchange import Caller, Db, Listing, ListQuery, reply, reply_keyed, route
 from cortex_plane.jobs.model.usage import Grouping, UsageRow, UsageTotals
-from cortex_plane.jobs.verbs import usage
+from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.cursors import decode_text
 from cortex_plane.kernel.fields import Moment, Ref
 
@@ -23,7 +23,7 @@ class UsageQuery(ListQuery):
     job_id: UUID | None = None
 
 
-@router.get("/usage", response_model=Listing[UsageRow], **route(usage.list_totals))
+@router.get("/usage", response_model=Listing[UsageRow], **route(workers.list_usage))
 async def list_usage(db: Db, actor: Caller, query: Annotated[UsageQuery, Query()]) -> Response:
     """What models were asked, what it took and what it cost, by day of UTC, agent, job or model; the newest day first.
 
@@ -31,7 +31,7 @@ async def list_usage(db: Db, actor: Caller, query: Annotated[UsageQuery, Query()
     price is known; `unpriced_calls` says how many others there were.
     """
     noun = f"usage by {query.by}"
-    found = await usage.list_totals(
+    found = await workers.list_usage(
         db,
         actor,
         query.by,
@@ -45,7 +45,7 @@ async def list_usage(db: Db, actor: Caller, query: Annotated[UsageQuery, Query()
     return reply_keyed(noun, found, query.limit, lambda row: row.key)
 
 
-@router.get("/jobs/{job_id}/usage", response_model=UsageTotals, **route(usage.of_job))
+@router.get("/jobs/{job_id}/usage", response_model=UsageTotals, **route(workers.list_job_usage))
 async def get_job_usage(db: Db, actor: Caller, job_id: UUID) -> Response:
     """What the models of one job took, over all its attempts."""
-    return reply(await usage.of_job(db, actor, job_id))
+    return reply(await workers.list_job_usage(db, actor, job_id))

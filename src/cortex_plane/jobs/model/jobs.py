@@ -1,9 +1,4 @@
-"""Jobs: the unit of durable work, and its state machine.
-
-The table below is the whole machine. The database trigger enforces the same table (a test compares every pair),
-and the diagram in the docs is drawn from it. RUNNING means "owned by the plane": leased by a worker or ready
-for one.
-"""
+"""Jobs: their states, drafts, and what a deploy finds parked; and the workers that run them."""
 
 from __future__ import annotations
 
@@ -18,6 +13,7 @@ from cortex_plane.sessions.model.sessions import Session
 
 if TYPE_CHECKING:
     from cortex_plane.jobs.model.job_drafts import Cancellation, JobDraft, Pause, Resumption
+from cortex_plane.jobs.model.effects import ToolCall
 
 __all__ = [
     "INITIAL",
@@ -241,3 +237,104 @@ class SessionReceipt:
     """Some of its jobs still run to their next boundary."""
     jobs: list[Job]
     """Its open jobs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Worker:
+    id: UUID
+    name: str
+    host: str
+    pid: int
+    apps: list[str]
+    concurrency: int
+    started_at: datetime
+    expires_at: datetime
+    """Until then it counts as alive; its heartbeat renews it."""
+    stopped_at: datetime | None
+    alive: bool
+
+
+PARKED = (
+    JobStatus.PENDING, JobStatus.RUNNING, JobStatus.RETRY, JobStatus.WAITING_FOR_APPROVAL, JobStatus.SLEEPING,
+    JobStatus.PAUSED,
+)  # fmt: skip
+"""Begun, not finished, and nobody runs it: whoever takes it up next must be able to."""
+
+
+class Severity(StrEnum):
+    ERROR = "error"
+    """It cannot be resumed here as it is."""
+    WARNING = "warning"
+    """It goes on, but not quite as it was left."""
+
+
+class Outcome(StrEnum):
+    """What becomes of the job where only this code runs."""
+
+    WAITS = "waits"
+    """Nobody takes it, visibly, until somebody has the code."""
+    HELD = "held"
+    """It is taken and put on hold: whoever resumes it decides."""
+    FAILS = "fails"
+    RETRIES = "retries"
+    """It is tried again and again until its retries are used up."""
+    ASKED_AGAIN = "asked_again"
+    GOES_ON = "goes_on"
+
+
+class Reason(StrEnum):
+    APP_MISSING = "app_missing"
+    RUN_MISSING = "run_missing"
+    """Its code agent is not among those of its app."""
+    TOOL_MISSING = "tool_missing"
+    ARGUMENTS_REFUSED = "arguments_refused"
+    """The tool is there, and does not take any more what it was called with."""
+    TOOL_CHANGED = "tool_changed"
+    CHECKPOINT_NEWER = "checkpoint_newer"
+    CHECKPOINT_CORRUPT = "checkpoint_corrupt"
+    PROMPT_CHANGED = "prompt_changed"
+    MODEL_MISSING = "model_missing"
+    REPLAY_MISMATCH = "replay_mismatch"
+    AGENT_UNREADABLE = "agent_unreadable"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parked:
+    """A job that was begun and that nobody runs, with what a resume would look at first."""
+
+    id: UUID
+    session_id: UUID
+    agent_id: UUID
+    agent: str
+    agent_version: int
+    kind: JobKind
+    app: str
+    status: JobStatus
+    holds: list[Hold]
+    payload: dict[str, Any]
+    checkpoint: str | None
+    checkpoint_mac: bytes | None
+    model_config: dict[str, Any]
+    skill_config: dict[str, Any]
+    resource_limits: dict[str, Any]
+    response: dict[str, Any] | None
+    """The last one of its model."""
+    calls: list[ToolCall]
+    """Those of that response; of a code agent, those without an outcome."""
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One reason why one job is not resumed as it was left."""
+
+    org: str
+    job_id: UUID
+    agent: str
+    app: str
+    status: JobStatus
+    severity: Severity
+    reason: Reason
+    outcome: Outcome
+    message: str
+    hint: str

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import NewRequest
 from cortex_plane.jobs.model.jobs import JobKind, JobStatus
-from cortex_plane.proof.model.audit import Fact
+from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor
 
 

@@ -6,24 +6,24 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.agents import Agent, SkillSettings
-from cortex_plane.agents.store import agents
-from cortex_plane.agents.verbs import atlas_access
+from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database, Transaction
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import RESUBMITTABLE, Job, JobChange, JobDraft, JobKind, JobStatus
-from cortex_plane.jobs.store import jobs
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.policies.model.policies import PolicyRow
 from cortex_plane.policies.verbs.policy_cache import require_members
-from cortex_plane.proof.model.audit import Fact
-from cortex_plane.proof.store import audit
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
+from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import SessionKind, SessionStatus
-from cortex_plane.sessions.store import sessions
 from cortex_plane.sessions.verbs.sessions import agent_for_new_session
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import once_only, require_found, verb
+from cortex_plane.tenancy.verbs.frame import once_only, require_found, verb
 
 
 @verb(Permission.JOB_SUBMIT)
@@ -34,11 +34,11 @@ async def submit(db: Database, actor: Actor, draft: JobDraft, once: IdempotencyK
             if draft.session_id is None:
                 agent, session_id = await _open_session(tx, actor, draft.agent)
             else:
-                agent = require_found(await agents.get(tx, draft.agent), "agent")
+                agent = require_found(await agents_store.get_agent(tx, draft.agent), "agent")
                 session_id = draft.session_id
                 await _require_open_session(tx, actor, session_id, agent.id)
             own = SkillSettings.of(agent.skill_config).atlases
-            await atlas_access.bind(tx, actor, session_id, own, draft.atlases)
+            await agents.bind_atlases(tx, actor, session_id, own, draft.atlases)
             demands = [policy.as_row() for policy in draft.policies]
             await require_members(tx, demands)
             return await _create(
@@ -55,7 +55,7 @@ async def submit(db: Database, actor: Actor, draft: JobDraft, once: IdempotencyK
             )
 
         id, _ = await once_only(tx, actor, "jobs.submit", once, make)
-        job = require_found(await jobs.get(tx, id, None), "job")
+        job = require_found(await jobs_store.get_job(tx, id, None), "job")
     db.hints.work()
     return job
 
@@ -63,9 +63,11 @@ async def submit(db: Database, actor: Actor, draft: JobDraft, once: IdempotencyK
 async def _open_session(tx: Transaction, actor: Actor, agent_ref: str) -> tuple[Agent, UUID]:
     agent = await agent_for_new_session(tx, agent_ref)
     id = new_id()
-    await sessions.insert(tx, id, SessionKind.PROGRAMMATIC, actor.user_account_id, agent.id, None, {}, actor)
-    await sessions.set_status(tx, id, SessionStatus.ACTIVE)
-    await audit.append_to_session(
+    await sessions_store.insert_session(
+        tx, id, SessionKind.PROGRAMMATIC, actor.user_account_id, agent.id, None, {}, actor
+    )
+    await sessions_store.set_session_status(tx, id, SessionStatus.ACTIVE)
+    await proof_store.append_to_session(
         tx, id, [Fact.of(actor, "session_created", session=str(id), agent=str(agent.id))]
     )
     return agent, id
@@ -73,7 +75,7 @@ async def _open_session(tx: Transaction, actor: Actor, agent_ref: str) -> tuple[
 
 async def _require_open_session(tx: Transaction, actor: Actor, session_id: UUID, agent_id: UUID) -> None:
     """Hold the session still, so that it cannot end while a job is added to it."""
-    session = require_found(await sessions.lock(tx, session_id, actor.sees), "session")
+    session = require_found(await sessions_store.lock_session(tx, session_id, actor.sees), "session")
     if session["agent_id"] != agent_id:
         raise Conflict(
             "This session belongs to another agent.",
@@ -88,8 +90,8 @@ async def _require_open_session(tx: Transaction, actor: Actor, session_id: UUID,
         )
     status = session["status"]
     if status == SessionStatus.CREATED:
-        await sessions.set_status(tx, session_id, SessionStatus.ACTIVE)
-        await audit.append_to_session(tx, session_id, [Fact.of(actor, "session_activated")])
+        await sessions_store.set_session_status(tx, session_id, SessionStatus.ACTIVE)
+        await proof_store.append_to_session(tx, session_id, [Fact.of(actor, "session_activated")])
     elif status != SessionStatus.ACTIVE:
         raise Conflict(
             f"This session is {status} and takes no new jobs.",
@@ -111,7 +113,7 @@ async def _create(
     policies: Sequence[PolicyRow],
 ) -> UUID:
     id = new_id()
-    await jobs.insert(
+    await jobs_store.insert_job(
         tx,
         id,
         session_id,
@@ -124,9 +126,9 @@ async def _create(
         actor.identity,
         policies,
     )
-    await atlas_access.require(tx, actor, session_id)
+    await agents.require_atlas_access(tx, actor, session_id)
     origin = str(resubmitted_from) if resubmitted_from else None
-    await audit.append_to_session(
+    await proof_store.append_to_session(
         tx,
         session_id,
         [Fact.of(actor, "job_created", job=str(id), resubmitted_from=origin)],
@@ -138,7 +140,7 @@ async def _create(
 @verb(Permission.JOB_READ)
 async def get(db: Database, actor: Actor, id: UUID) -> Job:
     async with db.transaction(actor.org_id) as tx:
-        return require_found(await jobs.get(tx, id, actor.sees), "job")
+        return require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
 
 
 @verb(Permission.JOB_READ)
@@ -153,15 +155,15 @@ async def list_page(
     agent: str | None = None,
 ) -> Page[Job]:
     async with db.transaction(actor.org_id) as tx:
-        agent_id = require_found(await agents.get(tx, agent), "agent").id if agent else None
-        return await jobs.list_page(tx, position, limit, actor.sees, status, session_id, agent_id)
+        agent_id = require_found(await agents_store.get_agent(tx, agent), "agent").id if agent else None
+        return await jobs_store.list_jobs(tx, position, limit, actor.sees, status, session_id, agent_id)
 
 
 @verb(Permission.JOB_READ)
 async def history(db: Database, actor: Actor, id: UUID) -> list[JobChange]:
     async with db.transaction(actor.org_id) as tx:
-        require_found(await jobs.get(tx, id, actor.sees), "job")
-        return await jobs.history(tx, id)
+        require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
+        return await jobs_store.list_job_history(tx, id)
 
 
 @verb(Permission.JOB_STEER)
@@ -170,7 +172,7 @@ async def resubmit(db: Database, actor: Actor, id: UUID, once: IdempotencyKey | 
     async with db.transaction(actor.org_id) as tx:
 
         async def make() -> UUID:
-            old = require_found(await jobs.get(tx, id, actor.sees), "job")
+            old = require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
             if old.status not in RESUBMITTABLE:
                 raise Conflict(
                     f"This job is {old.status}; only a failed or cancelled one can be submitted again.",
@@ -178,7 +180,7 @@ async def resubmit(db: Database, actor: Actor, id: UUID, once: IdempotencyKey | 
                     hint="Submit a new job instead.",
                 )
             await _require_open_session(tx, actor, old.session_id, old.agent_id)
-            if old.kind is JobKind.CONVERSATION and await jobs.open_conversation(tx, old.session_id):
+            if old.kind is JobKind.CONVERSATION and await jobs_store.open_conversation(tx, old.session_id):
                 raise Conflict(
                     "Another job answers this session already.",
                     code="conversation_busy",
@@ -198,6 +200,6 @@ async def resubmit(db: Database, actor: Actor, id: UUID, once: IdempotencyKey | 
             )
 
         new, _ = await once_only(tx, actor, "jobs.resubmit", once, make)
-        job = require_found(await jobs.get(tx, new, None), "job")
+        job = require_found(await jobs_store.get_job(tx, new, None), "job")
     db.hints.work()
     return job

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.db.database import Database, Row, Transaction
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.effects import IN_DOUBT, CallStatus, Question, question
 from cortex_plane.jobs.model.jobs import (
     TERMINAL,
@@ -23,16 +24,15 @@ from cortex_plane.jobs.model.jobs import (
     SteeringResult,
     Step,
 )
-from cortex_plane.jobs.store import jobs, steps
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.meters import meters
-from cortex_plane.proof.model.audit import Fact
-from cortex_plane.proof.store import audit
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
+from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import SessionStatus
-from cortex_plane.sessions.store import sessions
 from cortex_plane.sessions.verbs.sessions import end_approvals
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import require_found, verb
+from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 LIFTED = (
     Hold.OPERATOR,
@@ -54,16 +54,16 @@ def _may_lift(actor: Actor) -> tuple[Hold, ...]:
 async def cancel(db: Database, actor: Actor, id: UUID, cancellation: Cancellation) -> SteeringResult:
     """Cancelling a cancelled job changes nothing; a job that ended otherwise is a conflict."""
     async with db.transaction(actor.org_id) as tx:
-        locked = require_found(await jobs.lock(tx, id, actor.sees), "job")
+        locked = require_found(await jobs_store.lock_job(tx, id, actor.sees), "job")
         if locked["status"] in TERMINAL - {JobStatus.CANCELLED}:
             raise Conflict(f"This job is {locked['status']} already.", code="job_finished")
         why = cancellation.reason or f"cancelled by {actor.name}"
         changed = False
-        if await jobs.cancel(tx, id, why):
+        if await jobs_store.cancel_job(tx, id, why):
             changed = True
             await end_approvals(tx, locked["session_id"], [id], actor, why)
             await _say(tx, locked, id, actor, "job_cancelled", {"reason": why}, JobStatus.CANCELLED)
-        elif await jobs.request_cancel(tx, id, why):
+        elif await jobs_store.request_cancel(tx, id, why):
             changed = True
             await append_fact(
                 tx, locked, id, actor, "job_cancel_requested", {"reason": why},
@@ -76,7 +76,7 @@ async def cancel(db: Database, actor: Actor, id: UUID, cancellation: Cancellatio
 async def pause(db: Database, actor: Actor, id: UUID, pause: Pause) -> SteeringResult:
     """Hold a job until somebody resumes it. Pausing a paused one changes nothing."""
     async with db.transaction(actor.org_id) as tx:
-        locked = require_found(await jobs.lock(tx, id, actor.sees), "job")
+        locked = require_found(await jobs_store.lock_job(tx, id, actor.sees), "job")
         require_open(locked)
         hold = Hold.OPERATOR if actor.sees is None else Hold.OWNER
         changed = await _hold(tx, id, locked, hold, actor, pause.reason)
@@ -89,7 +89,7 @@ async def pause(db: Database, actor: Actor, id: UUID, pause: Pause) -> SteeringR
 async def resume(db: Database, actor: Actor, id: UUID, resumption: Resumption) -> SteeringResult:
     """Lift what an operator may lift. Resuming what is not held changes nothing."""
     async with db.transaction(actor.org_id) as tx:
-        locked = require_found(await jobs.lock(tx, id, actor.sees), "job")
+        locked = require_found(await jobs_store.lock_job(tx, id, actor.sees), "job")
         require_open(locked)
         changed = await lift_holds(tx, id, locked, _may_lift(actor), actor, resumption.note)
         receipt = await receipt_of(tx, id, changed)
@@ -110,15 +110,15 @@ async def resume(db: Database, actor: Actor, id: UUID, resumption: Resumption) -
 async def pause_session(db: Database, actor: Actor, id: UUID, pause: Pause) -> SessionReceipt:
     """Hold a session: its open jobs, and whatever it is asked to do until it is resumed."""
     async with db.transaction(actor.org_id) as tx:
-        locked = require_found(await sessions.lock(tx, id, actor.sees), "session")
+        locked = require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
         if locked["status"] == SessionStatus.TERMINATED:
             raise Conflict("This session has ended.", code="session_terminated", hint="Open a new session.")
-        changed = await sessions.hold(tx, id, pause.reason or f"paused by {actor.name}")
+        changed = await sessions_store.hold_session(tx, id, pause.reason or f"paused by {actor.name}")
         if changed:
-            for job_id in await jobs.lock_open(tx, id):
-                job = require_found(await jobs.lock(tx, job_id, None), "job")
+            for job_id in await jobs_store.lock_open_job(tx, id):
+                job = require_found(await jobs_store.lock_job(tx, job_id, None), "job")
                 await _hold(tx, job_id, job, Hold.SESSION, actor, pause.reason)
-            await audit.append_to_session(
+            await proof_store.append_to_session(
                 tx, id, [Fact.of(actor, "session_held", reason=pause.reason)],
                 [("session_paused", None, {"reason": pause.reason, "by": actor.name})],
             )  # fmt: skip
@@ -137,13 +137,13 @@ def _count_pause(actor: Actor, changed: bool, pending: bool) -> None:
 @verb(Permission.SESSION_HOLD)
 async def resume_session(db: Database, actor: Actor, id: UUID, resumption: Resumption) -> SessionReceipt:
     async with db.transaction(actor.org_id) as tx:
-        require_found(await sessions.lock(tx, id, actor.sees), "session")
-        changed = await sessions.release(tx, id)
+        require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
+        changed = await sessions_store.release_session(tx, id)
         if changed:
-            for job_id in await jobs.lock_open(tx, id):
-                job = require_found(await jobs.lock(tx, job_id, None), "job")
+            for job_id in await jobs_store.lock_open_job(tx, id):
+                job = require_found(await jobs_store.lock_job(tx, job_id, None), "job")
                 await lift_holds(tx, job_id, job, (Hold.SESSION,), actor, resumption.note)
-            await audit.append_to_session(
+            await proof_store.append_to_session(
                 tx, id, [Fact.of(actor, "session_resumed", note=resumption.note)],
                 [("session_resumed", None, {"by": actor.name})],
             )  # fmt: skip
@@ -160,32 +160,32 @@ async def resume_session(db: Database, actor: Actor, id: UUID, resumption: Resum
 @verb(Permission.JOB_READ)
 async def list_steps(db: Database, actor: Actor, id: UUID, above: int, limit: int) -> list[Step]:
     async with db.transaction(actor.org_id) as tx:
-        require_found(await jobs.get(tx, id, actor.sees), "job")
-        return await steps.list_steps(tx, id, above, limit)
+        require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
+        return await jobs_store.list_steps(tx, id, above, limit)
 
 
 @verb(Permission.JOB_READ)
 async def stored_result(db: Database, actor: Actor, id: UUID, result_id: UUID) -> bytes:
     """A result that was too large for its step."""
     async with db.transaction(actor.org_id) as tx:
-        require_found(await jobs.get(tx, id, actor.sees), "job")
-        return require_found(await steps.stored_result(tx, id, result_id), "result")
+        require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
+        return require_found(await jobs_store.stored_result(tx, id, result_id), "result")
 
 
 @verb(Permission.JOB_READ)
 async def checkpoint(db: Database, actor: Actor, id: UUID) -> dict[str, Any]:
     """The job's durable state, as it would be resumed from."""
     async with db.transaction(actor.org_id) as tx:
-        require_found(await jobs.get(tx, id, actor.sees), "job")
-        return require_found(await jobs.checkpoint(tx, id), "checkpoint")
+        require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
+        return require_found(await jobs_store.get_checkpoint(tx, id), "checkpoint")
 
 
 @verb(Permission.JOB_READ)
 async def questions(db: Database, actor: Actor, id: UUID) -> list[Question]:
     """Calls of a job of which nobody knows whether they happened."""
     async with db.transaction(actor.org_id) as tx:
-        require_found(await jobs.get(tx, id, actor.sees), "job")
-        calls = await steps.open_calls(tx, id)
+        require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
+        calls = await jobs_store.open_calls(tx, id)
     return [question(call) for call in calls if call.status is CallStatus.UNCERTAIN]
 
 
@@ -202,11 +202,11 @@ def require_open(locked: Row) -> None:
 
 
 async def _hold(tx: Transaction, id: UUID, locked: Row, hold: Hold, actor: Actor, reason: str | None) -> bool:
-    pause_now = await jobs.hold(tx, id, hold)
+    pause_now = await jobs_store.hold_job(tx, id, hold)
     if pause_now is None:
         return False
     if pause_now:
-        await jobs.pause(tx, id)
+        await jobs_store.pause_job(tx, id)
         await _say(tx, locked, id, actor, "job_paused", {"reason": reason, "hold": hold}, JobStatus.PAUSED)
     else:
         pending = bool(locked["leased"])
@@ -222,12 +222,12 @@ async def lift_holds(
 ) -> bool:
     said = {"holds": [hold for hold in holds if hold in locked["holds"]], "note": note}
     if locked["status"] == JobStatus.PAUSED:
-        status = await jobs.wake(tx, id, holds)
+        status = await jobs_store.wake_job(tx, id, holds)
         if status is None:
             return False
         await _say(tx, locked, id, actor, "job_resumed", said, JobStatus(status))
         return True
-    if not await jobs.lift(tx, id, holds):
+    if not await jobs_store.lift_job_hold(tx, id, holds):
         return False
     await append_fact(
         tx, locked, id, actor, "job_released", said,
@@ -251,14 +251,14 @@ async def append_fact(
     data: dict[str, Any],
     events: Sequence[tuple[str, UUID | None, dict[str, Any]]],
 ) -> None:
-    await audit.append_to_session(
+    await proof_store.append_to_session(
         tx, locked["session_id"], [Fact.of(actor, action, job=str(id), **data)], events
     )
 
 
 async def receipt_of(tx: Transaction, id: UUID, changed: bool) -> SteeringResult:
-    job = require_found(await jobs.get(tx, id, None), "job")
-    calls = await steps.last_calls(tx, id)
+    job = require_found(await jobs_store.get_job(tx, id, None), "job")
+    calls = await jobs_store.last_calls(tx, id)
     return SteeringResult(
         job=job,
         changed=changed,
@@ -269,8 +269,11 @@ async def receipt_of(tx: Transaction, id: UUID, changed: bool) -> SteeringResult
 
 
 async def _session_receipt(tx: Transaction, id: UUID, changed: bool) -> SessionReceipt:
-    session = require_found(await sessions.get(tx, id, None), "session")
-    held = [require_found(await jobs.get(tx, job_id, None), "job") for job_id in await jobs.lock_open(tx, id)]
+    session = require_found(await sessions_store.get_session(tx, id, None), "session")
+    held = [
+        require_found(await jobs_store.get_job(tx, job_id, None), "job")
+        for job_id in await jobs_store.lock_open_job(tx, id)
+    ]
     return SessionReceipt(
         session=session, changed=changed, pending=any(job.pending_pause for job in held), jobs=held
     )

@@ -14,11 +14,11 @@ from cortex_plane.cli.output import AsJson
 from cortex_plane.cli.plane import run
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.extras import extra
-from cortex_plane.proof.rules.root_copies import read_copies, read_times
+from cortex_plane.proof.rules.roots import read_copies, read_times
 
 if TYPE_CHECKING:
-    from cortex_plane.proof.model.audit import Verification
-    from cortex_plane.proof.rules.root_copies import Held
+    from cortex_plane.proof.model import Verification
+    from cortex_plane.proof.rules.roots import Held
 
 
 @app.command()
@@ -45,7 +45,7 @@ def verify(
     copies = _copies(roots, remote=remote)
     held = read_copies(copies) if copies else None
     if export is not None:
-        from cortex_plane.proof.rules.export_reader import verify_export
+        from cortex_plane.proof.rules.exports import verify_export
 
         results = {str(export): verify_export(proofs.export_lines(export), held, read_times(copies))}
     elif remote:

@@ -17,7 +17,7 @@ app = typer.Typer(no_args_is_help=True, help="The database: migrate it, look at 
 def migrate_command() -> None:
     """Bring the database to this release. Uses DATABASE_ADMIN_URL, else DATABASE_URL, else the embedded server."""
     with extra("server"):
-        from cortex_plane.db.migrate import migrate
+        from cortex_plane.db.schema import migrate
         from cortex_plane.main import databases
         from cortex_plane.main.settings import load
 
@@ -32,7 +32,7 @@ def status() -> None:
     """What this release's schema has that the database lacks."""
     with extra("server"):
         from cortex_plane.db.database import Database
-        from cortex_plane.db.migrate import pending
+        from cortex_plane.db.schema import pending
         from cortex_plane.main import databases
 
     async def main(url: str) -> list[str]:
@@ -53,7 +53,7 @@ def status() -> None:
 def provision() -> None:
     """Make a plain login for the plane, with the login of DATABASE_ADMIN_URL or DATABASE_URL, and print its URL."""
     with extra("server"):
-        from cortex_plane.db.migrate import migrate
+        from cortex_plane.db.schema import migrate
         from cortex_plane.main import databases
         from cortex_plane.main.settings import load
 

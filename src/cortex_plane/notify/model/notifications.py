@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus, Choice
-from cortex_plane.calls.model.calls import Next
+from cortex_plane.calls.model import Next
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.policies.model.policies import Template

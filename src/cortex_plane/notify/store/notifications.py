@@ -8,13 +8,11 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.db.database import NOBODY, Database, Row, Transaction
-from cortex_plane.db.queries import Queries
-from cortex_plane.db.rows import after, one, page
+from cortex_plane.db.database import NOBODY, Database, Queries, Row, Transaction, after, one, page
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.kernel.values import parse
-from cortex_plane.proof.model.audit import Fact
-from cortex_plane.tenancy.model.deliveries import Delivery, DeliveryStatus
+from cortex_plane.proof.model import Fact
+from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
 
 queries = Queries(__file__)
 

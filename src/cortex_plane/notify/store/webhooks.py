@@ -6,8 +6,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.db.database import Database, Row, Transaction
-from cortex_plane.db.queries import Queries
+from cortex_plane.db.database import Database, Queries, Row, Transaction
 
 queries = Queries(__file__)
 

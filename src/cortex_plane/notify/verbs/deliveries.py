@@ -8,11 +8,11 @@ from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.notify.store import notifications
-from cortex_plane.proof.model.audit import Fact
-from cortex_plane.proof.store import audit
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.model.deliveries import Delivery, DeliveryStatus
-from cortex_plane.tenancy.verbs.verbs import require_found, verb
+from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
+from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 
 @verb(Permission.DELIVERY_READ)
@@ -54,7 +54,7 @@ async def resend(db: Database, actor: Actor, id: UUID) -> Delivery:
             reason=before.last_error, trusted_again=trusted,
         )  # fmt: skip
         if again["session_id"] is not None:
-            await audit.append_to_session(tx, again["session_id"], [fact], job=again["job_id"])
+            await proof_store.append_to_session(tx, again["session_id"], [fact], job=again["job_id"])
         else:
-            await audit.append_to_org(tx, fact)
+            await proof_store.append_to_org(tx, fact)
         return require_found(await notifications.get(tx, id), "delivery")

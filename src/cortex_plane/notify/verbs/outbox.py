@@ -16,8 +16,8 @@ from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Delegation, Vote
 from cortex_plane.approvals.store import approvals
-from cortex_plane.calls.model.calls import advised
-from cortex_plane.calls.store import calls
+from cortex_plane.calls import store as calls_store
+from cortex_plane.calls.model import advised
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.kernel.idempotency import new_id
 from cortex_plane.kernel.redactions import redact
@@ -39,15 +39,15 @@ from cortex_plane.notify.store import notifications
 from cortex_plane.notify.store.notifications import Lane
 from cortex_plane.notify.verbs import cards
 from cortex_plane.notify.verbs.ports import Channel
-from cortex_plane.proof.model.audit import Fact
-from cortex_plane.proof.store import audit
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.model.deliveries import NotificationKind
-from cortex_plane.tenancy.rules.credential_keys import Kind
-from cortex_plane.tenancy.store import connections
-from cortex_plane.tenancy.verbs import identity_codes
-from cortex_plane.tenancy.verbs.forgeries import refused_as
-from cortex_plane.tenancy.verbs.verbs import require_found
+from cortex_plane.tenancy.model.identities import NotificationKind
+from cortex_plane.tenancy.rules import Kind
+from cortex_plane.tenancy.store import identities as identities_store
+from cortex_plane.tenancy.verbs import invitations
+from cortex_plane.tenancy.verbs.access import forgery_refusal
+from cortex_plane.tenancy.verbs.frame import require_found
 
 PER_LANE = 20
 """So many messages to one person in a turn, before others have theirs."""
@@ -100,7 +100,7 @@ async def prepare(
     db: Database, channels: Mapping[str, Channel], public_url: str, lane: Lane, id: UUID
 ) -> Prepared | None:
     """None where it is not for now, nor what is behind it: somebody else has taken it over, or its connection is disabled. Raises ``Undeliverable`` where it cannot reach its person any more."""
-    async with refused_as(db, _not_theirs), db.transaction(lane.org_id) as tx:
+    async with forgery_refusal(db, _not_theirs), db.transaction(lane.org_id) as tx:
         row = await notifications.open_one(tx, id, lane.claim)
         if row is None:
             return None
@@ -120,7 +120,7 @@ async def prepare(
             told = {**row["data"], "data": redact(row["data"]["data"], row["redact"] or ())}
             content = parse(Notice, {**told, "happened_at": row["created_at"]})
         elif approval is None:
-            content = await identity_codes.invitation(tx, row["mapping_id"], row["data"], public_url)
+            content = await invitations.make_invitation_code(tx, row["mapping_id"], row["data"], public_url)
         elif row["call_id"] is not None:
             content = await _callback(tx, row, approval)
         else:
@@ -133,7 +133,7 @@ async def prepare(
 
 
 async def _callback(tx: Transaction, row: Row, approval: Approval) -> Callback:
-    kept = require_found(await calls.get(tx, row["call_id"], None), "call")
+    kept = require_found(await calls_store.get_call(tx, row["call_id"], None), "call")
     call = advised(kept.call, is_sender=False)
     return Callback(
         call_id=call.id, key=call.key, session_id=call.session_id, approval_id=approval.id,
@@ -240,7 +240,9 @@ def _outgoing(
             connection_id=row["connection_id"],
             connection=row["connection"],
             config=row["config"],
-            secrets=connections.opened(db.vault, org_id, row["connection_id"], sealed) if sealed else {},
+            secrets=identities_store.open_secret(db.vault, org_id, row["connection_id"], sealed)
+            if sealed
+            else {},
             address=row["address"],
             member=row["member"],
         ),
@@ -341,7 +343,7 @@ async def _bury(
             channel=row["channel_type"],
             **told,
         )
-        await audit.append_to_session(tx, row["session_id"], [fact], job=row["job_id"])
+        await proof_store.append_to_session(tx, row["session_id"], [fact], job=row["job_id"])
     facts = []
     if row["approval_id"] is None:
         kind = "notice" if row["kind"] == NotificationKind.NOTICE else "invitation"
@@ -353,4 +355,4 @@ async def _bury(
             )
         )
     if facts:
-        await audit.append_to_org(tx, *facts)
+        await proof_store.append_to_org(tx, *facts)

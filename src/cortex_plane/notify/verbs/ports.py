@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from cortex_plane.agents.model.models import Request, Response, TextChunk, Usage
+    from cortex_plane.agents.model.completions import Request, Response, TextChunk, Usage
     from cortex_plane.notify.model.notifications import Card, Outgoing, Sent
 
 

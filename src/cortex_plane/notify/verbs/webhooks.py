@@ -53,16 +53,16 @@ from cortex_plane.notify.model.webhooks import (
     verify,
 )
 from cortex_plane.notify.store import webhooks
-from cortex_plane.proof.model.audit import Fact
-from cortex_plane.proof.store import audit
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission, scheduler_actor
-from cortex_plane.tenancy.model.connections import CHANNEL
-from cortex_plane.tenancy.store import connections
-from cortex_plane.tenancy.store.connections import Sealed
-from cortex_plane.tenancy.verbs import people
+from cortex_plane.tenancy.model.identities import CHANNEL
+from cortex_plane.tenancy.store import identities as identities_store
+from cortex_plane.tenancy.store.identities import Sealed
+from cortex_plane.tenancy.verbs import access
+from cortex_plane.tenancy.verbs.access import forgery_refusal
 from cortex_plane.tenancy.verbs.connections import require_webhook
-from cortex_plane.tenancy.verbs.forgeries import refused_as
-from cortex_plane.tenancy.verbs.verbs import verb
+from cortex_plane.tenancy.verbs.frame import verb
 
 log = structlog.get_logger()
 
@@ -151,10 +151,10 @@ async def _verified(
         if org_id is None or connection_id is None:
             raise forged()
         async with db.transaction(org_id) as tx:
-            connection = await connections.sealed(tx, connection_id)
+            connection = await identities_store.sealed_connection(tx, connection_id)
         if connection is None or connection.channel_type != CHANNEL or connection.sealed is None:
             raise forged()
-        secrets = Secrets.of(connections.opened(db.vault, org_id, connection_id, connection.sealed))
+        secrets = Secrets.of(identities_store.open_secret(db.vault, org_id, connection_id, connection.sealed))
         event_id = verify(secrets.valid(connection.now), headers, body, connection.now)
     except Unauthenticated:
         meters().called_back(CHANNEL, "hmac_invalid")
@@ -199,7 +199,7 @@ async def _done(db: Database, received: _Received) -> tuple[EventAnswer, Actor |
     if event.type is EventType.PING:
         return EventAnswer(type=EventType.PING, result=RecordResult.OK), None
     wanted = _checked(DecisionEvent, event.data)
-    async with refused_as(db, _sender_unknown), db.transaction(received.org_id) as tx:
+    async with forgery_refusal(db, _sender_unknown), db.transaction(received.org_id) as tx:
         person = await _person(tx, received.connection.id, wanted.external_user)
         if wanted.decision is Choice.APPROVED:
             await _require_no_login(tx, person, wanted.approval_id)
@@ -219,8 +219,8 @@ async def _done(db: Database, received: _Received) -> tuple[EventAnswer, Actor |
 
 async def _person(tx: Transaction, connection_id: UUID, name: str) -> Actor:
     """Who decides: never the system that says so, always a member whose name there was vouched for or proven."""
-    mapping = await connections.verified_mapping(tx, connection_id, name)
-    person = await people.actor_for_member(tx, mapping.user_account_id, mapping.id) if mapping else None
+    mapping = await identities_store.verified_mapping(tx, connection_id, name)
+    person = await access.actor_for_member(tx, mapping.user_account_id, mapping.id) if mapping else None
     if person is None:
         raise _sender_unknown()
     return person
@@ -273,7 +273,7 @@ async def _note(tx: Transaction, received: _Received, refused: CortexError) -> N
         received.sender(), "webhook_refused", connection=str(received.connection.id), event=received.event_id,
         code=refused.code,
     )  # fmt: skip
-    await audit.append_to_org(tx, fact)
+    await proof_store.append_to_org(tx, fact)
 
 
 # Answers ----------------------------------------------------------------------------------------------------------
@@ -308,12 +308,12 @@ def _mark(kept: dict[str, Any]) -> str:
 async def try_out(db: Database, actor: Actor, id: UUID, channel: Webhooks) -> Ping:
     """Send a signed `ping` now, and say what came back. It changes nothing, also where it fails."""
     async with db.transaction(actor.org_id) as tx:
-        connection = require_webhook(await connections.sealed(tx, id))
+        connection = require_webhook(await identities_store.sealed_connection(tx, id))
     target = Target(
         connection_id=id,
         connection=connection.name,
         config=connection.config,
-        secrets=connections.opened(db.vault, actor.org_id, id, connection.sealed),
+        secrets=identities_store.open_secret(db.vault, actor.org_id, id, connection.sealed),
         address="",
         member=actor.name,
     )
@@ -330,7 +330,7 @@ async def try_out(db: Database, actor: Actor, id: UUID, channel: Webhooks) -> Pi
 
 async def keep(db: Database) -> None:
     """Disable what nobody answers any more, and forget events that nobody sends again. Once an hour is enough."""
-    for org_id, id in await connections.find_failing(db, CHANNEL, PATIENCE, AT_A_TIME):
+    for org_id, id in await identities_store.find_failing_connections(db, CHANNEL, PATIENCE, AT_A_TIME):
         await _give_up(db, org_id, id)
     await webhooks.forget(db, REMEMBERED, AT_A_TIME)
 
@@ -338,7 +338,7 @@ async def keep(db: Database) -> None:
 async def _give_up(db: Database, org_id: UUID, id: UUID) -> None:
     reason = f"Nothing was delivered for {PATIENCE.days} days."
     async with db.transaction(org_id) as tx:
-        given_up = await connections.give_up(tx, id, reason, PATIENCE)
+        given_up = await identities_store.give_up_connection(tx, id, reason, PATIENCE)
         if given_up is None:
             return
         actor = scheduler_actor(org_id, new_id(), "webhooks")
@@ -346,5 +346,5 @@ async def _give_up(db: Database, org_id: UUID, id: UUID) -> None:
             actor, "connection_disabled", connection=str(id), name=given_up["name"], reason=reason,
             failing_since=given_up["failing_since"].isoformat(),
         )  # fmt: skip
-        await audit.append_to_org(tx, fact)
+        await proof_store.append_to_org(tx, fact)
     log.warning("webhook disabled", connection=str(id), reason=reason)

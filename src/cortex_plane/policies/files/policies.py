@@ -29,7 +29,7 @@ from cortex_plane.policies.model.policy_files import MAX_FILE_BYTES, MAX_ROWS, P
 from cortex_plane.policies.model.request_policies import MAX_NAME, MAX_TARGET, MAX_VOTES, quorum_of
 from cortex_plane.policies.rules.policy_checks import Person
 from cortex_plane.policies.rules.policy_terms import own_timeout
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 
 HINT = "Correct the file and apply it again; nothing was changed. Its format is in docs/policies.md."
 BOUNDS = Bounds(MAX_FILE_BYTES, nodes=10 * MAX_ROWS)

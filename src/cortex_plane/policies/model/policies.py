@@ -15,10 +15,10 @@ from uuid import UUID
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.policies.model.authorization import STRICTNESS, PolicyVerdict
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 
 if TYPE_CHECKING:
-    from cortex_plane.agents.model.tool_confirmations import Confirmed
+    from cortex_plane.agents.model.tools import Confirmed
 
 TOOL_CALL = "tool_call"
 DEFAULT_TIMEOUT_SECONDS = 24 * 3600

@@ -14,8 +14,7 @@ from pydantic import Field, StrictBool, StringConstraints
 from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
-from cortex_plane.agents.model.tool_confirmations import Confirmed
-from cortex_plane.agents.model.tools import Risk
+from cortex_plane.agents.model.tools import Confirmed, Risk
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.fields import DRAFT, JsonObject, Moment, Note, Ref
 from cortex_plane.kernel.values import adapter, parse

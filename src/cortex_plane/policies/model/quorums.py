@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from uuid import UUID
 
 from cortex_plane.policies.model.policies import Quorum
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 
 ONE_HUMAN = (
     "one of them enrolled or promoted the other, or set up the webhook that the vote came through, and nothing proved that they"

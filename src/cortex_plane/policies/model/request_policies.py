@@ -24,7 +24,7 @@ from cortex_plane.policies.model.policies import (
     RoleVotes,
     Template,
 )
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 
 MAX_NAME = 100
 MAX_TARGET = 200

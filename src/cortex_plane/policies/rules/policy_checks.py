@@ -13,7 +13,7 @@ from cortex_plane.policies.model.policies import Approvers, PolicyRow, Terms
 from cortex_plane.policies.model.policy_files import PlacedRow
 from cortex_plane.policies.rules.policy_index import MAX_CROWD, LevelIndex
 from cortex_plane.policies.rules.policy_terms import ADMINS, own_approvers, resolve_terms
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 
 MAX_WARNINGS = 50
 STANDS_IN = frozenset({Role.ADMIN, Role.APPROVER})

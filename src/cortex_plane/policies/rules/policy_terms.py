@@ -18,7 +18,7 @@ from cortex_plane.policies.model.policies import (
     Terms,
     stricter_quorum,
 )
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.orgs import Role
 
 Origins = dict[str, str]
 ADMINS = Approvers(roles=(Role.ADMIN,))

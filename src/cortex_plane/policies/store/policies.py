@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from cortex_plane.db.database import Row, Transaction
-from cortex_plane.db.queries import Queries
+from cortex_plane.db.database import Queries, Row, Transaction
 from cortex_plane.kernel.values import parse
 from cortex_plane.policies.model.policies import PolicyRow
 from cortex_plane.policies.model.policy_files import PlacedRow, PolicyVersion, placed, placed_as_json
-from cortex_plane.tenancy.rules.credential_keys import Forged, Kind, rows_digest
+from cortex_plane.tenancy.rules import Forged, Kind, rows_digest
 from cortex_plane.tenancy.store.orgs import in_force_mac
 
 queries = Queries(__file__)

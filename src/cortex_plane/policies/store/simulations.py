@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from datetime import datetime
 
-from cortex_plane.db.database import Transaction
-from cortex_plane.db.queries import Queries
+from cortex_plane.db.database import Queries, Transaction
 from cortex_plane.kernel.values import parse
 from cortex_plane.policies.rules.simulations import PastCall
 

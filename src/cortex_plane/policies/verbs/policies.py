@@ -10,10 +10,9 @@ from uuid import UUID
 
 import orjson
 
+from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.agents import SkillSettings
-from cortex_plane.agents.model.tool_confirmations import Confirmed
-from cortex_plane.agents.model.tools import Risk, ToolVersion, highest_risk
-from cortex_plane.agents.store import agents, tools
+from cortex_plane.agents.model.tools import Confirmed, Risk, ToolVersion, highest_risk
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.kernel.errors import Stale
 from cortex_plane.kernel.idempotency import IdempotencyKey
@@ -37,14 +36,14 @@ from cortex_plane.policies.rules.policy_checks import MAX_WARNINGS, Person, faul
 from cortex_plane.policies.store import policies
 from cortex_plane.policies.store.policies import InForce
 from cortex_plane.policies.verbs.policy_cache import book
-from cortex_plane.proof.model.audit import Fact
-from cortex_plane.proof.store import audit
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.model.sessions import SessionKind
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.model.members import Role
-from cortex_plane.tenancy.rules.credential_keys import Forged
-from cortex_plane.tenancy.store import idempotency, orgs, teams
-from cortex_plane.tenancy.verbs.verbs import require_found, verb
+from cortex_plane.tenancy.model.orgs import Role
+from cortex_plane.tenancy.rules import Forged
+from cortex_plane.tenancy.store import orgs as orgs_store
+from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 
 @verb(Permission.POLICY_WRITE)
@@ -55,7 +54,7 @@ async def apply(db: Database, actor: Actor, file: PolicyFile, once: IdempotencyK
     digest = hashlib.sha256(file.text.encode()).hexdigest()
     async with db.transaction(actor.org_id) as tx:
         if once is not None and not file.dry_run:
-            earlier = await idempotency.claim(tx, actor.key_id, "policies.apply", once)
+            earlier = await orgs_store.claim_idempotency_key(tx, actor.key_id, "policies.apply", once)
             if earlier is not None:
                 return parse(Applied, earlier)
         now = require_found(await policies.lock_version(tx), "org")
@@ -67,7 +66,9 @@ async def apply(db: Database, actor: Actor, file: PolicyFile, once: IdempotencyK
             )
         applied = await _apply(tx, actor, file, draft, digest, now)
         if once is not None and not file.dry_run:
-            await idempotency.settle(tx, actor.key_id, "policies.apply", once, _as_json(applied))
+            await orgs_store.settle_idempotency_key(
+                tx, actor.key_id, "policies.apply", once, _as_json(applied)
+            )
         return applied
 
 
@@ -82,7 +83,7 @@ async def _apply(
     version = now.newest + 1 if changed else now.version
     if changed and not file.dry_run:
         await policies.insert(tx, version, rows, file.text, digest, file.note, actor.name, actor.identity)
-        await audit.append_to_org(
+        await proof_store.append_to_org(
             tx,
             Fact.of(
                 actor, "policy_applied", version=version, digest=digest, rows=len(rows),
@@ -104,10 +105,10 @@ async def examined(tx: Transaction, draft: Draft) -> tuple[list[PlacedRow], list
     """The rows of a file with the names in them looked up, and what seems odd about them. Raises ``InvalidInput`` that
     names every line at fault."""
     people = [_person(row) for row in await policies.people(tx)]
-    known = await teams.find(tx, list(draft.team_lines))
+    known = await orgs_store.find_teams(tx, list(draft.team_lines))
     slugs = {slug: known[slug] for slug in draft.team_lines if slug in known}
     if len(slugs) < len(draft.team_lines):
-        slugs = {team.slug: team.id for team in (await teams.list_page(tx, None, 1000)).items} | slugs
+        slugs = {team.slug: team.id for team in (await orgs_store.list_teams(tx, None, 1000)).items} | slugs
     return await asyncio.to_thread(_examined, draft, slugs, people, await policies.platform_rows(tx))
 
 
@@ -169,13 +170,13 @@ async def get(db: Database, actor: Actor, version: int | None = None) -> PolicyV
 async def explain(db: Database, actor: Actor, asked: ExplainRequest) -> Explained:
     """What would be said about a call that nobody made, and why."""
     async with db.transaction(actor.org_id) as tx:
-        agent = require_found(await agents.get(tx, asked.agent), "agent")
-        team = require_found(await teams.get(tx, str(agent.team_id)), "team")
+        agent = require_found(await agents_store.get_agent(tx, asked.agent), "agent")
+        team = require_found(await orgs_store.get_team(tx, str(agent.team_id)), "team")
         app = SkillSettings.of(agent.skill_config).app
-        version = await tools.newest(tx, app, asked.tool)
+        version = await agents_store.newest_tools(tx, app, asked.tool)
         # Whoever runs elsewhere declares the risk: there, what any app says of the tool counts too.
         external = asked.session_kind == SessionKind.EXTERNAL
-        known = (await tools.known_risks(tx, [asked.tool])).get(asked.tool) if external else None
+        known = (await agents_store.known_risks(tx, [asked.tool])).get(asked.tool) if external else None
     _, compiled = await book.current(db, actor.org_id)
     confirmed = compiled.confirmed.get((app, asked.tool, version.digest)) if version is not None else None
     read_only, risk = _declared(version, confirmed, asked)
@@ -219,7 +220,7 @@ async def forged_policies(db: Database) -> list[str]:
     """The slugs of the orgs whose policies were not put in force by the plane: nothing is allowed there."""
     slugs, position = [], None
     while True:
-        page = await orgs.list_all(db, position, 100)
+        page = await orgs_store.list_orgs(db, position, 100)
         for org in page.items:
             try:
                 async with db.transaction(org.id) as tx:

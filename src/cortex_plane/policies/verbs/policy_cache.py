@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.agents.store import tool_confirmations
+from cortex_plane.agents import store as agents_store
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound
 from cortex_plane.kernel.values import parse
@@ -16,8 +16,8 @@ from cortex_plane.policies.model.policies import PolicyRow, PolicySet
 from cortex_plane.policies.model.policy_files import policy_set
 from cortex_plane.policies.rules.policy_engine import CompiledPolicies
 from cortex_plane.policies.store import policies
-from cortex_plane.tenancy.rules.credential_keys import Forged, Kind
-from cortex_plane.tenancy.verbs.forgeries import report
+from cortex_plane.tenancy.rules import Forged, Kind
+from cortex_plane.tenancy.verbs.access import report_forgery
 
 Key = tuple[UUID, str]
 
@@ -71,7 +71,7 @@ class PolicyCache:
                 kept = self._known.get(key)
                 found = await load(tx, version) if kept is None else None
         except Forged as forged:
-            await report(db, forged)
+            await report_forgery(db, forged)
             raise policy_corrupt(forged) from None
         made = kept if found is None else await compiled(found)
         if made is None:
@@ -129,7 +129,7 @@ async def load(tx: Transaction, version: str) -> PolicySet:
     org_version = int(version.partition(".")[0])
     platform_version = (await _version(tx)).partition(".")[2]
     rows = await policies.true_rows(tx, org_version) if org_version else []
-    confirmed = await tool_confirmations.holding(tx)
+    confirmed = await agents_store.active_confirmations(tx)
     return policy_set(f"{org_version}.{platform_version}", rows, await policies.platform_rows(tx), confirmed)
 
 

@@ -23,8 +23,8 @@ from cortex_plane.policies.store import policies, simulations
 from cortex_plane.policies.verbs.policies import examined
 from cortex_plane.policies.verbs.policy_cache import book, compiled, load, policy_corrupt, require_in_force
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.rules.credential_keys import Forged
-from cortex_plane.tenancy.verbs.verbs import require_found, verb
+from cortex_plane.tenancy.rules import Forged
+from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 BATCH = 100
 

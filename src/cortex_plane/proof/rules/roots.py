@@ -1,15 +1,9 @@
-"""Signed roots: what makes a missing audit chain visible.
-
-Each root covers the chains that grew since the one before it: their numbers and hashes at that moment.
-``hash = sha256(previous root's hash ‖ body)``, the first previous hash being 32 zero bytes, and the body is signed. It holds
-the SHA-256 of the heads in the order of their chains (each 16 bytes of id, 8 of seq, 32 of hash), so that none can be left
-out, and how many chains there are in all.
-"""
+"""Signed roots over all heads, and copies of them outside the database."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -18,8 +12,8 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.proof.model.audit import GENESIS, RootedHead, RootFault, iso
-from cortex_plane.proof.model.signing import fingerprint, is_signed
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.proof.model import GENESIS, RootedHead, RootFault, fingerprint, is_signed, iso, to_base64
 
 FORMAT = "cortex-root"
 VERSION = 1
@@ -189,3 +183,85 @@ def _read(body: bytes) -> dict[str, Any] | None:
         return None
     known = (found["format"], found["version"]) == (FORMAT, VERSION)
     return found if known and found["heads"].keys() == {"count", "sha256"} else None
+
+
+Held = dict[UUID, dict[int, bytes]]
+"""The hashes of the roots of each org, by their numbers."""
+
+
+Times = dict[bytes, str]
+"""When the roots with these hashes were made, as `iso` writes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RootMark:
+    """The last root that a place has of an org; without a hash where it only knows where to go on."""
+
+    seq: int
+    hash: bytes | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RootCopy:
+    org_id: UUID
+    seq: int
+    hash: bytes
+    body: bytes
+    signature: bytes
+    key_id: UUID
+    public_key: bytes
+    created_at: datetime
+
+    def as_line(self) -> bytes:
+        copied = {
+            "org": str(self.org_id),
+            "seq": self.seq,
+            "hash": self.hash.hex(),
+            "created_at": iso(self.created_at),
+            "body": self.body.decode(errors="replace"),
+            "signature": to_base64(self.signature),
+            "key_id": str(self.key_id),
+            "public_key": to_base64(self.public_key),
+            "fingerprint": fingerprint(self.public_key),
+        }
+        return orjson.dumps(copied, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def read_copy(line: bytes) -> tuple[UUID, RootMark] | None:
+    """What a line copies; None where it is no copy of a root."""
+    try:
+        copied: dict[str, Any] = orjson.loads(line)
+        org_id, seq, digest = UUID(copied["org"]), int(copied["seq"]), bytes.fromhex(copied["hash"])
+        body = orjson.loads(copied["body"])
+        is_its_own = body.keys() == FIELDS and (body["org"], body["seq"]) == (str(org_id), seq)
+        if is_its_own and root_hash(bytes.fromhex(body["previous"]), copied["body"].encode()) == digest:
+            return org_id, RootMark(seq, digest)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        pass
+    return None
+
+
+def read_copies(lines: Iterable[bytes]) -> Held:
+    """Raises ``InvalidInput`` with the number of the first line that is no copy of a root."""
+    held: Held = {}
+    for number, line in enumerate(lines, 1):
+        copied = read_copy(line)
+        if copied is None or copied[1].hash is None:
+            raise _no_copy(number, "it is not a copy of a root")
+        org_id, root = copied
+        if held.setdefault(org_id, {}).setdefault(root.seq, copied[1].hash) != root.hash:
+            raise _no_copy(number, f"an earlier line holds another root {root.seq} of this org")
+    return held
+
+
+def read_times(lines: Iterable[bytes]) -> Times:
+    """Of lines that `read_copies` has read."""
+    return {bytes.fromhex(copied["hash"]): copied["created_at"] for copied in map(orjson.loads, lines)}
+
+
+def _no_copy(number: int, why: str) -> InvalidInput:
+    return InvalidInput(
+        f"Line {number} of the roots cannot be used: {why}.",
+        code="not_a_root",
+        hint="Give the file that the plane wrote (CORTEX_ROOTS_FILE), or a copy of it.",
+    )

@@ -1,15 +1,18 @@
-"""The audit trail: reading a chain, and proving that every chain is whole."""
+"""Reading, verifying and exporting the audit trail."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping
 from typing import Generic, TypeVar
 from uuid import UUID
 
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.vault import Vault
-from cortex_plane.proof.model.audit import (
+from cortex_plane.kernel.errors import Conflict
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import (
     NAMED,
     AuditEntry,
     AuditRecord,
@@ -23,15 +26,15 @@ from cortex_plane.proof.model.audit import (
     Verification,
     shown,
 )
-from cortex_plane.proof.rules.root_copies import Held
-from cortex_plane.proof.rules.roots import KeptRoot, RootsVerifier
-from cortex_plane.proof.store import audit, roots
-from cortex_plane.proof.verbs import audit_contents, signing
+from cortex_plane.proof.rules.exports import ExportWriter
+from cortex_plane.proof.rules.roots import Held, KeptRoot, RootsVerifier
+from cortex_plane.proof.verbs import receipts, row_checks
+from cortex_plane.proof.verbs.receipts import public_keys
 from cortex_plane.proof.verbs.row_checks import Trail, row_faults
-from cortex_plane.sessions.store import sessions
+from cortex_plane.sessions import store as sessions_store
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.store import orgs
-from cortex_plane.tenancy.verbs.verbs import require_found, verb
+from cortex_plane.tenancy.store import orgs as orgs_store
+from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 T = TypeVar("T", bound=AuditEntry | ChainHead | RootedHead)
 
@@ -39,14 +42,14 @@ _one_at_a_time = asyncio.Semaphore(1)
 
 
 @verb(Permission.AUDIT_READ)
-async def list_page(
+async def list_entries(
     db: Database, actor: Actor, session_id: UUID | None, above: int, limit: int
 ) -> list[AuditRecord]:
     """The chain of a session, or the org's own."""
     async with db.transaction(actor.org_id) as tx:
         if session_id is not None:
-            require_found(await sessions.get(tx, session_id, None), "session")
-        entries = await audit.entries(tx, session_id or actor.org_id, above, limit)
+            require_found(await sessions_store.get_session(tx, session_id, None), "session")
+        entries = await proof_store.stream_entries(tx, session_id or actor.org_id, above, limit)
     return [shown(entry) for entry in entries]
 
 
@@ -79,10 +82,10 @@ async def _verified(
         followed.take(item)
         if isinstance(item, AuditEntry) and item.session_id is None:
             trail.take(item)
-    keys, strangers = await signing.verifying(tx, vault)
-    async for root in roots.everything(tx):
+    keys, strangers = await receipts.verifying(tx, vault)
+    async for root in proof_store.stream_roots(tx):
         followed.root(root, keys, strangers)
-    rows = await audit_contents.contradictions(tx, keys, strangers, vault)
+    rows = await row_checks.contradictions(tx, keys, strangers, vault)
     if rows_checked:
         rows += await row_faults(tx, trail)
     return followed.result(rows, keys_checked=vault is not None)
@@ -167,9 +170,9 @@ async def chain_by_chain(
 ) -> AsyncIterator[AuditEntry | RootedHead | ChainHead]:
     """The entries of each chain, and after them its head; one without a hash where there is none. Where a root covers a
     chain as far as an entry, its word follows that entry. One session alone comes without roots: they cover all chains."""
-    entries = await _Stream.of(audit.everything(tx, session_id))
-    heads = await _Stream.of(audit.heads(tx, session_id))
-    rooted = await _Stream.of(roots.heads(tx) if session_id is None else _nothing())
+    entries = await _Stream.of(proof_store.stream_all_entries(tx, session_id))
+    heads = await _Stream.of(proof_store.stream_heads(tx, session_id))
+    rooted = await _Stream.of(proof_store.root_heads(tx) if session_id is None else _nothing())
     while True:
         waiting = [item.chain_id for item in (entries.next, heads.next, rooted.next) if item is not None]
         if not waiting:
@@ -198,7 +201,7 @@ async def verify_all(db: Database, held: Held | None = None) -> dict[str, Verifi
     copies = dict(held or {})
     position = None
     while True:
-        page = await orgs.list_all(db, position, 100)
+        page = await orgs_store.list_orgs(db, position, 100)
         for org in page.items:
             results[org.slug] = await verify_org(db, org.id, copies.pop(org.id, None))
         if page.next is None:
@@ -209,3 +212,73 @@ async def verify_all(db: Database, held: Held | None = None) -> dict[str, Verifi
 def _gone(held: Mapping[int, bytes]) -> Verification:
     fault = RootFault(root=min(held), reason="a copy of it is held outside, and its org is gone")
     return Verification(chains=0, entries=0, faults=[], root_faults=[fault])
+
+
+CHUNK_BYTES = 64 * 1024
+
+_exports_under_way: set[UUID] = set()
+
+
+@verb(Permission.AUDIT_READ)
+async def export_trail(db: Database, actor: Actor, session_id: UUID | None) -> AsyncGenerator[bytes, None]:
+    """Every chain of the org, or that of one session, in one snapshot.
+
+    Whoever reads it closes it, which frees its connection. If the database fails it raises before the trailer.
+    """
+    chunks = _export_chunks(db, actor.org_id, session_id)
+    # What could refuse it does so now, and from here on closing it runs its cleanup.
+    await anext(chunks)
+    return chunks
+
+
+export_trail.heavy = True  # It takes its place itself, and gives it back with the last chunk.
+
+
+async def _export_chunks(db: Database, org_id: UUID, session_id: UUID | None) -> AsyncGenerator[bytes, None]:
+    with _export_turn(org_id), db.heavy_read(org_id):
+        async with db.transaction(org_id, snapshot=True) as tx:
+            org = require_found(await orgs_store.get_org(tx), "org")
+            if session_id is not None:
+                require_found(await sessions_store.get_session(tx, session_id, None), "session")
+            writer = ExportWriter()
+            buffer = bytearray(
+                writer.header(org.id, org.slug, session_id, await proof_store.database_time(tx))
+            )
+            yield b""
+            async for line in _export_lines(tx, writer, session_id):
+                buffer += line
+                if len(buffer) >= CHUNK_BYTES:
+                    yield bytes(buffer)
+                    buffer.clear()
+        # After the snapshot has ended as it should: a trailer says that nothing is missing.
+        buffer += writer.trailer()
+        yield bytes(buffer)
+
+
+async def _export_lines(
+    tx: Transaction, writer: ExportWriter, session_id: UUID | None
+) -> AsyncIterator[bytes]:
+    async for item in chain_by_chain(tx, session_id):
+        yield writer.item(item)
+    if session_id is not None:
+        return
+    for key in await public_keys(tx):
+        yield writer.key(key)
+    async for root in proof_store.stream_roots(tx):
+        yield writer.root(root)
+
+
+@contextlib.contextmanager
+def _export_turn(org_id: UUID) -> Iterator[None]:
+    """One at a time for each org: it holds a connection and a snapshot for as long as its reader takes."""
+    if org_id in _exports_under_way:
+        raise Conflict(
+            "An export of this org is under way.",
+            code="export_under_way",
+            hint="Wait until it is done, or end it.",
+        )
+    _exports_under_way.add(org_id)
+    try:
+        yield
+    finally:
+        _exports_under_way.discard(org_id)

@@ -1,27 +1,147 @@
-"""Receipts: signed in the transaction that decides, shown to whoever sees the approval."""
+"""Receipts of decisions, and the keys that sign them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cortex_plane.approvals.model.approvals import Channel, Choice
 from cortex_plane.approvals.model.standing_approvals import StandingApproval
 from cortex_plane.approvals.store import approvals
-from cortex_plane.db.database import Database, Transaction
+from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.vault import Vault
-from cortex_plane.kernel.errors import NotFound
-from cortex_plane.proof.model.audit import Receipt
-from cortex_plane.proof.model.signing import fingerprint, to_base64
+from cortex_plane.kernel.errors import Conflict, NotFound, SetupError
+from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact, Receipt, SigningKey, fingerprint, to_base64
 from cortex_plane.proof.rules.receipts import Decided, Stamp, receipt_body, why_not_sent
-from cortex_plane.proof.store import receipts
-from cortex_plane.proof.verbs import signing
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import require_found, verb
+from cortex_plane.tenancy.verbs.frame import require_found, verb
+
+PURPOSE = "signing-key"
+KEPT = 10_000
+
+_signers: dict[UUID, Signer] = {}
 
 
-async def write(
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """A key that is open."""
+
+    id: UUID
+    public_key: bytes
+    _private: Ed25519PrivateKey
+
+    def sign(self, body: bytes) -> bytes:
+        return self._private.sign(body)
+
+
+async def get_signer(db: Database, tx: Transaction, active: UUID | None = None) -> Signer:
+    """The org's active key, made where there is none. ``active``: its id, where the caller has read it just now."""
+    known = _signers.get(active) if active is not None else None
+    if known is not None:
+        return known
+    row = await proof_store.active_signing_key(tx)
+    if row is not None:
+        return _kept(_opened(db.vault, tx.org, row))
+    # Whoever makes the first at the same moment waits here for the other, and then takes theirs. It is kept only once it
+    # was read from the database: this transaction may still be rolled back.
+    await _insert_signing_key(db, tx)
+    row = await proof_store.active_signing_key(tx)
+    if row is None:
+        raise AssertionError("somebody retired a key without a new one")
+    return _opened(db.vault, tx.org, row)
+
+
+async def _insert_signing_key(db: Database, tx: Transaction) -> bool:
+    private = Ed25519PrivateKey.generate()
+    sealed = db.vault.seal(tx.org, PURPOSE, private.private_bytes_raw())
+    return await proof_store.insert_signing_key(tx, new_id(), private.public_key().public_bytes_raw(), sealed)
+
+
+def _opened(vault: Vault, org_id: UUID, row: Row) -> Signer:
+    private = Ed25519PrivateKey.from_private_bytes(vault.open(org_id, PURPOSE, row["sealed"]))
+    if private.public_key().public_bytes_raw() != row["public_key"]:
+        raise SetupError(
+            "A signing key was changed in the database: its two halves do not belong together.",
+            code="signing_key_changed",
+            hint="Find out who wrote to the table signing_key, then `cortex audit rotate-key`.",
+        )
+    return Signer(row["id"], row["public_key"], private)
+
+
+def _kept(signer: Signer) -> Signer:
+    if len(_signers) >= KEPT:
+        _signers.pop(next(iter(_signers)))
+    _signers[signer.id] = signer
+    return signer
+
+
+def is_ours(vault: Vault, org_id: UUID, stamp: Stamp) -> bool:
+    """Whether the key of a receipt is one that the plane made for this org: nobody else could have sealed its other half."""
+    return _opens(vault, org_id, {"id": stamp.key_id, "public_key": stamp.public_key, "sealed": stamp.sealed})
+
+
+def _opens(vault: Vault, org_id: UUID, row: Row) -> bool:
+    try:
+        _opened(vault, org_id, row)
+    except (SetupError, ValueError):
+        return False
+    return True
+
+
+async def verifying(tx: Transaction, vault: Vault | None) -> tuple[dict[UUID, bytes], set[UUID]]:
+    """The public keys of the org, and which of them the plane did not make; without its master key nobody can tell."""
+    rows = await proof_store.signing_key(tx)
+    strangers = [] if vault is None else [row["id"] for row in rows if not _opens(vault, tx.org, row)]
+    return {row["id"]: row["public_key"] for row in rows}, set(strangers)
+
+
+def show_signing_key(row: Row) -> SigningKey:
+    return SigningKey(
+        id=row["id"],
+        fingerprint=fingerprint(row["public_key"]),
+        public_key=to_base64(row["public_key"]),
+        created_at=row["created_at"],
+        retired_at=row["retired_at"],
+    )
+
+
+async def public_keys(tx: Transaction) -> list[SigningKey]:
+    return [show_signing_key(row) for row in await proof_store.list_signing_keys(tx)]
+
+
+@verb(Permission.AUDIT_READ)
+async def list_signing_keys(db: Database, actor: Actor) -> list[SigningKey]:
+    """Every key of the org, oldest first; the one that is not retired signs."""
+    async with db.transaction(actor.org_id) as tx:
+        return await public_keys(tx)
+
+
+@verb(Permission.KEY_WRITE)
+async def rotate_signing_key(db: Database, actor: Actor) -> SigningKey:
+    """A new key signs from now on. The old one stays listed, and what it signed stays valid."""
+    async with db.transaction(actor.org_id) as tx:
+        old = await proof_store.retire_signing_key(tx)
+        if not await _insert_signing_key(db, tx):
+            raise Conflict(
+                "Somebody else made a new key at this moment.", hint="Look at `cortex audit keys`."
+            )
+        new = next(key for key in await public_keys(tx) if key.retired_at is None)
+        told = {
+            "old": fingerprint(old["public_key"]) if old else None,
+            "new": new.fingerprint,
+            "key": str(new.id),
+        }
+        await proof_store.append_to_org(tx, Fact.of(actor, "signing_key_rotated", **told))
+    return new
+
+
+async def write_receipt(
     db: Database,
     tx: Transaction,
     decided: Decided,
@@ -33,7 +153,7 @@ async def write(
     standing: StandingApproval | None = None,
 ) -> None:
     """Sign what was decided, and the yes to more calls that came with it, in the transaction that closed the approval."""
-    key = await signing.signer(db, tx, decided.active_key)
+    key = await get_signer(db, tx, decided.active_key)
     body = receipt_body(
         tx.org,
         decided,
@@ -45,10 +165,10 @@ async def write(
         key_id=key.id,
         standing=standing,
     )
-    await receipts.insert(tx, decided.id, key.id, body, key.sign(body), decided.now)
+    await proof_store.insert_receipt(tx, decided.id, key.id, body, key.sign(body), decided.now)
 
 
-def why_not(
+def receipt_fault(
     vault: Vault,
     stamp: Stamp | None,
     *,
@@ -65,7 +185,7 @@ def why_not(
     """
     if stamp is None:
         return "there is no receipt of its approval"
-    if not signing.is_ours(vault, org_id, stamp):
+    if not is_ours(vault, org_id, stamp):
         return "the key of its receipt is not one of the org's"
     return why_not_sent(
         stamp, org_id=org_id, call_id=call_id, tool_name=tool_name, tool_digest=tool_digest,
@@ -74,11 +194,11 @@ def why_not(
 
 
 @verb(Permission.APPROVAL_READ)
-async def get(db: Database, actor: Actor, approval_id: UUID) -> Receipt:
+async def get_receipt(db: Database, actor: Actor, approval_id: UUID) -> Receipt:
     """The receipt of a decision, for whoever sees the approval."""
     async with db.transaction(actor.org_id) as tx:
         require_found(await approvals.get(tx, approval_id, actor.sees), "approval")
-        row = await receipts.get(tx, approval_id)
+        row = await proof_store.get_receipt(tx, approval_id)
     if row is None:
         raise NotFound(
             "There is no receipt: nobody approved or denied this.",

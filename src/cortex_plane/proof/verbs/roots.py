@@ -1,7 +1,10 @@
-"""Signed roots: one an hour for each org that appended anything, by whichever scheduler comes first; or at once, on demand."""
+"""Signed roots: made, listed, and copied outside the database."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 from uuid import UUID
 
 import orjson
@@ -9,15 +12,92 @@ import structlog
 
 from cortex_plane.db.database import NOBODY, Database, Row, Transaction
 from cortex_plane.kernel.errors import CortexError, Unavailable
-from cortex_plane.proof.model.audit import GENESIS, AuditRoot, RootMade
-from cortex_plane.proof.model.signing import fingerprint, to_base64
-from cortex_plane.proof.rules.roots import KeptRoot, root_body, root_hash
-from cortex_plane.proof.store import roots
-from cortex_plane.proof.verbs import root_copies, signing
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import GENESIS, AuditRoot, RootMade, fingerprint, to_base64
+from cortex_plane.proof.rules.roots import KeptRoot, RootCopy, RootMark, root_body, root_hash
+from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import verb
+from cortex_plane.tenancy.store import orgs as orgs_store
+from cortex_plane.tenancy.verbs.frame import verb
+
+
+class RootPlace(Protocol):
+    """Somewhere outside of the database that keeps copies of signed roots."""
+
+    name: str
+    begins_with_the_newest: bool
+    """Of an org that it does not know it wants the newest root alone, and not all there are."""
+
+    async def last(self, org_id: UUID) -> RootMark | None:
+        """How far it got with this org."""
+
+    async def add(self, copies: Sequence[RootCopy]) -> None:
+        """Roots of one org in their order. What is there already stays as it is."""
+
 
 log = structlog.get_logger()
+
+AT_ONCE = 100
+"""Roots of one org in one look: what is left over comes with the next one."""
+
+_places: Sequence[RootPlace] = ()
+
+
+@contextlib.contextmanager
+def copied_to(places: Sequence[RootPlace]) -> Iterator[None]:
+    """Copy roots to these places for as long as the block runs."""
+    global _places
+    before, _places = _places, places
+    try:
+        yield
+    finally:
+        _places = before
+
+
+async def copy_roots(db: Database, org_id: UUID) -> None:
+    """Everything that a place does not have yet. A place that fails is logged: the root itself is made."""
+    for place in _places:
+        try:
+            await _copy_to(place, db, org_id)
+        except Exception as error:
+            log.warning(
+                "root not copied", place=place.name, org_id=str(org_id), error=str(error) or repr(error)
+            )
+
+
+async def copy_all_roots(db: Database) -> None:
+    """The roots of every org, where a process ended between its commit and the copy."""
+    if not _places:
+        return
+    position = None
+    while True:
+        page = await orgs_store.list_orgs(db, position, 100)
+        for org in page.items:
+            await copy_roots(db, org.id)
+        if page.next is None:
+            return
+        position = page.next
+
+
+async def _copy_to(place: RootPlace, db: Database, org_id: UUID) -> None:
+    last = await place.last(org_id)
+    async with db.transaction(org_id, snapshot=True) as tx:
+        if last is None and place.begins_with_the_newest:
+            found = await proof_store.newest_root(tx)
+        else:
+            known = last is not None and last.hash is not None
+            found = await proof_store.roots_above(tx, (last.seq - known) if last else 0, AT_ONCE + known)
+    if last is not None and last.hash is not None:
+        # The place keeps what it has: whoever verifies compares it with the roots that are here now.
+        if not found or (found[0].seq, found[0].hash) != (last.seq, last.hash):
+            log.error(
+                "roots do not go on from their copy", place=place.name, org_id=str(org_id), root=last.seq
+            )
+            return
+        found = found[1:]
+    if found:
+        await place.add(found)
+
 
 EVERY_SECONDS = 3600.0
 ORGS_AT_ONCE = 200
@@ -30,13 +110,13 @@ _compared: set[UUID] = set()
 anew; whoever restores one starts its processes anew too."""
 
 
-async def keep(db: Database) -> None:
+async def keep_roots(db: Database) -> None:
     """Make the roots that are due. Any number of schedulers may do this at once, as often as they like."""
     after = NOBODY
-    while found := await roots.unrooted(db, EVERY_SECONDS, after, ORGS_AT_ONCE):
+    while found := await proof_store.unrooted_chains(db, EVERY_SECONDS, after, ORGS_AT_ONCE):
         for org_id in found:
             try:
-                await make(db, org_id)
+                await make_root(db, org_id)
             except Unavailable:
                 raise
             except CortexError as error:
@@ -47,25 +127,25 @@ async def keep(db: Database) -> None:
         after = found[-1]
 
 
-async def make(db: Database, org_id: UUID) -> int:
+async def make_root(db: Database, org_id: UUID) -> int:
     """Roots over everything that was appended so far; returns how many this call made."""
     made, more = 0, True
     while more:
         async with db.transaction(org_id) as tx:
-            one_more = await _make_one(db, tx)
+            one_more = await _make_org_root(db, tx)
         made += one_more is not None
         more = bool(one_more)
     if made:
-        await root_copies.copy(db, org_id)
+        await copy_roots(db, org_id)
     return made
 
 
-async def _make_one(db: Database, tx: Transaction) -> bool | None:
+async def _make_org_root(db: Database, tx: Transaction) -> bool | None:
     """Whether chains are left over; None where there was nothing to cover, or somebody else covers it."""
-    last = await roots.last(tx)
+    last = await proof_store.last_root(tx)
     whole = last is None or last["foreign_snapshot"] or tx.org not in _compared
     since = None if last is None or whole else last["snapshot"]
-    grown = await roots.grown(tx, since, CHAINS_AT_ONCE + 1)
+    grown = await proof_store.grown_chains(tx, since, CHAINS_AT_ONCE + 1)
     if grown is None:
         _compared.add(tx.org)
         return None
@@ -73,36 +153,36 @@ async def _make_one(db: Database, tx: Transaction) -> bool | None:
     previous = last["hash"] if last else GENESIS
     seq = (last["seq"] if last else 0) + 1
     chains = (last["chains"] if last else 0) + sum(head.is_new for head in heads)
-    key = await signing.signer(db, tx)
+    key = await receipts.get_signer(db, tx)
     body = root_body(tx.org, seq, previous, grown.now, heads, chains)
     root = KeptRoot(
         seq=seq, body=body, hash=root_hash(previous, body), key_id=key.id, signature=key.sign(body)
     )
     # As long as something is left over, the next one starts where this one did.
     covered = since if more else grown.snapshot
-    if not await roots.insert(tx, root, previous, chains, covered, grown.now):
+    if not await proof_store.insert_root(tx, root, previous, chains, covered, grown.now):
         return None
-    await roots.insert_heads(tx, seq, heads)
+    await proof_store.insert_root_heads(tx, seq, heads)
     if not more:
         _compared.add(tx.org)
     return more
 
 
 @verb(Permission.AUDIT_READ)
-async def make_now(db: Database, actor: Actor) -> RootMade:
+async def make_root_now(db: Database, actor: Actor) -> RootMade:
     """A root over everything so far. It adds proof and changes nothing, so whoever reads the trail may."""
-    made = await make(db, actor.org_id)
+    made = await make_root(db, actor.org_id)
     async with db.transaction(actor.org_id) as tx:
         # An org has a chain from its first moment on, so there is one.
-        (newest,) = await roots.list_page(tx, NEWEST, 1)
+        (newest,) = await proof_store.list_roots(tx, NEWEST, 1)
     return RootMade(made=made > 0, root=_shown(newest))
 
 
 @verb(Permission.AUDIT_READ)
-async def list_page(db: Database, actor: Actor, below: int | None, limit: int) -> list[AuditRoot]:
+async def list_roots(db: Database, actor: Actor, below: int | None, limit: int) -> list[AuditRoot]:
     """Newest first."""
     async with db.transaction(actor.org_id) as tx:
-        rows = await roots.list_page(tx, NEWEST if below is None else below, limit)
+        rows = await proof_store.list_roots(tx, NEWEST if below is None else below, limit)
     return [_shown(row) for row in rows]
 
 

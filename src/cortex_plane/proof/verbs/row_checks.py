@@ -1,19 +1,26 @@
-"""Rows that give somebody power, compared with their MACs and with what the trail says of them.
-
-A MAC proves that the plane wrote a row. It does not prove that the row is still meant to be there: one that was over and was put back
-whole has a true MAC. What ended stands on the trail, so it is looked for there.
-"""
+"""What rows say against the trail: policies, atlases, decisions, credentials."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import hashlib
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Final
+from uuid import UUID
+
+import orjson
 
 from cortex_plane.db.database import Row, Transaction
+from cortex_plane.db.vault import Vault
+from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, check_seal
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.policies.model.policy_files import RowsDigest
 from cortex_plane.policies.store import policies
-from cortex_plane.proof.model.audit import AuditEntry, RowFault, body_of
-from cortex_plane.tenancy.rules.credential_keys import Forged, Kind
-from cortex_plane.tenancy.store import credential_keys
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import AuditEntry, RowFault, body_of, is_signed
+from cortex_plane.proof.rules.receipts import said_by
+from cortex_plane.tenancy.rules import Forged, Kind
+from cortex_plane.tenancy.store import credentials as credentials_store
 
 MOST_FAULTS = 100
 
@@ -58,23 +65,23 @@ class Trail:
 async def row_faults(tx: Transaction, trail: Trail) -> list[RowFault]:
     """The first of them."""
     faults: list[RowFault] = []
-    async for fault in _faults(tx, trail):
+    async for fault in _row_faults(tx, trail):
         faults.append(fault)
         if len(faults) >= MOST_FAULTS:
             break
     return faults
 
 
-async def _faults(tx: Transaction, trail: Trail) -> AsyncIterator[RowFault]:
-    for kind, rows in credential_keys.PEOPLE.items():
+async def _row_faults(tx: Transaction, trail: Trail) -> AsyncIterator[RowFault]:
+    for kind, rows in credentials_store.PEOPLE.items():
         async for row in rows(tx, False, None):
             id = str(row["id"])
-            reason = _reason(tx, kind, row, over=id in trail.ended) if row["live"] else None
+            reason = _row_reason(tx, kind, row, over=id in trail.ended) if row["live"] else None
             if reason is not None:
                 yield RowFault(subject=f"{kind} {id}", reason=reason)
-    async for row in credential_keys.atlas_versions(tx, False, None):
+    async for row in credentials_store.stream_atlas_versions(tx, False, None):
         id = f"{row['atlas_id']} {row['version']}"
-        reason = _reason(tx, Kind.ATLAS_VERSION, row, over=id in trail.retired and not row["retired"])
+        reason = _row_reason(tx, Kind.ATLAS_VERSION, row, over=id in trail.retired and not row["retired"])
         if reason is not None:
             yield RowFault(subject=f"{Kind.ATLAS_VERSION} {id}", reason=reason)
     policy = await _policy_fault(tx)
@@ -82,7 +89,7 @@ async def _faults(tx: Transaction, trail: Trail) -> AsyncIterator[RowFault]:
         yield policy
 
 
-def _reason(tx: Transaction, kind: Kind, row: Row, *, over: bool) -> str | None:
+def _row_reason(tx: Transaction, kind: Kind, row: Row, *, over: bool) -> str | None:
     if not tx.credential_key.is_true(kind, row, row["mac"]):
         return "its MAC is false: the plane did not write it as it stands"
     return "it ended on the trail, and is there again" if over else None
@@ -97,3 +104,111 @@ async def _policy_fault(tx: Transaction) -> RowFault | None:
         reason = "its MAC is false: the plane did not put it in force as it stands"
         return RowFault(subject=f"{forged.kind} {forged.id}", reason=reason)
     return None
+
+
+_IN_SQL = (
+    proof_store.policy_faults,
+    proof_store.atlas_faults,
+    proof_store.decision_faults,
+    proof_store.vote_faults,
+    proof_store.message_faults,
+    proof_store.reply_faults,
+)
+AT_MOST = 100
+"""So many of each kind are named: whoever finds a hundred knows enough."""
+
+
+async def contradictions(
+    tx: Transaction, keys: Mapping[UUID, bytes], strangers: Collection[UUID], vault: Vault | None
+) -> list[RowFault]:
+    """Every row that is not what the trail says of it, in the snapshot of ``tx``; ``keys`` are the org's public ones."""
+    found: list[RowFault] = []
+    for compare in _IN_SQL:
+        found += await compare(tx, AT_MOST)
+    for kind in (
+        _policy_contradictions(tx),
+        _receipt_contradictions(tx, keys, strangers),
+        _result_contradictions(tx),
+        _checkpoint_contradictions(tx, vault),
+    ):
+        found += await _first_contradictions(kind)
+    return found
+
+
+async def _first_contradictions(faults: AsyncIterator[RowFault]) -> list[RowFault]:
+    found: list[RowFault] = []
+    async for fault in faults:
+        found.append(fault)
+        if len(found) == AT_MOST:
+            break
+    return found
+
+
+async def _policy_contradictions(tx: Transaction) -> AsyncIterator[RowFault]:
+    """The rows of each version, with the teams and people that the names in the file stood for when it was applied."""
+    expected = await proof_store.policy_digests(tx)
+    digests = {version: RowsDigest() for version in expected}
+    unreadable: set[str] = set()
+    async for version, row in proof_store.policy_rows(tx):
+        if row is None:
+            unreadable.add(version)
+        elif version in digests:
+            digests[version].add(row)
+    for version, digest in digests.items():
+        if version in unreadable or digest.value() != expected[version]:
+            yield RowFault(
+                subject=f"policy version {version}", reason="its rows are not those that the trail applied"
+            )
+
+
+async def _receipt_contradictions(
+    tx: Transaction, keys: Mapping[UUID, bytes], strangers: Collection[UUID]
+) -> AsyncIterator[RowFault]:
+    async for row in proof_store.stream_receipts(tx):
+        reason = _why_not(tx.org, row, keys, strangers)
+        if reason is not None:
+            yield RowFault(subject=f"receipt of approval {row['approval_id']}", reason=reason)
+
+
+def _why_not(org_id: UUID, row: Row, keys: Mapping[UUID, bytes], strangers: Collection[UUID]) -> str | None:
+    key = keys.get(row["key_id"])
+    if key is None or row["key_id"] in strangers or not is_signed(key, row["signature"], row["body"]):
+        return "it is not signed with a key of the plane"
+    says = said_by(row["body"])
+    if says is None:
+        return "it cannot be read"
+    if (says["org"], says["approval"]) != (str(org_id), str(row["approval_id"])):
+        return "it is the receipt of another approval"
+    if says["decision"] != row["status"]:
+        return f"it says {says['decision']}, and the approval is {row['status']}"
+    if (says["approval_version"], says["arguments"]["digest"]) != (row["version"], row["input_hash"]):
+        return "it says yes or no to another version of the approval"
+    return None
+
+
+async def _result_contradictions(tx: Transaction) -> AsyncIterator[RowFault]:
+    async for row in proof_store.stream_results(tx):
+        if row["result"] is None:
+            reason = f"its result is gone; entry {row['seq']} of chain {row['chain_id']} holds its digest"
+        elif _digest(row["result"]) != row["digest"]:
+            reason = f"its result is not the one of entry {row['seq']} of chain {row['chain_id']}"
+        else:
+            continue
+        yield RowFault(subject=f"call {row['call']}", reason=reason)
+
+
+def _digest(result: str) -> str | None:
+    """None where the plane cannot have written it."""
+    try:
+        return hashlib.sha256(canonical(orjson.loads(result))).hexdigest()
+    except (ValueError, InvalidInput):
+        return None
+
+
+async def _checkpoint_contradictions(tx: Transaction, vault: Vault | None) -> AsyncIterator[RowFault]:
+    key = None if vault is None else vault.checkpoint_key(tx.org)
+    async for row in proof_store.stream_checkpoints(tx):
+        try:
+            check_seal(row["checkpoint"], row["mac"], row["id"], key)
+        except CheckpointCorrupt as error:
+            yield RowFault(subject=f"checkpoint of job {row['id']}", reason=error.message)

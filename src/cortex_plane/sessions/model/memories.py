@@ -15,8 +15,8 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.agents.model import tokens
-from cortex_plane.agents.model.models import AssistantTurn, ToolTurn, Turn, UserTurn
+from cortex_plane.agents.model import completions
+from cortex_plane.agents.model.completions import AssistantTurn, ToolTurn, Turn, UserTurn
 from cortex_plane.kernel.canonical import canonical, check_text
 from cortex_plane.kernel.errors import InvalidInput
 
@@ -82,14 +82,14 @@ def bounded(memory: Memory, budget: int) -> Memory:
     """The memory as it is kept and told, for a window of this many tokens. The oldest facts go first."""
     allowed = allowance(budget)
     summary = _shortened(memory.summary, MAX_SUMMARY_BYTES)
-    while tokens.of_text(summary) > max(allowed // 2, 1) and len(summary) > len(LEFT_OUT) + 2:
+    while completions.of_text(summary) > max(allowed // 2, 1) and len(summary) > len(LEFT_OUT) + 2:
         summary = _shortened(summary, len(summary.encode()) // 2)
-    left = allowed - tokens.of_text(summary)
+    left = allowed - completions.of_text(summary)
     facts: list[str] = []
     for fact in reversed(memory.facts[-MAX_FACTS:]):
         fact = _clipped(fact, MAX_FACT_LENGTH)
         # JSON escapes a little, and the label is told as well.
-        left -= tokens.of_text(orjson.dumps(fact).decode()) + 1
+        left -= completions.of_text(orjson.dumps(fact).decode()) + 1
         if left < 0:
             break
         facts.append(fact)

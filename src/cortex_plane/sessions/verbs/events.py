@@ -1,19 +1,27 @@
-"""Events: read again from any number on, of a session or of one job; and what a worker adds while a model speaks."""
+"""Events of sessions: read, replayed, and followed live."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import asyncio
+import contextlib
+import random
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from uuid import UUID
 
+import structlog
+
 from cortex_plane.db.database import Database, Transaction
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
 from cortex_plane.jobs.rules.attempts import Assignment
-from cortex_plane.jobs.store import jobs
+from cortex_plane.kernel.errors import CortexError
+from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.events import Event
-from cortex_plane.sessions.store import events, sessions
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.verbs import require_found, verb
+from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 PAGE = 200
 LOOKED_AT = 20_000
@@ -41,7 +49,7 @@ class Replay:
 async def of_session(db: Database, actor: Actor, session_id: UUID, after: int, limit: int = PAGE) -> Replay:
     """Everything that happened in a session after number ``after``."""
     async with db.transaction(actor.org_id) as tx:
-        require_found(await sessions.get(tx, session_id, actor.sees), "session")
+        require_found(await sessions_store.get_session(tx, session_id, actor.sees), "session")
         return await _replay(tx, session_id, None, after, limit, over=None)
 
 
@@ -50,7 +58,7 @@ async def of_job(db: Database, actor: Actor, job_id: UUID, after: int, limit: in
     """What one job did after number ``after``. Numbers are the session's, so they have gaps."""
     async with db.transaction(actor.org_id) as tx:
         # The job first: whatever it says of its end, the events of that are there by then.
-        job = require_found(await jobs.get(tx, job_id, actor.sees), "job")
+        job = require_found(await jobs_store.get_job(tx, job_id, actor.sees), "job")
         return await _replay(
             tx, job.session_id, job_id, after, limit, over=job.status if job.status in TERMINAL else None
         )
@@ -60,7 +68,7 @@ async def of_job(db: Database, actor: Actor, job_id: UUID, after: int, limit: in
 async def of_jobs_session(db: Database, actor: Actor, job_id: UUID, after: int, limit: int = PAGE) -> Replay:
     """Everything in the session that a job belongs to, whatever becomes of the job."""
     async with db.transaction(actor.org_id) as tx:
-        job = require_found(await jobs.get(tx, job_id, actor.sees), "job")
+        job = require_found(await jobs_store.get_job(tx, job_id, actor.sees), "job")
         return await _replay(tx, job.session_id, None, after, limit, over=None)
 
 
@@ -68,17 +76,17 @@ async def of_jobs_session(db: Database, actor: Actor, job_id: UUID, after: int, 
 async def of_gates(db: Database, actor: Actor, job_id: UUID, limit: int = PAGE) -> list[Event]:
     """What gates did in a job: the newest of it, in order."""
     async with db.transaction(actor.org_id) as tx:
-        job = require_found(await jobs.get(tx, job_id, actor.sees), "job")
-        latest = await events.latest(tx, job.session_id)
-        return await events.of_gates(tx, job.session_id, job_id, latest - LOOKED_AT, limit)
+        job = require_found(await jobs_store.get_job(tx, job_id, actor.sees), "job")
+        latest = await sessions_store.latest_event(tx, job.session_id)
+        return await sessions_store.gate_events(tx, job.session_id, job_id, latest - LOOKED_AT, limit)
 
 
 async def _replay(
     tx: Transaction, session_id: UUID, job_id: UUID | None, after: int, limit: int, *, over: JobStatus | None
 ) -> Replay:
     # Before the events: whoever follows from there on misses nothing.
-    latest = await events.latest(tx, session_id)
-    read = await events.list_after(tx, session_id, job_id, after, limit)
+    latest = await sessions_store.latest_event(tx, session_id)
+    read = await sessions_store.list_events_after(tx, session_id, job_id, after, limit)
     return Replay(
         org_id=tx.org,
         session_id=session_id,
@@ -97,21 +105,227 @@ async def append_chunks(
     db: Database, given: Assignment, worker_id: UUID, step: int, texts: Sequence[str]
 ) -> bool:
     """What the model of a step is saying; False where nobody may hear it from this worker any more."""
-    return await events.append_chunks(
+    return await sessions_store.append_chunks(
         db, given.org_id, given.job_id, worker_id, given.epoch, step, list(texts)
     )
 
 
 async def void_chunks(db: Database, given: Assignment, step: int) -> None:
     """The answer of a step broke off: nobody should go on showing what there is of it."""
-    await events.void_chunks(db, given.org_id, given.job_id, given.epoch, step)
+    await sessions_store.void_chunks(db, given.org_id, given.job_id, given.epoch, step)
 
 
 async def forget_chunks(db: Database, limit: int = 10_000) -> int:
     """Forget what was left behind of answers that nobody will finish, in any org; how much it was."""
-    return await events.forget_chunks(db, limit)
+    return await sessions_store.forget_chunks(db, limit)
 
 
 async def drop_chunks(db: Database, given: Assignment, step: int) -> bool:
     """Forget chunks of steps that are durable; whether none of this step are left."""
-    return await events.drop_chunks(db, given.org_id, given.job_id, step)
+    return await sessions_store.drop_chunks(db, given.org_id, given.job_id, step)
+
+
+log = structlog.get_logger()
+
+POLL_SECONDS = 1.0
+PAUSE_SECONDS = 0.02
+"""Between two looks, however many hints come."""
+QUEUE = 1000
+"""How many events wait for a slow reader before it is dropped."""
+BATCH = 500
+ORGS_AT_ONCE = 4
+OVERLAP_SECONDS = 30.0
+"""How far back the org-wide reader looks: sessions commit in any order, so a late one may stand before a known one."""
+
+
+class Subscription:
+    """What happened since the last look, for one reader."""
+
+    def __init__(self) -> None:
+        self.overflowed = False
+        """It was too slow: what came after is lost to it, and it must read again from its own cursor."""
+        self.closed = False
+        """The process ends."""
+        self._events: deque[Event] = deque()
+        self._woken = asyncio.Event()
+
+    async def take(self, seconds: float) -> list[Event]:
+        """What came meanwhile; nothing if ``seconds`` pass without any, or if this is the end."""
+        if not self._woken.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._woken.wait()
+        self._woken.clear()
+        taken, self._events = list(self._events), deque()
+        if self.closed or self.overflowed:
+            self._woken.set()
+        return taken
+
+    def give(self, new: Sequence[Event]) -> None:
+        if self.overflowed:
+            return
+        if len(self._events) + len(new) > QUEUE:
+            self.overflowed = True
+            self._events.clear()
+        else:
+            self._events.extend(new)
+        self._woken.set()
+
+    def close(self) -> None:
+        self.closed = True
+        self._woken.set()
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A session that somebody watches."""
+
+    cursor: int
+    readers: list[Subscription] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Inbox:
+    """The approvals of an org that somebody watches."""
+
+    known: set[tuple[UUID, int]] = field(default_factory=set)
+    """Those of the last seconds that were told."""
+    readers: list[Subscription] = field(default_factory=list)
+
+
+class EventFeed:
+    """Reads while anybody watches. ``heard`` is set by hints."""
+
+    def __init__(self, db: Database, poll_seconds: float = POLL_SECONDS) -> None:
+        self.db = db
+        self.heard = asyncio.Event()
+        self.closed = False
+        self.looks = 0
+        """How often the database was asked, for tests and curious people."""
+        self._poll_seconds = poll_seconds
+        self._sessions: dict[UUID, dict[UUID, _Watched]] = {}
+        self._inboxes: dict[UUID, _Inbox] = {}
+        self._reader: asyncio.Task[None] | None = None
+
+    @contextlib.contextmanager
+    def watch(self, org_id: UUID, session_id: UUID, latest: int) -> Iterator[Subscription]:
+        """Events of a session from now on. ``latest`` is a number that it had reached before: no gap from there.
+
+        A reader that joins others may get some again: it skips what it knows by number.
+        """
+        watched = self._sessions.setdefault(org_id, {}).setdefault(session_id, _Watched(latest))
+        try:
+            with self._reading(watched.readers) as subscription:
+                yield subscription
+        finally:
+            of_org = self._sessions.get(org_id, {})
+            if not watched.readers and of_org.get(session_id) is watched:
+                del of_org[session_id]
+            if not of_org:
+                self._sessions.pop(org_id, None)
+
+    @contextlib.contextmanager
+    def approvals(self, org_id: UUID) -> Iterator[Subscription]:
+        """Events of approvals anywhere in an org, to know that an inbox must be read again.
+
+        Subscribe, then read the inbox, then wait: nothing falls between. The first may be some seconds old.
+        """
+        inbox = self._inboxes.setdefault(org_id, _Inbox())
+        try:
+            with self._reading(inbox.readers) as subscription:
+                yield subscription
+        finally:
+            if not inbox.readers and self._inboxes.get(org_id) is inbox:
+                del self._inboxes[org_id]
+
+    def close(self) -> None:
+        """End every stream at once. Safe to call from a signal handler, and more than once."""
+        self.closed = True
+        self.heard.set()
+        for readers in [
+            *(watched.readers for of_org in self._sessions.values() for watched in of_org.values()),
+            *(inbox.readers for inbox in self._inboxes.values()),
+        ]:
+            for subscription in readers:
+                subscription.close()
+
+    @contextlib.contextmanager
+    def _reading(self, readers: list[Subscription]) -> Iterator[Subscription]:
+        subscription = Subscription()
+        readers.append(subscription)
+        if self.closed:
+            subscription.close()
+        elif self._reader is None or self._reader.done():
+            self._reader = asyncio.get_running_loop().create_task(self._read())
+        try:
+            yield subscription
+        finally:
+            readers.remove(subscription)
+
+    # Reading ---------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        warned = False
+        while (self._sessions or self._inboxes) and not self.closed:
+            self.heard.clear()
+            started = time.monotonic()
+            try:
+                full = await self._look()
+                warned = False
+            except CortexError as error:
+                # Streams stay open: whatever they missed is still there when the database is back.
+                full = False
+                if not warned:
+                    log.warning("cannot read events", error=str(error))
+                warned = True
+            except Exception:
+                full = False
+                log.exception("cannot read events")
+            if full:
+                continue
+            with contextlib.suppress(TimeoutError):
+                jitter = random.uniform(0.8, 1.0)  # noqa: S311 -- jitter
+                async with asyncio.timeout(self._poll_seconds * jitter):
+                    await self.heard.wait()
+            await asyncio.sleep(max(0.0, PAUSE_SECONDS - (time.monotonic() - started)))
+
+    async def _look(self) -> bool:
+        """One look at everything that is watched; whether there is more of something."""
+        some = asyncio.Semaphore(ORGS_AT_ONCE)
+
+        async def look(org_id: UUID) -> bool:
+            async with some:
+                return await self._look_at(org_id)
+
+        watched = set(self._sessions) | set(self._inboxes)
+        return any(await asyncio.gather(*(look(org_id) for org_id in watched)))
+
+    async def _look_at(self, org_id: UUID) -> bool:
+        of_org = self._sessions.get(org_id, {})
+        cursors = {session_id: watched.cursor for session_id, watched in of_org.items()}
+        inbox = self._inboxes.get(org_id)
+        self.looks += 1
+        async with self.db.transaction(org_id) as tx:
+            fresh = await sessions_store.fresh_events(tx, cursors, BATCH) if cursors else []
+            lately = await sessions_store.approval_events(tx, OVERLAP_SECONDS, QUEUE) if inbox else []
+        by_session: dict[UUID, list[Event]] = {}
+        for session_id, event in fresh:
+            by_session.setdefault(session_id, []).append(event)
+        for session_id, new in by_session.items():
+            # Looked up again: whoever came or went while the database answered.
+            watched = of_org.get(session_id)
+            if watched is not None and watched.cursor == cursors[session_id]:
+                watched.cursor = new[-1].seq
+                for subscription in watched.readers:
+                    subscription.give(new)
+        if inbox is not None:
+            _tell(inbox, lately)
+        return any(len(new) >= BATCH for new in by_session.values())
+
+
+def _tell(inbox: _Inbox, lately: Sequence[tuple[UUID, Event]]) -> None:
+    new = [event for session_id, event in lately if (session_id, event.seq) not in inbox.known]
+    inbox.known = {(session_id, event.seq) for session_id, event in lately}
+    if new:
+        for subscription in inbox.readers:
+            subscription.give(new)

@@ -7,8 +7,8 @@ from enum import StrEnum
 from uuid import UUID
 
 from cortex_plane.kernel.errors import Forbidden
-from cortex_plane.tenancy.model.keys import Grantable, KeyKind
-from cortex_plane.tenancy.model.members import Role
+from cortex_plane.tenancy.model.credentials import Grantable, KeyKind
+from cortex_plane.tenancy.model.orgs import Role
 
 
 class Permission(StrEnum):

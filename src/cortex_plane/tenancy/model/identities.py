@@ -1,8 +1,4 @@
-"""Identities: how it is proven that an address, or a sender on a channel, is one of the org's members.
-
-An address is proven by a link that is mailed to it; a sender by a code that its owner reads in one place and types in the
-other. Only what is proven receives requests, and only from it may somebody decide.
-"""
+"""Channel connections, the people behind their senders, and what was delivered to them."""
 
 from __future__ import annotations
 
@@ -14,18 +10,118 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 import idna
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StrictBool, StringConstraints
 from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
-from cortex_plane.kernel.errors import Conflict
-from cortex_plane.kernel.fields import DRAFT, Clearance, ExternalId, Name, Note, Ref
-from cortex_plane.tenancy.model.connections import Mapping
-from cortex_plane.tenancy.model.members import Member, Roles
+from cortex_plane.kernel.addresses import MAX_URL, Allowed, check_url, url_fault
+from cortex_plane.kernel.errors import Conflict, InvalidInput
+from cortex_plane.kernel.fields import DRAFT, ChannelType, Clearance, ExternalId, Name, Note, Ref
+from cortex_plane.tenancy.model.orgs import Member, Roles
+
+
+def _address(value: str) -> str:
+    fault = url_fault(value)
+    if fault is not None:
+        raise PydanticCustomError("url", "{fault}", {"fault": fault})
+    return value
+
+
+Url = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL), AfterValidator(_address)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Connection:
+    id: UUID
+    channel_type: str
+    name: str
+    url: str | None = None
+    """Where the messages of a webhook go."""
+    failing_since: datetime | None = None
+    """Nothing has arrived since then."""
+    disabled_at: datetime | None
+    disabled_reason: str | None = None
+    """Why the plane disabled it by itself."""
+    revision: int
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewConnection(Connection):
+    """A connection, and once the secret with which its messages are signed."""
+
+    secret: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewSecret:
+    """A secret that has taken the place of another, which counts for a while longer."""
+
+    connection_id: UUID
+    secret: str
+    previous_valid_until: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mapping:
+    """One person on one connection. It is always a person, never a group."""
+
+    id: UUID
+    connection_id: UUID
+    user_account_id: UUID
+    channel_type: str
+    channel_user_id: str
+    metadata: dict[str, Any]
+    verified_at: datetime | None
+    created_at: datetime
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class ConnectionDraft:
+    channel_type: ChannelType
+    name: Name
+    url: Url | None = None
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class ConnectionChange:
+    name: Name | None = None
+    url: Url | None = None
+    enabled: StrictBool | None = None
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class MappingDraft:
+    """A person of the org, and the name that the other system has for them."""
+
+    member_id: UUID
+    external_user: ExternalId
+
+
+def check_address(channel_type: str, url: str | None, allowed: Allowed) -> None:
+    """A webhook has an address that messages may be sent to; nothing else has one."""
+    if channel_type != CHANNEL and url is not None:
+        raise InvalidInput(
+            f"A connection of the type {channel_type} has no address.", hint="Leave `url` out.", field="url"
+        )
+    if channel_type == CHANNEL:
+        if url is None:
+            raise InvalidInput(
+                "A webhook needs an address.",
+                hint="Send `url`: https://hooks.example.com/cortex.",
+                field="url",
+            )
+        check_url(url, allowed)
+
+
+CHANNEL = "webhook"
+"""The type of the connections that speak it."""
+
 
 VERIFY_LIFE = timedelta(days=7)
 LINK_LIFE = timedelta(minutes=10)
@@ -271,3 +367,53 @@ def taken() -> Conflict:
         code="identity_taken",
         hint="They can give it up: `cortex user channels`, then `cortex user unlink`.",
     )
+
+
+class NotificationKind(StrEnum):
+    APPROVAL = "approval"
+    """A request that somebody may decide; its message follows the request to its end."""
+    INVITATION = "invitation"
+    """A link with which somebody proves that an address is theirs."""
+    CALLBACK = "callback"
+    """What was decided about a call, for the agent that runs elsewhere and waits for it."""
+    NOTICE = "notice"
+    """What happened under an atlas, for its steward."""
+
+
+class DeliveryStatus(StrEnum):
+    PENDING = "pending"
+    """It shows less than it should: it is sent as soon as its time has come."""
+    DELIVERED = "delivered"
+    DEAD = "dead"
+    """Given up. It stays visible, and can be sent again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delivery:
+    """A notification as surfaces show it."""
+
+    id: UUID
+    kind: NotificationKind
+    approval_id: UUID | None
+    call_id: UUID | None = None
+    """The call that a callback is about."""
+    channel_type: str
+    connection_id: UUID
+    connection: str
+    """Its name."""
+    member_id: UUID | None
+    """None where an agent or a steward is told."""
+    member: str
+    """Who is told: a person, an agent, or the steward of an atlas."""
+    address: str
+    status: DeliveryStatus
+    attempts: int
+    """Tries since something was last delivered."""
+    desired_version: int
+    rendered_version: int
+    next_attempt_at: datetime | None
+    last_error: str | None
+    message_ref: str | None
+    """The channel's own name for the message."""
+    sent_at: datetime | None
+    created_at: datetime

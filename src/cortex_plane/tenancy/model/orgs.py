@@ -1,18 +1,19 @@
-"""Orgs: the tenants. Whatever belongs to one is invisible to every other."""
+"""Orgs and who belongs to them: teams, members and their absences."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import Field, StrictBool, StringConstraints
+from pydantic import AfterValidator, Field, StrictBool, StringConstraints
 from pydantic.dataclasses import dataclass as draft
 
-from cortex_plane.kernel.fields import DRAFT, Name, Slug
-from cortex_plane.tenancy.model.enrolments import EnrolmentCode
-from cortex_plane.tenancy.model.keys import NewKey
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.fields import DRAFT, Clearance, Moment, Name, Note, Ref, Slug
 
 KeyGlobs = Annotated[
     tuple[
@@ -63,16 +64,168 @@ class OrgChange:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FirstOrg:
-    """The org that a plane starts with, and the key of its admin: whoever starts the plane."""
+class Team:
+    id: UUID
+    slug: str
+    name: str
+    parent_id: UUID | None
+    revision: int
+    created_at: datetime
+    updated_at: datetime
 
-    org: Org
-    key: NewKey
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class TeamDraft:
+    slug: Slug
+    name: Name
+    parent: Ref | None = None
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class TeamChange:
+    name: Name
+
+
+class Role(StrEnum):
+    ADMIN = "admin"
+    """Manages the org: people, keys, agents, connections."""
+    STEWARD = "steward"
+    """Writes gates and policies."""
+    OPERATOR = "operator"
+    """Watches and steers jobs."""
+    APPROVER = "approver"
+    """Decides approvals."""
+    MEMBER = "member"
+    """Talks with agents and submits work."""
+    GUEST = "guest"
+    """Came in over a channel; may chat, decides nothing."""
+
+
+def _sorted_roles(roles: list[Role]) -> list[Role]:
+    return sorted(set(roles))
+
+
+Roles = Annotated[list[Role], Field(min_length=1, max_length=6), AfterValidator(_sorted_roles)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NewOrg:
-    """An org, and the code that its first admin redeems."""
+class Member:
+    id: UUID
+    display_name: str
+    clearance: int
+    roles: list[Role]
+    team_ids: list[UUID]
+    deactivated_at: datetime | None
+    revision: int
+    created_at: datetime
+    updated_at: datetime
 
-    org: Org
-    enrolment: EnrolmentCode
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class MemberDraft:
+    display_name: Name
+    clearance: Clearance = 0
+    roles: Roles = Field(default_factory=lambda: [Role.MEMBER])
+    teams: Annotated[list[Ref], Field(max_length=50)] = Field(default_factory=list)
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class MemberChange:
+    """Absent or null leaves a field as it is; ``teams`` replaces the whole list."""
+
+    display_name: Name | None = None
+    clearance: Clearance | None = None
+    roles: Roles | None = None
+    teams: Annotated[list[Ref], Field(max_length=50)] | None = None
+    active: StrictBool | None = None
+
+    def promotes(self, roles: Sequence[str], clearance: int) -> bool:
+        """Whether somebody with these may do more afterwards."""
+        return not set(self.roles or ()) <= set(roles) or (self.clearance or 0) > clearance
+
+
+AT_MOST_AHEAD = timedelta(days=366)
+
+
+class AbsenceStatus(StrEnum):
+    PLANNED = "planned"
+    CURRENT = "current"
+    OVER = "over"
+    CANCELLED = "cancelled"
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class AbsenceDraft:
+    delegate_id: UUID
+    """Who decides meanwhile, where their clearance allows it."""
+    ends_at: Moment
+    """At most a year ahead."""
+    starts_at: Moment | None = None
+    """Now, where it is left out or in the past."""
+    member_id: UUID | None = None
+    """Who is absent: yourself, where it is left out. For others it takes an admin."""
+    reason: Note | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Absence:
+    id: UUID
+    member_id: UUID
+    member: str
+    delegate_id: UUID
+    delegate: str
+    starts_at: datetime
+    ends_at: datetime
+    reason: str | None
+    status: AbsenceStatus
+    cancelled_at: datetime | None
+    created_by: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """One person's absence, as far as it matters to others."""
+
+    member_id: UUID
+    delegate_id: UUID
+    starts_at: datetime
+    ends_at: datetime
+
+
+def span_of(member_id: UUID, draft: AbsenceDraft, now: datetime) -> Span:
+    """What a draft means at this moment."""
+    starts_at = max(draft.starts_at or now, now)
+    if draft.ends_at <= starts_at:
+        raise InvalidInput(
+            "The absence would end before it begins.",
+            hint="Let `ends_at` lie in the future and after `starts_at`.",
+            field="ends_at",
+        )
+    if draft.ends_at > now + AT_MOST_AHEAD:
+        raise InvalidInput(
+            "An absence ends within a year.",
+            hint="Choose an earlier `ends_at`; it can be made again later.",
+            field="ends_at",
+        )
+    return Span(
+        member_id=member_id, delegate_id=draft.delegate_id, starts_at=starts_at, ends_at=draft.ends_at
+    )
+
+
+def way_back(planned: Span, others: Iterable[Span]) -> list[UUID] | None:
+    """Through whom it would lead back to whoever is absent, at some moment of the span; None: it would not."""
+    of_person: dict[UUID, list[Span]] = {}
+    for other in others:
+        of_person.setdefault(other.member_id, []).append(other)
+    ways = [([planned.delegate_id], planned.starts_at, planned.ends_at)]
+    while ways:
+        way, starts, ends = ways.pop()
+        for absence in of_person.get(way[-1], ()):
+            begin, end = max(starts, absence.starts_at), min(ends, absence.ends_at)
+            if begin >= end or absence.delegate_id in way:
+                continue
+            if absence.delegate_id == planned.member_id:
+                return way
+            ways.append(([*way, absence.delegate_id], begin, end))
+    return None

@@ -1,22 +1,132 @@
-"""Identities in SQL: who claims an address or a sender, and the codes that prove it. Of a code only its lookup is written."""
+"""Channel connections, mappings of senders to people, and the codes that prove them, in SQL."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping as Dict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.db.database import Database, Row, Transaction
-from cortex_plane.db.queries import Queries
-from cortex_plane.db.rows import ids, one
-from cortex_plane.kernel.values import parse
-from cortex_plane.tenancy.model.connections import Mapping
-from cortex_plane.tenancy.model.identities import Claim, Purpose, Verification
-from cortex_plane.tenancy.rules.credential_keys import CredentialKey, Kind
-from cortex_plane.tenancy.store.credential_keys import ends_after
+import orjson
 
-queries = Queries(__file__)
+from cortex_plane.db.database import Database, Queries, Row, Transaction, after, ids, one, page
+from cortex_plane.db.vault import Vault
+from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.kernel.values import parse
+from cortex_plane.tenancy.model.identities import Claim, Connection, Mapping, Purpose, Verification
+from cortex_plane.tenancy.rules import CredentialKey, Kind
+from cortex_plane.tenancy.store.credentials import ends_after
+
+queries = Queries("tenancy")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sealed:
+    """A connection with what opens its messages, as of a moment."""
+
+    id: UUID
+    channel_type: str
+    name: str
+    config: dict[str, Any]
+    sealed: bytes | None
+    disabled_at: datetime | None
+    now: datetime
+
+
+def seal_secret(vault: Vault, org_id: UUID, id: UUID, secrets: Dict[str, str]) -> bytes:
+    return vault.seal(org_id, f"connection/{id}", orjson.dumps(dict(secrets)))
+
+
+def open_secret(vault: Vault, org_id: UUID, id: UUID, sealed: bytes | None) -> dict[str, str]:
+    """The secrets of a connection; none where it has none."""
+    if sealed is None:
+        return {}
+    secrets: dict[str, str] = orjson.loads(vault.open(org_id, f"connection/{id}", sealed))
+    return secrets
+
+
+async def insert_connection(
+    tx: Transaction,
+    id: UUID,
+    channel_type: str,
+    name: str,
+    config: dict[str, Any] | None = None,
+    sealed: bytes | None = None,
+) -> Connection:
+    (row,) = await tx.rows(queries.insert_connection, tx.org, id, channel_type, name, config or {}, sealed)
+    return parse(Connection, row)
+
+
+async def get_connection(tx: Transaction, id: UUID) -> Connection | None:
+    return one(Connection, await tx.row(queries.get_connection, id))
+
+
+async def list_connections(tx: Transaction, position: Position | None, limit: int) -> Page[Connection]:
+    return page(Connection, await tx.rows(queries.list_connections, *after(position), limit + 1), limit)
+
+
+async def update_connection(
+    tx: Transaction,
+    id: UUID,
+    name: str | None,
+    enabled: bool | None,
+    revision: int | None,
+    url: str | None = None,
+) -> Connection | None:
+    return one(Connection, await tx.row(queries.update_connection, id, name, enabled, revision, url))
+
+
+async def sealed_connection(tx: Transaction, id: UUID) -> Sealed | None:
+    return one(Sealed, await tx.row(queries.sealed_connection, id))
+
+
+async def get_connection_name(tx: Transaction, name: str) -> Sealed | None:
+    """By its name or its id; where several have the name, the webhook."""
+    return one(Sealed, await tx.row(queries.get_connection_name, name))
+
+
+async def lock_connection(tx: Transaction, id: UUID) -> Sealed | None:
+    """As ``sealed``, for whoever is about to change it."""
+    return one(Sealed, await tx.row(queries.lock_connection, id))
+
+
+async def add_set_up(tx: Transaction, id: UUID, by: UUID) -> None:
+    """They set its secret, or said whose a name behind it is: votes through it count with theirs as one."""
+    await tx.rows(queries.add_set_up, id, by)
+
+
+async def reseal_connection(tx: Transaction, id: UUID, sealed: bytes) -> None:
+    await tx.rows(queries.reseal_connection, id, sealed)
+
+
+async def list_mappings(
+    tx: Transaction, user_account_id: UUID, position: Position | None, limit: int
+) -> Page[Mapping]:
+    rows = await tx.rows(queries.list_mappings, *after(position), limit + 1, user_account_id)
+    return page(Mapping, rows, limit)
+
+
+async def verified_mapping(tx: Transaction, connection_id: UUID, channel_user_id: str) -> Mapping | None:
+    """Whose this name is on this connection. Raises ``Forged`` where the row that says so is not the plane's."""
+    row = await tx.row(queries.verified_mapping, connection_id, channel_user_id)
+    if row is not None:
+        tx.credential_key.require(Kind.MAPPING, row, row["mac"])
+    return one(Mapping, row)
+
+
+async def find_failing_connections(
+    db: Database, channel_type: str, longer: timedelta, limit: int
+) -> list[tuple[UUID, UUID]]:
+    """Org and id of connections in any org to which nothing has got through for so long."""
+    rows = await db.call("find_failing_connections", None, channel_type, longer, limit)
+    return [(row["org_id"], row["id"]) for row in rows]
+
+
+async def give_up_connection(tx: Transaction, id: UUID, reason: str, longer: timedelta) -> Row | None:
+    """Disable it, unless something has got through or somebody disabled it meanwhile."""
+    return await tx.row(queries.give_up_connection, id, reason, longer)
 
 
 async def resolve_code(db: Database, code_hash: bytes) -> tuple[UUID, UUID] | None:
@@ -76,19 +186,21 @@ async def get_mapping(tx: Transaction, id: UUID) -> Mapping | None:
     return one(Mapping, await tx.row(queries.get_mapping, id))
 
 
-async def verify(tx: Transaction, id: UUID, connection_id: UUID, member_id: UUID, sender: str) -> None:
+async def verify_mapping(
+    tx: Transaction, id: UUID, connection_id: UUID, member_id: UUID, sender: str
+) -> None:
     """The claim of this member is proven."""
     mac = mapping_mac(tx.credential_key, tx.org, id, connection_id, member_id, sender)
-    await tx.rows(queries.verify, id, connection_id, member_id, sender, mac)
+    await tx.rows(queries.verify_mapping, id, connection_id, member_id, sender, mac)
 
 
 async def allow_mail(tx: Transaction, mapping_id: UUID) -> None:
     await tx.rows(queries.allow_mail, mapping_id)
 
 
-async def refusal(tx: Transaction, connection_id: UUID, sender: str, member_id: UUID) -> str | None:
+async def mapping_refusal(tx: Transaction, connection_id: UUID, sender: str, member_id: UUID) -> str | None:
     """Why nothing is sent to this address of theirs any more."""
-    reason: str | None = await tx.value(queries.refusal, tx.org, connection_id, sender, member_id)
+    reason: str | None = await tx.value(queries.mapping_refusal, tx.org, connection_id, sender, member_id)
     return reason
 
 
@@ -103,8 +215,8 @@ async def count_mails(tx: Transaction, by: dict[str, Any]) -> int:
     return count
 
 
-async def remove(tx: Transaction, mapping_id: UUID) -> bool:
-    return await tx.value(queries.remove, mapping_id) is not None
+async def remove_mapping(tx: Transaction, mapping_id: UUID) -> bool:
+    return await tx.value(queries.remove_mapping, mapping_id) is not None
 
 
 async def count_mappings(tx: Transaction, member_id: UUID) -> int:

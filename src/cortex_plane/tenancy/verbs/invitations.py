@@ -1,4 +1,4 @@
-"""Mail addresses: inviting somebody by one, adding one of one's own, and proving either by a link."""
+"""Invitations and addresses: a person proves an address with a code."""
 
 from __future__ import annotations
 
@@ -9,37 +9,45 @@ from uuid import UUID
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound, TooMany, Unauthenticated
 from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
+from cortex_plane.notify.model.notifications import Invitation
 from cortex_plane.notify.store import notifications
-from cortex_plane.proof.model.audit import Fact
-from cortex_plane.proof.store import audit
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.model.browser_sessions import IDLE_LIFE, WHOLE_LIFE
-from cortex_plane.tenancy.model.browser_sessions import digest as session_digest
-from cortex_plane.tenancy.model.connections import Mapping
+from cortex_plane.tenancy.model.credentials import IDLE_LIFE, WHOLE_LIFE, session_digest
 from cortex_plane.tenancy.model.identities import (
     INVITATIONS_AN_HOUR,
     MAIL_PAUSE,
     MAILS_AN_HOUR,
     MAX_CHANNELS,
+    VERIFY_LIFE,
     AddressDraft,
     Claim,
     InvitationDraft,
     Invited,
+    Mapping,
     Purpose,
     Verification,
     digest,
     displaced,
     is_verify_code,
     own,
+    path_of,
 )
-from cortex_plane.tenancy.model.members import Role
-from cortex_plane.tenancy.rules.credential_keys import Forged
-from cortex_plane.tenancy.store import browser_sessions, identities, members
-from cortex_plane.tenancy.verbs import people
-from cortex_plane.tenancy.verbs.forgeries import refused_as, report
-from cortex_plane.tenancy.verbs.secrets import new_session_secret
-from cortex_plane.tenancy.verbs.teams import resolve_teams
-from cortex_plane.tenancy.verbs.verbs import once_only, require_found, verb
+from cortex_plane.tenancy.model.orgs import Role
+from cortex_plane.tenancy.rules import Forged
+from cortex_plane.tenancy.store import credentials as credentials_store
+from cortex_plane.tenancy.store import identities as identities_store
+from cortex_plane.tenancy.store import orgs as orgs_store
+from cortex_plane.tenancy.verbs import access
+from cortex_plane.tenancy.verbs.access import (
+    forgery_refusal,
+    new_session_secret,
+    new_verify_code,
+    report_forgery,
+)
+from cortex_plane.tenancy.verbs.frame import once_only, require_found, verb
+from cortex_plane.tenancy.verbs.orgs import resolve_teams
 
 
 @verb(Permission.MEMBER_WRITE)
@@ -58,28 +66,28 @@ async def invite(
         async def make() -> UUID:
             nonlocal again
             connection_id = await _email_connection(tx, actor, mailing)
-            await identities.claim_one(tx, connection_id, draft.email)
-            claims = await identities.claims(tx, connection_id, draft.email)
+            await identities_store.claim_one(tx, connection_id, draft.email)
+            claims = await identities_store.claims(tx, connection_id, draft.email)
             earlier = await _invited_before(tx, draft, claims)
             again = earlier is not None
             if earlier is None:
                 member_id = await _join(tx, actor, draft)
                 mapping_id = new_id()
-                await identities.insert_mapping(
+                await identities_store.insert_mapping(
                     tx, mapping_id, connection_id, member_id, draft.email, Purpose.INVITATION
                 )
             else:
                 member_id, mapping_id = earlier.user_account_id, earlier.id
             # An admin says that this address takes mail: a refusal from before does not count any more.
-            await identities.allow_mail(tx, mapping_id)
+            await identities_store.allow_mail(tx, mapping_id)
             await _send(
                 tx, actor, connection_id, mapping_id, member_id, draft.email, Purpose.INVITATION, own=False
             )
             return mapping_id
 
         mapping_id, _ = await once_only(tx, actor, "members.invite", once, make)
-        mapping = require_found(await identities.get_mapping(tx, mapping_id), "mapping")
-        member = require_found(await members.get(tx, mapping.user_account_id), "member")
+        mapping = require_found(await identities_store.get_mapping(tx, mapping_id), "mapping")
+        member = require_found(await orgs_store.get_member(tx, mapping.user_account_id), "member")
         return Invited(member=member, mapping=mapping, again=again)
 
 
@@ -98,7 +106,9 @@ async def _invited_before(tx: Transaction, draft: InvitationDraft, claims: Seque
     if earlier is None:
         return None
     teams = None if draft.teams is None else await resolve_teams(tx, draft.teams)
-    if draft.differs(require_found(await members.get(tx, earlier.user_account_id), "member"), teams):
+    if draft.differs(
+        require_found(await orgs_store.get_member(tx, earlier.user_account_id), "member"), teams
+    ):
         raise Conflict(
             f"{earlier.display_name} was invited to {draft.email} already, as something else.",
             code="already_invited",
@@ -115,10 +125,10 @@ async def _join(tx: Transaction, actor: Actor, draft: InvitationDraft) -> UUID:
             hint="Give the person's name: `cortex member invite --email … --name …`.",
         )
     id, roles, clearance = new_id(), draft.roles or [Role.MEMBER], draft.clearance or 0
-    sponsors = await people.sponsors_by(tx, actor)
-    await members.insert(tx, id, draft.display_name, clearance, [*roles], sponsors)
-    await members.set_teams(tx, id, await resolve_teams(tx, draft.teams or []))
-    await audit.append_to_org(
+    sponsors = await access.sponsors_by(tx, actor)
+    await orgs_store.insert_member(tx, id, draft.display_name, clearance, [*roles], sponsors)
+    await orgs_store.set_teams(tx, id, await resolve_teams(tx, draft.teams or []))
+    await proof_store.append_to_org(
         tx,
         Fact.of(
             actor, "member_added", member=str(id), name=draft.display_name, clearance=clearance,
@@ -134,8 +144,8 @@ async def add_address(db: Database, actor: Actor, draft: AddressDraft, *, mailin
     member_id = person_of(actor)
     async with db.transaction(actor.org_id) as tx:
         connection_id = await _email_connection(tx, actor, mailing)
-        await identities.claim_one(tx, connection_id, draft.email)
-        claims = await identities.claims(tx, connection_id, draft.email)
+        await identities_store.claim_one(tx, connection_id, draft.email)
+        claims = await identities_store.claims(tx, connection_id, draft.email)
         displaced(claims, member_id)
         mine = own(claims, member_id)
         if mine is not None and mine.verified_at is not None:
@@ -148,21 +158,23 @@ async def add_address(db: Database, actor: Actor, draft: AddressDraft, *, mailin
         mapping_id = mine.id if mine else new_id()
         purpose = Purpose.INVITATION if mine and mine.invited else Purpose.ADDRESS
         if mine is None:
-            await identities.insert_mapping(tx, mapping_id, connection_id, member_id, draft.email, purpose)
+            await identities_store.insert_mapping(
+                tx, mapping_id, connection_id, member_id, draft.email, purpose
+            )
         await _send(tx, actor, connection_id, mapping_id, member_id, draft.email, purpose, own=True)
-        return require_found(await identities.get_mapping(tx, mapping_id), "mapping")
+        return require_found(await identities_store.get_mapping(tx, mapping_id), "mapping")
 
 
 async def _email_connection(tx: Transaction, actor: Actor, mailing: bool) -> UUID:
     """Where the org's mail goes out; made where the plane can send mail and the org has none yet."""
-    kept = await identities.email_connection(tx)
+    kept = await identities_store.email_connection(tx)
     if kept is None and mailing:
-        if await identities.ensure_email_connection(tx, id := new_id()):
+        if await identities_store.ensure_email_connection(tx, id := new_id()):
             fact = Fact.of(
                 actor, "connection_created", connection=str(id), channel_type="email", name="email"
             )
-            await audit.append_to_org(tx, fact)
-        kept = await identities.email_connection(tx)
+            await proof_store.append_to_org(tx, fact)
+        kept = await identities_store.email_connection(tx)
     if kept is None:
         raise Conflict(
             "This plane sends no mail.",
@@ -191,7 +203,7 @@ async def _send(
     own: bool,
 ) -> None:
     """``own``: they call the address theirs, and nobody else vouches for it. One mail is enough, however often it is asked for."""
-    if await identities.is_mailed(tx, mapping_id, MAIL_PAUSE):
+    if await identities_store.is_mailed(tx, mapping_id, MAIL_PAUSE):
         return
     sender = {"sent_by": str(actor.user_account_id or actor.key_id), "own": own}
     await _require_patience(tx, actor, sender, MAILS_AN_HOUR if own else INVITATIONS_AN_HOUR)
@@ -205,14 +217,14 @@ async def _send(
     )
     action = "member_invited" if purpose is Purpose.INVITATION else "address_added"
     fact = Fact.of(actor, action, member=str(member_id), mapping=str(mapping_id), address=address)
-    await audit.append_to_org(tx, fact)
+    await proof_store.append_to_org(tx, fact)
 
 
 async def _require_patience(tx: Transaction, actor: Actor, sender: dict[str, Any], most: int) -> None:
     """Mail goes to people who did not ask for it: whoever has it sent has so much of it and no more."""
     # Of two that come at once the second counts the first.
-    await identities.claim_one(tx, actor.user_account_id or actor.key_id, "mails")
-    if await identities.count_mails(tx, sender) >= most:
+    await identities_store.claim_one(tx, actor.user_account_id or actor.key_id, "mails")
+    if await identities_store.count_mails(tx, sender) >= most:
         raise TooMany(
             f"You had {most} links mailed within the last hour, which is as many as one may.",
             code="too_many_mails",
@@ -221,7 +233,7 @@ async def _require_patience(tx: Transaction, actor: Actor, sender: dict[str, Any
 
 
 async def _require_open(tx: Transaction, connection_id: UUID, address: str, member_id: UUID) -> None:
-    reason = await identities.refusal(tx, connection_id, address, member_id)
+    reason = await identities_store.mapping_refusal(tx, connection_id, address, member_id)
     if reason is not None:
         raise Conflict(
             f"Nothing is sent to {address} any more: {reason}",
@@ -237,7 +249,7 @@ def person_of(actor: Actor) -> UUID:
 
 
 async def require_room(tx: Transaction, member_id: UUID) -> None:
-    if await identities.count_mappings(tx, member_id) >= MAX_CHANNELS:
+    if await identities_store.count_mappings(tx, member_id) >= MAX_CHANNELS:
         raise TooMany(
             f"You have {MAX_CHANNELS} channels and addresses, which is as many as one person may have.",
             code="too_many_channels",
@@ -250,15 +262,15 @@ async def require_room(tx: Transaction, member_id: UUID) -> None:
 
 async def shown(db: Database, code: str) -> Verification | None:
     """What a link would do now; None: nothing. Asking does not use it up."""
-    resolved = await identities.resolve_code(db, digest(code)) if is_verify_code(code) else None
+    resolved = await identities_store.resolve_code(db, digest(code)) if is_verify_code(code) else None
     if resolved is None:
         return None
     org_id, id = resolved
     try:
         async with db.transaction(org_id) as tx:
-            return await identities.show_code(tx, id)
+            return await identities_store.show_code(tx, id)
     except Forged as forged:
-        await report(db, forged)
+        await report_forgery(db, forged)
         return None
 
 
@@ -267,17 +279,17 @@ async def verify(db: Database, code: str, visitor: Actor | None) -> str | None:
 
     Unknown, used and old links are answered alike.
     """
-    resolved = await identities.resolve_code(db, digest(code)) if is_verify_code(code) else None
+    resolved = await identities_store.resolve_code(db, digest(code)) if is_verify_code(code) else None
     if resolved is None:
         raise _refused()
     org_id, id = resolved
-    async with refused_as(db, _refused), db.transaction(org_id) as tx:
-        before = await identities.show_code(tx, id)
+    async with forgery_refusal(db, _refused), db.transaction(org_id) as tx:
+        before = await identities_store.show_code(tx, id)
         if before is None:
             raise _refused()
-        await identities.claim_one(tx, before.connection_id, before.address)
+        await identities_store.claim_one(tx, before.connection_id, before.address)
         # Somebody may have been faster while this one waited.
-        asked = await identities.show_code(tx, id)
+        asked = await identities_store.show_code(tx, id)
         if asked is None:
             raise _refused()
         if asked.needs_login and not _is(visitor, org_id, asked.user_account_id):
@@ -297,27 +309,33 @@ async def _prove(tx: Transaction, asked: Verification, *, known: bool) -> str | 
     """``known``: they are logged in as the person whose address it is. Whoever is not starts anew: what others made in their name
     meanwhile, with an enrolment code, ends."""
     secret, session_id = new_session_secret(), new_id()
-    await members.hold_access(tx, asked.user_account_id)
-    person = await people.actor_for_member(
+    await orgs_store.hold_access(tx, asked.user_account_id)
+    person = await access.actor_for_member(
         tx, asked.user_account_id, asked.id if asked.needs_login else session_id
     )
     if person is None:
         raise _refused()
-    guest = displaced(await identities.claims(tx, asked.connection_id, asked.address), asked.user_account_id)
+    guest = displaced(
+        await identities_store.claims(tx, asked.connection_id, asked.address), asked.user_account_id
+    )
     if guest is not None:
-        await identities.remove(tx, guest.id)
-    await identities.verify(tx, asked.mapping_id, asked.connection_id, asked.user_account_id, asked.address)
-    await identities.use_codes(tx, asked.mapping_id)
+        await identities_store.remove_mapping(tx, guest.id)
+    await identities_store.verify_mapping(
+        tx, asked.mapping_id, asked.connection_id, asked.user_account_id, asked.address
+    )
+    await identities_store.use_codes(tx, asked.mapping_id)
     await notifications.tell_there(tx, asked.mapping_id)
     told = {"mapping": str(asked.mapping_id), "address": asked.address, "link": str(asked.id)}
     instead_of = str(guest.id) if guest else None
-    await audit.append_to_org(tx, Fact.of(person, "identity_verified", **told, instead_of=instead_of))
+    await proof_store.append_to_org(tx, Fact.of(person, "identity_verified", **told, instead_of=instead_of))
     if asked.needs_login:
         return None
-    ended = {} if known else (await people.end_access(tx, asked.user_account_id)).as_audit()
-    await browser_sessions.forget(tx, asked.user_account_id, IDLE_LIFE)
-    await browser_sessions.insert(tx, session_id, asked.user_account_id, session_digest(secret), WHOLE_LIFE)
-    await audit.append_to_org(
+    ended = {} if known else (await access.end_access(tx, asked.user_account_id)).as_audit()
+    await credentials_store.forget_ended_logins(tx, asked.user_account_id, IDLE_LIFE)
+    await credentials_store.insert_session(
+        tx, session_id, asked.user_account_id, session_digest(secret), WHOLE_LIFE
+    )
+    await proof_store.append_to_org(
         tx,
         Fact.of(
             person,
@@ -353,3 +371,28 @@ async def _enqueue_invitation(
     if not await notifications.insert_invitation(tx, id, connection_id, mapping_id, member_id, address, data):
         raise NotFound("There is no such connection.", code="connection_not_found")
     return id
+
+
+async def make_invitation_code(
+    tx: Transaction, mapping_id: UUID, data: dict[str, Any], public_url: str
+) -> Invitation | None:
+    """What the mail to an address says, with a link of its own. None where it was proven or given up meanwhile, or its person
+    is deactivated: then there is nothing to say."""
+    mapping = await identities_store.get_mapping(tx, mapping_id)
+    if mapping is None or mapping.verified_at is not None:
+        return None
+    member = await orgs_store.get_member(tx, mapping.user_account_id)
+    org = await orgs_store.get_org(tx)
+    if member is None or member.deactivated_at is not None or org is None:
+        return None
+    code = new_verify_code()
+    await identities_store.forget_codes(tx, member.id)
+    expires_at = await identities_store.insert_code(
+        tx, new_id(), member.id, mapping.id, digest(code), Purpose(data["purpose"]), data["invited_by"], VERIFY_LIFE
+    )  # fmt: skip
+    return Invitation(
+        org=org.name,
+        invited_by=data["invited_by"],
+        url=public_url.rstrip("/") + path_of(code),
+        expires_at=expires_at,
+    )

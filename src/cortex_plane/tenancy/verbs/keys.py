@@ -1,44 +1,52 @@
-"""API keys: who is asking, and the keys of an org."""
+"""API keys, keys of model providers, and the key that signs every credential."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
-from cortex_plane.db.database import Database, Transaction
+import structlog
+
+from cortex_plane.db.database import CREDENTIAL_KEY, NOBODY, Database, Transaction
 from cortex_plane.db.pool import Purpose
-from cortex_plane.kernel.errors import Forbidden, InvalidInput, Unauthenticated
+from cortex_plane.db.vault import Vault
+from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, Unauthenticated
 from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
-from cortex_plane.proof.model.audit import Fact
-from cortex_plane.proof.store import audit
-from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission, database_owner
-from cortex_plane.tenancy.model.keys import (
+from cortex_plane.policies.store import policies
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
+from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission, database_owner, scheduler_actor
+from cortex_plane.tenancy.model.credentials import (
     Key,
     KeyDraft,
     KeyKind,
+    ModelKey,
+    ModelKeyDraft,
     NewKey,
     OwnKeyDraft,
-    digest,
+    Provider,
     is_well_formed,
+    key_digest,
 )
-from cortex_plane.tenancy.rules.credential_keys import Forged
-from cortex_plane.tenancy.store import browser_sessions, enrolments, keys, members
-from cortex_plane.tenancy.verbs.forgeries import report
-from cortex_plane.tenancy.verbs.orgs import first as first_org
-from cortex_plane.tenancy.verbs.secrets import new_key_secret
-from cortex_plane.tenancy.verbs.verbs import once_only, require_found, verb
+from cortex_plane.tenancy.rules import Forged
+from cortex_plane.tenancy.store import credentials as credentials_store
+from cortex_plane.tenancy.store import orgs as orgs_store
+from cortex_plane.tenancy.verbs.access import new_key_secret, report_forgery
+from cortex_plane.tenancy.verbs.frame import once_only, require_found, verb
 
 
-async def authenticate(db: Database, secret: str, org_slug: str | None = None) -> Actor:
+async def authenticate_key(db: Database, secret: str, org_slug: str | None = None) -> Actor:
     """The actor behind a key. What is not even shaped like a key is not looked up."""
     try:
         actor = (
-            await keys.authenticate(db.own(Purpose.AUTHENTICATION), digest(secret), org_slug)
+            await credentials_store.authenticate_key(
+                db.own(Purpose.AUTHENTICATION), key_digest(secret), org_slug
+            )
             if is_well_formed(secret)
             else None
         )
     except Forged as forged:
-        await report(db, forged)
+        await report_forgery(db, forged)
         actor = None
     if actor is None:
         raise Unauthenticated("This key is not known.", code="key_unknown")
@@ -46,7 +54,9 @@ async def authenticate(db: Database, secret: str, org_slug: str | None = None) -
 
 
 @verb(Permission.KEY_WRITE)
-async def create(db: Database, actor: Actor, draft: KeyDraft, once: IdempotencyKey | None = None) -> NewKey:
+async def create_key(
+    db: Database, actor: Actor, draft: KeyDraft, once: IdempotencyKey | None = None
+) -> NewKey:
     """A key for a service, or for oneself. Nobody makes a key for another person: whoever holds it would be them."""
     if (draft.member_id is None) == (draft.roles is None):
         raise InvalidInput(
@@ -67,18 +77,18 @@ async def create(db: Database, actor: Actor, draft: KeyDraft, once: IdempotencyK
                 hint="Let them make it: `cortex key create NAME`, logged in as themselves.",
             )
         own = OwnKeyDraft(name=draft.name, expires_in_days=draft.expires_in_days)
-        return await create_own(db, actor, own, once)
+        return await create_own_key(db, actor, own, once)
     secret = new_key_secret()
     async with db.transaction(actor.org_id) as tx:
 
         async def make() -> UUID:
             id, roles, granted = new_id(), [*(draft.roles or [])], sorted(set(draft.permissions))
-            await keys.insert(
+            await credentials_store.insert_key(
                 tx, id, draft.name, KeyKind.SERVICE, None, roles, secret, draft.expires_in_days,
                 made_with=await _own_key(tx, actor), permissions=granted,
                 made_by=actor.identity,
             )  # fmt: skip
-            await audit.append_to_org(
+            await proof_store.append_to_org(
                 tx,
                 Fact.of(
                     actor, "key_created", key_id=str(id), name=draft.name, kind=KeyKind.SERVICE, roles=roles,
@@ -88,7 +98,7 @@ async def create(db: Database, actor: Actor, draft: KeyDraft, once: IdempotencyK
             return id
 
         id, replayed = await once_only(tx, actor, "keys.create", once, make)
-        key = require_found(await keys.get(tx, id), "key")
+        key = require_found(await credentials_store.get_key(tx, id), "key")
     return NewKey(key=key, secret=None if replayed else secret)
 
 
@@ -96,21 +106,21 @@ async def create(db: Database, actor: Actor, draft: KeyDraft, once: IdempotencyK
 
 
 @verb(Permission.KEY_OWN)
-async def create_own(
+async def create_own_key(
     db: Database, actor: Actor, draft: OwnKeyDraft, once: IdempotencyKey | None = None
 ) -> NewKey:
     """A key for whoever asks. It ends with the key that it was made with."""
-    member_id = _person(actor)
+    member_id = _key_person(actor)
     secret = new_key_secret()
     async with db.transaction(actor.org_id) as tx:
 
         async def make() -> UUID:
             id, made_with = new_id(), await hold_origin(tx, actor)
-            await keys.insert(
+            await credentials_store.insert_key(
                 tx, id, draft.name, KeyKind.PERSON, member_id, [], secret, draft.expires_in_days,
                 made_with=made_with,
             )  # fmt: skip
-            await audit.append_to_org(
+            await proof_store.append_to_org(
                 tx,
                 Fact.of(
                     actor, "key_created", key_id=str(id), name=draft.name, kind=KeyKind.PERSON, roles=[],
@@ -121,42 +131,44 @@ async def create_own(
             return id
 
         id, replayed = await once_only(tx, actor, "keys.create", once, make)
-        key = require_found(await keys.get(tx, id), "key")
+        key = require_found(await credentials_store.get_key(tx, id), "key")
     return NewKey(key=key, secret=None if replayed else secret)
 
 
 async def _own_key(tx: Transaction, actor: Actor) -> UUID | None:
     """The key of a member of this org that the actor came with, if it is one: they answer for what they make."""
-    origin = await keys.origin(tx, actor.key_id) if actor.user_account_id is not None else None
+    origin = (
+        await credentials_store.key_origin(tx, actor.key_id) if actor.user_account_id is not None else None
+    )
     return origin[0] if origin else None
 
 
 async def hold_origin(tx: Transaction, actor: Actor) -> UUID | None:
     """The key that the actor came with, or that their browser session came from. Until this transaction ends nobody ends it."""
-    await members.hold_access(tx, _person(actor))
-    origin = await keys.origin(tx, actor.key_id)
+    await orgs_store.hold_access(tx, _key_person(actor))
+    origin = await credentials_store.key_origin(tx, actor.key_id)
     if origin is None or not origin[1]:
         raise Unauthenticated("Your key or session was ended meanwhile.", code="key_revoked")
     return origin[0]
 
 
 @verb(Permission.KEY_OWN)
-async def list_own(db: Database, actor: Actor, position: Position | None, limit: int) -> Page[Key]:
+async def list_own_keys(db: Database, actor: Actor, position: Position | None, limit: int) -> Page[Key]:
     async with db.transaction(actor.org_id) as tx:
-        return await keys.list_page(tx, position, limit, _person(actor))
+        return await credentials_store.list_keys(tx, position, limit, _key_person(actor))
 
 
 @verb(Permission.KEY_OWN)
-async def revoke_own(db: Database, actor: Actor, id: UUID) -> Key:
+async def revoke_own_key(db: Database, actor: Actor, id: UUID) -> Key:
     """A key of one's own, also the one that is in use."""
     async with db.transaction(actor.org_id) as tx:
-        key = require_found(await keys.get(tx, id), "key")
-        if key.member_id != _person(actor):
+        key = require_found(await credentials_store.get_key(tx, id), "key")
+        if key.member_id != _key_person(actor):
             require_found(None, "key")
-        return await _end(tx, actor, key)
+        return await _end_key(tx, actor, key)
 
 
-def _person(actor: Actor) -> UUID:
+def _key_person(actor: Actor) -> UUID:
     if actor.user_account_id is None:
         raise Forbidden("Only a member has keys of their own.", hint="Use the key of a member.")
     return actor.user_account_id
@@ -166,32 +178,32 @@ def _person(actor: Actor) -> UUID:
 
 
 @verb(Permission.KEY_READ)
-async def get(db: Database, actor: Actor, id: UUID) -> Key:
+async def get_key(db: Database, actor: Actor, id: UUID) -> Key:
     async with db.transaction(actor.org_id) as tx:
-        return require_found(await keys.get(tx, id), "key")
+        return require_found(await credentials_store.get_key(tx, id), "key")
 
 
 @verb(Permission.KEY_READ)
-async def list_page(db: Database, actor: Actor, position: Position | None, limit: int) -> Page[Key]:
+async def list_keys(db: Database, actor: Actor, position: Position | None, limit: int) -> Page[Key]:
     async with db.transaction(actor.org_id) as tx:
-        return await keys.list_page(tx, position, limit)
+        return await credentials_store.list_keys(tx, position, limit)
 
 
 @verb(Permission.KEY_WRITE)
-async def revoke(db: Database, actor: Actor, id: UUID) -> Key:
+async def revoke_key(db: Database, actor: Actor, id: UUID) -> Key:
     """At once and for good, with all that came from it. Revoking a revoked key changes nothing."""
     async with db.transaction(actor.org_id) as tx:
-        return await _end(tx, actor, require_found(await keys.get(tx, id), "key"))
+        return await _end_key(tx, actor, require_found(await credentials_store.get_key(tx, id), "key"))
 
 
-async def _end(tx: Transaction, actor: Actor, key: Key) -> Key:
+async def _end_key(tx: Transaction, actor: Actor, key: Key) -> Key:
     """Ends the key, the keys that were made with it, and the browser sessions and login links that came from any of them."""
     if key.member_id is not None:
-        await members.hold_access(tx, key.member_id)
-    ended = await keys.revoke(tx, key.id)
+        await orgs_store.hold_access(tx, key.member_id)
+    ended = await credentials_store.revoke_key(tx, key.id)
     if ended:
-        sessions = await browser_sessions.end_of_keys(tx, ended)
-        codes = await enrolments.end_of_keys(tx, ended)
+        sessions = await credentials_store.end_sessions_of_keys(tx, ended)
+        codes = await credentials_store.end_enrolment_codes_of_keys(tx, ended)
         also = [str(id) for id in ended if id != key.id]
         fact = Fact.of(
             actor,
@@ -201,35 +213,134 @@ async def _end(tx: Transaction, actor: Actor, key: Key) -> Key:
             browser_sessions=sessions,
             credentials_ended=[str(id) for id in codes],
         )
-        await audit.append_to_org(tx, fact)
-    return require_found(await keys.get(tx, key.id), "key")
+        await proof_store.append_to_org(tx, fact)
+    return require_found(await credentials_store.get_key(tx, key.id), "key")
 
 
-async def works(db: Database, secret: str) -> bool:
+async def key_works(db: Database, secret: str) -> bool:
     try:
-        await authenticate(db, secret)
+        await authenticate_key(db, secret)
     except Unauthenticated:
         return False
     return True
 
 
-async def issue_for_owner(db: Database) -> str | None:
+async def issue_key_for_owner(db: Database) -> str | None:
     """A new platform key for the first admin of the first org, for whoever holds the database and lost theirs.
 
     None when there is no org yet.
     """
-    first = await first_org(db)
+    first = await orgs_store.first_org(db)
     if first is None:
         return None
     secret = new_key_secret()
     async with db.transaction(first.id) as tx:
-        admin = require_found(await members.first_admin(tx), "member")
+        admin = require_found(await orgs_store.first_admin(tx), "member")
         id = new_id()
-        await keys.insert(tx, id, "command line", KeyKind.PERSON, admin, [], secret, None, platform=True)
-        await audit.append_to_org(
+        await credentials_store.insert_key(
+            tx, id, "command line", KeyKind.PERSON, admin, [], secret, None, platform=True
+        )
+        await proof_store.append_to_org(
             tx,
             Fact.of(
                 database_owner(first.id), "key_created", key_id=str(id), member=str(admin), platform=True
             ),
         )
     return secret
+
+
+@verb(Permission.KEY_READ)
+async def list_model_keys(db: Database, actor: Actor) -> list[ModelKey]:
+    async with db.transaction(actor.org_id) as tx:
+        return await credentials_store.list_model_keys(tx)
+
+
+@verb(Permission.KEY_READ)
+async def get_model_key(db: Database, actor: Actor, provider: Provider) -> ModelKey:
+    async with db.transaction(actor.org_id) as tx:
+        return require_found(await credentials_store.get_model_key(tx, provider), "model_key")
+
+
+@verb(Permission.KEY_WRITE)
+async def put_model_key(db: Database, actor: Actor, provider: Provider, draft: ModelKeyDraft) -> ModelKey:
+    """Set it, in the place of the one before. Workers use it within seconds."""
+    async with db.transaction(actor.org_id) as tx:
+        kept = await credentials_store.put_model_key(tx, db.vault, provider, draft.key, actor.name)
+        await proof_store.append_to_org(
+            tx, Fact.of(actor, "model_key_set", provider=provider, last_characters=kept.last_characters)
+        )
+        return kept
+
+
+@verb(Permission.KEY_WRITE)
+async def remove_model_key(db: Database, actor: Actor, provider: Provider) -> None:
+    """Workers stop using it within seconds."""
+    async with db.transaction(actor.org_id) as tx:
+        kept = require_found(await credentials_store.get_model_key(tx, provider), "model_key")
+        if await credentials_store.remove_model_key(tx, provider):
+            fact = Fact.of(
+                actor, "model_key_removed", provider=provider, last_characters=kept.last_characters
+            )
+            await proof_store.append_to_org(tx, fact)
+
+
+async def open_model_key(db: Database, org_id: UUID, provider: Provider, vault: Vault) -> str | None:
+    """The key itself, for the worker that asks the provider; None where the org has none."""
+    async with db.transaction(org_id) as tx:
+        return await credentials_store.open_model_key(tx, vault, provider)
+
+
+log = structlog.get_logger()
+
+
+async def convert_credentials(db: Database) -> int:
+    """Give every row from before the credential key its lookup and MAC, org by org; how many. Only once in the life of a plane:
+    what has none afterwards is worth nothing. Several processes may start at the same moment."""
+    _ = db.credential_key  # without it nothing can be converted, and nobody can log in
+    if await credentials_store.is_converted(db):
+        return 0
+    converted, position = 0, None
+    while True:
+        page = await orgs_store.list_orgs(db, position, 100)
+        for org in page.items:
+            converted += await _convert_org(db, org.id)
+        if page.next is None:
+            break
+        position = page.next
+    await credentials_store.set_converted(db)
+    log.info("credentials converted", rows=converted)
+    return converted
+
+
+async def _convert_org(db: Database, org_id: UUID) -> int:
+    total = 0
+    while True:
+        try:
+            async with db.transaction(org_id) as tx:
+                converted = await credentials_store.convert_some(tx) + await _convert_policies(tx)
+                if not converted:
+                    return total
+                plane = scheduler_actor(org_id, UUID(int=0), "plane")
+                await proof_store.append_to_org(tx, Fact.of(plane, "credentials_converted", rows=converted))
+        except Conflict as error:
+            # Another process was faster, with all of them.
+            if error.code == "credentials_converted":
+                return total
+            raise
+        total += converted
+
+
+async def _convert_policies(tx: Transaction) -> int:
+    versions = await credentials_store.unsigned_policies(tx)
+    for version in versions:
+        await policies.sign_version(tx, version)
+    unsigned = await credentials_store.unsigned_policy_version(tx)
+    if unsigned is not None:
+        await policies.set_version(tx, unsigned)
+    return len(versions) + (unsigned is not None)
+
+
+async def reseal_credential_key(db: Database, vault: Vault) -> None:
+    """Seal the key for the vault of a new master key. The key itself stays, so that everybody stays logged in."""
+    opened = db.vault.open(NOBODY, CREDENTIAL_KEY, await credentials_store.sealed_credential_key(db))
+    await credentials_store.reseal_credential_key(db, vault.seal(NOBODY, CREDENTIAL_KEY, opened))

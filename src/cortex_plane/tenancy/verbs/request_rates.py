@@ -19,7 +19,7 @@ from uuid import UUID
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import TooMany
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.store import request_budgets
+from cortex_plane.tenancy.store import orgs as orgs_store
 
 BURST_SECONDS = 10
 """How long somebody may have been silent for it to count."""
@@ -90,7 +90,7 @@ class RequestRates:
 
     async def _refill(self, db: Database, org_id: UUID, subjects: list[UUID], batch: _Batch) -> None:
         self._resize(batch)
-        granted, wait = await request_budgets.take(
+        granted, wait = await orgs_store.take_requests(
             db, org_id, subjects, batch.want, self._per_second, self._burst
         )
         now, batch.granted = self._clock(), granted
@@ -116,5 +116,5 @@ class RequestRates:
 
 async def forget(db: Database) -> None:
     """Delete the rows of budgets that have long been full again: a budget without a row is full."""
-    while await request_budgets.forget(db, KEPT, FORGOTTEN_AT_ONCE) >= FORGOTTEN_AT_ONCE:
+    while await orgs_store.forget_request_budgets(db, KEPT, FORGOTTEN_AT_ONCE) >= FORGOTTEN_AT_ONCE:
         pass

@@ -14,16 +14,16 @@ from uuid import UUID
 import orjson
 import structlog
 
-from cortex_plane.agents.model.models import ModelError
+from cortex_plane.agents.model.completions import ModelError
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus, Phase
 from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
 from cortex_plane.jobs.model.journal import StepFailed
 from cortex_plane.jobs.rules.attempts import StepWrite
-from cortex_plane.jobs.verbs import attempts, journal
+from cortex_plane.jobs.verbs import attempts
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError, TooLarge
 from cortex_plane.kernel.retry import ErrorClass
-from cortex_plane.sessions.rules.conversations import SessionMessage
+from cortex_plane.sessions.rules import SessionMessage
 from cortex_plane.worker import step_events
 from cortex_plane.worker.approval_requests import park
 from cortex_plane.worker.calls import Call, outcome_of, storable, together
@@ -50,7 +50,7 @@ class CodeAttempt(JournalWriter):
 
     async def _run(self) -> None:
         past = await self.open()
-        entries, arrived = await journal.past(self.host.db, self.given)
+        entries, arrived = await attempts.list_past_entries(self.host.db, self.given)
         function = await self._function()
         self.at.phase = Phase.MODEL
         self.operations = 1 + max((entry.position for entry in entries), default=-1)

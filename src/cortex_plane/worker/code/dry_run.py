@@ -10,7 +10,7 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.jobs.model.journal import Entry
+from cortex_plane.jobs.model.journal import JournalEntry
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.code.journal_replay import CodeAgent, JournalReplay
 from cortex_plane.worker.code.scopes import Scope, Unwind, last_round, round_prefix
@@ -22,7 +22,7 @@ Fetch = Callable[[UUID], Awaitable[bytes | None]]
 
 async def dry_run(
     agent_function: CodeAgent,
-    entries: Sequence[Entry],
+    entries: Sequence[JournalEntry],
     payload: dict[str, Any],
     *,
     job_id: UUID = NOBODY,
@@ -51,7 +51,7 @@ async def dry_run(
 
 
 class _Dry(JournalReplay):
-    def __init__(self, entries: Sequence[Entry], fetch: Fetch | None) -> None:
+    def __init__(self, entries: Sequence[JournalEntry], fetch: Fetch | None) -> None:
         super().__init__(entries)
         self._fetch = fetch
         self._reached_the_end = False
@@ -66,11 +66,11 @@ class _Dry(JournalReplay):
             return f"expected {left.kind} `{left.key}`, and the code raised {type(error).__name__}: {error}"
         return None if self._reached_the_end else f"expected {left.kind} `{left.key}`, which did not come"
 
-    async def live(self, scope: Scope, key: str, entry: Entry | None, wish: PlannedOperation) -> Any:  # noqa: ARG002
+    async def live(self, scope: Scope, key: str, entry: JournalEntry | None, wish: PlannedOperation) -> Any:  # noqa: ARG002
         self._reached_the_end = True
         raise Unwind
 
-    async def result_of(self, entry: Entry) -> Any:
+    async def result_of(self, entry: JournalEntry) -> Any:
         if entry.result_id is None or self._fetch is None:
             return entry.result
         content = await self._fetch(entry.result_id)

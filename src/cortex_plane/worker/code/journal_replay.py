@@ -13,13 +13,13 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.agents.model.models import ModelError
+from cortex_plane.agents.model.completions import ModelError
 from cortex_plane.jobs.model.journal import (
     ContextMisused,
-    Entry,
     EntryKind,
     EntryStatus,
     GateClosed,
+    JournalEntry,
     StepFailed,
     ToolDenied,
     ToolFailed,
@@ -40,7 +40,7 @@ FAILURES: dict[str, type[CortexError]] = {
 
 
 class JournalReplay(ABC):
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[JournalEntry]) -> None:
         self.scopes = Scopes(entries)
         self.unawaited: list[Operation[Any]] = []
         self.closed = False
@@ -124,7 +124,7 @@ class JournalReplay(ABC):
         if self.mismatch is not None:
             raise Unwind
 
-    def _visited(self, scope: Scope, wish: PlannedOperation) -> tuple[str, Entry | None]:
+    def _visited(self, scope: Scope, wish: PlannedOperation) -> tuple[str, JournalEntry | None]:
         try:
             return scope.visit(wish.kind, wish.name, wish.input_hash)
         except Mismatch as error:
@@ -152,17 +152,17 @@ class JournalReplay(ABC):
             )
         return scope
 
-    async def _replayed(self, entry: Entry) -> Any:
+    async def _replayed(self, entry: JournalEntry) -> Any:
         if entry.status is EntryStatus.FAILED:
             raise failure(entry.error or {})
         return decoded(entry.kind, entry.name, await self.result_of(entry), entry.key)
 
     @abstractmethod
-    async def live(self, scope: Scope, key: str, entry: Entry | None, wish: PlannedOperation) -> Any:
+    async def live(self, scope: Scope, key: str, entry: JournalEntry | None, wish: PlannedOperation) -> Any:
         """An operation that is not settled. ``entry``: it was begun before."""
 
     @abstractmethod
-    async def result_of(self, entry: Entry) -> Any:
+    async def result_of(self, entry: JournalEntry) -> Any:
         """What was recorded, also where it is kept elsewhere."""
 
     @abstractmethod

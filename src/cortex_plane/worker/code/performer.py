@@ -13,25 +13,25 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.agents.model.models import AssistantTurn, ModelError, UserTurn
+from cortex_plane.agents.model.completions import AssistantTurn, ModelError, UserTurn
 from cortex_plane.db.crash_points import reached
 from cortex_plane.jobs.model.journal import (
     MAX_ENTRIES,
     ContextMisused,
-    Entry,
     EntryKind,
     EntryStatus,
+    JournalEntry,
     StepFailed,
     WaitTimeout,
     digest,
     scope_of,
 )
 from cortex_plane.jobs.rules.attempts import NewStep, StepWrite
-from cortex_plane.jobs.verbs import journal
+from cortex_plane.jobs.verbs import attempts
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.idempotency import new_id
-from cortex_plane.sessions.rules.conversations import recorded_form
+from cortex_plane.sessions.rules import recorded_form
 from cortex_plane.worker import step_events
 from cortex_plane.worker.calls import storable
 from cortex_plane.worker.clock import ticks
@@ -64,7 +64,7 @@ class Performer(JournalReplay):
     def __init__(
         self,
         attempt: CodeAttempt,
-        entries: Iterable[Entry],
+        entries: Iterable[JournalEntry],
         arrived: Mapping[str, Any],
         calls: Mapping[int, ToolCall],
         number: int = 0,
@@ -100,18 +100,18 @@ class Performer(JournalReplay):
     def under_way(self, key: str) -> bool:
         return key in self._running
 
-    async def result_of(self, entry: Entry) -> Any:
+    async def result_of(self, entry: JournalEntry) -> Any:
         return entry.result if entry.result_id is None else await self.fetched(entry.result_id)
 
     async def fetched(self, result_id: UUID) -> Any:
         content = self.attempt.whole.get(result_id)
         if content is None:
-            content = await journal.stored_result(self.attempt.host.db, self.attempt.given, result_id)
+            content = await attempts.stored_result(self.attempt.host.db, self.attempt.given, result_id)
         if content is None:
             raise RuntimeError(f"The result {result_id} of job {self.attempt.given.job_id} is gone.")
         return orjson.loads(content)
 
-    async def live(self, scope: Scope, key: str, entry: Entry | None, wish: PlannedOperation) -> Any:
+    async def live(self, scope: Scope, key: str, entry: JournalEntry | None, wish: PlannedOperation) -> Any:
         """In a task of its own: whoever stops waiting for it does not cut it."""
         self._caught(scope)
         task = asyncio.create_task(self._guarded(self._performed(key, entry, wish)))
@@ -138,7 +138,7 @@ class Performer(JournalReplay):
             self.attempt.ends.error = self.attempt.ends.error or error
             raise Unwind from None
 
-    async def _performed(self, key: str, entry: Entry | None, wish: PlannedOperation) -> Any:
+    async def _performed(self, key: str, entry: JournalEntry | None, wish: PlannedOperation) -> Any:
         match wish:
             case StepWish():
                 return await self._step(key, wish)
@@ -168,7 +168,7 @@ class Performer(JournalReplay):
 
     # Recording -------------------------------------------------------------------------------------------------
 
-    def position(self, entry: Entry | None = None) -> int:
+    def position(self, entry: JournalEntry | None = None) -> int:
         """Its place among all operations of the job."""
         if entry is not None:
             return entry.position
@@ -235,11 +235,11 @@ class Performer(JournalReplay):
         self.attempt.record(self.entry(key, self.position(), wish, EntryStatus.DONE, result))
         return decoded(wish.kind, wish.name, orjson.loads(result), key)
 
-    def new_round(self, number: int, heard: int) -> tuple[Entry, StepWrite]:
+    def new_round(self, number: int, heard: int) -> tuple[JournalEntry, StepWrite]:
         """The function begins again. What came before is not looked at any more."""
         wish = PlannedOperation(kind=EntryKind.VALUE, name="round", input_hash=digest(b"[]"))
         key, position, kept = f"/{number}", self.position(), {"heard": heard}
-        entry = Entry(
+        entry = JournalEntry(
             key=key, position=position, kind=wish.kind, name=wish.name, input_hash=wish.input_hash,
             status=EntryStatus.DONE, result=kept, created_at=self.now(),
         )  # fmt: skip
@@ -357,7 +357,7 @@ class Performer(JournalReplay):
         await attempt.write(self.done(key, position, wish, began, write, text[:200]))
         return text
 
-    def _sleep(self, key: str, entry: Entry | None, wish: SleepWish) -> None:
+    def _sleep(self, key: str, entry: JournalEntry | None, wish: SleepWish) -> None:
         now, position = self.now(), self.position(entry)
         if entry is not None:
             until = datetime.fromisoformat(entry.result["until"])
@@ -373,7 +373,7 @@ class Performer(JournalReplay):
         if not over:
             self.attempt.wait_until(until, f"sleeps until {until.isoformat(timespec='seconds')}")
 
-    def _wait(self, key: str, entry: Entry | None, wish: WaitWish) -> Any:
+    def _wait(self, key: str, entry: JournalEntry | None, wish: WaitWish) -> Any:
         now, position, attempt = self.now(), self.position(entry), self.attempt
         if entry is None:
             until = None if wish.timeout is None else now + timedelta(seconds=wish.timeout)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from cortex_plane.jobs.model.journal import MAX_KEY, ContextMisused, Entry, EntryKind, scope_of
+from cortex_plane.jobs.model.journal import MAX_KEY, ContextMisused, EntryKind, JournalEntry, scope_of
 
 
 class Unwind(BaseException):
@@ -25,7 +25,7 @@ class Mismatch(Exception):
 @dataclass(eq=False, slots=True)
 class Scope:
     prefix: str
-    recorded: list[Entry] = field(default_factory=list)
+    recorded: list[JournalEntry] = field(default_factory=list)
     visited: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     busy: str | None = None
@@ -33,7 +33,7 @@ class Scope:
     unwound: bool = False
     """It was taken back: whatever its code still tries, in a `finally` or behind an `except`, does not begin."""
 
-    def visit(self, kind: EntryKind, name: str, input_hash: str) -> tuple[str, Entry | None]:
+    def visit(self, kind: EntryKind, name: str, input_hash: str) -> tuple[str, JournalEntry | None]:
         """The key of the operation that comes now, and what was recorded of it."""
         key = f"{self.prefix}{name}#{self.counts[name]}"
         if len(key) > MAX_KEY:
@@ -48,11 +48,11 @@ class Scope:
         return key, expected
 
     @property
-    def unvisited(self) -> Entry | None:
+    def unvisited(self) -> JournalEntry | None:
         return self.recorded[self.visited] if self.visited < len(self.recorded) else None
 
 
-def _compare(expected: Entry, key: str, kind: EntryKind, input_hash: str) -> None:
+def _compare(expected: JournalEntry, key: str, kind: EntryKind, input_hash: str) -> None:
     if expected.key != key or expected.kind is not kind:
         raise Mismatch(f"expected {said(expected.kind, expected.key)}, and {said(kind, key)} came")
     if expected.input_hash != input_hash:
@@ -66,8 +66,8 @@ def said(kind: EntryKind, key: str) -> str:
 class Scopes:
     """All scopes of one attempt, each with what was recorded of it."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        self._recorded: dict[str, list[Entry]] = {}
+    def __init__(self, entries: Iterable[JournalEntry]) -> None:
+        self._recorded: dict[str, list[JournalEntry]] = {}
         for entry in sorted(entries, key=lambda each: each.position):
             self._recorded.setdefault(scope_of(entry.key), []).append(entry)
         self.opened: dict[str, Scope] = {}
@@ -76,13 +76,13 @@ class Scopes:
         scope = self.opened[prefix] = Scope(prefix, self._recorded.get(prefix, []))
         return scope
 
-    def unvisited(self) -> Entry | None:
+    def unvisited(self) -> JournalEntry | None:
         """The first operation that was recorded and did not come again."""
         left = [entry for scope in self.opened.values() if (entry := scope.unvisited) is not None]
         return min(left, key=lambda entry: entry.position, default=None)
 
 
-def last_round(entries: Iterable[Entry]) -> int:
+def last_round(entries: Iterable[JournalEntry]) -> int:
     """How often the function began again, because somebody said more in its conversation."""
     return max(
         (int(e.key[1:]) for e in entries if e.key.startswith("/") and scope_of(e.key) == "/"), default=0

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from cortex_plane.agents.model.models import CallRequest
+from cortex_plane.agents.model.completions import CallRequest
 from cortex_plane.agents.model.tools import provider_name
 from cortex_plane.gates.model.gates import PLANE_TOOLS
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
-from cortex_plane.jobs.model.journal import Entry, EntryKind, EntryStatus, ToolDenied, ToolFailed
+from cortex_plane.jobs.model.journal import EntryKind, EntryStatus, JournalEntry, ToolDenied, ToolFailed
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cortex_plane.worker.code.performer import Performer
 
 
-async def call(performer: Performer, key: str, entry: Entry | None, wish: ToolWish) -> Any:
+async def call(performer: Performer, key: str, entry: JournalEntry | None, wish: ToolWish) -> Any:
     """One call, from where it stands to its end."""
     attempt, began = performer.attempt, ticks()
     position = performer.position(entry)
@@ -160,7 +160,7 @@ async def _performed(performer: Performer, made: Call, due: StepWrite) -> None:
     await perform(attempt, made, [made], pending.take(), new=is_new)
 
 
-async def _outcome(performer: Performer, wish: ToolWish, entry: Entry | None, made: Call) -> Any:
+async def _outcome(performer: Performer, wish: ToolWish, entry: JournalEntry | None, made: Call) -> Any:
     if made.status is not CallStatus.COMPLETED:
         said = made.error or f"`{made.name}` failed."
         raise ToolDenied(said) if made.status is CallStatus.REJECTED else ToolFailed(said)

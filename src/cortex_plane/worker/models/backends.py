@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cortex_plane.agents.model.models import ModelError, Request
+from cortex_plane.agents.model.completions import ModelError, Request
 from cortex_plane.notify.verbs.ports import ModelBackend
-from cortex_plane.tenancy.model.model_keys import Provider
+from cortex_plane.tenancy.model.credentials import Provider
 from cortex_plane.worker.models.clients import Clients
 from cortex_plane.worker.models.keys import Keys, missing
 from cortex_plane.worker.models.providers import ProviderModel

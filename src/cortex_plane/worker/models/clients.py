@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from cortex_plane.tenancy.model.model_keys import Provider
+from cortex_plane.tenancy.model.credentials import Provider
 from cortex_plane.worker.models.keys import Credential
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from cortex_plane.agents.model.models import ModelError
-from cortex_plane.tenancy.model.model_keys import Provider
+from cortex_plane.agents.model.completions import ModelError
+from cortex_plane.tenancy.model.credentials import Provider
 from cortex_plane.worker.calls import storable
 from cortex_plane.worker.models.keys import VARIABLES, Credential
 

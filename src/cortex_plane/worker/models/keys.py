@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from cortex_plane.agents.model.models import ModelError
+from cortex_plane.agents.model.completions import ModelError
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.errors import SetupError
-from cortex_plane.tenancy.model.model_keys import Provider
-from cortex_plane.tenancy.verbs import model_keys
+from cortex_plane.tenancy.model.credentials import Provider
+from cortex_plane.tenancy.verbs import keys
 from cortex_plane.worker.clock import ticks
 
 FRESH_SECONDS = 2.0
@@ -73,7 +73,7 @@ class Keys:
         if len(self._orgs) >= MOST_REMEMBERED:
             self._orgs.clear()
         asked_at = ticks()
-        key = await model_keys.opened(self._db, org_id, provider, self._vault)
+        key = await keys.open_model_key(self._db, org_id, provider, self._vault)
         self._orgs[org_id, provider] = (asked_at, key)
         return key
 

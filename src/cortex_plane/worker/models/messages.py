@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from cortex_plane.agents.model.models import (
+from cortex_plane.agents.model.completions import (
     AssistantTurn,
     CallRequest,
     CallResult,

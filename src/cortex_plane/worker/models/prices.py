@@ -7,8 +7,8 @@ import functools
 import math
 from decimal import Decimal
 
-from cortex_plane.agents.model.models import Usage
-from cortex_plane.jobs.model.budgets import MICROS, is_scripted
+from cortex_plane.agents.model.completions import Usage
+from cortex_plane.jobs.model.usage import MICROS, is_scripted
 
 
 async def cost_micros(model: str, usage: Usage) -> int | None:

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from cortex_plane.agents.model.models import ModelError, Request, Response, TextChunk, Usage
-from cortex_plane.tenancy.model.model_keys import Provider
+from cortex_plane.agents.model.completions import ModelError, Request, Response, TextChunk, Usage
+from cortex_plane.tenancy.model.credentials import Provider
 from cortex_plane.worker.models.clients import Clients
 from cortex_plane.worker.models.failures import as_model_error, incomplete, not_installed
 from cortex_plane.worker.models.keys import Credential, Keys, missing

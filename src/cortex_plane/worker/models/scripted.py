@@ -12,18 +12,22 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from cortex_plane.agents.model.models import (
+from cortex_plane.agents.model.completions import (
     CallRequest,
     ModelError,
     Request,
     Response,
+    Script,
+    ScriptTurn,
     TextChunk,
     ToolTurn,
     Turn,
     Usage,
     UserTurn,
+    heard,
+    length_of_calls,
+    tokens,
 )
-from cortex_plane.agents.model.scripts import Script, ScriptTurn, heard, length_of_calls, tokens
 from cortex_plane.agents.model.tools import provider_name
 from cortex_plane.kernel.values import adapter
 from cortex_plane.sessions.model.memories import extract_of

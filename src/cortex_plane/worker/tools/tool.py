@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from cortex_plane.agents.model.models import ToolSpec
+from cortex_plane.agents.model.completions import ToolSpec
 from cortex_plane.agents.model.tools import (
     MAX_NAME,
     DidNotHappen,

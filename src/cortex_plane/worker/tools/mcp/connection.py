@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from cortex_plane.agents.model.tool_confirmations import trouble
-from cortex_plane.agents.model.tools import ToolError, UncertainOutcome
+from cortex_plane.agents.model.tools import ToolError, UncertainOutcome, trouble
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.worker.clock import ticks
 from cortex_plane.worker.tools.mcp import bounds

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cortex_plane.agents.model.tool_confirmations import Confirmed
 from cortex_plane.agents.model.tools import (
+    Confirmed,
     DidNotHappen,
     Happened,
     InvalidApp,

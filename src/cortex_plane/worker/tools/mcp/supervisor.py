@@ -92,7 +92,7 @@ class Servers:
 
     async def _offer(self, app: App, connection: Connection, tools: Sequence[RemoteTool]) -> None:
         """Published first: whoever is asked about a call can look its tool up."""
-        changed = await workers.publish(self._db, [tool.version(app.name) for tool in tools])
+        changed = await workers.publish_tools(self._db, [tool.version(app.name) for tool in tools])
         for version in changed:
             log.warning(
                 "tool_changed", app=app.name, tool=version.name, digest=version.digest, server=connection.server.name

@@ -1,0 +1,396 @@
+"""Calls of tools, resolutions of goals, and what gates are shown of a call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import AfterValidator, Field, StringConstraints
+from pydantic.dataclasses import dataclass as draft
+from pydantic_core import PydanticCustomError
+
+from cortex_plane.agents.model.tools import OnUncertain, Risk, is_tool_name
+from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus
+from cortex_plane.gates.model.gates import Limit
+from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
+from cortex_plane.kernel.fields import DRAFT, JsonObject, JsonValue, Name, Note
+from cortex_plane.kernel.schemas import Unusable, check_strangers
+from cortex_plane.policies.model.authorization import PolicyVerdict
+
+APP = "external"
+"""The app of jobs that no worker runs."""
+DISPATCH_SECONDS = 30.0
+"""How long after its intent a call may still begin."""
+DEFAULT_TIMEOUT = 300.0
+MAX_SENDS = 3
+"""After so many uncertain ends of one call a person is asked, whatever was declared."""
+MAX_WAIT = 60.0
+_PRINTABLE = r"^[\x21-\x7e]+$"
+
+
+def _tool_name(value: str) -> str:
+    if not is_tool_name(value):
+        raise PydanticCustomError(
+            "tool_name",
+            "must be lower-case words with dots between, such as refunds.create, of at most 64 characters",
+        )
+    return value
+
+
+def _usable(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        check_strangers(value)
+    except Unusable as error:
+        raise PydanticCustomError("schema", "cannot be used: {reason}", {"reason": str(error)}) from None
+    return value
+
+
+ToolName = Annotated[str, StringConstraints(min_length=1, max_length=64), AfterValidator(_tool_name)]
+Digest = Annotated[str, StringConstraints(pattern=r"^[a-f0-9]{64}$")]
+Sender = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=_PRINTABLE)]
+Schema = Annotated[JsonObject, AfterValidator(_usable)]
+CallKey = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=_PRINTABLE)]
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class CallDraft:
+    """What an agent wants to do."""
+
+    tool: ToolName
+    arguments: JsonObject = Field(default_factory=dict)
+    read_only: bool = False
+    """What the agent claims. The plane cannot look at its code: a claim allows nothing unless a policy says so."""
+    risk: Risk = Risk.MEDIUM
+    on_uncertain: OnUncertain = OnUncertain.ASK_HUMAN
+    timeout_seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = DEFAULT_TIMEOUT
+    """How long the call may take once it has begun; after that nobody knows what became of it."""
+    key: CallKey | None = None
+    """One key is one call of the agent: asked for again, in whatever session, it is answered with the same call."""
+    parameters: Schema | None = None
+    """The tool's JSON Schema, whole in itself. With it an approver may edit the arguments."""
+    dispatch: bool = False
+    """Begin at once where that is allowed: the answer is then that of the intent too."""
+    sender: Sender | None = None
+    """A random name of this one try. Whoever repeats a request with it gets the same answer again."""
+    says: Note | None = None
+    """What the agent says about it, for whoever decides."""
+    callback: Name | None = None
+    """A webhook connection of the org, by name or id: it is told when a person decided, or nobody did in time."""
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class IntentDraft:
+    """The agent begins now."""
+
+    input_hash: Digest
+    """Of the arguments that it is about to run: those that were approved, edits included."""
+    sender: Sender | None = None
+    did_not_happen: bool = False
+    """It looked (`on_uncertain: probe`): the attempt before took no effect and never will."""
+    renew: bool = False
+    """It began nothing yet, and its time to begin is over. Only for the same sender."""
+
+
+class OutcomeStatus(StrEnum):
+    COMPLETED = "completed"
+    FAILED = "failed"
+    """It failed, and nothing happened."""
+    UNKNOWN = "unknown"
+    """It may have happened."""
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class OutcomeDraft:
+    status: OutcomeStatus
+    result: JsonValue = None
+    error: Annotated[str, StringConstraints(max_length=4000)] | None = None
+    attempt: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] | None = None
+    """Which attempt this is about; the last one where it is not said."""
+    probed: bool = False
+    """The agent did not see it happen; it looked afterwards and found it."""
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class Ending:
+    """How an external session ends: with a result, or with an error."""
+
+    result: JsonObject | None = None
+    error: Note | None = None
+
+
+class Next(StrEnum):
+    """What the agent does now."""
+
+    RUN = "run"
+    """It has begun: run it with these arguments before `dispatch_before`, then report the outcome."""
+    BEGIN = "begin"
+    """It may begin: report the intent with the digest of these arguments."""
+    WAIT = "wait"
+    """A person decides, a hold stands, or an attempt may still be under way: ask again later, or wait for it."""
+    PROBE = "probe"
+    """Nobody knows whether it happened: look, then report what you found or begin again with `did_not_happen`."""
+    USE = "use"
+    """It is done, and this is its result."""
+    STOP = "stop"
+    """It was denied, it failed, or its session is over. Do not do it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExternalCall:
+    id: UUID
+    """Also the key to send to whoever acts twice on what they get twice."""
+    session_id: UUID
+    job_id: UUID
+    agent: str
+    step_index: int
+    tool: str
+    tool_digest: str
+    arguments: Any
+    """Those to run: an approver may have edited them."""
+    input_hash: str
+    edited: bool
+    read_only: bool
+    risk: Risk
+    on_uncertain: OnUncertain
+    timeout_seconds: float
+    key: str | None
+    status: CallStatus
+    verdict: PolicyVerdict
+    rule: str
+    next: Next = Next.WAIT
+    reason: str | None = None
+    """Why there is nothing to do but wait or stop."""
+    held: bool
+    approval_id: UUID | None
+    approval_status: ApprovalStatus | None
+    approval_kind: ApprovalKind | None
+    deadline: datetime | None
+    """Until when somebody may decide."""
+    attempt: int
+    dispatch_before: datetime | None
+    settle_after: datetime | None
+    """From then on nobody runs the last attempt any more."""
+    result: Any
+    error: str | None
+    settled_by: str | None
+    job_status: JobStatus
+    now: datetime
+    created_at: datetime
+    finished_at: datetime | None
+
+
+_BEFORE_IT_BEGAN = frozenset({CallStatus.ALLOWED, CallStatus.APPROVED, CallStatus.CLEARED})
+
+
+def advised(call: ExternalCall, *, is_sender: bool) -> ExternalCall:
+    """With what to do next. ``is_sender``: whoever asks is the one that has the intent, in the same try."""
+    what, why = _advice(call, is_sender)
+    return replace(call, next=what, reason=why)
+
+
+def _advice(call: ExternalCall, is_sender: bool) -> tuple[Next, str | None]:
+    status = call.status
+    if status is CallStatus.COMPLETED:
+        return Next.USE, None
+    if status in (CallStatus.FAILED, CallStatus.REJECTED):
+        return Next.STOP, call.error
+    if call.job_status in TERMINAL:
+        return Next.STOP, f"The session is over: its job is {call.job_status}."
+    if status is CallStatus.AWAITING:
+        return Next.WAIT, "A person must approve it."
+    if call.held:
+        return Next.WAIT, "The session is held."
+    if status is CallStatus.INTENDED and is_sender:
+        if call.dispatch_before is None or call.now >= call.dispatch_before:
+            return Next.BEGIN, "Its time to begin is over: if you began nothing, begin again with `renew`."
+        return Next.RUN, None
+    if status in _BEFORE_IT_BEGAN:
+        return Next.BEGIN, None
+    if status is CallStatus.INTENDED and call.settle_after is not None and call.now < call.settle_after:
+        return Next.WAIT, f"It may be under way until {call.settle_after.isoformat()}."
+    if call.approval_kind is ApprovalKind.UNCERTAIN_EFFECT and call.approval_status is ApprovalStatus.PENDING:
+        return Next.WAIT, "Nobody knows whether it happened; a person is asked."
+    if call.on_uncertain is OnUncertain.RETRY_WITH_KEY:
+        return Next.BEGIN, "Nobody knows whether it happened: send it again with the same key."
+    if (
+        call.on_uncertain is OnUncertain.PROBE
+        and call.settle_after is not None
+        and call.now < call.settle_after
+    ):
+        return Next.WAIT, f"Nobody knows whether it happened: look after {call.settle_after.isoformat()}."
+    if call.on_uncertain is OnUncertain.PROBE:
+        return Next.PROBE, "Nobody knows whether it happened: look."
+    return Next.WAIT, "Nobody knows whether it happened; it is being settled."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutcomeReceipt:
+    """What was written of an outcome."""
+
+    id: UUID
+    status: CallStatus
+    approval_id: UUID | None = None
+    """Where a person is asked whether it happened."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallShown:
+    """A call in a list."""
+
+    id: UUID
+    session_id: UUID
+    agent: str
+    tool: str
+    status: CallStatus
+    verdict: PolicyVerdict
+    rule: str
+    attempt: int
+    key: str | None
+    error: str | None
+    created_at: datetime
+    finished_at: datetime | None
+
+
+CallName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[a-f0-9]+$")]
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class AnswerDraft:
+    """Answers to the questions of one gate."""
+
+    gate: Annotated[Name, Field(description="Its id, or `atlas/id` where two atlases have the same.")]
+    answers: JsonObject
+    """By the ids of the questions."""
+    call: CallName | None = None
+    """Which call it is about, where the gate stops several: as its questions name it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerReceipt:
+    """What became of answers."""
+
+    gate: str
+    passed: bool
+    next: str
+    """What to do now."""
+    faults: dict[str, str] = field(default_factory=dict)
+    """By question: what is wrong."""
+    warnings: list[str] = field(default_factory=list)
+    questions: list[dict[str, Any]] = field(default_factory=list)
+    """What still waits for an answer."""
+    shut: bool = False
+    """The gate takes no more answers."""
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class ReportDraft:
+    """What became of a call that was executed under a resolution."""
+
+    call: UUID
+    outcome: OutcomeDraft
+
+
+DEFAULT_TTL_SECONDS = 300
+MAX_TTL_SECONDS = 3600
+MAX_ACTIONS = 1000
+"""That a resolution lists."""
+
+
+MAX_ASKS = 20
+"""Gates that are named with one action."""
+
+
+class ActionState(StrEnum):
+    """What becomes of an action that is called now."""
+
+    ALLOWED = "allowed"
+    ASKS_FIRST = "asks_first"
+    """It runs once somebody said what they are asked."""
+    DENIED = "denied"
+
+
+class Whom(StrEnum):
+    """Who is asked first."""
+
+    AGENT = "agent"
+    PERSON = "person"
+
+
+class ResolutionDecision(StrEnum):
+    ALLOW = "allow"
+    DENY = "deny"
+    PARTIAL = "partial"
+    REQUIRES_APPROVAL = "requires_approval"
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class ResolutionRequest:
+    """What an agent wants. With an action: about that one; without: about all that its atlases know."""
+
+    goal: Note | None = None
+    """In words; keyword gates read it."""
+    request: (
+        Annotated[Name, Field(description="What the agent asks its stewards for: a context's id, or a word.")]
+        | None
+    ) = None
+    """Contexts that are told on demand, by id; gates that fire on request, by whatever they listen for."""
+    action: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    arguments: JsonObject = Field(default_factory=dict)
+    risk: Risk = Risk.MEDIUM
+    ttl_seconds: Annotated[int, Field(strict=True, ge=1, le=MAX_TTL_SECONDS)] = DEFAULT_TTL_SECONDS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ActionAnswer:
+    action: str
+    state: ActionState
+    verdict: PolicyVerdict
+    """Of a call that is made now; where the agent is asked first, it is refused until then."""
+    rule: str
+    """Which gate, policy or capability did it."""
+    reason: str
+    risk: Risk
+    whom: Whom | None = None
+    asks: list[str] = field(default_factory=list)
+    """The gates that ask first, by key, up to `MAX_ASKS`. None of them where a policy wants a person."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Permissions:
+    """What is allowed in a session now, and what did it."""
+
+    actions: list[ActionAnswer]
+    capabilities: list[dict[str, Any]]
+    """Each with `id`, `open`, `by` and `at`."""
+    contexts: list[dict[str, Any]]
+    guidance: list[dict[str, Any]]
+    waiting: list[dict[str, Any]]
+    """Gates that wait for an answer."""
+    passed: dict[str, datetime]
+    shut: list[dict[str, Any]]
+    asking: list[dict[str, Any]] = field(default_factory=list)
+    """The gates that actions name in `asks`, each once: `gate`, `name`, `whom` and `questions`."""
+    more_asking: int = 0
+    """Gates whose questions are not listed: there is too much of them."""
+    limits: list[Limit] = field(default_factory=list)
+    more_capabilities: int = 0
+    more_actions: int = 0
+    """Actions that are not listed: there are too many."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resolution:
+    id: UUID
+    session_id: UUID
+    trace_id: UUID
+    decision: ResolutionDecision
+    contexts: list[dict[str, Any]]
+    allowed_actions: list[ActionAnswer]
+    denied_actions: list[ActionAnswer]
+    questions: list[dict[str, Any]]
+    constraints: list[Limit]
+    expires_at: datetime

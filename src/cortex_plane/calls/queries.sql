@@ -1,0 +1,127 @@
+-- name: ask_again
+-- What was allowed or approved is asked for once more, with the same row.
+with judged as (
+  insert into call_authorization (org_id, id, job_id, tool_name, input_hash, verdict, rule, created_at)
+  select c.org_id, $2, c.job_id, c.tool_name, c.input_hash, 'requires_approval', $3, plane_now() from tool_call c where c.id = $1)
+, told as (
+  update external_call set policies = $4, settle_at = null where call_id = $1)
+update tool_call set status = 'awaiting', authorization_id = $2, error = null, settled_by = null
+where id = $1 and status in ('allowed', 'approved', 'cleared')
+returning wait_external($5, job_id, $6, id)
+
+
+-- name: record_callback
+update external_call set callback_id = $2 where call_id = $1
+
+
+-- name: complete_job
+update job set status = 'COMPLETED', result = $2, running_seconds = extract(epoch from plane_now() - created_at)
+where id = $1 and kind = 'external' and status = 'RUNNING'
+returning id
+
+
+-- name: doubt_call
+-- An intent whose outcome nobody knows.
+with looked as (
+  update external_call set settle_at = null where call_id = $1)
+update tool_call set status = $2, error = $3, settled_by = case when $2 = 'failed' then 'fail' end,
+  finished_at = case when $2 = 'failed' then plane_now() end
+where id = $1 and status in ('intended', 'uncertain')
+returning id
+
+
+-- name: get_call
+select c.*
+from external_call_shown c
+where c.id = $1 and ($2::uuid is null or $2 in (c.user_account_id, c.opened_by))
+
+
+-- name: get_grant
+-- The newest grant of a call, with the receipt of its approval as it is kept.
+select g.expires_at, g.consumed_at, encode(g.input_hash, 'hex') as input_hash, r.body, r.signature, k.id as key_id, k.public_key, k.sealed
+from approval_grant g
+left join approval_receipt r on r.org_id = g.org_id and r.approval_id = g.approval_id
+left join signing_key k on k.org_id = r.org_id and k.id = r.key_id
+where g.call_id = $1 order by g.created_at desc limit 1
+
+
+-- name: list_calls
+select c.id, c.session_id, c.agent, c.tool, c.status, c.verdict, c.rule, c.attempt, c.key, c.error, c.created_at, c.finished_at
+from external_call_shown c
+where ($1::timestamptz is null or (c.created_at, c.id) < ($1, $2::uuid))
+  and ($4::uuid is null or c.session_id = any (array(
+    select s.id from session s where s.user_account_id = $4 or s.opened_by = $4)))
+  and ($5::uuid is null or c.session_id = $5)
+  and ($6::text is null or c.status = $6)
+order by c.created_at desc, c.id desc
+limit $3
+
+
+-- name: lock_asking
+-- The job of a call that is about to ask, under its lock; refused where it is over or held. Whoever asks is a cause too:
+-- staff may ask in sessions of others.
+select j.session_id, j.caused_by, c.causes, c.caused, s.user_account_id as owner_id,
+  coalesce(j.step_index, -1) + 1 as step_index, j.status, plane_now() as now
+from lock_external($1, $2, $3) j join session s on s.org_id = j.org_id and s.id = j.session_id
+cross join lateral call_causes(j.org_id, j.id, 0, $4::uuid[]) c
+
+
+-- name: list_session_calls
+-- The one job of an external session.
+select id, status, holds from job where session_id = $1 and kind = 'external'
+
+
+-- name: reject_call
+update tool_call set status = 'rejected', error = $2, settled_by = 'policy', finished_at = plane_now()
+where id = $1 and status in ('allowed', 'approved', 'cleared')
+returning id
+
+
+-- name: count_live
+-- How many resolutions of a session hold, counted up to $2.
+select count(*) from (
+  select from resolution r where r.session_id = $1 and r.expires_at > (select plane_now()) limit $2) live
+
+
+-- name: get_resolution
+-- For whoever asked; with null for anybody who sees the whole org.
+select r.id, r.trace_id, r.session_id, r.request, case when r.emptied_at is null then r.answer end as answer, r.atlases,
+  r.expires_at, r.expires_at <= plane_now() as expired
+from resolution r where r.id = $1 and ($2::uuid is null or r.asker = $2)
+
+
+-- name: list_governed
+-- What the permissions of a session depend on: its agent as its newest job has it, and what is published for its app.
+select s.kind, a.slug as agent, array_remove(array[t.id, t.parent_id], null) as teams, v.skill_config,
+  policies_version(s.org_id) as policies, session_bound(s.org_id, s.id) as bound, plane_now() as now, j.policies as request_policies
+from session s
+join agent a on a.org_id = s.org_id and a.id = s.agent_id
+join team t on t.org_id = a.org_id and t.id = a.team_id
+left join lateral (
+  select j.agent_version, j.policies from job j where j.org_id = s.org_id and j.session_id = s.id
+  order by j.created_at desc, j.id desc limit 1) j on true
+join agent_version v on v.org_id = a.org_id and v.agent_id = a.id and v.version = coalesce(j.agent_version, a.config_version)
+where s.id = $1 and ($2::uuid is null or $2 in (s.user_account_id, s.opened_by))
+
+
+-- name: list_messages_heard
+-- Whether this goal was named in the session before.
+select exists (select from resolution r where r.session_id = $1 and r.goal_hash = $2)
+
+
+-- name: insert_resolution
+insert into resolution (org_id, id, trace_id, session_id, asker, goal_hash, request, answer, atlases, expires_at, created_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+
+
+-- name: list_resolution_tools
+-- The newest version of each tool of an app.
+select distinct on (name) name, digest, read_only, risk, server
+from tool_version where app = $1
+order by name, published_at desc
+limit 1000
+
+
+-- name: list_resolved_calls
+-- The resolution that a call was executed under; no row where there is none.
+select c.resolution_id from resolution_call c where c.call_id = $1

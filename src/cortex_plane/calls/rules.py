@@ -1,0 +1,256 @@
+"""Which actions a goal resolves to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.calls.model import (
+    MAX_ACTIONS,
+    MAX_ASKS,
+    ActionAnswer,
+    ActionState,
+    Permissions,
+    Resolution,
+    ResolutionDecision,
+    Whom,
+)
+from cortex_plane.gates.model.gates import GatedCall, GateState, Limit, Ruling
+from cortex_plane.gates.rules.evaluation import judge
+from cortex_plane.gates.rules.gate_index import CompiledAtlases
+from cortex_plane.gates.rules.gate_policies import time_limits
+from cortex_plane.gates.rules.gate_prompts import asked_of_all, blocks_of, guides_of, questions_of
+from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policies import PolicyDecision
+
+CAPABILITY = "capability:"
+MAX_LIMITS = 1000
+"""Limits that are told, and as many gates that come round."""
+MAX_SCOPE = 100
+"""Actions of a capability that are told with it."""
+MAX_REASON = 300
+"""Characters of why it is so, with each action."""
+MAX_ASKING = 200_000
+"""Characters of questions that permissions tell."""
+_SAID = {
+    PolicyVerdict.DENY: "a policy denies it",
+    PolicyVerdict.REQUIRES_APPROVAL: "a person must approve it",
+    PolicyVerdict.ALLOW: "",
+}
+
+
+def asked_first(
+    atlases: CompiledAtlases, state: GateState, call: GatedCall, ruling: Ruling, now: datetime
+) -> tuple[str, ...]:
+    """The gates whose answer by the agent is what a refused call waits for, by key; none where something else refuses it."""
+    if ruling.asks:
+        return tuple(each.gate for each in ruling.asks)
+    waiting = tuple(each.gate for each in state.asks if each.gate in atlases.gates)
+    if not waiting or ruling.verdict is not PolicyVerdict.DENY or state.ended is not None:
+        return ()
+    # The start's question comes after what is denied for good: whatever is refused alike without it is not its doing.
+    without = replace(state, open=tuple(each for each in state.open if each.call))
+    other = judge(atlases, without, call, now, looking=True)
+    return () if (other.rule, other.reason) == (ruling.rule, ruling.reason) else waiting
+
+
+def answered(
+    action: str, decision: PolicyDecision, ruling: Ruling | None, risk: Risk, asks: Sequence[str] = ()
+) -> ActionAnswer:
+    """What holds of an action. Where gates let it through and policies agree, it is the gates that say why. ``asks``: the gates
+    that the agent must answer first; they count where it is gates that refuse it."""
+    told = _told(action, decision, ruling, risk)
+    if told.verdict is PolicyVerdict.ALLOW:
+        return told
+    by_gates = ruling is not None and told.rule == ruling.rule
+    if told.verdict is PolicyVerdict.DENY:
+        if not (by_gates and asks):
+            return told
+        return replace(told, state=ActionState.ASKS_FIRST, whom=Whom.AGENT, asks=list(asks[:MAX_ASKS]))
+    people = [gate.key for gate in ruling.people] if by_gates and ruling is not None else []
+    return replace(told, whom=Whom.PERSON, asks=people[:MAX_ASKS])
+
+
+_STATES = {
+    PolicyVerdict.ALLOW: ActionState.ALLOWED,
+    PolicyVerdict.REQUIRES_APPROVAL: ActionState.ASKS_FIRST,
+    PolicyVerdict.DENY: ActionState.DENIED,
+}
+
+
+def _told(action: str, decision: PolicyDecision, ruling: Ruling | None, risk: Risk) -> ActionAnswer:
+    by_gates = ruling is not None and (
+        ruling.rule == decision.rule or ruling.verdict is decision.verdict is PolicyVerdict.ALLOW
+    )
+    if by_gates and ruling is not None:
+        reason = _short(ruling.reason) or _SAID[ruling.verdict]
+        return ActionAnswer(
+            action=action, state=_STATES[ruling.verdict], verdict=ruling.verdict, rule=ruling.rule, reason=reason,
+            risk=risk,
+        )  # fmt: skip
+    return ActionAnswer(
+        action=action,
+        state=_STATES[decision.verdict],
+        verdict=decision.verdict,
+        rule=decision.rule,
+        reason=_SAID[decision.verdict],
+        risk=risk,
+    )
+
+
+def _short(reason: str) -> str:
+    return reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 1]}…"
+
+
+def decided(answers: Iterable[ActionAnswer]) -> ResolutionDecision:
+    """What is said of all; where that differs, it is partial."""
+    verdicts = {each.verdict for each in answers}
+    if not verdicts:
+        return ResolutionDecision.DENY
+    if len(verdicts) > 1:
+        return ResolutionDecision.PARTIAL
+    return ResolutionDecision(verdicts.pop().value)
+
+
+def block_list(atlases: CompiledAtlases, state: GateState) -> list[dict[str, Any]]:
+    """What the agent must know: contexts, then guidance, the most important first."""
+    contexts = [
+        {
+            "kind": "context",
+            "id": key,
+            "name": block.name,
+            "content": block.content,
+            "priority": block.priority,
+            "by": given.by,
+        }
+        for key, block, given in blocks_of(atlases, state)
+    ]
+    guides = [
+        {
+            "kind": "guidance",
+            "id": gate.key,
+            "name": gate.name,
+            "content": guidance.content,
+            "format": guidance.format,
+            "priority": guidance.priority,
+            "labels": list(guidance.labels),
+            "by": given.by,
+            "until": given.until,
+        }
+        for gate, guidance, given in guides_of(atlases, state)
+    ]
+    return [*contexts, *guides]
+
+
+def by_reference(given: Resolution) -> Resolution:
+    """As it is kept: what blocks say and gates ask stands in the atlases, which do not change."""
+    return replace(
+        given,
+        contexts=[_without(block, "content") for block in given.contexts],
+        questions=[_without(asked, "questions") for asked in given.questions],
+    )
+
+
+def in_full(atlases: CompiledAtlases, kept: Resolution) -> Resolution:
+    return replace(
+        kept,
+        contexts=[block | {"content": _content(atlases, block)} for block in kept.contexts],
+        questions=[asked | {"questions": _questions(atlases, asked)} for asked in kept.questions],
+    )
+
+
+def _questions(atlases: CompiledAtlases, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """As they were told then."""
+    return (
+        [] if "more_questions" in asked else questions_of(atlases.gates[f"{asked['atlas']}/{asked['gate']}"])
+    )
+
+
+def _content(atlases: CompiledAtlases, block: Mapping[str, Any]) -> str:
+    if block["kind"] == "context":
+        return atlases.contexts[block["id"]].content
+    guidance = atlases.gates[block["id"]].guidance
+    return guidance.content if guidance is not None else ""
+
+
+def limits_of(atlases: CompiledAtlases, ruled: Sequence[tuple[ActionAnswer, Ruling]]) -> list[Limit]:
+    """Under what the allowed actions are allowed: each limit once, and the capability that opens them."""
+    found: dict[tuple[str, str], Limit] = {}
+    for told, ruling in ruled:
+        if told.verdict is PolicyVerdict.DENY:
+            continue
+        for limit in ruling.limits:
+            found.setdefault((limit.kind, limit.name), limit)
+        capability = ruling.rule.removeprefix(CAPABILITY)
+        if capability != ruling.rule and capability in atlases.capabilities:
+            found.setdefault(
+                ("scope", capability), _scope(capability, atlases.capabilities[capability].actions)
+            )
+        if len(found) >= MAX_LIMITS:
+            break
+    return list(found.values())[:MAX_LIMITS]
+
+
+def _scope(name: str, actions: Sequence[str]) -> Limit:
+    more = {"more_actions": len(actions) - MAX_SCOPE} if len(actions) > MAX_SCOPE else {}
+    return Limit(kind="scope", name=name, detail={"actions": list(actions[:MAX_SCOPE]), **more})
+
+
+def limits_of_all(
+    atlases: CompiledAtlases, state: GateState, ruled: Sequence[tuple[ActionAnswer, Ruling]], now: datetime
+) -> list[Limit]:
+    """Of many actions that were only looked at. When gates come round is the same for all of them, so it is told once."""
+    found = limits_of(atlases, ruled)
+    if any(told.verdict is not PolicyVerdict.DENY for told, _ in ruled):
+        found += islice(time_limits(atlases, state.fired, now), MAX_LIMITS)
+    return found
+
+
+def asking(atlases: CompiledAtlases, answers: Iterable[ActionAnswer]) -> tuple[list[dict[str, Any]], int]:
+    """The gates that actions name, each once with what it asks, and how many more there are."""
+    named = {key: each.whom for each in answers for key in each.asks if key in atlases.gates}
+    told, room = list[dict[str, Any]](), MAX_ASKING
+    for key, whom in named.items():
+        gate = atlases.gates[key]
+        questions = [question.question for question in gate.questions]
+        room -= len(gate.name) + sum(map(len, questions))
+        if room < 0:
+            break
+        told.append({"gate": key, "name": gate.name, "whom": whom, "questions": questions})
+    return told, len(named) - len(told)
+
+
+def permissions_of(atlases: CompiledAtlases | None, state: GateState | None) -> Permissions:
+    """What gates made of a session, apart from its actions."""
+    if atlases is None or state is None:
+        return Permissions(
+            actions=[], capabilities=[], contexts=[], guidance=[], waiting=[], passed={}, shut=[]
+        )
+    blocks = block_list(atlases, state)
+    return Permissions(
+        actions=[],
+        capabilities=[_capability(atlases, state, key) for key in sorted(atlases.capabilities)[:MAX_ACTIONS]],
+        more_capabilities=max(0, len(atlases.capabilities) - MAX_ACTIONS),
+        contexts=[_without(each, "content", "kind") for each in blocks if each["kind"] == "context"],
+        guidance=[_without(each, "content", "kind") for each in blocks if each["kind"] == "guidance"],
+        waiting=asked_of_all(atlases, state.open),
+        passed=dict(state.passed),
+        shut=[
+            {"gate": each.gate, "reason": each.reason, "action": each.action or None} for each in state.shut
+        ],
+    )
+
+
+def _capability(atlases: CompiledAtlases, state: GateState, key: str) -> dict[str, Any]:
+    grip = state.capabilities.get(key)
+    if grip is None:
+        return {"id": key, "open": atlases.begins_open(key), "by": None, "at": None}
+    return {"id": key, "open": grip.open, "by": grip.by, "at": grip.at}
+
+
+def _without(block: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in block.items() if name not in names}

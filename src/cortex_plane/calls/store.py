@@ -1,0 +1,364 @@
+"""Calls and resolutions in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.calls.model import CallShown, ExternalCall, Resolution
+from cortex_plane.db.database import Database, Queries, Row, Transaction, after, page
+from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.kernel.values import adapter, parse
+from cortex_plane.policies.model.policies import PolicyDecision
+from cortex_plane.proof.model import Fact
+from cortex_plane.proof.rules.receipts import Stamp
+
+queries = Queries("calls")
+
+CallMessage = Sequence[tuple[str, dict[str, Any]]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredCall:
+    """A call with what only the plane looks at."""
+
+    call: ExternalCall
+    sender: str | None
+    asked_hash: bytes
+    asker: UUID
+    policies: str
+    event_seq: int
+    """How far the events of its session go."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallContext:
+    """What a verdict about a call depends on, besides the call."""
+
+    org_id: UUID
+    session_id: UUID
+    job_id: UUID
+    agent_id: UUID
+    agent: str
+    teams: list[UUID]
+    skill_config: dict[str, Any]
+    request_policies: list[dict[str, Any]] | None
+    policies: str
+    earlier: UUID | None
+    turned_down: bool
+    bound: dict[str, Any] | None
+    """The atlases of the session, and what its gates remember; None where it has none."""
+    known_risk: Risk | None
+    """The highest risk under which the tool is published or confirmed; None where nobody published it."""
+    at: datetime
+    """When all of this was so."""
+    askers: list[UUID] = field(default_factory=list)
+    """The identities that ask, besides who opened the session: they caused it too."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewCall:
+    """A call with its verdict, as it is written."""
+
+    id: UUID
+    key: str | None
+    asked_hash: bytes
+    sender: str | None
+    tool: str
+    digest: str
+    parameters: bytes | None
+    arguments: bytes
+    input_hash: str
+    read_only: bool
+    risk: str
+    on_uncertain: str
+    timeout_seconds: float
+    says: str | None
+    authorization_id: UUID
+    decision: PolicyDecision
+    policies: str
+    status: CallStatus
+    asker: UUID
+    caused_by: UUID | None
+    error: str | None = None
+    standing_id: UUID | None = None
+    granter_revision: int | None = None
+    approval_id: UUID | None = None
+    callback_id: UUID | None = None
+    """The connection over which its agent is told of decisions about it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grant:
+    expires_at: datetime
+    consumed_at: datetime | None
+    input_hash: str
+    stamp: Stamp | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndedGatedCall:
+    """A call that ends in a session with gates: what a look at them needs."""
+
+    session_id: UUID
+    tool: str
+    bound: dict[str, Any]
+    at: datetime
+
+
+# Reading ---------------------------------------------------------------------------------------------------------
+
+
+async def call_context(
+    db: Database, org_id: UUID, session_id: UUID, sees: UUID | None, key: str | None, tool: str, input_hash: str,
+    acts_as: tuple[UUID, UUID | None] | None,
+) -> CallContext | None:  # fmt: skip
+    """``acts_as``: key and person, refused where an atlas keeps them out. None: there is no such session. Its job is None where it is no external one: then this raises KeyError."""
+    caller, person = acts_as or (None, None)
+    rows = await db.call(
+        "call_context", org_id, session_id, sees, key, tool, bytes.fromhex(input_hash), acts_as is not None, caller,
+        person,
+    )  # fmt: skip
+    if not rows:
+        return None
+    row = rows[0]
+    if row["job_id"] is None:
+        raise LookupError(row["kind"])
+    return CallContext(
+        org_id=org_id, session_id=session_id,
+        **{name: row[name] for name in (
+            "job_id", "agent_id", "agent", "teams", "skill_config", "request_policies", "policies", "earlier",
+            "turned_down", "bound", "at")},
+        known_risk=Risk(row["known_risk"]) if row["known_risk"] is not None else None,
+    )  # fmt: skip
+
+
+async def read_call(db: Database, org_id: UUID, id: UUID, sees: UUID | None) -> StoredCall | None:
+    """In one round trip."""
+    rows = await db.call("read_call", org_id, id, sees)
+    return _stored_call(rows[0]) if rows else None
+
+
+async def get_call(tx: Transaction, id: UUID, sees: UUID | None) -> StoredCall | None:
+    row = await tx.row(queries.get_call, id, sees)
+    return None if row is None else _stored_call(row)
+
+
+def _stored_call(row: Row) -> StoredCall:
+    return StoredCall(
+        call=parse(ExternalCall, row), sender=row["sender"], asked_hash=row["asked_hash"], asker=row["asker"],
+        policies=row["policies"], event_seq=row["event_seq"],
+    )  # fmt: skip
+
+
+async def list_calls(
+    tx: Transaction, position: Position | None, limit: int, sees: UUID | None, session_id: UUID | None,
+    status: CallStatus | None,
+) -> Page[CallShown]:  # fmt: skip
+    rows = await tx.rows(queries.list_calls, *after(position), limit + 1, sees, session_id, status)
+    return page(CallShown, rows, limit)
+
+
+async def lock_asking(tx: Transaction, job_id: UUID, *, is_open: bool, askers: Sequence[UUID] = ()) -> Row:
+    """The job under its lock. ``is_open``: refused where it is over or held."""
+    (row,) = await tx.rows(queries.lock_asking, tx.org, job_id, is_open, list(askers))
+    return row
+
+
+async def get_grant(tx: Transaction, id: UUID) -> Grant | None:
+    """The newest grant of a call; its receipt is for the caller to verify."""
+    row = await tx.row(queries.get_grant, id)
+    if row is None:
+        return None
+    names = ("body", "signature", "key_id", "public_key", "sealed")
+    stamp = Stamp(**{name: row[name] for name in names}) if row["key_id"] is not None else None
+    return Grant(
+        expires_at=row["expires_at"],
+        consumed_at=row["consumed_at"],
+        input_hash=row["input_hash"],
+        stamp=stamp,
+    )
+
+
+async def due_calls(db: Database, limit: int) -> list[tuple[UUID, UUID, datetime]]:
+    """Intents without an outcome whose time is over, across orgs."""
+    return [(r["org_id"], r["id"], r["due"]) for r in await db.call("find_due_calls", None, limit)]
+
+
+async def require_its_agent(tx: Transaction, id: UUID, by: UUID) -> None:
+    await tx.call("require_its_agent", tx.org, id, by)
+
+
+# Writing ---------------------------------------------------------------------------------------------------------
+
+
+async def authorize_call(
+    at: Database | Transaction, org_id: UUID, job_id: UUID, call: NewCall, dispatch_seconds: float, events: CallMessage,
+    facts: Sequence[Fact], more: dict[str, Any] | None = None,
+) -> tuple[UUID, bool]:  # fmt: skip
+    """The call's id, and whether it is new: with a key that was used before it is the call of then."""
+    (row,) = await at.call(
+        "authorize_call", org_id, job_id, call.id, call.key, call.asked_hash, call.sender, call.tool, call.digest,
+        call.parameters.decode() if call.parameters is not None else None, call.arguments.decode(),
+        bytes.fromhex(call.input_hash), call.read_only, call.risk, call.on_uncertain, call.timeout_seconds,
+        call.authorization_id, call.decision.verdict, call.decision.rule, call.policies, call.status, call.error,
+        dispatch_seconds, call.standing_id, call.granter_revision, call.says, call.approval_id,
+        call.asker, call.caused_by, *_call_message(events, facts), more,
+    )  # fmt: skip
+    return row["id"], row["fresh"]
+
+
+async def intend_call(
+    db: Database, org_id: UUID, seen: ExternalCall, sender: str | None, policies: str, dispatch_seconds: float, *,
+    authorization: tuple[UUID, PolicyDecision] | None, granted: bool, standing: tuple[UUID, int] | None,
+    by: UUID, events: CallMessage, facts: Sequence[Fact], more: dict[str, Any] | None = None,
+) -> None:  # fmt: skip
+    id, decision = authorization or (None, None)
+    standing_id, revision = standing or (None, None)
+    await db.call(
+        "intend_call", org_id, seen.id, seen.status, seen.attempt, sender, policies, dispatch_seconds, id,
+        decision.verdict if decision else None, decision.rule if decision else None, granted, standing_id, revision,
+        by, *_call_message(events, facts), more,
+    )  # fmt: skip
+
+
+async def settle_call(
+    db: Database, org_id: UUID, id: UUID, sees: UUID | None, by: UUID, attempt: int | None, status: CallStatus,
+    result: bytes | None, error: str | None, settled_by: str | None, events: CallMessage, facts: Sequence[Fact],
+    more: dict[str, Any] | None = None,
+) -> EndedGatedCall | None:  # fmt: skip
+    """``more``: None where nobody looked at the gates of its session. If it has some, nothing is written, and they are returned."""
+    rows = await db.call(
+        "settle_call", org_id, id, sees, by, attempt, status, result.decode() if result is not None else None, error,
+        settled_by, *_call_message(events, facts), more,
+    )  # fmt: skip
+    return EndedGatedCall(**rows[0]) if rows and rows[0]["bound"] is not None else None
+
+
+def _call_message(events: CallMessage, facts: Sequence[Fact]) -> tuple[list[Any], ...]:
+    return (
+        [kind for kind, _ in events], [data for _, data in events],
+        [fact.action for fact in facts], [fact.body for fact in facts],
+    )  # fmt: skip
+
+
+async def record_callback(tx: Transaction, id: UUID, connection_id: UUID) -> None:
+    """A part of the transaction that writes the call: whoever decides about it lets its agent be told there."""
+    await tx.rows(queries.record_callback, id, connection_id)
+
+
+async def ask_again(
+    tx: Transaction, id: UUID, authorization_id: UUID, rule: str, policies: str, approval_id: UUID
+) -> bool:
+    rows = await tx.rows(queries.ask_again, id, authorization_id, rule, policies, tx.org, approval_id)
+    return bool(rows)
+
+
+async def reject_call(tx: Transaction, id: UUID, error: str) -> bool:
+    return await tx.value(queries.reject_call, id, error) is not None
+
+
+async def doubt_call(tx: Transaction, id: UUID, status: CallStatus, error: str | None) -> bool:
+    return await tx.value(queries.doubt_call, id, status, error) is not None
+
+
+# The session's job -----------------------------------------------------------------------------------------------
+
+
+async def list_session_calls(tx: Transaction, session_id: UUID) -> Row | None:
+    return await tx.row(queries.list_session_calls, session_id)
+
+
+async def complete_job(tx: Transaction, job_id: UUID, result: dict[str, Any] | None) -> bool:
+    return await tx.value(queries.complete_job, job_id, result) is not None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredResolution:
+    """A resolution as it was given."""
+
+    id: UUID
+    trace_id: UUID
+    session_id: UUID
+    request: dict[str, Any]
+    answer: Resolution | None
+    """None where it was forgotten: what was executed under it stays."""
+    atlases: list[dict[str, Any]]
+    expires_at: datetime
+    expired: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Governed:
+    """What the permissions of a session depend on."""
+
+    kind: str
+    agent: str
+    teams: list[UUID]
+    skill_config: dict[str, Any]
+    policies: str
+    request_policies: list[dict[str, Any]] | None
+    bound: dict[str, Any] | None
+    now: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """A tool of an app, as workers published it last."""
+
+    name: str
+    digest: str
+    read_only: bool
+    risk: Risk
+    server: str | None
+
+
+async def insert_resolution(
+    tx: Transaction, given: Resolution, asker: UUID, goal_hash: bytes | None, request: dict[str, Any],
+    atlases: list[dict[str, Any]], now: datetime,
+) -> None:  # fmt: skip
+    await tx.rows(
+        queries.insert_resolution, tx.org, given.id, given.trace_id, given.session_id, asker, goal_hash, request,
+        adapter(Resolution).dump_python(given, mode="json"), atlases, given.expires_at, now,
+    )  # fmt: skip
+
+
+async def get_resolution(tx: Transaction, id: UUID, asker: UUID | None) -> StoredResolution | None:
+    """``asker``: only if they asked for it."""
+    row = await tx.row(queries.get_resolution, id, asker)
+    return None if row is None else parse(StoredResolution, row)
+
+
+async def count_live(tx: Transaction, session_id: UUID, most: int) -> int:
+    """How many of a session hold, counted up to so many."""
+    return int(await tx.value(queries.count_live, session_id, most))
+
+
+async def list_messages_heard(tx: Transaction, session_id: UUID, goal_hash: bytes) -> bool:
+    return bool(await tx.value(queries.list_messages_heard, session_id, goal_hash))
+
+
+async def list_resolved_calls(tx: Transaction, call_id: UUID) -> UUID | None:
+    """The resolution that a call was executed under."""
+    found: UUID | None = await tx.value(queries.list_resolved_calls, call_id)
+    return found
+
+
+async def list_governed(tx: Transaction, session_id: UUID, sees: UUID | None) -> Governed | None:
+    row = await tx.row(queries.list_governed, session_id, sees)
+    return None if row is None else parse(Governed, row)
+
+
+async def list_resolution_tools(tx: Transaction, app: str) -> list[Published]:
+    return [parse(Published, row) for row in await tx.rows(queries.list_resolution_tools, app)]
+
+
+async def forget_resolutions(db: Database, unused: timedelta, used: timedelta, limit: int) -> int:
+    """Those under which nothing was executed, and the bodies of the others, so long after they expired; across orgs."""
+    (row,) = await db.call("forget_resolutions", None, unused, used, limit)
+    return int(row["forget_resolutions"])

@@ -1,0 +1,235 @@
+"""Migrations, roles, and whether the schema is the one that this code needs."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import asyncpg
+
+from cortex_plane.db.database import NOBODY, SQL, Database
+from cortex_plane.db.driver_errors import border
+from cortex_plane.kernel.errors import SetupError, Unavailable
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
+
+
+def create_database(url: str, name: str) -> None:
+    """The database, unless it exists. For the embedded server, where the login is the owner of everything."""
+    run(_create_database(url, name))
+
+
+def may_create_roles(url: str) -> bool:
+    """Whether a login is meant for setting up rather than for serving."""
+    return run(_may_create_roles(url))
+
+
+def ensure_login(url: str, name: str, password: str) -> None:
+    """A login that may do what the plane does and nothing else."""
+    run(_ensure_login(url, name, password))
+
+
+async def _create_database(url: str, name: str) -> None:
+    with border():
+        connection = await asyncpg.connect(url)
+    try:
+        if not await connection.fetchval("select true from pg_database where datname = $1", name):
+            await connection.execute(_quoted("create database {}", name))
+    finally:
+        await connection.close()
+
+
+async def _may_create_roles(url: str) -> bool:
+    with border():
+        connection = await asyncpg.connect(url)
+    try:
+        login = await connection.fetchrow((SQL / "login.sql").read_text())
+        return bool(login["superuser"] or login["create_role"])
+    finally:
+        await connection.close()
+
+
+async def _ensure_login(url: str, name: str, password: str) -> None:
+    with border():
+        connection = await asyncpg.connect(url)
+    try:
+        known = await connection.fetchval("select true from pg_roles where rolname = $1", name)
+        if not known:
+            await connection.execute(_quoted("create role {} login password {}", name, password))
+        await connection.execute(_quoted("grant cortex_app to {}", name))
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise SetupError(
+            f"The login of DATABASE_URL may not create the plane's own login: {error}",
+            code="missing_right",
+            hint="Give it CREATEROLE, or create a plain login yourself and set DATABASE_URL to it and"
+            " DATABASE_ADMIN_URL to this one.",
+        ) from error
+    finally:
+        await connection.close()
+
+
+def _quoted(statement: str, *names: str) -> str:
+    """Statements that create roles and databases take no parameters: quote by hand, identifier first, then literal."""
+    identifier = '"' + names[0].replace('"', '""') + '"'
+    literals = ["'" + name.replace("'", "''") + "'" for name in names[1:]]
+    return statement.format(identifier, *literals)
+
+
+EVENT_MONTHS_AHEAD = 3
+_LEDGER = "select kind, name, checksum from schema_migration"
+_LOCK = 4_859_274_401  # any constant: whoever migrates this database holds it
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    name: str
+    kind: str
+    text: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.kind, self.name
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def scripts(folder: Path = SQL) -> list[Script]:
+    found = [
+        Script(p.stem, "migration", p.read_text()) for p in sorted((folder / "migrations").glob("*.sql"))
+    ]
+    return [
+        *found,
+        *(Script(p.stem, "function", p.read_text()) for p in sorted((folder / "functions").glob("*.sql"))),
+    ]
+
+
+@functools.cache
+def _release() -> list[Script]:
+    """This release's own, read once: readiness is asked every few seconds."""
+    return scripts()
+
+
+async def migrate(
+    url: str, *, folder: Path = SQL, on_progress: Callable[[str], None] = lambda _: None
+) -> list[str]:
+    """Apply what is missing; returns the names of what was applied. The login must own the schema."""
+    with border():
+        connection = await asyncpg.connect(url)
+    try:
+        return await _migrate(connection, scripts(folder), folder, on_progress)
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise SetupError(
+            f"The migrating login lacks a right: {error}",
+            code="missing_right",
+            hint="It must own the database and have CREATEROLE; where the roles cortex_app, cortex_resolver,"
+            " cortex_claimer and cortex_scheduler exist already, the last three must be granted to it.",
+        ) from error
+    finally:
+        await connection.close()
+
+
+async def _migrate(
+    connection: Any, wanted: list[Script], folder: Path, on_progress: Callable[[str], None]
+) -> list[str]:
+    await connection.execute("select pg_advisory_lock($1)", _LOCK)
+    await connection.execute((folder / "roles.sql").read_text())
+    await connection.execute((folder / "ledger.sql").read_text())
+    applied = await _applied(connection)
+    _refuse_strange(wanted, applied)
+    done: list[str] = []
+    doing = ""
+    for script in wanted:
+        if applied.get(script.key) == script.checksum:
+            continue
+        doing, before = script.name if script.kind == "migration" else "functions", doing
+        if doing != before:
+            on_progress(f"applying {doing}")
+        async with connection.transaction():
+            try:
+                await connection.execute(script.text)
+            except asyncpg.PostgresError as error:
+                if isinstance(error, asyncpg.InsufficientPrivilegeError):
+                    raise
+                raise SetupError(
+                    f"{script.kind} {script.name} failed: {error}",
+                    code="migration_failed",
+                    hint="Nothing of it was kept. Correct the cause and run `cortex db migrate` again.",
+                ) from error
+            await connection.execute(
+                (folder / "record.sql").read_text(), script.name, script.kind, script.checksum
+            )
+        done.append(script.name)
+    await connection.execute("select prepare_event_partitions($1)", EVENT_MONTHS_AHEAD)
+    return done
+
+
+def _ledger(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+    return {(row["kind"], row["name"]): row["checksum"] for row in rows}
+
+
+async def _applied(connection: Any) -> dict[tuple[str, str], str]:
+    return _ledger(await connection.fetch(_LEDGER))
+
+
+def _refuse_strange(wanted: list[Script], applied: dict[tuple[str, str], str]) -> None:
+    known = {script.key for script in wanted}
+    for kind, name in sorted(applied):
+        # Functions come and go with releases; what a migration made stays.
+        if kind == "migration" and (kind, name) not in known:
+            raise SetupError(
+                f"The database has {name}, which this release does not know.",
+                code="unknown_migration",
+                hint="Run the release that applied it, or a newer one.",
+            )
+    for script in wanted:
+        if script.kind == "migration" and applied.get(script.key, script.checksum) != script.checksum:
+            raise SetupError(
+                f"The migration {script.name} was edited after it had been applied.",
+                code="edited_migration",
+                hint="Restore the file, and put the change into a new migration.",
+            )
+
+
+async def pending(database: Database, *, folder: Path = SQL) -> list[str]:
+    """What this database still lacks, asked with the app's own login."""
+    wanted = _release() if folder == SQL else scripts(folder)
+    async with database.transaction(NOBODY) as tx:
+        if not await tx.value("select to_regclass('schema_migration') is not null"):
+            return [script.name for script in wanted]
+        applied = _ledger(await tx.rows(_LEDGER))
+    _refuse_strange(wanted, applied)
+    return [script.name for script in wanted if applied.get(script.key) != script.checksum]
+
+
+async def require_current(database: Database) -> None:
+    """Refuse to run on a schema of another release, and on queries that do not fit."""
+    missing = await pending(database)
+    if missing:
+        raise SetupError(
+            f"The database lacks {', '.join(missing)}.",
+            code="schema_outdated",
+            hint="Run `cortex db migrate` first.",
+        )
+    await database.check()
+    await database.call("prepare_event_partitions", None, EVENT_MONTHS_AHEAD)
+
+
+async def require_ready(db: Database) -> None:
+    missing = await pending(db)
+    if missing:
+        raise Unavailable(
+            f"The database lacks {', '.join(missing)}.",
+            code="schema_outdated",
+            hint="Run `cortex db migrate`.",
+        )

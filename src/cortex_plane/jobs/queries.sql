@@ -1,0 +1,370 @@
+-- name: cancel_job
+-- What nobody runs ends at once.
+update job
+set status = 'CANCELLED', open_approvals = 0, error_message = $2, runnable_at = null, next_retry_at = null, wake_at = null,
+  holds = '{}', held_at = null,
+  cancel_requested_at = coalesce(cancel_requested_at, plane_now())
+where id = $1 and worker_id is null and status not in ('COMPLETED', 'FAILED', 'CANCELLED')
+returning session_id
+
+
+-- name: cancel_open_jobs
+-- Ordered, so that two terminations lock the same jobs in the same order. What a worker runs ends at its next safe point.
+with open_jobs as (
+  select id, worker_id from job where session_id = $1 and status not in ('COMPLETED', 'FAILED', 'CANCELLED')
+  order by id for no key update),
+asked as (
+  update job j set cancel_requested_at = coalesce(j.cancel_requested_at, plane_now()), cancel_reason = $2
+  from open_jobs o where j.id = o.id and o.worker_id is not null)
+update job j
+set status = 'CANCELLED', open_approvals = 0, error_message = $2, runnable_at = null, next_retry_at = null, wake_at = null,
+  holds = '{}', held_at = null
+from open_jobs o where j.id = o.id and o.worker_id is null
+returning j.id
+
+
+-- name: get_checkpoint
+select checkpoint from job where id = $1
+
+
+-- name: fail_job
+update job
+set status = 'FAILED', error_message = $2, holds = '{}', held_at = null, runnable_at = null, wake_at = null,
+  open_approvals = 0
+where id = $1 and worker_id is null and status not in ('COMPLETED', 'FAILED', 'CANCELLED')
+returning id
+
+
+-- name: get_job
+select j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.app, j.status, j.holds,
+  j.holds <> '{}' and j.worker_id is not null as pending_pause,
+  j.cancel_requested_at is not null and j.finished_at is null as pending_cancel, j.payload, j.result, j.step_index,
+  j.running_seconds, j.epoch, j.deaths, j.wake_at, j.retry_count, j.max_retries, j.next_retry_at, j.open_approvals,
+  j.error_message, j.resubmitted_from, j.caused_by, j.policies, j.created_at, j.updated_at, j.finished_at
+from job j join session s on s.org_id = j.org_id and s.id = j.session_id
+where j.id = $1 and ($2::uuid is null or $2 in (s.user_account_id, s.opened_by))
+
+
+-- name: list_job_history
+select previous_status, new_status, metadata, created_at from job_history where job_id = $1 order by id
+
+
+-- name: hold_job
+-- A job that a worker runs keeps running to its boundary; one that only waits for a worker is paused at once.
+update job
+set holds = holds || $2::text, held_at = coalesce(held_at, plane_now()), runnable_at = null
+where id = $1 and not $2 = any (holds)
+returning status = 'RUNNING' and worker_id is null as pause_now
+
+
+-- name: insert_job
+insert into job (org_id, id, session_id, agent_id, agent_version, kind, payload, max_retries, resubmitted_from, app,
+  holds, held_at, runnable_at, caused_by, policies, status, submitted_by)
+select $1, $2, s.id, a.id, a.config_version, $8, $5, $6, $7, case when $8 = 'external' then 'external' else coalesce(v.skill_config ->> 'app', 'plane') end,
+  case when s.held_at is null then '{}' else array['session'] end, s.held_at,
+  case when s.held_at is null then plane_now() end, $9::uuid, $10::jsonb,
+  case when $8 = 'external' then 'RUNNING' else 'PENDING' end, $11::uuid
+from agent a
+join agent_version v on v.org_id = a.org_id and v.agent_id = a.id and v.version = a.config_version
+join session s on s.org_id = a.org_id and s.id = $3
+where a.id = $4
+
+
+-- name: lift_job_hold
+-- Lifts these holds. With the last one the job may be claimed again, when its time has come.
+update job
+set holds = array(select h from unnest(holds) h where not h = any ($2::text[])),
+  held_at = case when holds <@ $2::text[] then null else held_at end,
+  runnable_at = case when holds <@ $2::text[] and worker_id is null then case status
+    when 'PENDING' then created_at when 'RETRY' then next_retry_at when 'SLEEPING' then wake_at end end
+where id = $1 and holds && $2::text[] and status not in ('PAUSED', 'COMPLETED', 'FAILED', 'CANCELLED')
+returning id
+
+
+-- name: list_jobs
+select j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.app, j.status, j.holds,
+  j.holds <> '{}' and j.worker_id is not null as pending_pause,
+  j.cancel_requested_at is not null and j.finished_at is null as pending_cancel, j.payload, j.result, j.step_index,
+  j.running_seconds, j.epoch, j.deaths, j.wake_at, j.retry_count, j.max_retries, j.next_retry_at, j.open_approvals,
+  j.error_message, j.resubmitted_from, j.caused_by, j.policies, j.created_at, j.updated_at, j.finished_at
+from job j
+where ($1::timestamptz is null or (j.created_at, j.id) < ($1, $2::uuid))
+  and ($4::uuid is null or j.session_id = any (array(
+    select s.id from session s where s.user_account_id = $4 or s.opened_by = $4)))
+  and ($5::text is null or j.status = $5)
+  and ($6::uuid is null or j.session_id = $6)
+  and ($7::uuid is null or j.agent_id = $7)
+order by j.created_at desc, j.id desc
+limit $3
+
+
+-- name: lock_job
+select j.session_id, j.kind, j.status, j.holds, j.worker_id is not null as leased, j.cancel_requested_at is not null as cancelled
+from job j
+where j.id = $1 and ($2::uuid is null or exists (
+  select from session s where s.org_id = j.org_id and s.id = j.session_id and $2 in (s.user_account_id, s.opened_by)))
+for no key update of j
+
+
+-- name: lock_open_job
+-- Ordered, so that two requests lock the same jobs in the same order.
+select id from job
+where session_id = $1 and status not in ('COMPLETED', 'FAILED', 'CANCELLED')
+order by id for no key update
+
+
+-- name: open_conversation
+-- The job that answers a session now, if any.
+select id from job
+where session_id = $1 and kind = 'conversation' and status not in ('COMPLETED', 'FAILED', 'CANCELLED')
+
+
+-- name: pause_job
+update job set status = 'PAUSED' where id = $1 and status = 'RUNNING' and worker_id is null and holds <> '{}'
+
+
+-- name: request_cancel
+-- What a worker runs ends at its next safe point, so that no call is left without its outcome.
+update job set cancel_requested_at = plane_now(), cancel_reason = $2
+where id = $1 and worker_id is not null and cancel_requested_at is null
+returning session_id
+
+
+-- name: wake_job
+-- A paused job goes on once nothing holds it.
+update job
+set holds = array(select h from unnest(holds) h where not h = any ($2::text[])),
+  held_at = case when holds <@ $2::text[] then null else held_at end,
+  status = case when holds <@ $2::text[] then 'RUNNING' else status end,
+  runnable_at = case when holds <@ $2::text[] then plane_now() end
+where id = $1 and holds && $2::text[] and status = 'PAUSED'
+returning status
+
+
+-- name: answer_call
+update tool_call
+set status = $2, result = $3, error = $4, settled_by = $5,
+  finished_at = case when $2 in ('completed', 'failed') then plane_now() end
+where id = $1 and status = 'uncertain'
+returning id
+
+
+-- name: get_call
+select id, job_id, step_index, position, tool_name, tool_digest, arguments, read_only, on_uncertain, status, attempt,
+  encode(input_hash, 'hex') as input_hash, edited,
+  dispatch_before, settle_after, result, result_id, error, settled_by, created_at, finished_at
+from tool_call where job_id = $1 and id = $2
+
+
+-- name: last_calls
+-- Of the step that is under way, or of the last one.
+select id, job_id, step_index, position, tool_name, tool_digest, arguments, read_only, on_uncertain, status, attempt,
+  encode(input_hash, 'hex') as input_hash, edited,
+  dispatch_before, settle_after, result, result_id, error, settled_by, created_at, finished_at
+from tool_call
+where job_id = $1 and step_index = (select max(step_index) from tool_call where job_id = $1)
+order by position
+
+
+-- name: list_steps
+select s.step_index, s.response ->> 'text' as text, s.response ->> 'model' as model,
+  s.response ->> 'stop_reason' as stop_reason, s.prompt_tokens, s.completion_tokens, s.started_at, s.created_at,
+  coalesce((
+    select jsonb_agg(jsonb_build_object(
+      'id', c.id, 'tool_name', c.tool_name, 'arguments', c.arguments, 'status', c.status, 'read_only', c.read_only,
+      'attempt', c.attempt, 'result', c.result, 'result_id', c.result_id, 'error', c.error,
+      'settled_by', c.settled_by) order by c.position)
+    from tool_call c where c.job_id = s.job_id and c.step_index = s.step_index), '[]') as calls
+from step s
+where s.job_id = $1 and s.step_index > $2
+order by s.step_index
+limit $3
+
+
+-- name: open_calls
+select id, job_id, step_index, position, tool_name, tool_digest, arguments, read_only, on_uncertain, status, attempt,
+  encode(input_hash, 'hex') as input_hash, edited,
+  dispatch_before, settle_after, result, result_id, error, settled_by, created_at, finished_at
+from tool_call where job_id = $1 and finished_at is null order by step_index, position
+
+
+-- name: list_step_messages
+select seq, role, text, job_id from message where session_id = $1 and seq > $2 and seq <= $3 order by seq
+
+
+-- name: stored_result
+select content from stored_result where job_id = $1 and id = $2
+
+
+-- name: list_journal
+select e.key, e.position, e.kind, e.name, e.input_hash, e.status, e.result, e.result_id, e.error, e.created_at, e.finished_at
+from journal_shown e
+where e.job_id = $1 and e.position > $2
+order by e.position
+limit $3
+
+
+-- name: list_parked_jobs
+-- Jobs of one status that were begun and that nobody runs, newest first, with the response in which each stands and its calls:
+-- of a model's response all of them, of a code agent those that have no outcome. An agent that runs elsewhere is resumed there.
+select j.id, j.session_id, j.agent_id, a.slug as agent, j.agent_version, j.kind, j.app, j.status, j.holds, j.payload,
+  j.checkpoint::text as checkpoint, j.checkpoint_mac, v.model_config, v.skill_config, v.resource_limits, j.created_at,
+  last.response, made.calls
+from job j
+join agent a on a.org_id = j.org_id and a.id = j.agent_id
+join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
+join session s on s.org_id = j.org_id and s.id = j.session_id and s.kind <> 'external'
+left join lateral (
+  select t.step_index, t.response from step t
+  where t.org_id = j.org_id and t.job_id = j.id
+  order by t.step_index desc limit 1) last on true
+cross join lateral (
+  select coalesce(jsonb_agg(jsonb_build_object(
+    'id', c.id, 'job_id', c.job_id, 'step_index', c.step_index, 'position', c.position, 'tool_name', c.tool_name,
+    'tool_digest', c.tool_digest, 'arguments', c.arguments, 'read_only', c.read_only, 'on_uncertain', c.on_uncertain,
+    'input_hash', encode(c.input_hash, 'hex'), 'edited', c.edited, 'status', c.status, 'attempt', c.attempt,
+    'dispatch_before', c.dispatch_before, 'settle_after', c.settle_after, 'result', null, 'result_id', null,
+    'error', c.error, 'settled_by', c.settled_by, 'created_at', c.created_at, 'finished_at', c.finished_at)
+    order by c.step_index, c.position), '[]') as calls
+  from tool_call c
+  where c.org_id = j.org_id and c.job_id = j.id
+    and (c.finished_at is null or (c.step_index = last.step_index and not v.skill_config ? 'run'))) made
+where ($1::timestamptz is null or (j.created_at, j.id) < ($1, $2::uuid))
+  and j.status = $4 and j.worker_id is null and j.epoch > 0
+order by j.created_at desc, j.id desc
+limit $3
+
+
+-- name: key_fingerprint
+select fingerprint from plane_key
+
+
+-- name: list_workers
+select w.id, w.name, w.host, w.pid, w.apps, w.concurrency, w.started_at, w.expires_at, w.stopped_at,
+  w.stopped_at is null and w.expires_at > plane_now() as alive
+from worker w order by w.started_at desc limit 500
+
+
+-- name: remember_worker_key
+insert into plane_key (fingerprint) values ($1) on conflict do nothing
+
+
+-- name: get_signal
+select s.id, s.name, s.key, s.payload, s.sent_by, s.created_at from signal s where s.id = $1
+
+
+-- name: list_signals
+-- Newest first. Whoever is not staff sees what they sent.
+select s.id, s.name, s.key, s.payload, s.sent_by, s.created_at
+from signal s
+where ($1::timestamptz is null or (s.created_at, s.id) < ($1, $2::uuid))
+  and ($4::uuid is null or s.sender_id = $4)
+  and ($5::text is null or s.name = $5)
+  and ($6::text is null or s.key = $6)
+order by s.created_at desc, s.id desc
+limit $3
+
+
+-- name: list_signal_waits
+-- What a job waits for or waited for, oldest first.
+select w.entry, w.name, w.key, w.created_at, w.signal_id, w.payload, w.arrived_at
+from job_wait w where w.job_id = $1
+order by w.created_at, w.entry
+
+
+-- name: usage_by_agent
+select m.agent_id::text as key, null::date as day, m.agent_id, min(a.slug) as agent, null::uuid as job_id, null::text as model,
+  count(*) as calls, sum(m.prompt_tokens)::bigint as prompt_tokens, sum(m.completion_tokens)::bigint as completion_tokens,
+  sum(m.cache_read_tokens)::bigint as cache_read_tokens, sum(m.cache_write_tokens)::bigint as cache_write_tokens,
+  sum(m.cost_micros)::bigint as cost_micros, count(*) filter (where m.cost_micros is null) as unpriced_calls,
+  sum(m.seconds) as seconds
+from model_call m
+join agent a on a.org_id = m.org_id and a.id = m.agent_id
+where ($1::uuid is null or exists (
+    select from session s where s.org_id = m.org_id and s.id = m.session_id and $1 in (s.user_account_id, s.opened_by)))
+  and ($2::timestamptz is null or m.created_at >= $2) and ($3::timestamptz is null or m.created_at < $3)
+  and ($4::uuid is null or m.agent_id = $4) and ($5::uuid is null or m.job_id = $5)
+group by m.agent_id
+having $6::text is null or m.agent_id::text collate "C" < $6
+order by m.agent_id::text collate "C" desc
+limit $7
+
+
+-- name: usage_by_day
+select to_char(m.created_at at time zone 'UTC', 'YYYY-MM-DD') as key, min(m.created_at at time zone 'UTC')::date as day, null::uuid as agent_id, null::text as agent, null::uuid as job_id, null::text as model,
+  count(*) as calls, sum(m.prompt_tokens)::bigint as prompt_tokens, sum(m.completion_tokens)::bigint as completion_tokens,
+  sum(m.cache_read_tokens)::bigint as cache_read_tokens, sum(m.cache_write_tokens)::bigint as cache_write_tokens,
+  sum(m.cost_micros)::bigint as cost_micros, count(*) filter (where m.cost_micros is null) as unpriced_calls,
+  sum(m.seconds) as seconds
+from model_call m
+join agent a on a.org_id = m.org_id and a.id = m.agent_id
+where ($1::uuid is null or exists (
+    select from session s where s.org_id = m.org_id and s.id = m.session_id and $1 in (s.user_account_id, s.opened_by)))
+  and ($2::timestamptz is null or m.created_at >= $2) and ($3::timestamptz is null or m.created_at < $3)
+  and ($4::uuid is null or m.agent_id = $4) and ($5::uuid is null or m.job_id = $5)
+group by to_char(m.created_at at time zone 'UTC', 'YYYY-MM-DD')
+having $6::text is null or to_char(m.created_at at time zone 'UTC', 'YYYY-MM-DD') collate "C" < $6
+order by to_char(m.created_at at time zone 'UTC', 'YYYY-MM-DD') collate "C" desc
+limit $7
+
+
+-- name: usage_by_job
+select m.job_id::text as key, null::date as day, (array_agg(m.agent_id))[1] as agent_id, min(a.slug) as agent, m.job_id, null::text as model,
+  count(*) as calls, sum(m.prompt_tokens)::bigint as prompt_tokens, sum(m.completion_tokens)::bigint as completion_tokens,
+  sum(m.cache_read_tokens)::bigint as cache_read_tokens, sum(m.cache_write_tokens)::bigint as cache_write_tokens,
+  sum(m.cost_micros)::bigint as cost_micros, count(*) filter (where m.cost_micros is null) as unpriced_calls,
+  sum(m.seconds) as seconds
+from model_call m
+join agent a on a.org_id = m.org_id and a.id = m.agent_id
+where ($1::uuid is null or exists (
+    select from session s where s.org_id = m.org_id and s.id = m.session_id and $1 in (s.user_account_id, s.opened_by)))
+  and ($2::timestamptz is null or m.created_at >= $2) and ($3::timestamptz is null or m.created_at < $3)
+  and ($4::uuid is null or m.agent_id = $4) and ($5::uuid is null or m.job_id = $5)
+group by m.job_id
+having $6::text is null or m.job_id::text collate "C" < $6
+order by m.job_id::text collate "C" desc
+limit $7
+
+
+-- name: usage_by_model
+select m.model as key, null::date as day, null::uuid as agent_id, null::text as agent, null::uuid as job_id, m.model,
+  count(*) as calls, sum(m.prompt_tokens)::bigint as prompt_tokens, sum(m.completion_tokens)::bigint as completion_tokens,
+  sum(m.cache_read_tokens)::bigint as cache_read_tokens, sum(m.cache_write_tokens)::bigint as cache_write_tokens,
+  sum(m.cost_micros)::bigint as cost_micros, count(*) filter (where m.cost_micros is null) as unpriced_calls,
+  sum(m.seconds) as seconds
+from model_call m
+join agent a on a.org_id = m.org_id and a.id = m.agent_id
+where ($1::uuid is null or exists (
+    select from session s where s.org_id = m.org_id and s.id = m.session_id and $1 in (s.user_account_id, s.opened_by)))
+  and ($2::timestamptz is null or m.created_at >= $2) and ($3::timestamptz is null or m.created_at < $3)
+  and ($4::uuid is null or m.agent_id = $4) and ($5::uuid is null or m.job_id = $5)
+group by m.model
+having $6::text is null or m.model collate "C" < $6
+order by m.model collate "C" desc
+limit $7
+
+
+-- name: list_job_usage
+select count(*) as calls, coalesce(sum(prompt_tokens), 0)::bigint as prompt_tokens,
+  coalesce(sum(completion_tokens), 0)::bigint as completion_tokens,
+  coalesce(sum(cache_read_tokens), 0)::bigint as cache_read_tokens,
+  coalesce(sum(cache_write_tokens), 0)::bigint as cache_write_tokens,
+  sum(cost_micros)::bigint as cost_micros, count(*) filter (where cost_micros is null) as unpriced_calls,
+  coalesce(sum(seconds), 0) as seconds
+from model_call where job_id = $1
+
+
+-- name: spent_by_job
+select coalesce(sum(prompt_tokens + completion_tokens), 0)::bigint as tokens,
+  coalesce(sum(cost_micros), 0)::bigint as cost_micros
+from model_call where job_id = $1
+
+
+-- name: spent_today
+-- The day by the plane's clock, and how much of it is left.
+select coalesce(sum(m.prompt_tokens + m.completion_tokens), 0)::bigint as tokens,
+  coalesce(sum(m.cost_micros), 0)::bigint as cost_micros,
+  extract(epoch from t.day + interval '1 day' - t.now)::double precision as seconds_left
+from (select n.now, date_trunc('day', n.now, 'UTC') as day from (select plane_now() as now) n) t
+left join model_call m on m.agent_id = $1 and m.created_at >= t.day
+group by t.day, t.now

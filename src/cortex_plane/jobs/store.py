@@ -1,0 +1,518 @@
+"""Jobs, steps, attempts, the journal, signals, usage and workers in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from cortex_plane.db.database import NOBODY, Database, Queries, Row, Transaction, after, one, page
+from cortex_plane.jobs.model.effects import Answer, CallStatus, ToolCall
+from cortex_plane.jobs.model.jobs import Hold, Job, JobChange, JobKind, JobStatus, Parked, Step, Worker
+from cortex_plane.jobs.model.journal import JournalEntry, Signal, SignalDraft, Wait, Waiter
+from cortex_plane.jobs.model.usage import Spent, UsageRow, UsageTotals
+from cortex_plane.jobs.rules.attempts import (
+    UNCOUNTED,
+    UNSHARED,
+    Adoption,
+    Assignment,
+    HandBack,
+    Leased,
+    Orphan,
+    SlotShares,
+    StepWrite,
+    WriteResult,
+)
+from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.kernel.values import parse
+from cortex_plane.policies.model.policies import PolicyRow
+from cortex_plane.policies.model.policy_files import row_as_json
+from cortex_plane.proof.model import Fact
+from cortex_plane.proof.rules.receipts import Stamp
+from cortex_plane.sessions.rules import SessionMessage, StepRow
+
+queries = Queries("jobs")
+
+
+async def insert_job(
+    tx: Transaction,
+    id: UUID,
+    session_id: UUID,
+    agent_id: UUID,
+    payload: dict[str, Any],
+    max_retries: int,
+    resubmitted_from: UUID | None,
+    kind: JobKind,
+    caused_by: UUID | None,
+    submitted_by: UUID,
+    policies: Sequence[PolicyRow] = (),
+) -> None:
+    await tx.rows(
+        queries.insert_job,
+        tx.org,
+        id,
+        session_id,
+        agent_id,
+        payload,
+        max_retries,
+        resubmitted_from,
+        kind,
+        caused_by,
+        [row_as_json(row) for row in policies] or None,
+        submitted_by,
+    )
+
+
+async def open_conversation(tx: Transaction, session_id: UUID) -> UUID | None:
+    id: UUID | None = await tx.value(queries.open_conversation, session_id)
+    return id
+
+
+async def get_job(tx: Transaction, id: UUID, sees: UUID | None) -> Job | None:
+    return one(Job, await tx.row(queries.get_job, id, sees))
+
+
+async def lock_job(tx: Transaction, id: UUID, sees: UUID | None) -> Row | None:
+    return await tx.row(queries.lock_job, id, sees)
+
+
+async def list_jobs(
+    tx: Transaction,
+    position: Position | None,
+    limit: int,
+    sees: UUID | None,
+    status: JobStatus | None,
+    session_id: UUID | None,
+    agent_id: UUID | None,
+) -> Page[Job]:
+    rows = await tx.rows(queries.list_jobs, *after(position), limit + 1, sees, status, session_id, agent_id)
+    return page(Job, rows, limit)
+
+
+async def list_job_history(tx: Transaction, id: UUID) -> list[JobChange]:
+    return [parse(JobChange, row) for row in await tx.rows(queries.list_job_history, id)]
+
+
+async def cancel_job(tx: Transaction, id: UUID, reason: str) -> bool:
+    """Ends what no worker runs; False where one does, or where it has ended."""
+    return await tx.value(queries.cancel_job, id, reason) is not None
+
+
+async def request_cancel(tx: Transaction, id: UUID, reason: str) -> bool:
+    """Asks the worker that runs it to stop; False where that was asked before."""
+    return await tx.value(queries.request_cancel, id, reason) is not None
+
+
+async def hold_job(tx: Transaction, id: UUID, hold: Hold) -> bool | None:
+    """None: it stood already. True: nobody runs the job, so it can be paused now."""
+    pause_now: bool | None = await tx.value(queries.hold_job, id, hold)
+    return pause_now
+
+
+async def pause_job(tx: Transaction, id: UUID) -> None:
+    await tx.rows(queries.pause_job, id)
+
+
+async def lift_job_hold(tx: Transaction, id: UUID, holds: Sequence[Hold]) -> bool:
+    return await tx.value(queries.lift_job_hold, id, list(holds)) is not None
+
+
+async def wake_job(tx: Transaction, id: UUID, holds: Sequence[Hold]) -> str | None:
+    """The status that a paused job has now; None where none of these held it."""
+    status: str | None = await tx.value(queries.wake_job, id, list(holds))
+    return status
+
+
+async def fail_job(tx: Transaction, id: UUID, error: str) -> bool:
+    return await tx.value(queries.fail_job, id, error) is not None
+
+
+async def lock_open_job(tx: Transaction, session_id: UUID) -> list[UUID]:
+    """The open jobs of a session, locked in one order."""
+    return [row["id"] for row in await tx.rows(queries.lock_open_job, session_id)]
+
+
+async def get_checkpoint(tx: Transaction, id: UUID) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = await tx.value(queries.get_checkpoint, id)
+    return found
+
+
+async def cancel_open_jobs(tx: Transaction, session_id: UUID, reason: str) -> list[UUID]:
+    """Cancel whatever is open in a session; returns the jobs."""
+    return [row["id"] for row in await tx.rows(queries.cancel_open_jobs, session_id, reason)]
+
+
+async def list_step_messages(
+    tx: Transaction, session_id: UUID, above: int, up_to: int
+) -> list[SessionMessage]:
+    return [
+        parse(SessionMessage, row)
+        for row in await tx.rows(queries.list_step_messages, session_id, above, up_to)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class PastSteps:
+    """What a job has said and done so far, as far as no memory covers it."""
+
+    said: list[SessionMessage] = field(default_factory=list)
+    steps: list[StepRow] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    receipts: dict[UUID, Stamp] = field(default_factory=dict)
+    """By call: of those that somebody approved and that may still be sent."""
+    turned_down: set[tuple[str, str]] = field(default_factory=set)
+    """Tool and arguments' digest of every call that a person said no to."""
+    memory: dict[str, Any] | None = None
+    """Of the session, where the job has not begun yet: message_seq, summary, facts."""
+    asked: str | None = None
+    """The newest user message that is covered."""
+
+
+async def list_past_steps(
+    db: Database,
+    org_id: UUID,
+    job_id: UUID,
+    session_id: UUID,
+    read_to: int | None,
+    fresh: bool,
+    window_step: int = 0,
+    window_seq: int = 0,
+) -> PastSteps:
+    (row,) = await db.call("job_past", org_id, job_id, session_id, read_to, fresh, window_step, window_seq)
+    return PastSteps(
+        said=[parse(SessionMessage, each) for each in row["said"]],
+        steps=[parse(StepRow, each) for each in row["steps"]],
+        calls=[parse(ToolCall, each) for each in row["calls"]],
+        receipts={UUID(call): _stamp(each) for call, each in row["receipts"].items()},
+        turned_down={(tool, digest) for tool, digest in row["turned_down"]},
+        memory=row["memory"],
+        asked=row["asked"],
+    )
+
+
+def _stamp(kept: dict[str, str]) -> Stamp:
+    return Stamp(
+        body=bytes.fromhex(kept["body"]),
+        signature=bytes.fromhex(kept["signature"]),
+        key_id=UUID(kept["key_id"]),
+        public_key=bytes.fromhex(kept["public_key"]),
+        sealed=bytes.fromhex(kept["sealed"]),
+    )
+
+
+async def open_calls(tx: Transaction, job_id: UUID) -> list[ToolCall]:
+    """Calls that were written down and have no outcome."""
+    return [parse(ToolCall, row) for row in await tx.rows(queries.open_calls, job_id)]
+
+
+async def last_calls(tx: Transaction, job_id: UUID) -> list[ToolCall]:
+    return [parse(ToolCall, row) for row in await tx.rows(queries.last_calls, job_id)]
+
+
+async def get_call(tx: Transaction, job_id: UUID, call_id: UUID) -> ToolCall | None:
+    return one(ToolCall, await tx.row(queries.get_call, job_id, call_id))
+
+
+async def answer_call(tx: Transaction, call_id: UUID, status: CallStatus, given: Answer, by: str) -> Any:
+    """Returns the result that the call has from now on; None where it has none."""
+    error = f"settled by {by}: {given.note or 'given up'}" if status is CallStatus.FAILED else None
+    result = given.result if given.result is not None else {"confirmed_by": by, "note": given.note}
+    kept = result if status is CallStatus.COMPLETED else None
+    await tx.rows(queries.answer_call, call_id, status, kept, error, by)
+    return kept
+
+
+async def list_steps(tx: Transaction, job_id: UUID, above: int, limit: int) -> list[Step]:
+    return [parse(Step, row) for row in await tx.rows(queries.list_steps, job_id, above, limit)]
+
+
+async def stored_result(tx: Transaction, job_id: UUID, id: UUID) -> bytes | None:
+    content: bytes | None = await tx.value(queries.stored_result, job_id, id)
+    return content
+
+
+async def claim_jobs(
+    db: Database,
+    worker_id: UUID,
+    apps: Sequence[str],
+    wanted: int,
+    after: UUID,
+    held: Sequence[UUID] = (),
+    shares: SlotShares = UNSHARED,
+) -> tuple[list[Assignment], bool]:
+    """Leased jobs, and whether others were claiming at the same moment, so that there may be more."""
+    rows = await db.call(
+        "claim_jobs", None, worker_id, list(apps), wanted, after, list(held), shares.share, shares.reserve,
+        shares.org_jobs,
+    )  # fmt: skip
+    claimed = [
+        Assignment(**{**row, "kind": JobKind(row["kind"])}) for row in rows if row["job_id"] is not None
+    ]
+    return claimed, len(claimed) < len(rows)
+
+
+async def advance_job(
+    db: Database | Transaction,
+    org_id: UUID,
+    job_id: UUID,
+    worker_id: UUID,
+    epoch: int,
+    number: int,
+    write: StepWrite,
+    dispatch_seconds: float,
+    open_approvals: int = 0,
+) -> WriteResult | None:
+    """None: the job is not this worker's any more."""
+    step = write.step
+    rows = await db.call(
+        "advance_job", org_id, job_id, worker_id, epoch, number,
+        write.checkpoint, write.mac,
+        step.index if step else None, step.message_seq if step else write.message_seq,
+        step.response.decode() if step else None, step.prompt_tokens if step else None,
+        step.completion_tokens if step else None, step.seconds if step else None,
+        write.done_step, write.calls.decode() if write.calls else None, write.arguments or None,
+        write.outcomes.decode() if write.outcomes else None, write.results or None, write.again or None,
+        dispatch_seconds if write.dispatches else None,
+        [id for id, _ in write.stored] or None, [content for _, content in write.stored] or None,
+        write.reply, write.status, write.error, write.delay_seconds, write.hold,
+        write.result.decode() if write.result else None,
+        write.granted.decode() if write.granted else None, write.policies, open_approvals,
+        write.more or None,
+        [kind for kind, _ in write.events], [data for _, data in write.events],
+        [fact.action for fact in write.facts], [fact.body for fact in write.facts],
+    )  # fmt: skip
+    if not rows:
+        return None
+    return WriteResult(**{**rows[0], "status": JobStatus(rows[0]["status"])})
+
+
+async def find_orphans(db: Database, limit: int) -> list[Orphan]:
+    return [parse(Orphan, row) for row in await db.call("find_orphans", None, limit)]
+
+
+async def adopt_job(db: Database, orphan: Orphan, adoption: Adoption, fact: Fact) -> bool:
+    """False: somebody else has it, or what it was decided from has changed."""
+    rows = await db.call(
+        "adopt_job", orphan.org_id, orphan.id, orphan.worker_id, orphan.epoch, orphan.cancelled, orphan.held,
+        adoption.status, adoption.error, fact.action, fact.body,
+    )  # fmt: skip
+    return bool(rows[0]["adopt_job"])
+
+
+async def find_leased(db: Database, worker_id: UUID) -> list[Leased]:
+    return [parse(Leased, row) for row in await db.call("find_leased", None, worker_id)]
+
+
+async def release_job(
+    db: Database,
+    org_id: UUID,
+    job_id: UUID,
+    worker_id: UUID,
+    epoch: int,
+    fact: Fact,
+    handed: HandBack = UNCOUNTED,
+) -> bool:
+    rows = await db.call(
+        "release_job", org_id, job_id, worker_id, epoch, handed.count, handed.delay_seconds, handed.error, fact.action,
+        fact.body,
+    )  # fmt: skip
+    return bool(rows[0]["release_job"])
+
+
+async def list_past_entries(
+    db: Database, org_id: UUID, job_id: UUID
+) -> tuple[list[JournalEntry], dict[str, Any]]:
+    """The entries of a job, and by the key of the entry that waits for it: what arrived."""
+    (row,) = await db.call("job_journal", org_id, job_id)
+    return [parse(JournalEntry, each) for each in row["entries"]], row["arrived"]
+
+
+async def list_journal(tx: Transaction, job_id: UUID, above: int, limit: int) -> list[JournalEntry]:
+    return [parse(JournalEntry, row) for row in await tx.rows(queries.list_journal, job_id, above, limit)]
+
+
+async def list_parked_jobs(
+    tx: Transaction, status: JobStatus, position: Position | None, limit: int
+) -> Page[Parked]:
+    return page(Parked, await tx.rows(queries.list_parked_jobs, *after(position), limit + 1, status), limit)
+
+
+async def register_worker(
+    db: Database,
+    id: UUID,
+    name: str,
+    host: str,
+    pid: int,
+    apps: list[str],
+    concurrency: int,
+    lease: timedelta,
+) -> None:
+    await db.call("register_worker", None, id, name, host, pid, apps, concurrency, lease)
+
+
+async def beat_worker(db: Database, id: UUID, lease: timedelta) -> tuple[datetime, list[UUID]] | None:
+    """The new end of the lease and the jobs to stop; None where the worker was forgotten."""
+    rows = await db.call("beat", None, id, lease)
+    return (rows[0]["expires_at"], rows[0]["cancelled"]) if rows else None
+
+
+async def stop_worker(db: Database, id: UUID) -> None:
+    await db.call("stop_worker", None, id)
+
+
+async def forget_workers(db: Database) -> None:
+    await db.call("forget_workers", None)
+
+
+async def list_workers(db: Database) -> list[Worker]:
+    async with db.transaction(NOBODY) as tx:
+        return [parse(Worker, row) for row in await tx.rows(queries.list_workers)]
+
+
+async def key_fingerprint(db: Database, mine: bytes) -> bytes:
+    """The fingerprint of the master key that this database knows; the first one to ask sets it."""
+    async with db.transaction(NOBODY) as tx:
+        await remember_worker_key(tx, mine)
+        known: bytes = await tx.value(queries.key_fingerprint)
+    return known
+
+
+async def is_known_key(db: Database) -> bytes | None:
+    """The same for whoever only looks: None where no process of a plane has started on it yet."""
+    async with db.transaction(NOBODY) as tx:
+        known: bytes | None = await tx.value(queries.key_fingerprint)
+    return known
+
+
+async def remember_worker_key(tx: Transaction, mine: bytes) -> None:
+    """Two that start at once take turns here, so that both read the same one afterwards."""
+    await tx.rows(queries.remember_worker_key, mine)
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedWaiters:
+    """Jobs that wait for a signal, each locked; ``more``: others wait, too."""
+
+    waiters: list[Waiter]
+    more: bool
+
+
+async def send_signal(
+    tx: Transaction, id: UUID, draft: SignalDraft, sender_id: UUID, sent_by: str, limit: int
+) -> tuple[UUID, bool, ReachedWaiters | None]:
+    """The signal's id, whether it is new, and whom it reaches; None where another payload was sent before."""
+    (row,) = await tx.call(
+        "send_signal", tx.org, id, draft.name, draft.key, orjson.dumps(draft.payload).decode(), sender_id, sent_by, limit
+    )  # fmt: skip
+    return row["id"], row["made"], _reached_waiters(row) if row["same"] else None
+
+
+async def wake_more_waiters(tx: Transaction, id: UUID, limit: int) -> ReachedWaiters | None:
+    """Whoever else waits; None where the signal is forgotten."""
+    rows = await tx.call("more_waiters", tx.org, id, limit)
+    return _reached_waiters(rows[0]) if rows else None
+
+
+def _reached_waiters(row: Row) -> ReachedWaiters:
+    return ReachedWaiters([parse(Waiter, each) for each in row["waits"]], row["more"])
+
+
+async def hear_signals(
+    tx: Transaction,
+    id: UUID,
+    reached: ReachedWaiters,
+    told: Sequence[dict[str, str]],
+    bodies: Sequence[bytes],
+) -> None:
+    """Tell those that were reached, and wake them. ``told`` and ``bodies`` are their events and audit entries."""
+    await tx.call(
+        "hear_signal", tx.org, id, [each.session_id for each in reached.waiters],
+        [each.job_id for each in reached.waiters], [each.entry for each in reached.waiters],
+        list(told), list(bodies), reached.more,
+    )  # fmt: skip
+
+
+async def get_signal(tx: Transaction, id: UUID) -> Signal | None:
+    return one(Signal, await tx.row(queries.get_signal, id))
+
+
+async def list_signals(
+    tx: Transaction,
+    position: Position | None,
+    limit: int,
+    sees: UUID | None,
+    name: str | None,
+    key: str | None,
+) -> Page[Signal]:
+    return page(
+        Signal, await tx.rows(queries.list_signals, *after(position), limit + 1, sees, name, key), limit
+    )
+
+
+async def list_signal_waits(tx: Transaction, job_id: UUID) -> list[Wait]:
+    return [parse(Wait, row) for row in await tx.rows(queries.list_signal_waits, job_id)]
+
+
+async def find_untold_signals(db: Database, limit: int) -> list[tuple[UUID, UUID]]:
+    """Org and id of signals that not everybody was told of."""
+    return [(row["org_id"], row["id"]) for row in await db.call("find_untold_signals", None, limit)]
+
+
+async def forget_signals(db: Database, older: timedelta, limit: int) -> int:
+    (row,) = await db.call("forget_signals", None, older, limit)
+    gone: int = row["forget_signals"]
+    return gone
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UsageFilter:
+    """Which answers are summed, and which of the sums are wanted: those below a key, the highest first."""
+
+    sees: UUID | None
+    since: datetime | None
+    until: datetime | None
+    agent_id: UUID | None
+    job_id: UUID | None
+    below: str | None
+    limit: int
+
+    @property
+    def arguments(self) -> tuple[object, ...]:
+        return (self.sees, self.since, self.until, self.agent_id, self.job_id, self.below, self.limit)
+
+
+async def usage_by_day(tx: Transaction, chosen: UsageFilter) -> list[UsageRow]:
+    return [parse(UsageRow, row) for row in await tx.rows(queries.usage_by_day, *chosen.arguments)]
+
+
+async def usage_by_agent(tx: Transaction, chosen: UsageFilter) -> list[UsageRow]:
+    return [parse(UsageRow, row) for row in await tx.rows(queries.usage_by_agent, *chosen.arguments)]
+
+
+async def usage_by_job(tx: Transaction, chosen: UsageFilter) -> list[UsageRow]:
+    return [parse(UsageRow, row) for row in await tx.rows(queries.usage_by_job, *chosen.arguments)]
+
+
+async def usage_by_model(tx: Transaction, chosen: UsageFilter) -> list[UsageRow]:
+    return [parse(UsageRow, row) for row in await tx.rows(queries.usage_by_model, *chosen.arguments)]
+
+
+async def list_job_usage(tx: Transaction, job_id: UUID) -> UsageTotals:
+    (row,) = await tx.rows(queries.list_job_usage, job_id)
+    return parse(UsageTotals, row)
+
+
+async def spent_by_job(tx: Transaction, job_id: UUID) -> Spent:
+    """Its cost as far as it is known."""
+    (row,) = await tx.rows(queries.spent_by_job, job_id)
+    return Spent(tokens=row["tokens"], cost_micros=row["cost_micros"])
+
+
+async def spent_today(tx: Transaction, agent_id: UUID) -> tuple[Spent, float]:
+    """By an agent since midnight UTC, and the seconds until the next one."""
+    (row,) = await tx.rows(queries.spent_today, agent_id)
+    return Spent(tokens=row["tokens"], cost_micros=row["cost_micros"]), row["seconds_left"]

@@ -1,0 +1,397 @@
+"""Exports of the audit trail: written and read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.proof.model import (
+    KEY_BYTES,
+    NAMED,
+    AuditEntry,
+    Blanked,
+    ChainHead,
+    ChainVerifier,
+    Fault,
+    RootedHead,
+    RootFault,
+    SigningKey,
+    Verification,
+    fingerprint,
+    from_base64,
+    iso,
+    microseconds,
+    moment,
+)
+from cortex_plane.proof.rules.roots import Held, KeptRoot, RootsVerifier, Times
+
+FORMAT = "cortex-audit-export"
+VERSION = 2
+MEDIA_TYPE = "application/x-ndjson"
+RULE = (
+    "format 2: hash = sha256(previous hash, 32 bytes, zeros before the first entry | format, 1 byte | seq, 8 bytes big-endian"
+    " | at_us, 8 bytes big-endian signed | sha256(action as UTF-8) | job, 16 bytes, zeros where it is null | body_hash);"
+    " format 1: sha256(previous hash | seq | at_us | body_hash); body_hash = sha256(body as UTF-8)"
+)
+
+
+class ExportWriter:
+    """Renders the lines of one export and keeps what its trailer says."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self._chains = 0
+        self._entries = 0
+
+    def header(self, org_id: UUID, slug: str, session_id: UUID | None, at: datetime) -> bytes:
+        return self._line(
+            {
+                "type": "header",
+                "format": FORMAT,
+                "version": VERSION,
+                "org": {"id": str(org_id), "slug": slug},
+                "session": _text(session_id),
+                "exported_at": iso(at),
+                "rule": RULE,
+            }
+        )
+
+    def item(self, item: AuditEntry | RootedHead | ChainHead) -> bytes:
+        if isinstance(item, AuditEntry):
+            return self.entry(item)
+        return self.rooted(item) if isinstance(item, RootedHead) else self.head(item)
+
+    def entry(self, entry: AuditEntry) -> bytes:
+        self._entries += 1
+        return self._line(
+            {
+                "type": "entry",
+                "chain": str(entry.chain_id),
+                "session": _text(entry.session_id),
+                "seq": entry.seq,
+                "format": entry.format,
+                "action": entry.action,
+                "job": _text(entry.job_id),
+                "at_us": microseconds(entry.created_at),
+                "created_at": iso(entry.created_at),
+                # Bytes that are no text were never written by the plane: what stands for them breaks the body's hash.
+                "body": None if entry.body is None else entry.body.decode(errors="replace"),
+                "body_hash": entry.body_hash.hex(),
+                "hash": entry.hash.hex(),
+            }
+        )
+
+    def rooted(self, head: RootedHead) -> bytes:
+        return self._line(
+            {
+                "type": "rooted",
+                "chain": str(head.chain_id),
+                "root": head.root_seq,
+                "seq": head.seq,
+                "hash": head.hash.hex(),
+            }
+        )
+
+    def head(self, head: ChainHead) -> bytes:
+        self._chains += 1
+        digest = None if head.hash is None else head.hash.hex()
+        return self._line({"type": "head", "chain": str(head.chain_id), "seq": head.seq, "hash": digest})
+
+    def key(self, key: SigningKey) -> bytes:
+        return self._line(
+            {
+                "type": "key",
+                "id": str(key.id),
+                "public_key": key.public_key,
+                "fingerprint": key.fingerprint,
+                "created_at": iso(key.created_at),
+                "retired_at": None if key.retired_at is None else iso(key.retired_at),
+            }
+        )
+
+    def root(self, root: KeptRoot) -> bytes:
+        return self._line(
+            {
+                "type": "root",
+                "seq": root.seq,
+                "body": root.body.decode(errors="replace"),
+                "hash": root.hash.hex(),
+                "key": str(root.key_id),
+                "signature": root.signature.hex(),
+            }
+        )
+
+    def trailer(self) -> bytes:
+        digest = self._digest.hexdigest()
+        return self._line(
+            {"type": "trailer", "chains": self._chains, "entries": self._entries, "sha256": digest}
+        )
+
+    def _line(self, value: dict[str, Any]) -> bytes:
+        line = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+        self._digest.update(line)
+        return line
+
+
+def _text(id: UUID | None) -> str | None:
+    return None if id is None else str(id)
+
+
+FIELDS = {
+    "header": "type format version org session exported_at rule",
+    "entry": "type chain session seq format action job at_us created_at body body_hash hash",
+    "rooted": "type chain root seq hash",
+    "head": "type chain seq hash",
+    "key": "type id public_key fingerprint created_at retired_at",
+    "root": "type seq body hash key signature",
+    "trailer": "type chains entries sha256",
+}
+ORDER = {"header": 0, "entry": 1, "rooted": 1, "head": 1, "key": 2, "root": 3, "trailer": 4}
+ENTRY_OF_VERSION_1 = "type chain session seq action at_us created_at body body_hash hash"
+_MALFORMED = (TypeError, ValueError, KeyError, OverflowError, AttributeError)
+
+Line = dict[str, Any]
+
+
+def verify_export(
+    lines: Iterable[bytes], held: Held | None = None, times: Times | None = None
+) -> Verification:
+    """Raises ``InvalidInput`` where this is no export, or not all of one. ``held``: copies of roots to compare with, but those
+    that by ``times`` are newer than the export."""
+    reader = _Reader(held or {}, times or {})
+    for line in lines:
+        reader.take(line)
+    return reader.result()
+
+
+class _Reader:
+    def __init__(self, held: Held, times: Times) -> None:
+        self._held = held
+        self._times = times
+        self._newer = 0
+        self._digest = hashlib.sha256()
+        self._number = self._chains = self._entries = self._roots = self._named = 0
+        self._place = -1
+        self._version = VERSION
+        self._blanked = 0
+        self._blanked_entries: list[Blanked] = []
+        self._org: UUID | None = None
+        self._session: str | None = None
+        self._keys: dict[UUID, bytes] = {}
+        self._faults: list[Fault] = []
+        self._root_faults: list[RootFault] = []
+        self._chain: ChainVerifier | None = None
+        self._broken = False
+        self._last: UUID | None = None
+        self._verifier = RootsVerifier(UUID(int=0))
+
+    def take(self, line: bytes) -> None:
+        self._number += 1
+        found = self._read(line)
+        kind = found["type"]
+        place = ORDER[kind]
+        if place < self._place or self._place == ORDER["trailer"] or (place == 0) != (self._number == 1):
+            raise _no_export(f"line {self._number} is not where it belongs")
+        self._place = place
+        if self._chain is not None and kind not in ("entry", "rooted", "head"):
+            self._left_open()
+        try:
+            getattr(self, f"_{kind}")(found)
+        except _MALFORMED:
+            raise _no_export(f"line {self._number} is malformed") from None
+        if kind != "trailer":
+            self._digest.update(line)
+
+    def result(self) -> Verification:
+        if self._place != ORDER["trailer"]:
+            raise _no_export("it was cut off: its trailer is missing")
+        return Verification(
+            chains=self._chains,
+            entries=self._entries,
+            faults=self._faults,
+            roots=self._roots,
+            root_faults=self._root_faults,
+            fingerprints=list(self._verifier.fingerprints),
+            blanked=self._blanked,
+            blanked_entries=self._blanked_entries,
+            newer_copies=self._newer,
+        )
+
+    def _read(self, line: bytes) -> Line:
+        """One meaning, one spelling."""
+        try:
+            found: Line = orjson.loads(line)
+            again = orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE)
+            if again == line and " ".join(found) == self._fields(found["type"]):
+                return found
+        except _MALFORMED:
+            pass
+        raise _no_export(f"line {self._number} is not a line of an export")
+
+    def _fields(self, kind: str) -> str:
+        return ENTRY_OF_VERSION_1 if kind == "entry" and self._version == 1 else FIELDS[kind]
+
+    # Lines -----------------------------------------------------------------------------------------------------
+
+    def _header(self, line: Line) -> None:
+        if line["format"] != FORMAT or line["version"] not in (1, VERSION):
+            raise _no_export(f"this release knows versions 1 and {VERSION} of {FORMAT}")
+        self._version = line["version"]
+        self._org, self._session = UUID(line["org"]["id"]), line["session"]
+        # An export of one session has no roots.
+        known = self._held.get(self._org, {}) if self._session is None else {}
+        held = {
+            seq: digest for seq, digest in known.items() if self._times.get(digest, "") <= line["exported_at"]
+        }
+        self._newer = len(known) - len(held)
+        if self._held and not held:
+            raise InvalidInput(
+                "The copies of roots say nothing about this export.",
+                code="no_root_held",
+                hint="Give an export of the whole trail, and copies of the roots of its org.",
+            )
+        self._verifier = RootsVerifier(self._org, held)
+
+    def _entry(self, line: Line) -> None:
+        chain = self._of(line)
+        self._entries += 1
+        try:
+            entry = _entry_of(line)
+        except _MALFORMED:
+            self._fault(Fault(chain_id=chain.chain_id, seq=chain.seq + 1, reason="it is malformed"))
+            return
+        if iso(entry.created_at) != line["created_at"]:
+            self._fault(Fault(chain_id=chain.chain_id, seq=entry.seq, reason="its two times differ"))
+        elif entry.chain_id != (entry.session_id or self._org):
+            self._fault(Fault(chain_id=chain.chain_id, seq=entry.seq, reason="it is of another chain"))
+        elif not self._broken:
+            self._fault(chain.follow(entry))
+
+    def _rooted(self, line: Line) -> None:
+        chain = self._of(line)
+        head = RootedHead(
+            root_seq=_number(line["root"]),
+            chain_id=chain.chain_id,
+            seq=_number(line["seq"]),
+            hash=_hex(line["hash"], 32),
+        )
+        self._verifier.saw(head)
+        if not self._broken:
+            self._fault(chain.rooted(head))
+
+    def _head(self, line: Line) -> None:
+        chain = self._of(line)
+        self._chains += 1
+        self._named += str(chain.chain_id) == (self._session or str(self._org))
+        gone = line["seq"] is None
+        head = ChainHead(
+            chain_id=chain.chain_id,
+            seq=None if gone else _number(line["seq"]),
+            hash=None if gone else _hex(line["hash"], 32),
+        )
+        if not self._broken:
+            self._fault(chain.finish(head))
+        self._blanked += chain.blanked
+        self._blanked_entries += chain.first_blanked()[: NAMED - len(self._blanked_entries)]
+        self._chain, self._broken = None, False
+
+    def _key(self, line: Line) -> None:
+        public_key = from_base64(line["public_key"], KEY_BYTES)
+        if public_key is None or fingerprint(public_key) != line["fingerprint"]:
+            raise ValueError
+        self._keys[UUID(line["id"])] = public_key
+
+    def _root(self, line: Line) -> None:
+        self._roots += 1
+        root = KeptRoot(
+            seq=_number(line["seq"]),
+            body=line["body"].encode(),
+            hash=_hex(line["hash"], 32),
+            key_id=UUID(line["key"]),
+            signature=_hex(line["signature"], 64),
+        )
+        self._root_fault(self._verifier.follow(root, self._keys))
+
+    def _trailer(self, line: Line) -> None:
+        self._root_faults += self._verifier.finish()
+        counted = (self._chains, self._entries, self._digest.hexdigest())
+        if (line["chains"], line["entries"], line["sha256"]) != counted:
+            raise _no_export("its trailer does not fit what stands before it")
+        if self._named != 1 or (self._session is not None and self._chains != 1):
+            raise _no_export("it does not hold the chains that its header names")
+
+    # Chains ----------------------------------------------------------------------------------------------------
+
+    def _of(self, line: Line) -> ChainVerifier:
+        """The chain that a line belongs to, which goes on or begins here."""
+        id = UUID(line["chain"])
+        if str(id) != line["chain"]:
+            raise ValueError
+        if self._chain is not None and self._chain.chain_id != id:
+            self._left_open()
+        if self._chain is None:
+            self._chain = ChainVerifier(id)
+            if self._last is not None and id <= self._last:
+                self._fault(Fault(chain_id=id, seq=1, reason="it stands in the wrong place"))
+            self._last = id
+        return self._chain
+
+    def _left_open(self) -> None:
+        if self._chain is not None and not self._broken:
+            self._fault(Fault(chain_id=self._chain.chain_id, seq=0, reason="its head is not in the export"))
+        self._chain, self._broken = None, False
+
+    def _fault(self, fault: Fault | None) -> None:
+        """The first one of each chain."""
+        if fault is not None and not self._broken:
+            self._faults.append(fault)
+            self._broken = True
+
+    def _root_fault(self, fault: RootFault | None) -> None:
+        if fault is not None:
+            self._root_faults.append(fault)
+
+
+def _entry_of(line: Line) -> AuditEntry:
+    session = line["session"]
+    return AuditEntry(
+        chain_id=UUID(line["chain"]),
+        session_id=None if session is None else UUID(session),
+        seq=_number(line["seq"]),
+        # Version 1 of an export holds entries of format 1 alone, and does not say so.
+        format=_number(line.get("format", 1)),
+        action=line["action"],
+        job_id=None if line.get("job") is None else UUID(line["job"]),
+        body=None if line["body"] is None else line["body"].encode(),
+        body_hash=_hex(line["body_hash"], 32),
+        hash=_hex(line["hash"], 32),
+        created_at=moment(_number(line["at_us"])),
+    )
+
+
+def _number(value: Any) -> int:
+    """An integer that the chain can count to; true is none."""
+    if type(value) is not int or not -(2**63) <= value < 2**63:
+        raise ValueError
+    return value
+
+
+def _hex(text: str, length: int) -> bytes:
+    value = bytes.fromhex(text)
+    if len(value) != length or value.hex() != text:
+        raise ValueError
+    return value
+
+
+def _no_export(why: str) -> InvalidInput:
+    return InvalidInput(
+        f"This is not a whole export: {why}.",
+        code="not_an_export",
+        hint="Make one with `cortex audit export FILE`.",
+    )

@@ -1,0 +1,252 @@
+"""The audit trail, signed roots, receipts and signing keys in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from cortex_plane.db.database import Database, Queries, Row, Transaction
+from cortex_plane.kernel.values import parse
+from cortex_plane.policies.model.policy_files import PlacedRow, placed
+from cortex_plane.proof.model import AuditEntry, ChainHead, Fact, RootedHead, RowFault
+from cortex_plane.proof.rules.roots import GrownHead, KeptRoot, RootCopy
+
+queries = Queries("proof")
+
+
+async def append_to_session(
+    tx: Transaction,
+    session_id: UUID,
+    facts: Sequence[Fact],
+    events: Sequence[tuple[str, UUID | None, dict[str, Any]]] = (),
+    *,
+    job: UUID | None = None,
+) -> None:
+    """The last statement of a verb on a session: its events and its audit entries; ``job`` is of those that name none."""
+    tx.told = tx.told or bool(events)
+    await tx.rows(
+        queries.append_to_session,
+        tx.org,
+        session_id,
+        [kind for kind, _, _ in events],
+        [job for _, job, _ in events],
+        [data for _, _, data in events],
+        [fact.action for fact in facts],
+        [fact.body for fact in facts],
+        [fact.job or job for fact in facts],
+    )
+
+
+async def append_to_org(tx: Transaction, *facts: Fact) -> None:
+    """The last statement of a verb on the org: its audit entries."""
+    await tx.rows(
+        queries.append_to_org, tx.org, [fact.action for fact in facts], [fact.body for fact in facts]
+    )
+
+
+async def stream_entries(tx: Transaction, chain_id: UUID, above: int, limit: int) -> list[AuditEntry]:
+    return [parse(AuditEntry, row) for row in await tx.rows(queries.stream_entries, chain_id, above, limit)]
+
+
+async def stream_all_entries(tx: Transaction, session_id: UUID | None = None) -> AsyncIterator[AuditEntry]:
+    """Each entry, chain after chain; with ``session_id`` those of its chain."""
+    async for row in (
+        tx.stream(queries.stream_all_entries) if session_id is None else list_session_entries(tx, session_id)
+    ):
+        yield AuditEntry(**row)
+
+
+def list_session_entries(tx: Transaction, session_id: UUID) -> AsyncIterator[Row]:
+    return tx.stream(queries.list_session_entries, session_id)
+
+
+async def stream_heads(tx: Transaction, session_id: UUID | None = None) -> AsyncIterator[ChainHead]:
+    """Where each chain must end, in the same order."""
+    async for row in (
+        tx.stream(queries.stream_heads) if session_id is None else head_of_session(tx, session_id)
+    ):
+        yield ChainHead(**row)
+
+
+def head_of_session(tx: Transaction, session_id: UUID) -> AsyncIterator[Row]:
+    return tx.stream(queries.head_of_session, session_id)
+
+
+async def database_time(tx: Transaction) -> datetime:
+    at: datetime = await tx.value(queries.database_time)
+    return at
+
+
+Faults = list[RowFault]
+
+
+async def policy_faults(tx: Transaction, limit: int) -> Faults:
+    return _faults(await tx.rows(queries.policy_faults, limit))
+
+
+async def atlas_faults(tx: Transaction, limit: int) -> Faults:
+    return _faults(await tx.rows(queries.atlas_faults, limit))
+
+
+async def decision_faults(tx: Transaction, limit: int) -> Faults:
+    return _faults(await tx.rows(queries.decision_faults, limit))
+
+
+async def vote_faults(tx: Transaction, limit: int) -> Faults:
+    return _faults(await tx.rows(queries.vote_faults, limit))
+
+
+async def message_faults(tx: Transaction, limit: int) -> Faults:
+    return _faults(await tx.rows(queries.message_faults, limit))
+
+
+async def reply_faults(tx: Transaction, limit: int) -> Faults:
+    return _faults(await tx.rows(queries.reply_faults, limit))
+
+
+def _faults(rows: Sequence[Row]) -> Faults:
+    return [RowFault(**row) for row in rows]
+
+
+async def policy_digests(tx: Transaction) -> dict[str, str]:
+    """By version, as text."""
+    return {row["version"]: row["digest"] for row in await tx.rows(queries.policy_digests)}
+
+
+async def policy_rows(tx: Transaction) -> AsyncIterator[tuple[str, PlacedRow | None]]:
+    """Version after version, in their order; None where a row cannot be read."""
+    async for row in tx.stream(queries.policy_rows):
+        yield str(row["version"]), _placed(row["row"])
+
+
+def _placed(row: str) -> PlacedRow | None:
+    try:
+        return placed(orjson.loads(row))
+    except ValueError:
+        return None
+
+
+def stream_receipts(tx: Transaction) -> AsyncIterator[Row]:
+    return tx.stream(queries.stream_receipts)
+
+
+def stream_results(tx: Transaction) -> AsyncIterator[Row]:
+    return tx.stream(queries.stream_results)
+
+
+def stream_checkpoints(tx: Transaction) -> AsyncIterator[Row]:
+    return tx.stream(queries.stream_checkpoints)
+
+
+async def insert_receipt(
+    tx: Transaction, approval_id: UUID, key_id: UUID, body: bytes, signature: bytes, at: datetime
+) -> None:
+    await tx.rows(queries.insert_receipt, tx.org, approval_id, key_id, body, signature, at)
+
+
+async def get_receipt(tx: Transaction, approval_id: UUID) -> Row | None:
+    return await tx.row(queries.get_receipt, approval_id)
+
+
+@dataclass(frozen=True, slots=True)
+class GrownChain:
+    """Chains that no root covers as far as they go, as one snapshot shows them."""
+
+    heads: list[GrownHead]
+    snapshot: str
+    now: datetime
+
+
+async def last_root(tx: Transaction) -> Row | None:
+    return await tx.row(queries.last_root)
+
+
+async def grown_chains(tx: Transaction, since: str | None, limit: int) -> GrownChain | None:
+    """Since that snapshot, or of all chains; at most ``limit``, in the order of their ids. None: there are none."""
+    rows = await (
+        list_every_root(tx, limit) if since is None else tx.rows(queries.grown_chains, since, limit)
+    )
+    if not rows:
+        return None
+    heads = [
+        GrownHead(chain_id=row["chain_id"], seq=row["seq"], hash=row["hash"], is_new=row["is_new"])
+        for row in rows
+    ]
+    return GrownChain(heads, rows[0]["snapshot"], rows[0]["now"])
+
+
+async def list_every_root(tx: Transaction, limit: int) -> Sequence[Row]:
+    return await tx.rows(queries.list_every_root, limit)
+
+
+async def insert_root(
+    tx: Transaction, root: KeptRoot, previous: bytes, chains: int, snapshot: str | None, at: datetime
+) -> bool:
+    """False: somebody else made the root of this number."""
+    made = await tx.value(
+        queries.insert_root, tx.org, root.seq, previous, root.body, root.hash, root.key_id, root.signature, chains,
+        snapshot, at,
+    )  # fmt: skip
+    return made is not None
+
+
+async def insert_root_heads(tx: Transaction, seq: int, heads: Sequence[GrownHead]) -> None:
+    await tx.rows(
+        queries.insert_root_heads, tx.org, seq, [head.chain_id for head in heads], [head.seq for head in heads],
+        [head.hash for head in heads],
+    )  # fmt: skip
+
+
+async def list_roots(tx: Transaction, below: int, limit: int) -> Sequence[Row]:
+    return await tx.rows(queries.list_roots, below, limit)
+
+
+async def roots_above(tx: Transaction, seq: int, limit: int) -> list[RootCopy]:
+    return [RootCopy(**row) for row in await tx.rows(queries.roots_above, seq, limit)]
+
+
+async def newest_root(tx: Transaction) -> list[RootCopy]:
+    """The last one; none where there is none."""
+    return [RootCopy(**row) for row in await tx.rows(queries.newest_root)]
+
+
+async def stream_roots(tx: Transaction) -> AsyncIterator[KeptRoot]:
+    async for row in tx.stream(queries.stream_roots):
+        yield KeptRoot(**row)
+
+
+async def root_heads(tx: Transaction) -> AsyncIterator[RootedHead]:
+    async for row in tx.stream(queries.root_heads):
+        yield RootedHead(**row)
+
+
+async def unrooted_chains(db: Database, seconds: float, after: UUID, limit: int) -> list[UUID]:
+    """Orgs whose last root is older than that, and that appended something since."""
+    return [row["org_id"] for row in await db.call("find_unrooted", None, seconds, after, limit)]
+
+
+async def active_signing_key(tx: Transaction) -> Row | None:
+    return await tx.row(queries.active_signing_key)
+
+
+async def insert_signing_key(tx: Transaction, id: UUID, public_key: bytes, sealed: bytes) -> bool:
+    """False: there is an active one, and nothing happened."""
+    return await tx.value(queries.insert_signing_key, tx.org, id, public_key, sealed) is not None
+
+
+async def retire_signing_key(tx: Transaction) -> Row | None:
+    return await tx.row(queries.retire_signing_key)
+
+
+async def signing_key(tx: Transaction) -> Sequence[Row]:
+    """All of them with their private halves, which are sealed."""
+    return await tx.rows(queries.signing_key)
+
+
+async def list_signing_keys(tx: Transaction) -> Sequence[Row]:
+    return await tx.rows(queries.list_signing_keys)

@@ -1,0 +1,84 @@
+"""The frame of every verb: permission, idempotency, revisions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from uuid import UUID
+
+from cortex_plane.db.database import Database, Transaction
+from cortex_plane.kernel.errors import NotFound, Stale
+from cortex_plane.kernel.idempotency import IdempotencyKey
+from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.store import orgs as orgs_store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Verb(Protocol[P, T_co]):
+    """An operation that knows which permission it asks for, so that surfaces can say so without repeating it."""
+
+    permission: Permission
+    heavy: bool
+    """It reads long spans: few of them run at a time."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T_co]: ...
+
+
+def verb(
+    permission: Permission,
+    *,
+    heavy: bool = False,
+) -> Callable[
+    [Callable[Concatenate[Database, Actor, P], Awaitable[T]]], Verb[Concatenate[Database, Actor, P], T]
+]:
+    """Refuse the actor before anything is read. A ``heavy`` one waits for nobody: where too many run it is refused too."""
+
+    def decorate(
+        operation: Callable[Concatenate[Database, Actor, P], Awaitable[T]],
+    ) -> Verb[Concatenate[Database, Actor, P], T]:
+        @functools.wraps(operation)
+        async def guarded(db: Database, actor: Actor, *args: P.args, **kwargs: P.kwargs) -> T:
+            actor.require(permission)
+            return await operation(db, actor, *args, **kwargs)
+
+        @functools.wraps(operation)
+        async def bounded(db: Database, actor: Actor, *args: P.args, **kwargs: P.kwargs) -> T:
+            actor.require(permission)
+            with db.heavy_read(actor.org_id):
+                return await operation(db, actor, *args, **kwargs)
+
+        made = bounded if heavy else guarded
+        made.permission, made.heavy = permission, heavy  # type: ignore[attr-defined]
+        return made  # type: ignore[return-value]
+
+    return decorate
+
+
+def require_found(thing: T | None, noun: str) -> T:
+    """The thing, or the same answer for "none" and for "another org's"."""
+    if thing is None:
+        raise NotFound(f"There is no such {noun}.", code=f"{noun}_not_found")
+    return thing
+
+
+def require_revision(current: int, expected: int | None) -> None:
+    if expected is not None and expected != current:
+        raise Stale(f"It has changed: you saw revision {expected}, it is now at {current}.")
+
+
+async def once_only(
+    tx: Transaction, actor: Actor, name: str, once: IdempotencyKey | None, make: Callable[[], Awaitable[UUID]]
+) -> tuple[UUID, bool]:
+    """Run ``make`` unless this idempotency key has already done so; returns the id and whether it is an earlier one."""
+    if once is None:
+        return await make(), False
+    earlier: dict[str, Any] | None = await orgs_store.claim_idempotency_key(tx, actor.key_id, name, once)
+    if earlier is not None:
+        return UUID(earlier["id"]), True
+    made = await make()
+    await orgs_store.settle_idempotency_key(tx, actor.key_id, name, once, {"id": str(made)})
+    return made, False
