@@ -49,7 +49,7 @@ def access_table() -> str:
         "",
         "One table in the code (`tenancy/model/access.py`) decides; a test tries every route with every role. `●` may,",
         "`○` may for what is their own. A browser session acts as its member, with the roles and the clearance that they have",
-        "at that moment: the pages of the [dashboard](dashboard.md) call the same operations, and so obey the same table.",
+        "at that moment: the pages of the [dashboard](../guides/dashboard.md) call the same operations, and so obey the same table.",
         "",
         f"| route | permission | {' | '.join(Role)} |",
         f"|---|---|{'|'.join(':-:' for _ in Role)}|",
@@ -74,7 +74,7 @@ def access_table() -> str:
             if permission is Permission.APPROVAL_DECIDE:
                 mark = " ⁴"
                 notes.add(
-                    "⁴ Who may decide is asked of [each request](approvals.md); guests and service keys never may."
+                    "⁴ Who may decide is asked of [each request](../guides/approvals.md); guests and service keys never may."
                 )
             if permission in BY_NAME:
                 mark = " ⁵"
@@ -142,18 +142,18 @@ def filled(page: str, name: str, content: str) -> str:
 
 
 def pages() -> Iterable[tuple[Path, str]]:
-    concepts = ROOT / "docs" / "concepts.md"
+    concepts = ROOT / "docs" / "start" / "concepts.md"
     text = concepts.read_text()
     text = filled(text, "session-diagram", state_diagram(sessions.TRANSITIONS, sessions.INITIAL))
     text = filled(text, "job-diagram", state_diagram(jobs.TRANSITIONS, jobs.INITIAL))
     yield concepts, text
-    deciding = ROOT / "docs" / "approvals.md"
+    deciding = ROOT / "docs" / "guides" / "approvals.md"
     lives = state_diagram(approvals.TRANSITIONS, approvals.ApprovalStatus.PENDING)
     yield deciding, filled(deciding.read_text(), "approval-diagram", lives)
-    watching = ROOT / "docs" / "events.md"
+    watching = ROOT / "docs" / "reference" / "events.md"
     yield watching, filled(watching.read_text(), "events", events_table())
-    yield ROOT / "docs" / "access.md", access_table()
-    yield ROOT / "docs" / "requirements.md", requirements_table()
+    yield ROOT / "docs" / "reference" / "access.md", access_table()
+    yield ROOT / "docs" / "reference" / "requirements.md", requirements_table()
 
 
 def outdated() -> list[Path]:

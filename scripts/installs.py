@@ -115,7 +115,7 @@ def try_client(folder: Path) -> None:
         (client.folder / "policies.yaml").write_text(POLICY)
         client.run("cortex", "agent", "create", "support", "--model", "scripted", variables=access)
         client.run("cortex", "policy", "apply", "policies.yaml", variables=access)
-        text = (ROOT / "docs" / "external-agents.md").read_text()
+        text = (ROOT / "docs" / "guides" / "external-agents.md").read_text()
         example = re.search(r"```python\n(.*?)```", text, re.DOTALL)
         assert example is not None
         (client.folder / "guarded.py").write_text(example[1] + '\n\nrefund("A-17", 500)\n')
@@ -123,7 +123,7 @@ def try_client(folder: Path) -> None:
         calls = json.loads(client.run("cortex", "call", "list", "--json", variables=access))
         if [(call["tool"], call["status"]) for call in calls] != [("refunds.create", "completed")]:
             raise SystemExit(f"the guarded function left these calls: {calls}")
-        print("the guarded function of docs/external-agents.md ran against a plane elsewhere")
+        print("the guarded function of docs/guides/external-agents.md ran against a plane elsewhere")
 
     for framework in FRAMEWORKS:
         client.run("pip", "install", "--quiet", "--dry-run", str(ROOT), framework)

@@ -246,7 +246,7 @@ def test_hostile_text_stays_text_in_a_terminal(live: Live) -> None:
 
 
 def test_the_example_in_the_docs_decides(live: Live, shipping: Shipping) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "approvals.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "approvals.md").read_text()
     example = page.split("```python\n")[1].split("```")[0]
     patch, other = asked(live), asked(live, ship("2.0"), slug="shipper-2")
     subprocess.run([sys.executable, "-c", example], env=live.shell.environment, check=True, timeout=60)

@@ -26,7 +26,7 @@ from tests.approvals import Shipping, shown, waiting
 from tests.people import World
 from tests.runtime.planes import call
 
-DOCS = Path(__file__).parent.parent.parent / "docs" / "webhooks.md"
+DOCS = Path(__file__).parent.parent.parent / "docs" / "guides" / "webhooks.md"
 
 __all__ = ["shell"]
 

@@ -29,7 +29,7 @@ from tests.people import World
 from tests.servers import MASTER_KEY
 
 ORG, OTHER = UUID(int=5), UUID(int=6)
-DOCS = Path(__file__).parent.parent.parent / "docs" / "metrics.md"
+DOCS = Path(__file__).parent.parent.parent / "docs" / "reference" / "metrics.md"
 
 
 def values(exposition: str) -> dict[str, float]:

@@ -17,7 +17,7 @@ def test_generated_parts_are_current() -> None:
 
 
 def test_every_setting_has_a_heading() -> None:
-    headings = set(re.findall(r"^## (\S+)$", (DOCS / "settings.md").read_text(), re.MULTILINE))
+    headings = set(re.findall(r"^## (\S+)$", (DOCS / "reference" / "settings.md").read_text(), re.MULTILINE))
     settings = {
         name.upper() if name.startswith("database_") else f"CORTEX_{name.upper()}"
         for name in Settings.model_fields
@@ -31,7 +31,9 @@ def test_every_setting_has_a_heading() -> None:
 
 
 def test_every_error_code_is_documented() -> None:
-    documented = set(re.findall(r"^\| `(\w+)` \|", (DOCS / "errors.md").read_text(), re.MULTILINE))
+    documented = set(
+        re.findall(r"^\| `(\w+)` \|", (DOCS / "reference" / "errors.md").read_text(), re.MULTILINE)
+    )
     assert documented == error_codes()
 
 
@@ -79,7 +81,7 @@ def test_the_files_that_the_architecture_names_exist() -> None:
 def test_links_between_docs_lead_somewhere() -> None:
     broken = [
         f"{page.name}: {link}"
-        for page in [*DOCS.glob("*.md"), *ROOT.glob("*.md")]
+        for page in [*DOCS.rglob("*.md"), *ROOT.glob("*.md")]
         for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
         if not link.startswith("http") and not (page.parent / link).exists()
     ]
@@ -89,14 +91,16 @@ def test_links_between_docs_lead_somewhere() -> None:
 def test_every_command_is_in_the_docs() -> None:
     from cortex_plane.main.main import COMMANDS, NOUNS
 
-    text = (DOCS / "cli.md").read_text()
+    text = (DOCS / "reference" / "cli.md").read_text()
     names = [*COMMANDS, *NOUNS]
     assert [name for name in names if f"`{name}`" not in text and f"cortex {name}" not in text] == []
     assert Path(ROOT / "LICENSE").read_text().lstrip().startswith("Apache License")
 
 
 def test_every_threat_that_is_met_names_a_test_that_exists() -> None:
-    rows = [line for line in (DOCS / "threats.md").read_text().splitlines() if line.startswith("| ")][1:]
+    rows = [line for line in (DOCS / "why" / "threats.md").read_text().splitlines() if line.startswith("| ")][
+        1:
+    ]
     named = [
         (row, re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row))
         for row in rows

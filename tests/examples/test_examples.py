@@ -132,7 +132,7 @@ def in_order(lines: list[str], out: str) -> None:
 def test_every_example_is_run_here() -> None:
     folders = {path.name for path in EXAMPLES.iterdir() if (path / "README.md").exists()}
     assert folders == set(SAID)
-    index = (ROOT / "docs" / "examples.md").read_text()
+    index = (ROOT / "docs" / "start" / "examples.md").read_text()
     assert [name for name in folders if f"(../examples/{name}/README.md)" not in index] == []
 
 

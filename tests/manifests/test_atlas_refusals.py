@@ -333,7 +333,7 @@ def _keys(shape: Shape) -> set[str]:
 
 @pytest.mark.proves("D.313")
 def test_every_key_is_in_the_documentation() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "atlases.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "atlases.md").read_text()
     keys = _keys(ATLAS)
     assert len(keys) > 70
     assert [key for key in sorted(keys) if f"`{key}`" not in text] == []

@@ -17,7 +17,7 @@ SOURCE = ROOT / "src" / "cortex_plane"
 @pytest.mark.proves("D.60")
 def test_every_type_says_what_it_carries_and_is_documented() -> None:
     assert set(CARRIES) == set(EventType)
-    page = (ROOT / "docs" / "events.md").read_text()
+    page = (ROOT / "docs" / "reference" / "events.md").read_text()
     for kind, carries in CARRIES.items():
         row = f"| `{kind}` | {carries.meaning} | {', '.join(f'`{name}`' for name in carries.fields)} |"
         assert row in page, f"{kind}: run `make docs`"

@@ -77,7 +77,7 @@ def _paths(files: list[Path], named: list[Path] | None) -> list[Path]:
     if not found:
         raise InvalidInput(
             f"There are no scenarios: {', '.join(map(str, beside))} is not there.",
-            hint="Write some (docs/steward-bench.md), or name a file with --scenarios.",
+            hint="Write some (docs/guides/steward-bench.md), or name a file with --scenarios.",
         )
     return found
 

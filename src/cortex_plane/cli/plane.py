@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# 0 is success and 2 is click's "wrong usage". docs/cli.md lists them.
+# 0 is success and 2 is click's "wrong usage". docs/reference/cli.md lists them.
 EXIT_CODES: dict[type[CortexError], int] = {
     CortexError: 1,
     InvalidInput: 2,

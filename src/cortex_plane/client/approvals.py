@@ -91,7 +91,7 @@ class Approvals:
         return await self._transport.one(Approval, "POST", f"/v1/approvals/{id}/delegate", body=draft)
 
     async def receipt(self, id: UUID) -> Receipt:
-        """The signed proof of its decision; docs/proof.md tells how to verify it without the plane."""
+        """The signed proof of its decision; docs/why/proof.md tells how to verify it without the plane."""
         return await self._transport.one(Receipt, "GET", f"/v1/approvals/{id}/receipt")
 
     async def answer(self, id: UUID, answer: EffectAnswer) -> DecisionReceipt:

@@ -1,4 +1,4 @@
-"""The figures of spec 4, §11, for what exists. docs/metrics.md lists them; ``tenant_id`` is the org."""
+"""The figures of spec 4, §11, for what exists. docs/reference/metrics.md lists them; ``tenant_id`` is the org."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def _refused(reason: str) -> InvalidInput:
     return InvalidInput(
         f"The condition {reason}",
         code="invalid_condition",
-        hint=f"Conditions are CEL over {', '.join(VARIABLES)}; see docs/policies.md.",
+        hint=f"Conditions are CEL over {', '.join(VARIABLES)}; see docs/guides/policies.md.",
     )
 
 

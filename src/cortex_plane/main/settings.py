@@ -1,4 +1,4 @@
-"""Every setting, in one object, read from the environment. Each has a heading in docs/settings.md."""
+"""Every setting, in one object, read from the environment. Each has a heading in docs/reference/settings.md."""
 
 from __future__ import annotations
 
@@ -123,5 +123,5 @@ def load(environment: Mapping[str, str] = os.environ) -> Settings:
         raise SetupError(
             f"The setting {variable(str(first['loc'][0]))} is not valid: {first['msg']}.",
             code="invalid_setting",
-            hint="Correct the environment variable; docs/settings.md describes it.",
+            hint="Correct the environment variable; docs/reference/settings.md describes it.",
         ) from None

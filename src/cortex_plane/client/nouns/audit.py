@@ -14,7 +14,7 @@ class Audit(Noun):
         return self._transport.pages(AuditRecord, "/v1/audit", limit=limit, session_id=session_id)
 
     def export(self, session_id: UUID | None = None) -> AsyncGenerator[bytes, None]:
-        """The whole trail, or a session's chain, as it comes: nothing is kept. docs/audit.md describes the lines."""
+        """The whole trail, or a session's chain, as it comes: nothing is kept. docs/reference/audit.md describes the lines."""
         return self._transport.download("/v1/audit/export", session_id=session_id)
 
     async def verify(self) -> Verification:

@@ -35,7 +35,7 @@ from cortex_plane.kernel.documents import Bounds, Faults, Mapping, Node, read_do
 from cortex_plane.kernel.json_documents import looks_like_json, read_json
 from cortex_plane.policies.model.policies import Template
 
-HINT = "Correct the file and try again; nothing was changed. Its format is in docs/atlases.md."
+HINT = "Correct the file and try again; nothing was changed. Its format is in docs/guides/atlases.md."
 BOUNDS = Bounds(MAX_ATLAS_BYTES, depth=40, nodes=10 * MAX_GATES)
 _NO_TIME = 0
 

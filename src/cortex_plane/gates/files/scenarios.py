@@ -1,4 +1,4 @@
-"""Scenario files: YAML into scenarios, read as strictly as atlases. docs/steward-bench.md has the format."""
+"""Scenario files: YAML into scenarios, read as strictly as atlases. docs/guides/steward-bench.md has the format."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cortex_plane.kernel.shapes import (
 from cortex_plane.policies.model.authorization import PolicyVerdict
 
 MAX_FILE_BYTES = 1024 * 1024
-HINT = "Correct the file and try again; nothing was tried. Its format is in docs/steward-bench.md."
+HINT = "Correct the file and try again; nothing was tried. Its format is in docs/guides/steward-bench.md."
 _ID = Text(200, LINE, "an id")
 _SAID = Text(100_000)
 _IDS = ListOf(_ID, most=1000)

@@ -29,7 +29,7 @@ class ExportQuery(BaseModel):
 _EXPORT = route(audit.export_trail)
 _EXPORT["responses"] |= {
     200: {
-        "description": "One JSON object a line; docs/audit.md describes them.",
+        "description": "One JSON object a line; docs/reference/audit.md describes them.",
         "content": {MEDIA_TYPE: {"schema": {"type": "string"}}},
     }
 }

@@ -14,5 +14,5 @@ router = APIRouter(tags=["approvals"])
 
 @router.get("/approvals/{approval_id}/receipt", response_model=Receipt, **route(receipts.get_receipt))
 async def get_receipt(db: Db, actor: Caller, approval_id: UUID) -> Response:
-    """The signed proof of the decision, which verifies without the plane; docs/proof.md describes it."""
+    """The signed proof of the decision, which verifies without the plane; docs/why/proof.md describes it."""
     return reply(await receipts.get_receipt(db, actor, approval_id))

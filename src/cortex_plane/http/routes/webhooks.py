@@ -15,7 +15,7 @@ from cortex_plane.notify.verbs import webhooks
 router = APIRouter(tags=["webhooks"])
 
 
-# Not in the document: what a made-up request would be answered there is always the same, and docs/webhooks.md says the rest.
+# Not in the document: what a made-up request would be answered there is always the same, and docs/guides/webhooks.md says the rest.
 @router.post(
     "/webhooks/{connection_id}", include_in_schema=False, openapi_extra={BODY_LIMIT: MAX_INBOUND_BYTES}
 )

@@ -264,7 +264,7 @@ def _invalid(error: ValidationError, *under: str) -> InvalidInput:
     return InvalidInput(
         f"The event is not valid: {field}: {first['msg']}.",
         code="invalid_event",
-        hint="docs/webhooks.md shows what events look like. Correct it and send it with a new id.",
+        hint="docs/guides/webhooks.md shows what events look like. Correct it and send it with a new id.",
     )
 
 

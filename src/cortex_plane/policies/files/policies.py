@@ -31,7 +31,7 @@ from cortex_plane.policies.rules.policy_checks import Person
 from cortex_plane.policies.rules.policy_terms import own_timeout
 from cortex_plane.tenancy.model.orgs import Role
 
-HINT = "Correct the file and apply it again; nothing was changed. Its format is in docs/policies.md."
+HINT = "Correct the file and apply it again; nothing was changed. Its format is in docs/guides/policies.md."
 BOUNDS = Bounds(MAX_FILE_BYTES, nodes=10 * MAX_ROWS)
 TOP = ("policies", "teams")
 OF_APPROVALS = (

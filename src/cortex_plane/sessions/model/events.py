@@ -1,6 +1,6 @@
 """Events: what happens in a session, in order, for whoever watches it.
 
-The table below is the whole vocabulary; docs/events.md is written from it. Events are facts that were committed: what
+The table below is the whole vocabulary; docs/reference/events.md is written from it. Events are facts that were committed: what
 they describe is durable when they are seen. The one exception is a text chunk, which shows what a model is saying and
 disappears once its step is recorded.
 """
@@ -165,7 +165,7 @@ CARRIES: dict[EventType, Carries] = {
     _T.APPROVAL_DELEGATED: Carries("Somebody handed their part to somebody else.", ("approval_id", "by", "to")),
     _T.APPROVAL_ESCALATED: Carries("More people may decide; the deadline stays.", ("approval_id", "level")),
     _T.CHECKPOINT_TRIGGERED: Carries(
-        "A [gate](gates.md) fired: it asks, advises or only looks on, as its `mode` says.",
+        "A [gate](../guides/gates.md) fired: it asks, advises or only looks on, as its `mode` says.",
         FIELDS[TraceType.TRIGGERED],
     ),
     _T.CHECKPOINT_RESPONSE: Carries(

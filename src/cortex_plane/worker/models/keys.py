@@ -98,6 +98,6 @@ def _address(variable: str, given: str | None) -> str | None:
         raise SetupError(
             f"The setting {variable} is not valid: it must be an address such as https://models.example.com/v1.",
             code="invalid_setting",
-            hint="Correct the environment variable; docs/settings.md describes it.",
+            hint="Correct the environment variable; docs/reference/settings.md describes it.",
         )
     return given.strip()
