@@ -24,7 +24,7 @@ from cortex_plane.calls.verbs import deadlines
 from cortex_plane.db.hints import listening
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.verbs import jobs
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.tenancy.verbs import keys
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.models.scripted import ScriptedModel
@@ -74,7 +74,7 @@ async def own_resumes(url: str, n: int) -> list[float]:
 
 async def _pending(made: Plane, job_id: UUID) -> Any:
     while True:
-        page = await approvals.list_page(
+        page = await approvals.list_approvals(
             made.db, made.actor, None, 1, status=ApprovalStatus.PENDING, job_id=job_id
         )
         if page.items:

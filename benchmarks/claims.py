@@ -18,7 +18,7 @@ from cortex_plane.db.hints import listening
 from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.verbs import attempts, jobs, workers
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.worker import Worker, WorkerSettings
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.peers.payloads import TOOL_ARGUMENTS, effect
 from benchmarks.plane import Plane, plane, working
-from cortex_plane.gates.model.atlas_versions import AtlasFile
+from cortex_plane.gates.model.atlases import AtlasFile
 from cortex_plane.gates.verbs import atlases
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.verbs import steering
@@ -105,7 +105,7 @@ async def _jobs(made: Plane) -> dict[str, Any]:
         slug, bound = f"gated-{number}", []
         if gates is not None:
             bound = [f"bench.{slug}"]
-            await atlases.publish(made.db, made.actor, AtlasFile(manifest=_manifest(bound[0], *gates)))
+            await atlases.publish_atlas(made.db, made.actor, AtlasFile(manifest=_manifest(bound[0], *gates)))
         call = {"tool": "effect", "arguments": {**TOOL_ARGUMENTS, "tool": name}}
         await made.agent(slug, [{"calls": [call], "repeat": True}], atlases=bound)
         ids[name] = await made.submit(slug)

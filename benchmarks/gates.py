@@ -33,10 +33,10 @@ from cortex_plane.gates.model.atlases import (
     TriggerType,
 )
 from cortex_plane.gates.model.gates import NOTHING_YET, GatedCall, GateInput, GateState
+from cortex_plane.gates.rules.answers import answer, meant
 from cortex_plane.gates.rules.evaluation import at_boundary, judge, ran
-from cortex_plane.gates.rules.gate_answers import answer, meant
-from cortex_plane.gates.rules.gate_index import CompiledAtlases
-from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.gates.rules.index import CompiledAtlases
+from cortex_plane.policies.model.policies import PolicyVerdict
 
 SIZES = (10, 1_000, 100_000)
 AIM = 2.0

@@ -22,10 +22,10 @@ from benchmarks.measuring import seconds_each
 from benchmarks.peers.databases import fresh_database
 from benchmarks.plane import CALL, KEY, Counter, Plane, counting_app
 from cortex_plane.db.database import Database
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.model.notifications import Card, Outgoing, Sent
-from cortex_plane.notify.verbs.ports import Channel
-from cortex_plane.policies.model.policy_files import PolicyFile
+from cortex_plane.notify.verbs.outbox import Channel
+from cortex_plane.policies.model.versions import PolicyFile
 from cortex_plane.policies.verbs import policies
 from cortex_plane.tenancy.model.orgs import OrgDraft
 from cortex_plane.tenancy.store.credentials import convert_mappings
@@ -203,7 +203,7 @@ async def _waiting_elsewhere(made: Plane) -> tuple[UUID, UUID]:
     """Another org, and a request in it that nobody was told of yet."""
     new = await orgs.bootstrap_plane(made.db, OrgDraft(slug="other", name="Other"))
     there = replace(made, actor=await keys.authenticate_key(made.db, str(new.key.secret)))
-    await policies.apply(there.db, there.actor, PolicyFile(text=_ANYBODY))
+    await policies.apply_policies(there.db, there.actor, PolicyFile(text=_ANYBODY))
     await there.agent("asking", [{"text": "I act.", "calls": [CALL]}, {"text": "done"}])
     worker = Worker(there.db, [counting_app(Counter())], KEY, WorkerSettings(concurrency=1))
     running = asyncio.create_task(worker.run())

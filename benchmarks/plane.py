@@ -24,9 +24,9 @@ from cortex_plane.db.schema import migrate
 from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.model.jobs import JobDraft
 from cortex_plane.jobs.verbs import jobs
-from cortex_plane.kernel.values import adapter
+from cortex_plane.kernel.fields import adapter
 from cortex_plane.main.databases import plain_login
-from cortex_plane.policies.model.policy_files import PolicyFile
+from cortex_plane.policies.model.versions import PolicyFile
 from cortex_plane.policies.verbs import policies as applied
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.model.orgs import OrgDraft
@@ -103,7 +103,7 @@ async def plane(url: str, policies: str | None = EVERYTHING_GOES) -> AsyncIterat
         )
         actor = await keys.authenticate_key(db, str(secret))
         if policies is not None:
-            await applied.apply(db, actor, PolicyFile(text=policies))
+            await applied.apply_policies(db, actor, PolicyFile(text=policies))
         yield Plane(db, actor, app_url, url)
     finally:
         await db.close()

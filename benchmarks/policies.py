@@ -6,9 +6,8 @@ import statistics
 import time
 
 from cortex_plane.agents.model.tools import Risk
-from cortex_plane.policies.model.authorization import PolicyVerdict
-from cortex_plane.policies.model.policies import CallFacts, PolicyRow, PolicySet, Template
-from cortex_plane.policies.rules.policy_engine import CompiledPolicies
+from cortex_plane.policies.model.policies import CallFacts, PolicyRow, PolicySet, PolicyVerdict, Template
+from cortex_plane.policies.rules.engine import CompiledPolicies
 
 FEW, MANY = 10, 100_000
 AIM = 1.3

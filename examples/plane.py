@@ -18,7 +18,7 @@ from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.client.access import read_access
 from cortex_plane.jobs.model.jobs import Job
 from cortex_plane.kernel.errors import AlreadyExists
-from cortex_plane.policies.model.policy_files import PolicyFile
+from cortex_plane.policies.model.versions import PolicyFile
 
 ROOT = Path(__file__).parent.parent
 Decide = Callable[[Client, Approval], Awaitable[object]]

@@ -11,10 +11,10 @@ import json
 import sys
 from pathlib import Path
 
-from cortex_plane.gates.files.atlas_shapes import schema
-from cortex_plane.gates.model import atlas_schemas
+from cortex_plane.gates.files.keys import schema
+from cortex_plane.gates.model import atlases
 
-FILE = Path(atlas_schemas.__file__).parent / f"atlas.v{atlas_schemas.SCHEMA_VERSION}.schema.json"
+FILE = Path(atlases.__file__).parent / f"atlas.v{atlases.SCHEMA_VERSION}.schema.json"
 
 
 def written() -> str:

@@ -62,7 +62,7 @@ async def waiting(
 
 async def pending(world: World, job_id: UUID | None = None) -> list[Approval]:
     """What waits for a decision, oldest first."""
-    page = await approvals.list_page(
+    page = await approvals.list_approvals(
         world.db, world.admin.actor, None, 100, status=ApprovalStatus.PENDING, job_id=job_id
     )
     return page.items[::-1]
@@ -76,7 +76,7 @@ async def pending_soon(world: World, job_id: UUID, seconds: float = 20) -> list[
 
 
 async def shown(world: World, id: UUID) -> Approval:
-    return (await approvals.get(world.db, world.admin.actor, id)).approval
+    return (await approvals.get_approval(world.db, world.admin.actor, id)).approval
 
 
 async def decide(

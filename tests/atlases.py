@@ -7,7 +7,7 @@ from typing import Any
 
 from cortex_plane.agents.model.agents import Agent, AgentChange
 from cortex_plane.agents.verbs import agents
-from cortex_plane.gates.model.atlas_versions import AtlasFile, Published
+from cortex_plane.gates.model.atlases import AtlasFile, Published
 from cortex_plane.gates.verbs import atlases
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.model.credentials import KeyDraft
@@ -78,7 +78,7 @@ def plain(atlas_id: str, version: str, **more: Any) -> str:
 
 async def publish(world: World, text: str | None = None, actor: Actor | None = None) -> Published:
     file = AtlasFile(manifest=text or manifest())
-    return await atlases.publish(world.db, actor or world.admin.actor, file)
+    return await atlases.publish_atlas(world.db, actor or world.admin.actor, file)
 
 
 async def govern(world: World, *atlas_ids: str) -> Agent:

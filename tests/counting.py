@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.gates.rules import answers, keywords
-from cortex_plane.gates.rules.keywords import expression
+from cortex_plane.gates.rules import answers, index
+from cortex_plane.gates.rules.index import expression
 
 
 def instructions(work: Callable[[], object]) -> int:
@@ -39,7 +39,7 @@ class Searches:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.patterns: list[str] = []
         self.cost = 0
-        for module in (keywords, answers):
+        for module in (index, answers):
             monkeypatch.setattr(module, "expression", self._expression)
 
     def _expression(self, pattern: str, *, case_sensitive: bool = True) -> Any:

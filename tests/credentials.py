@@ -23,7 +23,7 @@ async def token_for(
     world: World, approval_id: UUID, to: Actor, *, expires_at: datetime | None = None, **changes: Any
 ) -> str:
     """As a message to this person would carry it, about the request as it is now."""
-    approval = (await approvals.get(world.db, world.admin.actor, approval_id)).approval
+    approval = (await approvals.get_approval(world.db, world.admin.actor, approval_id)).approval
     assert to.user_account_id is not None
     given = {"version": approval.version, "input_hash": approval.input_hash, **changes}
     async with world.db.transaction(world.org_id) as tx:

@@ -33,14 +33,14 @@ from cortex_plane.gates.model.gates import (
     GateInput,
     GateState,
     Ruling,
+    Trace,
     kept_state,
     state_of,
 )
-from cortex_plane.gates.model.trace import Trace
+from cortex_plane.gates.rules.answers import answer, ignored, meant
 from cortex_plane.gates.rules.evaluation import at_boundary, judge, ran, requested, shown
-from cortex_plane.gates.rules.gate_answers import answer, ignored, meant
-from cortex_plane.gates.rules.gate_index import CompiledAtlases
-from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.gates.rules.index import CompiledAtlases
+from cortex_plane.policies.model.policies import PolicyVerdict
 
 ATLAS = "com.acme"
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

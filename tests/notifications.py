@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 
 from cortex_plane.approvals.model.approvals import Approval
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from tests.macs import sign_mappings
 from tests.people import World
 

@@ -9,8 +9,8 @@ from uuid import UUID
 from cortex_plane.agents.model.agents import Agent, AgentDraft, ModelConfig
 from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database
-from cortex_plane.kernel.idempotency import new_id
-from cortex_plane.policies.model.policy_files import PolicyFile
+from cortex_plane.kernel.ids import new_id
+from cortex_plane.policies.model.versions import PolicyFile
 from cortex_plane.policies.verbs import policies
 from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage
 from cortex_plane.sessions.verbs import sessions
@@ -26,7 +26,7 @@ EVERYTHING_GOES = 'policies: [{name: everything-goes, target: "*", effect: allow
 
 
 async def apply_policies(db: Database, actor: Actor, text: str) -> None:
-    await policies.apply(db, actor, PolicyFile(text=text))
+    await policies.apply_policies(db, actor, PolicyFile(text=text))
 
 
 @dataclass(frozen=True)

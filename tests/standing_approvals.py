@@ -6,12 +6,11 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.approvals.model.approvals import Approval
-from cortex_plane.approvals.model.standing_approvals import StandingApproval, StandingDraft
-from cortex_plane.approvals.store import standing_approvals as rows
+from cortex_plane.approvals import store as rows
+from cortex_plane.approvals.model.approvals import Approval, StandingApproval, StandingDraft
 from cortex_plane.approvals.verbs import standing_approvals
 from cortex_plane.db.database import Database
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.tenancy.model.access import Actor
 from tests.approvals import Shipping, decide, ship, waiting
 from tests.people import Person, World
@@ -39,7 +38,7 @@ async def given_standing(world: World, approval_id: UUID, by: Actor) -> str:
     assert giver is not None
     async with world.db.transaction(world.org_id) as tx:
         now: datetime = await tx.value("select plane_now()")
-        await rows.insert(
+        await rows.insert_standing(
             tx, id, approval_id, input_hash=None, condition=None, max_calls=5, expires_at=now + timedelta(hours=1),
             granted_by=by.name, granted_by_id=giver, reason=None, version=1, now=now,
         )  # fmt: skip

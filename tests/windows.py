@@ -13,7 +13,7 @@ from cortex_plane.agents.model.agents import Agent, AgentDraft, ModelConfig, Res
 from cortex_plane.agents.model.completions import Request, Response, TextChunk, Turn, Usage, UserTurn
 from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database, Row
-from cortex_plane.kernel.values import adapter
+from cortex_plane.kernel.fields import adapter
 from cortex_plane.sessions.model.memories import LABEL, SessionMemory
 from cortex_plane.sessions.verbs import sessions
 from cortex_plane.worker.models.scripted import ScriptedModel

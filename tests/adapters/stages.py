@@ -10,9 +10,8 @@ from cortex_plane.agents.model.agents import DEFAULT_APP, Agent
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
 from cortex_plane.jobs.verbs import jobs, steering
-from cortex_plane.policies.model.authorization import PolicyVerdict
-from cortex_plane.policies.model.policies import Template
-from cortex_plane.policies.model.request_policies import RequestPolicy
+from cortex_plane.policies.model.policies import PolicyVerdict, Template
+from cortex_plane.policies.model.versions import RequestPolicy
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.worker.tools.app import App
 from tests.people import World
@@ -101,7 +100,7 @@ async def asking_job(world: World, agent: Agent, acting: Actor | None = None) ->
     async with working(world.db, staging(), settings=PATIENT) as worker:
         del worker.apps[DEFAULT_APP]
         await until(world, job.id, JobStatus.WAITING_FOR_APPROVAL)
-    page = await approvals.list_page(world.db, world.admin.actor, None, 10, job_id=job.id)
+    page = await approvals.list_approvals(world.db, world.admin.actor, None, 10, job_id=job.id)
     first = next(each for each in page.items if each.arguments == {"version": "1"})
     (step,) = await steering.list_steps(world.db, world.admin.actor, job.id, -1, 10)
     assert first.input_hash == SHIP_HASH
@@ -111,4 +110,4 @@ async def asking_job(world: World, agent: Agent, acting: Actor | None = None) ->
 
 async def card_of(world: World, call_id: UUID) -> UUID:
     """The card that asks whether a call happened."""
-    return (await approvals.for_call(world.db, world.admin.actor, call_id)).id
+    return (await approvals.approval_for_call(world.db, world.admin.actor, call_id)).id

@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from cortex_plane.client import Client
-from cortex_plane.gates.model.atlas_versions import AtlasFile
-from cortex_plane.gates.model.atlases import MAX_ATLAS_BYTES
+from cortex_plane.gates.model.atlases import MAX_ATLAS_BYTES, AtlasFile
 from cortex_plane.gates.verbs import atlases
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
 from cortex_plane.proof.verbs import audit
@@ -78,10 +77,10 @@ async def test_nobody_else_publishes_or_retires(world: World, role: Role) -> Non
     with pytest.raises(Forbidden):
         await publish(world, manifest("2"), person.actor)
     with pytest.raises(Forbidden):
-        await atlases.retire(world.db, person.actor, ATLAS, "1.0.0")
+        await atlases.retire_atlas(world.db, person.actor, ATLAS, "1.0.0")
     if role in (Role.MEMBER, Role.GUEST):
         with pytest.raises(Forbidden):
-            await atlases.get(world.db, person.actor, ATLAS)
+            await atlases.get_atlas(world.db, person.actor, ATLAS)
 
 
 @pytest.mark.proves("D.321", "S5.23")
@@ -315,7 +314,7 @@ async def test_what_is_kept_is_compared_only_where_it_is_what_was_published(
         "update atlas_version set manifest = replace(manifest, 'Acme', 'Evil') where version = '2'"
     )
     with pytest.raises(Conflict) as refused:
-        await atlases.diff(world.db, world.admin.actor, ATLAS, "1.0.0", "2")
+        await atlases.diff_atlases(world.db, world.admin.actor, ATLAS, "1.0.0", "2")
     assert refused.value.code == "atlas_corrupt"
 
 
@@ -355,7 +354,7 @@ async def test_every_door_answers_with_a_problem(http: httpx.AsyncClient, world:
     shown = (await got(http, world.admin, f"/v1/sessions/{session['id']}"))["atlases"]
     assert shown == session["atlases"]
     assert (await got(http, world.admin, "/v1/sessions"))["items"][0]["atlases"] == shown
-    await atlases.retire(world.db, world.admin.actor, ATLAS, "1.0.0")
+    await atlases.retire_atlas(world.db, world.admin.actor, ATLAS, "1.0.0")
     inbound = {"external_user_id": "u-1", "agent": "deployer", "text": "Hello"}
     tries = [
         ("/v1/sessions", {"agent": "deployer"}, world.admin),

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Choice, DelegationDraft
 from cortex_plane.approvals.verbs import approvals
-from cortex_plane.kernel.throttle import FAILURES
+from cortex_plane.kernel.shares import FAILURES
 from cortex_plane.tenancy.model.orgs import MemberChange, OrgChange, OrgSettingsChange, Role
 from cortex_plane.tenancy.verbs import orgs
 from tests.adapters.test_dashboard_approvals import shown as read

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from cortex_plane.gates.model.atlas_schemas import schema
+from cortex_plane.gates.model.atlases import schema
 from cortex_plane.gates.rules.answers import MAX_MATCHED
 from cortex_plane.main.main import app
 from tests.external_gates import desk, gate, governed, opened, question, sent

@@ -21,7 +21,7 @@ from benchmarks.trails import fill
 from structlog.testing import capture_logs
 
 from cortex_plane.db.database import Database
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.main.main import main
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import Role

@@ -359,7 +359,7 @@ async def _waiting_job(live: Live) -> UUID:
 
 async def _approve_when_told(world: World, id: UUID, out: io.StringIO) -> UUID:
     await _seen(out, "cortex approval deny")
-    page = await approvals.list_page(world.db, world.admin.actor, None, 5, job_id=id)
+    page = await approvals.list_approvals(world.db, world.admin.actor, None, 5, job_id=id)
     (asked,) = page.items
     yes = Decision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
     await approvals.decide(world.db, world.admin.actor, asked.id, yes, Channel.API)

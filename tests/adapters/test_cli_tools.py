@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from cortex_plane.jobs.verbs import workers
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from tests.adapters.test_cli_absences import live
 from tests.adapters.test_cli_jobs import Live
 from tests.hostile import HOSTILE, INVISIBLE

@@ -10,7 +10,7 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.visitors import Visitor

@@ -15,7 +15,7 @@ import pytest
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.errors import SetupError
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.main.databases import opened
 from cortex_plane.main.settings import Settings
 from cortex_plane.tenancy.model.orgs import Role

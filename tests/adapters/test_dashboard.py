@@ -14,7 +14,7 @@ import pytest
 
 from cortex_plane.dashboard.assets import ASSETS, address
 from cortex_plane.dashboard.routes import live
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.sessions.model.events import Event, EventType
 from cortex_plane.sessions.verbs.events import Subscription
 from cortex_plane.tenancy.model.orgs import MemberChange, Role

@@ -38,7 +38,7 @@ def shown(page: httpx.Response) -> str:
 
 
 async def status_of(world: World, approval_id: object) -> ApprovalStatus:
-    return (await approvals.get(world.db, world.admin.actor, approval_id)).approval.status  # type: ignore[arg-type]
+    return (await approvals.get_approval(world.db, world.admin.actor, approval_id)).approval.status  # type: ignore[arg-type]
 
 
 # The inbox -----------------------------------------------------------------------------------------------------------
@@ -375,7 +375,7 @@ async def test_an_uncertain_effect_is_answered(
     http: httpx.AsyncClient, world: World, verdict: str, status: str
 ) -> None:
     held = await held_job(world)
-    page = await approvals.list_page(world.db, world.admin.actor, None, 10, job_id=held.job)
+    page = await approvals.list_approvals(world.db, world.admin.actor, None, 10, job_id=held.job)
     (card,) = [item for item in page.items if item.status is ApprovalStatus.PENDING]
     visitor = await Visitor.log_in(http, world)
     path = f"/approvals/{card.id}"

@@ -51,7 +51,7 @@ async def refund(world: World) -> tuple[UUID, Approval]:
     agent = await agents.get(world.db, world.admin.actor, demo_gates.AGENT)
     id = await submit(world, agent, {"text": demo_gates.MESSAGE})
     await until(world, id, JobStatus.WAITING_FOR_APPROVAL)
-    page = await approvals.list_page(world.db, world.admin.actor, None, 10, job_id=id)
+    page = await approvals.list_approvals(world.db, world.admin.actor, None, 10, job_id=id)
     return id, page.items[0]
 
 
@@ -244,7 +244,7 @@ async def test_names_questions_and_answers_are_text(
         id = await submit(world, agent)
         job = await until(world, id, *TERMINAL, JobStatus.WAITING_FOR_APPROVAL)
         assert job.status is JobStatus.WAITING_FOR_APPROVAL, job
-    (request,) = (await approvals.list_page(world.db, world.admin.actor, None, 10, job_id=id)).items
+    (request,) = (await approvals.list_approvals(world.db, world.admin.actor, None, 10, job_id=id)).items
     visitor = await Visitor.log_in(http, world)
     page = inert(await visitor.get(f"/jobs/{id}"))
     assert "start is answered:" in page
@@ -300,7 +300,7 @@ async def test_stewards_read_atlases_their_versions_and_what_changed(
     assert '"Delete confirmation" "Think twice"' in diff
     same = shown(await visitor.get("/atlases/com.acme.support/diff?from=1.1.0&to=1.1.0"))
     assert "They say the same." in same
-    await atlases.retire(world.db, world.admin.actor, "com.acme.support", "1.1.0")
+    await atlases.retire_atlas(world.db, world.admin.actor, "com.acme.support", "1.1.0")
     retired = shown(await visitor.get("/atlases/com.acme.support?version=1.1.0"))
     assert "Retired by Ada" in retired
     assert "Support 1.0.0" in shown(await visitor.get("/atlases/com.acme.support"))

@@ -132,7 +132,7 @@ async def test_the_inbox_asks_the_same_questions_as_a_decision(
     await copies(admin, one.id, kind="uncertain_effect", deadline=None, next_action_at=None)
     for person in people:
         listed = await every(strict, person.actor)
-        found = await approvals.inbox(strict.db, person.actor, 1000)
+        found = await approvals.list_inbox(strict.db, person.actor, 1000)
         may = {item.id for item in listed if item.may_decide}
         assert {item.id for item in found.mine} == may, person.actor.roles
         assert {item.id for item in found.others} == {item.id for item in listed} - may
@@ -144,7 +144,7 @@ async def every(world: World, actor: Any) -> list[Approval]:
     items: list[Approval] = []
     position = None
     while True:
-        page = await approvals.list_page(world.db, actor, position, 200, status=ApprovalStatus.PENDING)
+        page = await approvals.list_approvals(world.db, actor, position, 200, status=ApprovalStatus.PENDING)
         items += page.items
         position = page.next
         if position is None:
@@ -153,10 +153,10 @@ async def every(world: World, actor: Any) -> list[Approval]:
 
 async def test_an_uncertain_effect_is_the_most_urgent(world: World) -> None:
     held = await held_job(world)
-    found = await approvals.inbox(world.db, world.admin.actor, 10)
+    found = await approvals.list_inbox(world.db, world.admin.actor, 10)
     assert [item.job_id for item in found.mine] == [held.job]
     steward = replace(world.admin.actor, roles=frozenset({Role.STEWARD}))
-    assert [item.job_id for item in (await approvals.inbox(world.db, steward, 10)).others] == [held.job]
+    assert [item.job_id for item in (await approvals.list_inbox(world.db, steward, 10)).others] == [held.job]
 
 
 @pytest.mark.proves("D.74")
@@ -165,7 +165,7 @@ async def test_a_row_of_large_arguments_carries_their_beginning(
 ) -> None:
     async with open_shop(strict):
         request = await asked(strict, call("order", item="<b>" + "x" * 200_000))
-        found = await approvals.inbox(strict.db, strict.admin.actor, 10)
+        found = await approvals.list_inbox(strict.db, strict.admin.actor, 10)
         (row,) = found.mine
         assert isinstance(row.arguments, Excerpt)
         assert len(row.arguments) == 2000
@@ -175,7 +175,7 @@ async def test_a_row_of_large_arguments_carries_their_beginning(
         assert "<b>" not in page.text
         assert '{"item": "<b>xxx' in shown(page)
         assert (await visitor.decide(request.id, "denied")).status_code == 303
-        (ended,) = await approvals.settled(strict.db, strict.admin.actor, 10)
+        (ended,) = await approvals.list_settled(strict.db, strict.admin.actor, 10)
         assert (ended.id, len(ended.arguments)) == (request.id, 2000)
 
 

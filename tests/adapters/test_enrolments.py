@@ -9,7 +9,7 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.credentials import Grantable, enrolment_digest
 from cortex_plane.tenancy.model.identities import LinkDraft, Mapping

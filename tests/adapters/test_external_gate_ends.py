@@ -15,7 +15,7 @@ from cortex_plane.approvals.verbs import approvals
 from cortex_plane.calls.model import OutcomeDraft, OutcomeStatus
 from cortex_plane.calls.verbs import calls, deadlines
 from cortex_plane.db.database import Database
-from cortex_plane.gates.verbs import gates
+from cortex_plane.gates.verbs import session_gates
 from cortex_plane.gates.verbs.atlas_cache import AtlasCache
 from cortex_plane.jobs.model.effects import Verdict
 from tests.adapters.test_external_gates import decide, intended
@@ -160,7 +160,7 @@ async def test_gates_look_at_every_end_of_a_call(
         on_uncertain="ask_human" if by_person else "fail",
     )  # fmt: skip
     # Whatever this process knew of atlases is gone: they are loaded before anything is locked.
-    monkeypatch.setattr(gates, "book", AtlasCache())
+    monkeypatch.setattr(session_gates, "book", AtlasCache())
     if how in ("failed", "unknown"):
         await sent(http, world.service, f"/calls/{run['id']}/outcome", status=how, error="hm")
     else:
@@ -197,7 +197,7 @@ async def test_a_session_whose_atlas_is_not_what_was_published_is_not_opened(
 ) -> None:
     await governed(world)
     await admin.execute("update atlas_version set manifest = replace(manifest, 'Acme', 'Emca')")
-    monkeypatch.setattr(gates, "book", AtlasCache())
+    monkeypatch.setattr(session_gates, "book", AtlasCache())
     refused = await sent(http, world.service, "/sessions", 409, agent="deployer", kind="external")
     assert refused["code"] == "atlas_corrupt"
     assert await admin.fetchval("select count(*) from session") == 0, "nothing was begun"
@@ -244,7 +244,7 @@ async def test_outcomes_count_also_where_an_atlas_cannot_be_read_and_nothing_is_
     run = await sent(http, world.service, path, 201, **call)
     allowed = await sent(http, world.service, path, 201, **CALL)
     await admin.execute("update atlas_version set manifest = replace(manifest, 'Acme', 'Emca')")
-    monkeypatch.setattr(gates, "book", AtlasCache())
+    monkeypatch.setattr(session_gates, "book", AtlasCache())
     if how == "silent":
         await clock.advance(timedelta(hours=1))
         await deadlines.tick(world.db, uuid4(), "scheduler")
@@ -280,7 +280,7 @@ async def test_a_session_ends_also_where_its_atlas_cannot_be_read(
     await governed(world, desk(gates=[ONBOARDING, GOODBYE]))
     session = await opened(http, world.service, agrees=True)
     await admin.execute("update atlas_version set manifest = replace(manifest, 'Acme', 'Emca')")
-    monkeypatch.setattr(gates, "book", AtlasCache())
+    monkeypatch.setattr(session_gates, "book", AtlasCache())
     for _ in range(2):
         ended = await sent(http, world.admin, f"/sessions/{session}/{how}")
         assert ended["status"] == "TERMINATED"
@@ -310,7 +310,7 @@ async def test_an_outcome_costs_one_look_at_gates_where_there_are_some_and_none_
         run = await sent(http, world.service, f"/sessions/{session}/calls", 201, **CALL, dispatch=True)
         trips.clear()
         outcome = OutcomeDraft(status=status, error="no" if status is OutcomeStatus.FAILED else None)
-        await calls.settle(world.db, world.service.actor, UUID(run["id"]), outcome)
+        await calls.settle_call(world.db, world.service.actor, UUID(run["id"]), outcome)
         return list(trips)
 
     await apply_policies(world.db, world.admin.actor, ALLOWED)

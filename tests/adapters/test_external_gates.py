@@ -222,7 +222,7 @@ async def test_policies_and_gates_both_speak_and_the_stricter_holds(
 async def decide(world: World, call: dict[str, Any], choice: Choice = Choice.APPROVED) -> str | None:
     """What the card asked."""
     id = UUID(call["approval_id"])
-    card = (await approvals.get(world.db, world.admin.actor, id)).approval
+    card = (await approvals.get_approval(world.db, world.admin.actor, id)).approval
     decision = Decision(decision=choice, version=card.version, input_hash=card.input_hash)
     await approvals.decide(world.db, world.admin.actor, id, decision, Channel.API)
     return card.question

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import Unread, metered
 from cortex_plane.tenancy.model.credentials import Grantable
 from cortex_plane.tenancy.model.orgs import Role

@@ -14,7 +14,7 @@ import pytest_asyncio
 from cortex_plane.jobs.model.job_drafts import Resumption
 from cortex_plane.jobs.model.jobs import Hold, JobStatus
 from cortex_plane.jobs.verbs import steering
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.notifier import Notifier
 from tests.adapters.test_forged_credentials import refusals

@@ -57,13 +57,13 @@ async def careful(server: Apart, strict: World) -> AsyncIterator[Client]:
 
 
 async def ledger(world: World) -> list[CallShown]:
-    return (await calls.list_page(world.db, world.admin.actor, None, 100)).items[::-1]
+    return (await calls.list_calls(world.db, world.admin.actor, None, 100)).items[::-1]
 
 
 async def decide_soon(world: World, choice: Choice = Choice.APPROVED, **more: Any) -> UUID:
     async with asyncio.timeout(30):
         while True:
-            page = await approvals.list_page(
+            page = await approvals.list_approvals(
                 world.db, world.admin.actor, None, 10, status=ApprovalStatus.PENDING
             )
             if page.items:
@@ -93,7 +93,7 @@ async def test_three_lines_put_a_function_behind_the_plane(
     assert await asyncio.to_thread(refund, "B", cents=5) == "5 to B"
     one, two = await ledger(world)
     assert (one.tool, one.status, one.verdict) == ("refunds.create", CallStatus.COMPLETED, "allow")
-    detail = await calls.get(world.db, world.admin.actor, two.id)
+    detail = await calls.get_call(world.db, world.admin.actor, two.id)
     assert detail.arguments == {"order": "B", "cents": 5}
     assert detail.result == "5 to B"
     # A session once, and then two requests for each call, over one connection.
@@ -156,7 +156,7 @@ async def test_async_functions_methods_and_nested_guards(plane: Client, world: W
     assert [row.tool for row in rows] == ["shop.sell", "shop.open", "shop.close", "outer.run", "shop.count"]
     assert {row.status for row in rows} == {CallStatus.COMPLETED}
     assert seen == [str(rows[0].id)]
-    detail = await calls.get(world.db, world.admin.actor, rows[0].id)
+    detail = await calls.get_call(world.db, world.admin.actor, rows[0].id)
     assert detail.arguments == {"what": "bread", "more": ["milk"], "how": {"cents": 3}}
 
 
@@ -398,7 +398,7 @@ async def test_a_function_that_forks_reports_once(server: Apart, world: World) -
         ("act.fork", CallStatus.COMPLETED),
     ]
     (forked,) = [row for row in rows if row.tool == "act.fork"]
-    assert (await calls.get(world.db, world.admin.actor, forked.id)).result == "parent"
+    assert (await calls.get_call(world.db, world.admin.actor, forked.id)).result == "parent"
 
 
 def _script(text: str, url: str, key: str) -> str:

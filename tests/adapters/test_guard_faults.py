@@ -49,7 +49,7 @@ async def plane(apart: Apart, world: World) -> AsyncIterator[Client]:
 
 
 async def ledger(world: World) -> list[CallShown]:
-    return (await calls.list_page(world.db, world.admin.actor, None, 100)).items[::-1]
+    return (await calls.list_calls(world.db, world.admin.actor, None, 100)).items[::-1]
 
 
 async def until(check: Callable[[], Awaitable[Any]]) -> Any:
@@ -62,7 +62,9 @@ async def until(check: Callable[[], Awaitable[Any]]) -> Any:
 
 
 async def pending(world: World) -> list[Approval]:
-    page = await approvals.list_page(world.db, world.admin.actor, None, 10, status=ApprovalStatus.PENDING)
+    page = await approvals.list_approvals(
+        world.db, world.admin.actor, None, 10, status=ApprovalStatus.PENDING
+    )
     return page.items
 
 
@@ -172,7 +174,7 @@ async def test_a_function_without_a_timeout_may_be_under_way_for_a_day(plane: Cl
 
     act()
     (row,) = await ledger(world)
-    assert (await calls.get(world.db, world.admin.actor, row.id)).timeout_seconds == 86_400
+    assert (await calls.get_call(world.db, world.admin.actor, row.id)).timeout_seconds == 86_400
     with pytest.raises(InvalidInput, match="timeout"):
         plane.guard("act.look", agent="deployer", on_uncertain="probe", probe=lambda: None)(act)
 
@@ -350,7 +352,7 @@ async def test_a_wait_that_missed_something_is_answered(strict: World) -> None:
     session = await session_lifecycle.create(
         strict.db, actor, SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL)
     )
-    asked = await calls.authorize(strict.db, actor, session.id, CallDraft(tool="pay.out"))
+    asked = await calls.authorize_call(strict.db, actor, session.id, CallDraft(tool="pay.out"))
     feed = EventFeed(strict.db)
     reads = 0
 
@@ -360,7 +362,7 @@ async def test_a_wait_that_missed_something_is_answered(strict: World) -> None:
         if reads == 2:
             (live,) = feed._sessions[strict.org_id][session.id].readers
             live.give(cast("Any", [None] * (QUEUE + 1)))
-        return await calls.watched(strict.db, actor, asked.id)
+        return await calls.watch_call(strict.db, actor, asked.id)
 
     async def is_gone() -> bool:
         return False

@@ -38,7 +38,7 @@ async def plane(server: Apart, world: World) -> AsyncIterator[Client]:
 
 
 async def ran(world: World) -> list[tuple[str, str]]:
-    page = await calls.list_page(world.db, world.admin.actor, None, 100)
+    page = await calls.list_calls(world.db, world.admin.actor, None, 100)
     return [(each.tool, each.status) for each in page.items[::-1]]
 
 

@@ -20,7 +20,7 @@ from cortex_plane.http import downloads
 from cortex_plane.http.app import framed
 from cortex_plane.http.in_flight import RequestLimits
 from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound, Unavailable
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.sockets import served

@@ -84,7 +84,7 @@ async def decide(
 ) -> None:
     actor = (by or world.admin).actor
     id = UUID(call["approval_id"])
-    card = (await approvals.get(world.db, actor, id)).approval
+    card = (await approvals.get_approval(world.db, actor, id)).approval
     await approvals.decide(
         world.db,
         actor,

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.kernel.errors import TooMany
-from cortex_plane.kernel.throttle import ADDRESSES, FAILURES, Throttle
+from cortex_plane.kernel.shares import ADDRESSES, FAILURES, Throttle
 from cortex_plane.tenancy.verbs.access import new_approval_token
 from tests.adapters.test_http_bad_input import problem
 from tests.approvals import Shipping, shown, waiting

@@ -12,8 +12,8 @@ from cortex_plane import Client
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import InvalidInput, Stale
 from cortex_plane.kernel.fields import MAX_BODY_BYTES
-from cortex_plane.policies.model.authorization import PolicyVerdict
-from cortex_plane.policies.model.policy_files import ExplainRequest, PolicyFile, SimulationRequest
+from cortex_plane.policies.model.policies import PolicyVerdict
+from cortex_plane.policies.model.versions import ExplainRequest, PolicyFile, SimulationRequest
 from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.stages import staging
 from tests.people import World

@@ -201,7 +201,7 @@ class Stage:
             db, apart, SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL)
         )
         begun = CallDraft(tool="ship.now", arguments={"version": "1"}, dispatch=True, sender="stage")
-        elsewhere_call = await calls.authorize(db, apart, elsewhere.id, begun)
+        elsewhere_call = await calls.authorize_call(db, apart, elsewhere.id, begun)
         await keys.put_model_key(db, admin, Provider.ANTHROPIC, ModelKeyDraft(key="sk-ant-of-the-stage-0001"))
         atlas, versions = random_id(), [random_id(), random_id()]
         for version in versions:
@@ -210,7 +210,7 @@ class Stage:
         gated = SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL, atlases=["com.example.gated"])
         about = ResolutionRequest(action="ship.now", arguments={"version": "1"})
         resolution = await resolutions.resolve(db, apart, failing.id, about)
-        executed = await resolutions.execute(db, apart, resolution.id, begun)
+        executed = await resolutions.execute_resolution(db, apart, resolution.id, begun)
         return cls(
             team=str(team.id),
             spare_team=str(spare_team.id),

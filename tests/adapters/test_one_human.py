@@ -16,8 +16,7 @@ from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
 from cortex_plane.jobs.verbs import jobs
-from cortex_plane.policies.model.policies import Quorum
-from cortex_plane.policies.model.quorums import CountedVote, independent, is_reached
+from cortex_plane.policies.model.policies import CountedVote, Quorum, independent, is_reached
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.test_enrolments import added, enrolled, prove_channel
@@ -132,7 +131,7 @@ async def test_four_eyes_are_not_those_of_an_admin_and_of_whom_they_enrolled(
     refused = await decide(http, asked, maria)
     assert (refused.status_code, refused.json()["code"]) == (403, "self_approval")
     assert "one human" in refused.json()["detail"]
-    details = await approvals.get(strict.db, strict.admin.actor, asked.id)
+    details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
     assert details.approval.status is ApprovalStatus.PENDING
     await prove_channel(strict, maria)
     assert (await decide(http, asked, maria)).json()["approval"]["status"] == "approved"
@@ -165,7 +164,7 @@ async def test_lists_and_cards_say_who_counts_as_one_human_with_a_cause(
     async def told() -> list[tuple[bool, bool]]:
         listed = (await http.get("/v1/approvals", headers=maria.headers)).json()["items"]
         card = (await http.get(f"/v1/approvals/{asked.id}", headers=maria.headers)).json()["approval"]
-        inbox = (await approvals.inbox(strict.db, maria.actor, 10)).mine
+        inbox = (await approvals.list_inbox(strict.db, maria.actor, 10)).mine
         seen = [(each["may_decide"], each["why_not"]) for each in (*listed, card)]
         return [
             (may, bool(why)) for may, why in (*seen, *((each.may_decide, each.why_not) for each in inbox))
@@ -300,7 +299,7 @@ async def test_the_database_counts_as_the_rule_does(
                 ids[one],
                 [ids[each] for each in sponsors],
             )
-        details = await approvals.get(strict.db, strict.admin.actor, asked.id)
+        details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
         assert details.approval.votes_for == len(independent(details.votes)), tie
         silent = [vote for vote in details.votes if vote.counts_with is not None]
         assert len(details.votes) - len(silent) == details.approval.votes_for

@@ -12,11 +12,11 @@ import pytest
 from cortex_plane.agents.verbs import agents
 from cortex_plane.calls import rules
 from cortex_plane.calls.model import MAX_ACTIONS, MAX_ASKS
-from cortex_plane.calls.verbs import permissions as permission_verbs
 from cortex_plane.calls.verbs import resolutions
+from cortex_plane.calls.verbs import resolutions as permission_verbs
 from cortex_plane.gates.model.gates import Ruling
 from cortex_plane.gates.rules.evaluation import judge
-from cortex_plane.gates.verbs import atlas_contents
+from cortex_plane.gates.verbs import atlases
 from cortex_plane.gates.verbs.atlas_cache import book
 from cortex_plane.jobs.verbs import jobs
 from tests.adapters.test_dashboard_approvals import shown
@@ -178,7 +178,7 @@ async def test_a_page_shows_the_first_hundred(http: httpx.AsyncClient, world: Wo
 @pytest.mark.proves("D.332")
 async def test_whoever_reads_a_version_does_not_push_out_what_sessions_need(world: World) -> None:
     made = (await publish(world, manifest("7"))).version
-    read = await atlas_contents.contents(world.db, world.admin.actor, ATLAS, "7")
+    read = await atlases.atlas_contents(world.db, world.admin.actor, ATLAS, "7")
     assert read.digest == made.digest
     pin = {"atlas_id": ATLAS, "version": "7", "digest": made.digest}
     assert book.known(world.org_id, [pin]) is None

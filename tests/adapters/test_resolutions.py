@@ -459,19 +459,19 @@ async def test_resolutions_are_forgotten_unless_something_was_executed_under_the
     ]
     run = await executed(http, world.service, used, tool="ticket.get")
     await clock.advance(timedelta(hours=23))
-    await resolutions.forget(world.db)
+    await resolutions.forget_resolutions(world.db)
     assert await admin.fetchval("select count(*) from resolution") == 2
     await clock.advance(timedelta(hours=2))
-    await resolutions.forget(world.db)
+    await resolutions.forget_resolutions(world.db)
     assert [row["id"] for row in await admin.fetch("select id from resolution")] == [UUID(used["id"])]
     gone = await http.get(f"/v1/resolutions/{unused['id']}", headers=world.service.headers)
     assert gone.status_code == 404
     await clock.advance(timedelta(days=28))
-    await resolutions.forget(world.db)
+    await resolutions.forget_resolutions(world.db)
     kept = await http.get(f"/v1/resolutions/{used['id']}", headers=world.service.headers)
     assert (kept.status_code, kept.json()["decision"]) == (200, "allow"), "for 30 days it can be read"
     await clock.advance(timedelta(days=2))
-    await resolutions.forget(world.db)
+    await resolutions.forget_resolutions(world.db)
     left = await admin.fetchrow("select request, answer, atlases, executed from resolution")
     assert left is not None
     assert tuple(map(str, left)) == ("{}", "{}", "[]", "True"), "its bodies are gone"
@@ -573,7 +573,7 @@ async def test_nothing_begins_under_a_resolution_that_is_over_also_with_a_key_th
     path, call = f"/resolutions/{given['id']}/execute", {"tool": "ticket.get", "key": "k"}
     asked = await sent(http, strict.service, path, 201, **call)
     assert asked["next"] == "wait"
-    card = (await approvals.get(strict.db, strict.admin.actor, UUID(asked["approval_id"]))).approval
+    card = (await approvals.get_approval(strict.db, strict.admin.actor, UUID(asked["approval_id"]))).approval
     yes = Decision(decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash)
     await approvals.decide(strict.db, strict.admin.actor, card.id, yes, Channel.API)
     await clock.advance(timedelta(seconds=61))

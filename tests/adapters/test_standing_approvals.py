@@ -14,8 +14,7 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus
-from cortex_plane.approvals.model.standing_approvals import StandingDraft
+from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, StandingDraft
 from cortex_plane.client import Client
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault

@@ -12,9 +12,9 @@ from cortex_plane.agents.verbs import tools
 from cortex_plane.client import Client
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
-from cortex_plane.kernel.idempotency import new_id
-from cortex_plane.policies.model.policy_files import PolicyFile, SimulationRequest
-from cortex_plane.policies.verbs import policies, simulations
+from cortex_plane.kernel.ids import new_id
+from cortex_plane.policies.model.versions import PolicyFile, SimulationRequest
+from cortex_plane.policies.verbs import policies
 from cortex_plane.policies.verbs.policy_cache import book
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import Role
@@ -115,11 +115,11 @@ async def test_a_confirmation_is_part_of_the_policies_of_its_org_alone(world: Wo
     assert [*compiled.confirmed] == [("office", "files.read_query", DIGEST)]
     assert (await book.current(db, other.org_id))[0] == untouched
     # Whatever reads versions of policies still does.
-    shown = await policies.get(db, world.admin.actor)
+    shown = await policies.get_policies(db, world.admin.actor)
     assert shown.version == 1
     file = PolicyFile(text=EVERYTHING_GOES.replace("everything", "anything"))
-    assert (await policies.apply(db, world.admin.actor, file)).version == 2
-    tried = await simulations.simulate(db, world.admin.actor, SimulationRequest(text=EVERYTHING_GOES))
+    assert (await policies.apply_policies(db, world.admin.actor, file)).version == 2
+    tried = await policies.simulate_policies(db, world.admin.actor, SimulationRequest(text=EVERYTHING_GOES))
     assert tried.version == "2.1.1"
     await tools.revoke(db, world.admin.actor, made.id)
     version, compiled = await book.current(db, world.org_id)

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from cortex_plane.kernel.errors import SetupError
-from cortex_plane.kernel.throttle import FAILURES
+from cortex_plane.kernel.shares import FAILURES
 from cortex_plane.main.settings import load
 from cortex_plane.tenancy.verbs import logins
 from cortex_plane.tenancy.verbs.access import new_approval_token

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from tests.adapters.test_http_calls import asked, opened
 from tests.approvals import Shipping
 from tests.conftest import Urls

@@ -15,7 +15,7 @@ import pytest
 from cortex_plane.client import Client
 from cortex_plane.jobs.model.usage import Grouping
 from cortex_plane.kernel.errors import Forbidden, NotFound
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.tenancy.model.credentials import Provider
 from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.test_cli import Shell, shell

@@ -74,7 +74,7 @@ async def asked(
     actor = (by or world.admin).actor
     job = await jobs.submit(world.db, actor, JobDraft(agent=agent.slug, payload={"text": message}))
     await until(world, job.id, JobStatus.WAITING_FOR_APPROVAL)
-    page = await approvals.list_page(world.db, actor, None, 10, job_id=job.id)
+    page = await approvals.list_approvals(world.db, actor, None, 10, job_id=job.id)
     return page.items[0]
 
 

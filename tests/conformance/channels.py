@@ -23,9 +23,9 @@ from cortex_plane.approvals.verbs import approvals
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.verbs import steering
-from cortex_plane.kernel.idempotency import new_id
-from cortex_plane.notify.verbs import deliveries
-from cortex_plane.notify.verbs.ports import Channel
+from cortex_plane.kernel.ids import new_id
+from cortex_plane.notify.verbs import outbox
+from cortex_plane.notify.verbs.outbox import Channel
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.identities import ConnectionChange, Delivery, DeliveryStatus
 from cortex_plane.tenancy.model.orgs import Role
@@ -138,7 +138,7 @@ async def drain(notifier: Notifier, seconds: float = 30) -> None:
 
 
 async def delivery_of(world: World, approval: Approval) -> Delivery:
-    page = await deliveries.list_page(world.db, world.admin.actor, None, 10, approval_id=approval.id)
+    page = await outbox.list_deliveries(world.db, world.admin.actor, None, 10, approval_id=approval.id)
     (only,) = page.items
     return only
 
@@ -187,7 +187,7 @@ class ChannelSuite:
         kept = await delivery_of(strict, asked)
         assert (kept.status, kept.attempts, kept.member) == (DeliveryStatus.DELIVERED, 0, "Bea")
         assert kept.sent_at is not None
-        details = await approvals.get(strict.db, strict.admin.actor, asked.id)
+        details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
         assert stage.channel.channel_type in details.approval.channels_dispatched
         dispatched = [e.channel for e in details.events if e.event_type == "dispatched"]
         assert dispatched[-1] == stage.channel.channel_type
@@ -274,15 +274,17 @@ class ChannelSuite:
         kept = await delivery_of(strict, asked)
         assert (kept.status, kept.next_attempt_at) == (DeliveryStatus.DEAD, None)
         assert kept.last_error
-        dead = await deliveries.list_page(strict.db, strict.admin.actor, None, 10, status=DeliveryStatus.DEAD)
+        dead = await outbox.list_deliveries(
+            strict.db, strict.admin.actor, None, 10, status=DeliveryStatus.DEAD
+        )
         assert [each.id for each in dead.items] == [kept.id]
-        details = await approvals.get(strict.db, strict.admin.actor, asked.id)
+        details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
         assert "undeliverable" in [event.event_type for event in details.events]
         assert "approval_undeliverable" in await told(strict, asked)
         await drain(notifier)
         assert await stage.arrived() == []
         await _enable_connections(strict)
-        again = await deliveries.resend(strict.db, strict.admin.actor, kept.id)
+        again = await outbox.resend_delivery(strict.db, strict.admin.actor, kept.id)
         assert again.status is DeliveryStatus.PENDING
         await drain(notifier)
         assert (await delivery_of(strict, asked)).status is DeliveryStatus.DELIVERED

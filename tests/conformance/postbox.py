@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.model.notifications import Card, Outgoing, Sent, TryAgain, Undeliverable
 from tests.conformance.channels import Arrived, Failure
 from tests.people import World

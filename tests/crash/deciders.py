@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.approvals.model.approvals import Channel, Choice, Decision, DelegationDraft
+from cortex_plane.approvals.model.approvals import Channel, Choice, Decision, DelegationDraft, StandingDraft
 from cortex_plane.approvals.model.credentials import TokenDecision
-from cortex_plane.approvals.model.standing_approvals import StandingDraft
 from cortex_plane.approvals.verbs import approvals, credentials
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.model.journal import SignalDraft
 from cortex_plane.jobs.verbs import signals, steering
-from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
+from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.notify.model.notifications import Card, Outgoing, Sent
 from cortex_plane.tenancy.model.access import scheduler_actor
 from cortex_plane.tenancy.verbs import keys

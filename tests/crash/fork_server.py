@@ -38,7 +38,7 @@ from cortex_plane.gates.model.gates import GateState
 from cortex_plane.jobs.model.effects import ToolCall
 from cortex_plane.jobs.model.journal import JournalEntry
 from cortex_plane.jobs.rules.attempts import Leased
-from cortex_plane.kernel.values import adapter
+from cortex_plane.kernel.fields import adapter
 from cortex_plane.policies.model.policies import PolicyRow, Terms
 from cortex_plane.proof.rules.receipts import Decided
 from cortex_plane.sessions.rules import SessionMessage

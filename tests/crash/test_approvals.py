@@ -25,7 +25,7 @@ from cortex_plane.approvals.verbs import approvals
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.verbs import steering
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.verbs import audit, receipts
 from cortex_plane.tenancy.model.access import scheduler_actor
 from tests.conftest import Urls
@@ -74,7 +74,7 @@ async def _asked(stage: Stage, run: Run) -> list[Approval]:
     """The open requests of a job that waits, in the order of its calls."""
     await stage.until(WAITS, run.job_id)
     world = stage.world
-    page = await approvals.list_page(
+    page = await approvals.list_approvals(
         world.db, world.admin.actor, None, 10, status=ApprovalStatus.PENDING, job_id=run.job_id
     )
     return sorted(page.items, key=lambda asked: str(asked.arguments["word"]))

@@ -54,7 +54,7 @@ async def approving(stage: Stage) -> AsyncIterator[None]:
             # A page of approvals costs much, and most of the time nobody asks anything.
             while not await stage.rows(OPEN_REQUEST):  # noqa: ASYNC110 -- another process asks
                 await asyncio.sleep(LOOK_SECONDS)
-            page = await approvals.list_page(
+            page = await approvals.list_approvals(
                 world.db, world.admin.actor, None, 100, status=ApprovalStatus.PENDING
             )
             for asked in page.items:

@@ -103,13 +103,13 @@ class Stand:
                 await approvals.decide(self.world.db, self.world.admin.actor, card.id, decision, Channel.API)
 
     async def cards(self) -> list[Any]:
-        page = await approvals.list_page(
+        page = await approvals.list_approvals(
             self.world.db, self.world.admin.actor, None, 50, status=ApprovalStatus.PENDING
         )
         return page.items
 
     async def status(self) -> CallStatus | None:
-        page = await calls.list_page(self.world.db, self.world.admin.actor, None, 100)
+        page = await calls.list_calls(self.world.db, self.world.admin.actor, None, 100)
         return next((call.status for call in page.items if call.key == self.key), None)
 
 

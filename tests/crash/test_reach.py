@@ -21,7 +21,7 @@ from cortex_plane.approvals.model.credentials import TokenDecision
 from cortex_plane.approvals.verbs import approvals, credentials
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.kernel.errors import CortexError
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import scheduler_actor
 from cortex_plane.tenancy.model.orgs import AbsenceDraft, Role
@@ -216,7 +216,7 @@ async def _finish(reaching: Reaching, asked: Asked) -> None:
     """Whoever may still vote does, and what was approved happens once."""
     stage = reaching.stage
     for by in (reaching.bea, reaching.cal, reaching.dan):
-        details = await approvals.get(stage.world.db, by.actor, asked.approval.id)
+        details = await approvals.get_approval(stage.world.db, by.actor, asked.approval.id)
         if details.approval.may_decide:
             await _yes(reaching, details.approval, by)
     assert (await shown(stage.world, asked.approval.id)).status == "approved"

@@ -12,13 +12,19 @@ import pytest
 
 from cortex_plane.gates.files.atlases import BOUNDS, read
 from cortex_plane.gates.rules.answers import MAX_ANSWER, MAX_MATCHED, check
-from cortex_plane.gates.rules.gate_effects import MAX_FIRED
-from cortex_plane.gates.rules.gate_index import CompiledAtlases
-from cortex_plane.gates.rules.gate_prompts import MAX_CARD, card
-from cortex_plane.gates.rules.keywords import EFFORT, MAX_EXPRESSIONS, MAX_PROGRAM, SEARCHED, expression
+from cortex_plane.gates.rules.effects import MAX_FIRED
+from cortex_plane.gates.rules.index import (
+    EFFORT,
+    MAX_EXPRESSIONS,
+    MAX_PROGRAM,
+    SEARCHED,
+    CompiledAtlases,
+    expression,
+)
+from cortex_plane.gates.rules.prompts import MAX_CARD, card
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import MAX_ATLASES
-from cortex_plane.kernel.glob_index import MAX_VAGUE
+from cortex_plane.kernel.globs import MAX_VAGUE
 from tests.counting import Searches
 
 YES = {"question_id": "q", "question": "Well?", "response_type": "boolean"}

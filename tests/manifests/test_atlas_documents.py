@@ -186,9 +186,9 @@ def test_a_context_of_ten_megabytes_is_refused_and_the_largest_is_read() -> None
 
 @pytest.mark.proves("D.315")
 def test_more_gates_than_may_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cortex_plane.gates.files import atlas_checks
+    from cortex_plane.gates.files import checks
 
-    monkeypatch.setattr(atlas_checks, "MAX_GATES", 3)
+    monkeypatch.setattr(checks, "MAX_GATES", 3)
     gates = "\n".join(
         f"  - {{checkpoint_id: g{n}, trigger: {{type: interactive}}, mode: advisory}}" for n in range(3)
     )

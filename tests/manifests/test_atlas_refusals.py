@@ -13,10 +13,10 @@ import jsonschema_rs
 import pytest
 import yaml  # type: ignore[import-untyped, unused-ignore]
 
-from cortex_plane.gates.files.atlas_shapes import ATLAS
-from cortex_plane.gates.files.atlas_shapes import schema as made_schema
 from cortex_plane.gates.files.atlases import read
-from cortex_plane.gates.model.atlas_schemas import schema
+from cortex_plane.gates.files.keys import ATLAS
+from cortex_plane.gates.files.keys import schema as made_schema
+from cortex_plane.gates.model.atlases import schema
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.shapes import ListOf, MapOf, Record, Shape, Tagged
 from tests.manifests.files import EXAMPLES, HEAD, SPEC, below

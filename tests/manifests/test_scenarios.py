@@ -18,7 +18,7 @@ from cortex_plane.gates.model.atlases import (
     ResponseType,
     TriggerType,
 )
-from cortex_plane.gates.rules.gate_index import CompiledAtlases
+from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.scenarios import Outcome, play
 from cortex_plane.kernel.errors import InvalidInput, TooLarge
 from tests.gates import ask, atlas, capability, context, gate, human, policy

@@ -25,7 +25,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation, Pause
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import CortexError
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.tenancy.model.access import Actor, scheduler_actor
 from cortex_plane.tenancy.verbs import keys
 from tests.servers import VAULT
@@ -69,7 +69,7 @@ class Racer:
 
     async def _seen(self, act: dict[str, Any], actor: Actor) -> Approval:
         """As it is now: who looks just before they decide."""
-        return (await approvals.get(self.db, actor, UUID(act["approval"]))).approval
+        return (await approvals.get_approval(self.db, actor, UUID(act["approval"]))).approval
 
     async def look_and_approve(self, act: dict[str, Any], actor: Actor) -> str:
         seen = await self._seen(act, actor)
@@ -123,7 +123,7 @@ async def follow(db: Database, link: str) -> str:
     parts = urlsplit(link)
     channel, approval = parts.path.rsplit("/", 2)[1:]
     visitor = await credentials.visitor(db, channel, approval, parse_qsl(parts.query), None)
-    seen = (await approvals.get(db, visitor.actor, visitor.link.approval_id)).approval
+    seen = (await approvals.get_approval(db, visitor.actor, visitor.link.approval_id)).approval
     shown = Confirmation(version=seen.version, input_hash=seen.input_hash, issued=int(time.time()))
     nonce = shown.nonce(visitor.secrets[0].value, visitor.link)
     return (await credentials.decide_by_link(db, visitor, (shown, nonce), None)).result.value

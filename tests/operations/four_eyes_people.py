@@ -12,7 +12,7 @@ from uuid import UUID
 import asyncpg
 
 from cortex_plane.kernel.errors import CortexError
-from cortex_plane.policies.model.policy_files import PolicyFile
+from cortex_plane.policies.model.versions import PolicyFile
 from cortex_plane.policies.verbs import policies
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.model.credentials import Grantable, KeyDraft, OwnKeyDraft, Redemption
@@ -102,7 +102,7 @@ class Stage:
             person = await self.world.person(*roles, name=name)
             self.mains[name], self.accounts[person.member_id] = person.member_id, name
             self.credentials.append(Credential(name, person.secret, name, person.member_id))
-        await policies.apply(
+        await policies.apply_policies(
             self.db, self.world.admin.actor, PolicyFile(text=POLICIES.format(roles=ROLES[0]))
         )
         for slug, script in {"clerk": ["refund", "refund"], "mover": ["ship", "refund"]}.items():

@@ -19,8 +19,8 @@ from cortex_plane.approvals.model.approvals import (
     Decision,
     DelegationDraft,
     EffectAnswer,
+    StandingDraft,
 )
-from cortex_plane.approvals.model.standing_approvals import StandingDraft
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.calls.model import CallDraft, IntentDraft, OutcomeDraft, OutcomeStatus
 from cortex_plane.calls.verbs import calls, deadlines
@@ -30,10 +30,10 @@ from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
 from cortex_plane.jobs.model.journal import SignalDraft
 from cortex_plane.jobs.verbs import jobs, signals, steering
 from cortex_plane.kernel.errors import CortexError, Unauthenticated
-from cortex_plane.kernel.idempotency import new_id
-from cortex_plane.kernel.values import adapter
+from cortex_plane.kernel.fields import adapter
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.verbs import webhooks
-from cortex_plane.policies.model.policy_files import PolicyFile
+from cortex_plane.policies.model.versions import PolicyFile
 from cortex_plane.policies.verbs import policies
 from cortex_plane.sessions.model.sessions import (
     InboundMessage,
@@ -207,7 +207,7 @@ class Play(Stage):
         tool = self.chance.choice(["refund", "refund", "ship"])
         arguments = {"n": str(self.chance.randint(1, 2))}
         wanted = CallDraft(tool=tool, arguments=arguments, parameters=SCHEMA, key=f"key-{next(self.numbers)}")
-        made = await calls.authorize(self.db, by, session, wanted)
+        made = await calls.authorize_call(self.db, by, session, wanted)
         await self._know_job(made.job_id, str(self.ledger.threads[session].opener))
         self.ledger.calls[made.id] = Call(made.job_id, tool, asker=who.holder)
         self.elsewhere[made.id] = who
@@ -215,7 +215,7 @@ class Play(Stage):
 
     async def change_policies(self, by: Actor, who: Credential) -> str:
         roles = self.chance.choice(ROLES)
-        await policies.apply(self.db, by, PolicyFile(text=POLICIES.format(roles=roles)))
+        await policies.apply_policies(self.db, by, PolicyFile(text=POLICIES.format(roles=roles)))
         self.ledger.rules.append(who.holder)
         return f"applies policies for {roles}"
 
@@ -308,8 +308,8 @@ class Play(Stage):
 
     async def begin(self, by: Actor, who: Credential) -> str:
         id = self._some(list(self.elsewhere))
-        seen = await calls.get(self.db, by, id)
-        began = await calls.intend(self.db, by, id, IntentDraft(input_hash=seen.input_hash))
+        seen = await calls.get_call(self.db, by, id)
+        began = await calls.begin_call(self.db, by, id, IntentDraft(input_hash=seen.input_hash))
         self.ledger.calls[id].begun_by = {who.holder}
         if seen.status is not CallStatus.INTENDED and began.status is CallStatus.INTENDED:
             self.sent.append(id)
@@ -317,7 +317,7 @@ class Play(Stage):
 
     async def doubt(self, by: Actor, who: Credential) -> str:
         id = self._some([id for id, asker in self.elsewhere.items() if asker is who])
-        told = await calls.settle(
+        told = await calls.settle_call(
             self.db, by, id, OutcomeDraft(status=OutcomeStatus.UNKNOWN, error="no answer")
         )
         return f"does not know what became of {_short(id)}: {told.status}"
@@ -363,7 +363,7 @@ class Play(Stage):
 
     async def _card(self, kind: str, by: Actor) -> Approval:
         id = self._some([row["id"] for row in await self.admin.fetch(PENDING, kind)])
-        return (await approvals.get(self.db, by, id)).approval
+        return (await approvals.get_approval(self.db, by, id)).approval
 
     def _some(self, values: list[Any]) -> Any:
         """The last, or one of the last few."""

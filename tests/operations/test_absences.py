@@ -10,9 +10,9 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.approvals.verbs import delegates
+from cortex_plane.approvals.verbs import approvals
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound
-from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
+from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.model.orgs import Absence, AbsenceDraft, AbsenceStatus, MemberChange, Role
@@ -178,11 +178,11 @@ async def test_colleagues_are_found_by_their_whole_name(world: World) -> None:
     pat = await world.person(Role.MEMBER, name="Pat")
     twins = [await world.person(Role.MEMBER, name="Kim") for _ in range(2)]
     await world.person(Role.GUEST, name="Gus")
-    everybody = await delegates.list_some(world.db, pat.actor)
+    everybody = await approvals.list_delegates(world.db, pat.actor)
     assert [each.display_name for each in everybody] == ["Ada", "Kim", "Kim"]
-    found = await delegates.list_some(world.db, pat.actor, name="Kim")
+    found = await approvals.list_delegates(world.db, pat.actor, name="Kim")
     assert {each.id for each in found} == {id_of(twin) for twin in twins}
-    assert await delegates.list_some(world.db, pat.actor, name="Ki") == []
+    assert await approvals.list_delegates(world.db, pat.actor, name="Ki") == []
     guest = await world.person(Role.GUEST, name="Guest")
     with pytest.raises(Forbidden):
-        await delegates.list_some(world.db, guest.actor)
+        await approvals.list_delegates(world.db, guest.actor)

@@ -9,14 +9,14 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from cortex_plane.approvals import store as stored
 from cortex_plane.approvals.model.approvals import ApprovalStatus, RecordResult
-from cortex_plane.approvals.store import approvals as stored
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus
 from cortex_plane.jobs.verbs import jobs, steering
-from cortex_plane.notify.store import notifications
-from cortex_plane.notify.store.notifications import Lane
+from cortex_plane.notify import store as notify_store
+from cortex_plane.notify.store import Lane
 from cortex_plane.notify.verbs import outbox
 from tests.approvals import decide
 from tests.conformance.channels import link
@@ -55,18 +55,18 @@ async def test_two_jobs_that_share_a_request_are_cancelled_at_once(
     worker = await make_worker(strict.db)
     first = await _asks(strict, worker, call())
     second = await _asks(strict, worker, call(), session=first.given.session_id)
-    (asked,) = (await approvals.list_page(strict.db, strict.admin.actor, None, 10)).items
+    (asked,) = (await approvals.list_approvals(strict.db, strict.admin.actor, None, 10)).items
     assert asked.invocations == 2
     async with strict.db.transaction(strict.org_id) as tx:
         await jobs_store.lock_job(tx, first.given.job_id, None)
         await jobs_store.cancel_job(tx, first.given.job_id, "enough")
-        assert await stored.cancel(tx, [first.given.job_id], "enough") == []
+        assert await stored.cancel_approvals(tx, [first.given.job_id], "enough") == []
         cancelling = asyncio.ensure_future(
             steering.cancel(strict.db, strict.admin.actor, second.given.job_id, Cancellation())
         )
         assert await _blocks(admin, cancelling), "it must wait for what the first one does"
     assert (await cancelling).job.status is JobStatus.CANCELLED
-    details = await approvals.get(strict.db, strict.admin.actor, asked.id)
+    details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
     assert details.approval.status is ApprovalStatus.CANCELLED
     assert await admin.fetchval("select count(*) from tool_call where status = 'awaiting'") == 0
     assert await whole(strict)
@@ -82,7 +82,8 @@ async def test_whoever_joins_two_requests_and_whoever_decides_one_do_not_block_e
     calls = [call(input_hash=digit * 64, position=n) for n, digit in enumerate("ab")]
     await _asks(strict, worker, *calls)
     asked = sorted(
-        (await approvals.list_page(strict.db, strict.admin.actor, None, 10)).items, key=lambda a: a.input_hash
+        (await approvals.list_approvals(strict.db, strict.admin.actor, None, 10)).items,
+        key=lambda a: a.input_hash,
     )
     joining = await _asks(strict, worker, session=asked[0].session_id)
     given = joining.given
@@ -91,13 +92,13 @@ async def test_whoever_joins_two_requests_and_whoever_decides_one_do_not_block_e
     async with strict.db.transaction(strict.org_id) as tx:
         attempt = await stored.lock_attempt(tx, given.job_id, worker, given.epoch, joining.number, 0)
         assert attempt is not None
-        joins = await stored.joinable(tx, attempt["session_id"], requests[0])
+        joins = await stored.find_joinable(tx, attempt["session_id"], requests[0])
         assert joins is not None
         assert joins["id"] == asked[0].id
         deciding = asyncio.create_task(decide(strict, asked[decided]))
         assert await _blocks(admin, deciding)
         # Had the decision the second one already, this would wait for it, and it for us.
-        joins = await stored.joinable(tx, attempt["session_id"], requests[1])
+        joins = await stored.find_joinable(tx, attempt["session_id"], requests[1])
         assert joins is not None
         assert joins["id"] == asked[1].id
     assert (await deciding).result is RecordResult.OK
@@ -118,7 +119,7 @@ async def _two_requests_taken(strict: World, admin: asyncpg.Connection) -> tuple
     await link(admin, strict, await connect(strict), strict.admin, "ada@example.com")
     worker = await make_worker(strict.db)
     await _asks(strict, worker, *(call(input_hash=digit * 64, position=n) for n, digit in enumerate("ab")))
-    (lane,) = await outbox.claim(strict.db, ["email"], after=None, full=[], lanes=1)
+    (lane,) = await outbox.claim_deliveries(strict.db, ["email"], after=None, full=[], lanes=1)
     assert len(lane.ids) == 2
     return lane, {row["approval_id"]: row["id"] for row in await admin.fetch(TAKEN)}
 
@@ -133,7 +134,7 @@ async def test_a_notifier_that_lets_go_and_whoever_ends_two_requests_do_not_bloc
     asked = list(messages)
     async with strict.db.transaction(strict.org_id) as tx:
         await tx.rows(RAISE, strict.org_id, asked[first])
-        letting_go = asyncio.ensure_future(outbox.release(strict.db, lane, lane.ids))
+        letting_go = asyncio.ensure_future(outbox.release_deliveries(strict.db, lane, lane.ids))
         await _blocks(admin, letting_go)
         await tx.rows(RAISE, strict.org_id, asked[1 - first])
     await letting_go
@@ -173,7 +174,7 @@ RAISE = "select raise_notifications($1, $2)"
 
 async def _begin(world: World, lane: Lane, id: UUID) -> bool:
     async with world.db.transaction(world.org_id) as tx:
-        return await notifications.begin(tx, id, lane.claim, lane.lane)
+        return await notify_store.begin_delivery(tx, id, lane.claim, lane.lane)
 
 
 async def _no_deadlocks(admin: asyncpg.Connection) -> None:

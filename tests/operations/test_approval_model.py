@@ -32,7 +32,7 @@ from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, Pause, Resumption
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import CortexError, NotFound
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.model.sessions import Termination
 from cortex_plane.tenancy.model.orgs import Role

@@ -15,7 +15,7 @@ from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.jobs import JobStatus, Pause
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound, Stale
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.model.sessions import Termination
 from cortex_plane.tenancy.model.orgs import MemberChange, Role
@@ -52,7 +52,7 @@ async def refused(
     after = await digests(admin)
     assert {table for table in before if before[table] != after[table]} == TRAIL
     who = (by or world.admin).actor
-    details = await approvals.get(world.db, world.admin.actor, asked.id)
+    details = await approvals.get_approval(world.db, world.admin.actor, asked.id)
     last = details.events[-1]
     assert (last.event_type, last.channel, last.actor) == (event, "api", who.name)
     assert last.payload == {"decision": choice, "code": code}
@@ -95,7 +95,7 @@ async def test_whoever_is_no_approver_is_refused_whatever_else_they_are(
             error = await refused(strict, admin, asked, "not_an_approver", by=other, choice=choice)
             assert isinstance(error, Forbidden)
             assert "the session's owner" in error.hint
-    assert not (await approvals.get(strict.db, other.actor, asked.id)).approval.may_decide
+    assert not (await approvals.get_approval(strict.db, other.actor, asked.id)).approval.may_decide
     assert (await decide(strict, asked)).result == "OK"
 
 
@@ -135,7 +135,7 @@ async def test_a_guest_decides_nothing_not_even_where_a_policy_names_them(
     _, (asked,) = await waiting(strict, Shipping())
     for choice in Choice:
         await refused(strict, admin, asked, "guest_cannot_decide", by=guest, choice=choice)
-    details = await approvals.get(strict.db, guest.actor, asked.id)
+    details = await approvals.get_approval(strict.db, guest.actor, asked.id)
     assert details.approval.deciders == ["Ada"]
     assert details.approval.why_not == "Guests decide nothing."
 
@@ -165,7 +165,7 @@ async def test_who_asked_for_it_may_deny_but_not_approve_under_a_review(
     assert asked.deadline - asked.requested_at == timedelta(hours=hours)
     error = await refused(strict, admin, asked, "self_approval")
     assert "another approver" in error.hint
-    details = await approvals.get(strict.db, strict.admin.actor, asked.id)
+    details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
     assert details.approval.deciders == ["Second pair of eyes"]
     assert (await decide(strict, asked, by=second)).result == "OK"
     _, (again,) = await waiting(strict, Shipping(), slug="shipper-2")

@@ -17,7 +17,7 @@ from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound
 from cortex_plane.kernel.globs import Glob
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.sessions.model.sessions import MessageDraft, SessionDraft, SessionKind, Termination
 from cortex_plane.sessions.verbs import sessions
 from cortex_plane.tenancy.model.orgs import Role
@@ -61,7 +61,7 @@ async def test_every_door_binds_to_the_newest_version_that_holds(world: World, d
     for version in ("1.0.0", "1.1.0", "1.0.5"):
         await publish(world, manifest(version))
     await govern(world)
-    await atlases.retire(world.db, world.admin.actor, ATLAS, "1.0.5")
+    await atlases.retire_atlas(world.db, world.admin.actor, ATLAS, "1.0.5")
     session = await DOORS[door](world)
     assert await bound(world, session) == [(ATLAS, "1.1.0")], (
         "what was published last, without what was retired"
@@ -76,7 +76,7 @@ async def test_what_a_session_is_bound_to_stays(world: World) -> None:
     (before,) = (await sessions.get_session(world.db, world.admin.actor, session)).atlases
     assert before.digest == first.version.digest
     await publish(world, manifest("2.0.0"))
-    await atlases.retire(world.db, world.admin.actor, ATLAS, "1.0.0")
+    await atlases.retire_atlas(world.db, world.admin.actor, ATLAS, "1.0.0")
     job = await jobs.submit(world.db, world.admin.actor, JobDraft(agent="deployer", session_id=session))
     await sessions.post_message(world.db, world.admin.actor, session, MessageDraft(text="Hello"))
     await steering.cancel(world.db, world.admin.actor, job.id, Cancellation())
@@ -111,7 +111,7 @@ async def test_where_no_version_holds_nothing_begins(
 ) -> None:
     await publish(world)
     await govern(world)
-    retired = await atlases.retire(world.db, world.admin.actor, ATLAS, "1.0.0")
+    retired = await atlases.retire_atlas(world.db, world.admin.actor, ATLAS, "1.0.0")
     assert (retired.holds, retired.agents) == (None, ["deployer"])
     with pytest.raises(Conflict) as refused:
         await DOORS[door](world)
@@ -126,7 +126,7 @@ async def test_a_message_to_a_bound_session_goes_on_where_none_holds_any_more(wo
     await publish(world)
     await govern(world)
     session = await opens(world)
-    await atlases.retire(world.db, world.admin.actor, ATLAS, "1.0.0")
+    await atlases.retire_atlas(world.db, world.admin.actor, ATLAS, "1.0.0")
     await sessions.post_message(world.db, world.admin.actor, session, MessageDraft(text="Hello"))
     assert await bound(world, session) == [(ATLAS, "1.0.0")]
 
@@ -147,7 +147,7 @@ async def test_an_agent_names_only_atlases_of_which_a_version_holds(world: World
     await publish(world)
     made = await agents.create(world.db, world.admin.actor, draft)
     assert made.skill_config["atlases"] == [ATLAS]
-    await atlases.retire(world.db, world.admin.actor, ATLAS, "1.0.0")
+    await atlases.retire_atlas(world.db, world.admin.actor, ATLAS, "1.0.0")
     renamed = await agents.update(world.db, world.admin.actor, "second", AgentChange(name="2nd"), None)
     assert renamed.name == "2nd", "what is not about atlases can still be changed"
 
@@ -179,7 +179,7 @@ async def test_whoever_opens_or_submits_may_put_atlases_around_it(world: World) 
             world.db, actor, SessionDraft(agent="deployer", atlases=["com.acme.none"])
         )
     assert unknown.value.code == "atlas_not_found"
-    await atlases.retire(world.db, world.admin.actor, OTHER, "1.0.0")
+    await atlases.retire_atlas(world.db, world.admin.actor, OTHER, "1.0.0")
     with pytest.raises(Conflict) as retired:
         await jobs.submit(world.db, actor, JobDraft(agent="deployer", atlases=[OTHER]))
     assert retired.value.code == "atlas_missing"
@@ -282,7 +282,7 @@ async def test_sessions_that_open_while_versions_come_and_go_are_bound_to_one_th
     async def churn() -> None:
         for number in range(2, 9):
             await publish(world, manifest(f"{number}.0.0"))
-            await atlases.retire(world.db, world.admin.actor, ATLAS, f"{number - 1}.0.0")
+            await atlases.retire_atlas(world.db, world.admin.actor, ATLAS, f"{number - 1}.0.0")
             order[0] += 1
             retired.append((f"{number - 1}.0.0", order[0]))
 

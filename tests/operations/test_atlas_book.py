@@ -17,7 +17,7 @@ import pytest
 from cortex_plane.db.database import Database
 from cortex_plane.gates.files import atlases as manifests
 from cortex_plane.gates.files.atlases import read
-from cortex_plane.gates.rules.keywords import MAX_MEMORY
+from cortex_plane.gates.rules.index import MAX_MEMORY
 from cortex_plane.gates.verbs import atlas_cache, atlases
 from cortex_plane.gates.verbs.atlas_cache import AtlasCache
 from cortex_plane.kernel.errors import Conflict, NotFound

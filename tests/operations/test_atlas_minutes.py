@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from cortex_plane.db.database import Database
-from cortex_plane.gates.verbs import atlas_minutes, session_lifecycle
+from cortex_plane.gates.verbs import atlas_cache, session_lifecycle
 from cortex_plane.gates.verbs.atlas_cache import AtlasCache
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.sessions.model.sessions import SessionDraft
@@ -85,7 +85,7 @@ async def test_a_write_counts_what_its_atlases_limit(world: World, admin: asyncp
     two = (await publish(world, manifest(atlas_id=OTHER))).version
     pins = [{"atlas_id": v.atlas_id, "version": v.version, "digest": v.digest} for v in (one, two)]
     governing = await AtlasCache().at(world.db, world.org_id, pins)
-    assert atlas_minutes.minutes(governing, 2) == {ATLAS: {"limit": 2, "calls": 2}}
+    assert atlas_cache.minutes_of(governing, 2) == {ATLAS: {"limit": 2, "calls": 2}}
     session = await session_lifecycle.create(
         world.db, world.admin.actor, SessionDraft(agent="deployer", atlases=[ATLAS])
     )
@@ -94,7 +94,7 @@ async def test_a_write_counts_what_its_atlases_limit(world: World, admin: asyncp
         gates = {
             "revision": revision,
             "state": {"executed": 1},
-            "minutes": atlas_minutes.minutes(governing, calls),
+            "minutes": atlas_cache.minutes_of(governing, calls),
         }
         async with world.db.transaction(world.org_id) as tx:
             await tx.rows("select record_gates($1, $2, $3, $4)", world.org_id, session.id, gates, START)
@@ -117,9 +117,9 @@ async def test_minutes_that_are_over_are_forgotten(
     for each in (world, other):
         await count(each.db, each, {ATLAS: 9}, START)
     await clock.advance(timedelta(minutes=50))
-    await atlas_minutes.forget(world.db)
+    await atlas_cache.forget_minutes(world.db)
     assert await counts(admin) == {ATLAS: 2}
     await count(world.db, world, {ATLAS: 9}, START + timedelta(minutes=50))
     await clock.advance(timedelta(minutes=20))
-    await atlas_minutes.forget(world.db)
+    await atlas_cache.forget_minutes(world.db)
     assert await admin.fetchval("select count(*) from atlas_minute") == 1

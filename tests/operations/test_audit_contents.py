@@ -110,7 +110,7 @@ async def test_atlases_that_are_not_what_was_published_are_named(
 ) -> None:
     await publish(world, plain("acme.one", "1.0"))
     await publish(world, plain("acme.one", "2.0"))
-    await atlases.retire(world.db, world.admin.actor, "acme.one", "1.0")
+    await atlases.retire_atlas(world.db, world.admin.actor, "acme.one", "1.0")
     first, second = "atlas acme.one 1.0", "atlas acme.one 2.0"
     changed = [f"{second}: its content is not what the trail published"]
     await named(

@@ -14,7 +14,7 @@ from benchmarks.trails import fill
 
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound, TooMany, Unavailable
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.model import GENESIS, chain_hash
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import Role

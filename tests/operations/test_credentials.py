@@ -30,7 +30,7 @@ from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, Unauthenticated
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import Unread, metered
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.access import Actor
@@ -101,7 +101,7 @@ async def click(world: World, link: str, session: Actor | None = None, reason: s
     """Open the page and press its button, as one."""
     try:
         found = await visit(world, link, session)
-        seen = (await approvals.get(world.db, found.actor, found.link.approval_id)).approval
+        seen = (await approvals.get_approval(world.db, found.actor, found.link.approval_id)).approval
         shown = found.confirmation(seen.version, seen.input_hash)
         return (await credentials.decide_by_link(world.db, found, shown, reason)).result.value
     except CortexError as error:

@@ -13,7 +13,7 @@ from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import Role
 from tests.approvals import Shipping, decide, pending, ship, shown, waiting
@@ -54,7 +54,7 @@ async def test_a_reminder_comes_at_its_templates_time_and_then_the_end(
     await clock.set(asked.deadline)
     assert await tick(strict) == ["expired"]
     assert (await job_of(strict, id)).status is JobStatus.FAILED
-    events = (await approvals.get(strict.db, strict.admin.actor, asked.id)).events
+    events = (await approvals.get_approval(strict.db, strict.admin.actor, asked.id)).events
     assert [e.event_type for e in events] == ["requested", "dispatched", "reminded", "expired"]
     entries = await audit.list_entries(strict.db, strict.admin.actor, asked.session_id, 0, 1000)
     assert [e.action for e in entries][-3:] == ["approval_reminded", "approval_expired", "job_failed"]

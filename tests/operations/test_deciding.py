@@ -21,8 +21,8 @@ from cortex_plane.approvals.verbs import approvals
 from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
 from cortex_plane.jobs.verbs import jobs
 from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound
-from cortex_plane.kernel.idempotency import IdempotencyKey
-from cortex_plane.policies.model.request_policies import RequestPolicy
+from cortex_plane.kernel.ids import IdempotencyKey
+from cortex_plane.policies.model.versions import RequestPolicy
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import MemberChange, Role
 from cortex_plane.tenancy.verbs import keys, orgs
@@ -55,7 +55,7 @@ async def unchanged(world: World, admin: asyncpg.Connection, asked: Approval, **
     assert receipt.result is RecordResult.DUPLICATE
     after = await digests(admin)
     assert {table for table in before if before[table] != after[table]} == TRAIL
-    details = await approvals.get(world.db, world.admin.actor, asked.id)
+    details = await approvals.get_approval(world.db, world.admin.actor, asked.id)
     assert details.events[-1].event_type == "channel_duplicate"
     entries = await audit.list_entries(world.db, world.admin.actor, asked.session_id, 0, 1000)
     assert entries[-1].action == "approval_duplicate"
@@ -76,7 +76,7 @@ async def test_the_same_decision_again_is_a_duplicate_and_another_one_a_conflict
     conflict: dict[str, Any] = {"event": "channel_conflict"}
     await refused(strict, admin, asked, "approval_conflict", choice=Choice.DENIED, **conflict)
     await refused(strict, admin, asked, "approval_conflict", arguments={"version": "2"}, **conflict)
-    details = await approvals.get(strict.db, strict.admin.actor, asked.id)
+    details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
     assert [(vote.member, vote.decision, vote.reason) for vote in details.votes] == [
         ("Ada", "approved", "fine")
     ]
@@ -117,7 +117,7 @@ async def test_an_idempotency_key_has_one_effect_for_one_person_and_one_decision
         with pytest.raises(Conflict) as told:
             await keyed(strict, asked, "k", **other)
         assert told.value.code == "idempotency_key_reused"
-    details = await approvals.get(strict.db, strict.admin.actor, asked.id)
+    details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
     assert [event.event_type for event in details.events] == [
         "requested", "dispatched", "edited", "approved", "refused", "refused", "refused",
     ]  # fmt: skip
@@ -154,7 +154,7 @@ async def test_of_many_decisions_at_once_one_counts(strict: World, admin: asyncp
 
 
 async def mine(db_of: World, person: Person) -> list[str]:
-    page = await approvals.list_page(db_of.db, person.actor, None, 100)
+    page = await approvals.list_approvals(db_of.db, person.actor, None, 100)
     return [item.arguments["version"] for item in page.items]
 
 
@@ -177,8 +177,8 @@ async def test_a_member_sees_requests_of_their_own_and_those_that_name_them(stri
     assert await mine(strict, own) == ["3"]
     assert await mine(strict, strict.service) == []
     with pytest.raises(NotFound):
-        await approvals.get(strict.db, named.actor, first.id)
-    details = await approvals.get(strict.db, named.actor, second.id)
+        await approvals.get_approval(strict.db, named.actor, first.id)
+    details = await approvals.get_approval(strict.db, named.actor, second.id)
     assert (details.approval.may_decide, details.approval.deciders) == (True, ["Named"])
     assert (await decide(strict, second, by=named)).result is RecordResult.OK
 
@@ -197,7 +197,7 @@ async def test_lists_are_narrowed_by_status_job_and_session(strict: World) -> No
     await decide(strict, one)
 
     async def found(**by: Any) -> list[str]:
-        page = await approvals.list_page(strict.db, strict.admin.actor, None, 100, **by)
+        page = await approvals.list_approvals(strict.db, strict.admin.actor, None, 100, **by)
         return [item.arguments["version"] for item in page.items]
 
     assert await found(status=ApprovalStatus.APPROVED) == ["1"]
@@ -211,10 +211,10 @@ async def test_lists_are_narrowed_by_status_job_and_session(strict: World) -> No
 async def test_a_call_leads_to_its_request(strict: World, other: World) -> None:
     id, (asked,) = await waiting(strict, Shipping())
     call_id = (await steps_of(strict, id))[0].calls[0].id
-    assert (await approvals.for_call(strict.db, strict.admin.actor, call_id)).id == asked.id
+    assert (await approvals.approval_for_call(strict.db, strict.admin.actor, call_id)).id == asked.id
     for stranger in (other.admin, await strict.person(Role.MEMBER)):
         with pytest.raises(NotFound):
-            await approvals.for_call(strict.db, stranger.actor, call_id)
+            await approvals.approval_for_call(strict.db, stranger.actor, call_id)
 
 
 # What the card tells ----------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ async def test_every_event_of_a_life_is_in_the_read_model_and_on_the_chain(stric
     await decide(strict, asked, arguments={"version": "2"}, reason="newer")
     async with working(strict.db, shipping.app):
         assert (await ended(strict, id)).status is JobStatus.COMPLETED
-    details = await approvals.get(strict.db, strict.admin.actor, asked.id)
+    details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
     told = [(event.event_type, event.channel, event.actor) for event in details.events]
     assert told == [
         ("requested", None, None), ("dispatched", "dashboard", None), ("joined", None, None),
@@ -263,15 +263,15 @@ async def test_the_card_shows_earlier_decisions_about_the_tool_to_those_who_see_
         await decide(strict, asked, Choice.DENIED if n % 2 else Choice.APPROVED)
         ids.append(asked.id)
     _, (last,) = await waiting(strict, Shipping(), ship("last"), slug="shipper-last")
-    details = await approvals.get(strict.db, strict.admin.actor, last.id)
+    details = await approvals.get_approval(strict.db, strict.admin.actor, last.id)
     assert [one.id for one in details.similar] == ids[:1:-1]
     own = await strict.person(Role.MEMBER)
     agent = await make_agent(strict, [turn(ship("mine"))], slug="shipper-own")
     job = await jobs.submit(strict.db, own.actor, JobDraft(agent=agent.slug))
     async with working(strict.db, Shipping().app):
         await until(strict, job.id, W)
-    (asked,) = (await approvals.list_page(strict.db, own.actor, None, 10)).items
-    assert (await approvals.get(strict.db, own.actor, asked.id)).similar == []
+    (asked,) = (await approvals.list_approvals(strict.db, own.actor, None, 10)).items
+    assert (await approvals.get_approval(strict.db, own.actor, asked.id)).similar == []
 
 
 # How long ---------------------------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ async def test_an_agent_has_a_time_of_its_own_and_a_cap(
     id = await submit(strict, await make_agent(strict, [turn(ship())], slug="shipper", **skills))
     async with working(strict.db, Shipping().app):
         await until(strict, id, W)
-    (asked,) = (await approvals.list_page(strict.db, strict.admin.actor, None, 10)).items
+    (asked,) = (await approvals.list_approvals(strict.db, strict.admin.actor, None, 10)).items
     assert asked.deadline is not None
     assert (asked.deadline - asked.requested_at).total_seconds() == seconds
 

@@ -12,7 +12,7 @@ import pytest
 from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, DelegationDraft
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.kernel.errors import CortexError
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import AbsenceDraft, Role
 from cortex_plane.tenancy.verbs import orgs
@@ -57,7 +57,7 @@ async def test_a_part_goes_from_hand_to_hand_and_the_last_one_decides(strict: Wo
         assert refused.value.code == "delegated_away"
     told = await decide(strict, asked, by=dan)
     assert (told.approval.status, told.approval.resolved_by_name) == (ApprovalStatus.APPROVED, "Dan")
-    details = await approvals.get(strict.db, strict.admin.actor, asked.id)
+    details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
     assert [
         (d.from_member, d.to_member, d.to_clearance, d.reason, d.automatic) for d in details.delegations
     ] == [
@@ -169,7 +169,7 @@ async def test_who_is_out_of_office_hands_on_by_themselves_hop_by_hop(strict: Wo
     await out(strict, bea, cal)
     await out(strict, cal, dan)
     asked = await asked_of(strict, bea)
-    details = await approvals.get(strict.db, strict.admin.actor, asked.id)
+    details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
     assert [(d.from_member, d.to_member, d.automatic) for d in details.delegations] == [
         ("Bea", "Cal", True),
         ("Cal", "Dan", True),
@@ -196,6 +196,6 @@ async def test_an_absence_that_cannot_help_changes_nothing(strict: World) -> Non
     await out(strict, cal, bea)
     await out(strict, later, dan, starts=timedelta(hours=1))
     asked = await asked_of(strict, bea, cal, later, more=", quorum: 3")
-    details = await approvals.get(strict.db, strict.admin.actor, asked.id)
+    details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
     # Too little clearance; somebody who has a part already; not away yet.
     assert (details.delegations, details.approval.deciders) == ([], ["Bea", "Cal", "Later"])

@@ -74,7 +74,7 @@ async def test_it_goes_up_level_by_level_and_the_deadline_stays(
     await clock.set(hours_before(asked, 3))
     assert await tick(strict) == ["escalated"]
     assert await deadlines.seconds_to_next(strict.db) == 3 * 3600
-    details = await approvals.get(strict.db, strict.admin.actor, asked.id)
+    details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
     assert [e.payload for e in details.events if e.event_type == "escalated"] == [{"level": 1}, {"level": 2}]
     assert {"Op", "Bea", "Root"} <= set(details.approval.deciders)
     trail = await audit.list_entries(strict.db, strict.admin.actor, asked.session_id, 0, 1000)

@@ -43,7 +43,7 @@ async def begun(world: World, on_uncertain: str, key: str = "k", **more: Any) ->
         tool="pay.out", arguments={"cents": 1}, on_uncertain=OnUncertain(on_uncertain), key=key, dispatch=True,
         sender=more.pop("sender", "first"), **more,
     )  # fmt: skip
-    return await calls.authorize(world.db, world.service.actor, await opened(world), draft)
+    return await calls.authorize_call(world.db, world.service.actor, await opened(world), draft)
 
 
 async def again(world: World, call: ExternalCall, sender: str = "second") -> ExternalCall:
@@ -52,7 +52,7 @@ async def again(world: World, call: ExternalCall, sender: str = "second") -> Ext
         tool=call.tool, arguments=call.arguments, on_uncertain=call.on_uncertain, key=call.key, dispatch=True,
         sender=sender, timeout_seconds=call.timeout_seconds,
     )  # fmt: skip
-    return await calls.authorize(world.db, world.service.actor, await opened(world), draft)
+    return await calls.authorize_call(world.db, world.service.actor, await opened(world), draft)
 
 
 async def tick(world: World) -> list[str]:
@@ -60,7 +60,9 @@ async def tick(world: World) -> list[str]:
 
 
 async def cards(world: World) -> list[UUID]:
-    page = await approvals.list_page(world.db, world.admin.actor, None, 10, status=ApprovalStatus.PENDING)
+    page = await approvals.list_approvals(
+        world.db, world.admin.actor, None, 10, status=ApprovalStatus.PENDING
+    )
     return [card.id for card in page.items if card.kind is ApprovalKind.UNCERTAIN_EFFECT]
 
 
@@ -79,7 +81,7 @@ async def test_while_it_may_be_under_way_nobody_begins_it_again(world: World) ->
     assert (await again(world, call, sender="first")).next is Next.RUN
     intent = IntentDraft(input_hash=call.input_hash, sender="second")
     with pytest.raises(Conflict) as refused:
-        await calls.intend(world.db, world.service.actor, call.id, intent)
+        await calls.begin_call(world.db, world.service.actor, call.id, intent)
     assert refused.value.code == "call_in_doubt"
     assert await tick(world) == []
 
@@ -139,14 +141,14 @@ async def test_a_probe_is_the_agents_business(world: World, clock: Clock) -> Non
     assert (await again(world, call)).next is Next.PROBE
     actor, blind = world.service.actor, IntentDraft(input_hash=call.input_hash, sender="s")
     with pytest.raises(Conflict) as refused:
-        await calls.intend(world.db, actor, call.id, blind)
+        await calls.begin_call(world.db, actor, call.id, blind)
     assert refused.value.code == "call_in_doubt"
     looked = IntentDraft(input_hash=call.input_hash, sender="s", did_not_happen=True)
-    sent = await calls.intend(world.db, actor, call.id, looked)
+    sent = await calls.begin_call(world.db, actor, call.id, looked)
     assert (sent.next, sent.attempt) == (Next.RUN, 2)
     found = OutcomeDraft(status=OutcomeStatus.COMPLETED, result="there", probed=True)
-    await calls.settle(world.db, actor, call.id, found)
-    done = await calls.get(world.db, actor, call.id)
+    await calls.settle_call(world.db, actor, call.id, found)
+    done = await calls.get_call(world.db, actor, call.id)
     assert (done.next, done.settled_by) == (Next.USE, "probe")
 
 
@@ -154,15 +156,15 @@ async def test_a_probe_is_the_agents_business(world: World, clock: Clock) -> Non
 async def test_whoever_ran_it_may_say_that_nobody_knows(world: World) -> None:
     call = await begun(world, "ask_human")
     unknown = OutcomeDraft(status=OutcomeStatus.UNKNOWN, error="connection reset", attempt=1)
-    said = await calls.settle(world.db, world.service.actor, call.id, unknown)
+    said = await calls.settle_call(world.db, world.service.actor, call.id, unknown)
     assert said.status is CallStatus.UNCERTAIN
     assert said.approval_id is not None
-    assert await calls.settle(world.db, world.service.actor, call.id, unknown) == said
+    assert await calls.settle_call(world.db, world.service.actor, call.id, unknown) == said
     # It turns out to have happened: nobody needs to answer any more.
     late = OutcomeDraft(status=OutcomeStatus.COMPLETED, result=1, attempt=1)
-    await calls.settle(world.db, world.service.actor, call.id, late)
+    await calls.settle_call(world.db, world.service.actor, call.id, late)
     assert await cards(world) == []
-    card = (await approvals.get(world.db, world.admin.actor, said.approval_id)).approval
+    card = (await approvals.get_approval(world.db, world.admin.actor, said.approval_id)).approval
     assert card.status is ApprovalStatus.CANCELLED
 
 
@@ -175,9 +177,9 @@ async def test_the_outcome_of_an_attempt_that_was_given_up_settles_nothing(
     assert (await again(world, call)).attempt == 2
     late = OutcomeDraft(status=OutcomeStatus.FAILED, attempt=1)
     with pytest.raises(Conflict) as refused:
-        await calls.settle(world.db, world.service.actor, call.id, late)
+        await calls.settle_call(world.db, world.service.actor, call.id, late)
     assert refused.value.code == "attempt_over"
-    assert (await calls.get(world.db, world.admin.actor, call.id)).status is CallStatus.INTENDED
+    assert (await calls.get_call(world.db, world.admin.actor, call.id)).status is CallStatus.INTENDED
 
 
 @pytest.mark.proves("D.276")
@@ -188,7 +190,7 @@ async def test_what_has_begun_is_settled_after_its_session_is_over(world: World,
     )
     await clock.advance(LONG)
     assert await tick(world) == ["doubted"]
-    assert (await calls.get(world.db, world.admin.actor, call.id)).status is CallStatus.FAILED
+    assert (await calls.get_call(world.db, world.admin.actor, call.id)).status is CallStatus.FAILED
 
 
 @pytest.mark.proves("D.277")

@@ -25,7 +25,7 @@ from cortex_plane.approvals.model.approvals import (
     Decision,
     EffectAnswer,
 )
-from cortex_plane.approvals.verbs import approval_requests, approvals, edits
+from cortex_plane.approvals.verbs import approval_requests, approvals, decisions
 from cortex_plane.calls.model import (
     CallDraft,
     Ending,
@@ -63,11 +63,13 @@ async def opened(world: World, actor: Actor) -> UUID:
 async def asked(world: World, actor: Actor, session: UUID | None = None, **more: Any) -> ExternalCall:
     where = session or await opened(world, actor)
     draft = CallDraft(tool="pay.out", arguments={"cents": 1}, **more)
-    return await calls.authorize(world.db, actor, where, draft)
+    return await calls.authorize_call(world.db, actor, where, draft)
 
 
 async def cards(world: World) -> list[Approval]:
-    page = await approvals.list_page(world.db, world.admin.actor, None, 10, status=ApprovalStatus.PENDING)
+    page = await approvals.list_approvals(
+        world.db, world.admin.actor, None, 10, status=ApprovalStatus.PENDING
+    )
     return page.items
 
 
@@ -194,7 +196,7 @@ async def test_nothing_is_checked_for_whoever_may_not_approve(strict: World) -> 
     decision = Decision(
         decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash, arguments={"cents": 2}
     )
-    edit = await edits.prepared(strict.db, mallory.actor, card.id, decision)
+    edit = await decisions.prepare_edit(strict.db, mallory.actor, card.id, decision)
     assert edit is not None
     assert isinstance(edit.refused, Forbidden)
     with pytest.raises(Forbidden):
@@ -219,7 +221,7 @@ async def test_whoever_asks_in_the_session_of_another_does_not_approve_it(strict
     with pytest.raises(Forbidden):
         await decided(strict, bob.actor)
     await decided(strict, eve.actor)
-    assert (await calls.get(strict.db, bob.actor, call.id)).next is Next.BEGIN
+    assert (await calls.get_call(strict.db, bob.actor, call.id)).next is Next.BEGIN
 
 
 @pytest.mark.proves("D.284")
@@ -231,7 +233,7 @@ async def test_who_asked_before_does_not_approve_what_another_begins(world: Worl
     assert call.next is Next.BEGIN
     await apply_policies(world.db, world.admin.actor, TWO_PEOPLE)
     intent = IntentDraft(input_hash=call.input_hash)
-    assert (await calls.intend(world.db, world.service.actor, call.id, intent)).next is Next.WAIT
+    assert (await calls.begin_call(world.db, world.service.actor, call.id, intent)).next is Next.WAIT
     with pytest.raises(Forbidden):
         await decided(world, bob.actor)
 
@@ -259,7 +261,7 @@ async def test_two_sessions_that_ask_with_one_key_ask_once(
     assert [call.id] == [each.id for each in overtook]
     assert [card.session_id for card in await cards(strict)] == [second]
     await decided(strict, strict.admin.actor)
-    assert (await calls.get(strict.db, strict.service.actor, call.id)).next is Next.BEGIN
+    assert (await calls.get_call(strict.db, strict.service.actor, call.id)).next is Next.BEGIN
 
 
 @pytest.mark.proves("D.272")
@@ -267,7 +269,7 @@ async def test_nobody_uses_up_or_forges_the_key_of_another(world: World) -> None
     mallory = await world.person(Role.MEMBER, name="Mallory")
     forged = await asked(world, mallory.actor, key="order-1", dispatch=True, sender="m")
     done = OutcomeDraft(status=OutcomeStatus.COMPLETED, result="paid, said Mallory")
-    await calls.settle(world.db, mallory.actor, forged.id, done)
+    await calls.settle_call(world.db, mallory.actor, forged.id, done)
     for victim in (world.admin.actor, world.service.actor):
         call = await asked(world, victim, key="order-1", dispatch=True, sender="v")
         assert (call.next, call.result) == (Next.RUN, None)
@@ -276,7 +278,7 @@ async def test_nobody_uses_up_or_forges_the_key_of_another(world: World) -> None
     operator = await world.person(Role.OPERATOR, name="Olga")
     session = await opened(world, world.service.actor)
     made = await asked(world, operator.actor, session, key="order-2", dispatch=True, sender="o")
-    await calls.settle(world.db, operator.actor, made.id, done)
+    await calls.settle_call(world.db, operator.actor, made.id, done)
     with pytest.raises(Conflict) as refused:
         await asked(world, world.service.actor, session, key="order-2", dispatch=True, sender="v")
     assert refused.value.code == "call_key_reused"
@@ -289,13 +291,13 @@ async def test_only_its_agent_says_what_became_of_it(world: World, status: Outco
     stewart = await world.person(Role.STEWARD, Role.OPERATOR, name="Stewart")
     call = await asked(world, alice.actor, dispatch=True, sender="a")
     with pytest.raises(Forbidden) as refused:
-        await calls.settle(world.db, stewart.actor, call.id, OutcomeDraft(status=status))
+        await calls.settle_call(world.db, stewart.actor, call.id, OutcomeDraft(status=status))
     assert refused.value.code == "not_its_agent"
-    assert (await calls.get(world.db, alice.actor, call.id)).status is CallStatus.INTENDED
+    assert (await calls.get_call(world.db, alice.actor, call.id)).status is CallStatus.INTENDED
     # Whoever began it in the session of another was there.
     begun = await asked(world, stewart.actor, call.session_id, dispatch=True, sender="s")
-    await calls.settle(world.db, stewart.actor, begun.id, OutcomeDraft(status=status))
-    await calls.settle(world.db, alice.actor, call.id, OutcomeDraft(status=status))
+    await calls.settle_call(world.db, stewart.actor, begun.id, OutcomeDraft(status=status))
+    await calls.settle_call(world.db, alice.actor, call.id, OutcomeDraft(status=status))
 
 
 # Endings ----------------------------------------------------------------------------------------------------------
@@ -327,21 +329,21 @@ async def test_nobody_is_told_to_run_what_was_stopped_meanwhile(
     intent = IntentDraft(input_hash=call.input_hash, sender="one")
     await steering.pause(world.db, world.admin.actor, call.job_id, Pause())
     assert (await asked(world, actor, session, **same)).next is Next.WAIT
-    assert (await calls.intend(world.db, actor, call.id, intent)).next is Next.WAIT
+    assert (await calls.begin_call(world.db, actor, call.id, intent)).next is Next.WAIT
     await steering.resume(world.db, world.admin.actor, call.job_id, Resumption())
     assert (await asked(world, actor, session, **same)).next is Next.RUN
     with pytest.raises(Conflict) as other:
-        await calls.intend(world.db, actor, call.id, IntentDraft(input_hash="0" * 64, sender="one"))
+        await calls.begin_call(world.db, actor, call.id, IntentDraft(input_hash="0" * 64, sender="one"))
     assert other.value.code == "arguments_changed"
     await clock.advance(timedelta(seconds=31))
-    late = await calls.intend(world.db, actor, call.id, intent)
+    late = await calls.begin_call(world.db, actor, call.id, intent)
     assert (late.next, late.attempt) == (Next.BEGIN, 1)
     renewal = IntentDraft(input_hash=call.input_hash, sender="one", renew=True)
-    renewed = await calls.intend(world.db, actor, call.id, renewal)
+    renewed = await calls.begin_call(world.db, actor, call.id, renewal)
     assert (renewed.next, renewed.attempt) == (Next.RUN, 2)
     await session_lifecycle.terminate(world.db, world.admin.actor, session, Termination())
     assert (await asked(world, actor, session, **same)).next is Next.STOP
-    assert (await calls.intend(world.db, actor, call.id, intent)).next is Next.STOP
+    assert (await calls.begin_call(world.db, actor, call.id, intent)).next is Next.STOP
 
 
 @pytest.mark.proves("D.276")
@@ -354,7 +356,7 @@ async def test_saying_renew_does_not_spare_others_the_question(
     for sender in ("2", "3", "4"):
         await clock.advance(timedelta(hours=1))
         renewal = IntentDraft(input_hash=call.input_hash, sender=sender, renew=True)
-        begun = await calls.intend(world.db, actor, call.id, renewal)
+        begun = await calls.begin_call(world.db, actor, call.id, renewal)
     assert (begun.attempt, begun.next, begun.status) == (3, Next.WAIT, CallStatus.UNCERTAIN)
     assert len(await cards(world)) == 1
 
@@ -363,19 +365,19 @@ async def test_saying_renew_does_not_spare_others_the_question(
 async def test_a_late_outcome_does_not_settle_the_attempt_after_a_new_approval(world: World) -> None:
     actor = world.service.actor
     call = await asked(world, actor, dispatch=True, sender="a")
-    await calls.settle(world.db, actor, call.id, OutcomeDraft(status=OutcomeStatus.UNKNOWN, attempt=1))
+    await calls.settle_call(world.db, actor, call.id, OutcomeDraft(status=OutcomeStatus.UNKNOWN, attempt=1))
     (card,) = await cards(world)
     answer = EffectAnswer(verdict=Verdict.DID_NOT_HAPPEN)
     await approvals.answer(world.db, world.admin.actor, card.id, answer, Channel.API)
     await apply_policies(world.db, world.admin.actor, ASK)
     intent = IntentDraft(input_hash=call.input_hash, sender="b")
-    assert (await calls.intend(world.db, actor, call.id, intent)).next is Next.WAIT
+    assert (await calls.begin_call(world.db, actor, call.id, intent)).next is Next.WAIT
     late = OutcomeDraft(status=OutcomeStatus.FAILED, error="late", attempt=1)
     with pytest.raises(CortexError):
-        await calls.settle(world.db, actor, call.id, late)
+        await calls.settle_call(world.db, actor, call.id, late)
     await decided(world, world.admin.actor)
-    again = await calls.intend(world.db, actor, call.id, intent)
+    again = await calls.begin_call(world.db, actor, call.id, intent)
     assert (again.next, again.attempt) == (Next.RUN, 2)
     with pytest.raises(Conflict) as refused:
-        await calls.settle(world.db, actor, call.id, late)
+        await calls.settle_call(world.db, actor, call.id, late)
     assert refused.value.code == "attempt_over"

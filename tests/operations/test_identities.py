@@ -8,7 +8,7 @@ import pytest
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import JobDraft
 from cortex_plane.jobs.verbs import jobs
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.sessions.model.sessions import InboundMessage
 from cortex_plane.sessions.verbs import sessions
 from cortex_plane.tenancy.model.identities import ConnectionDraft

@@ -19,7 +19,7 @@ from cortex_plane.kernel.errors import (
     TooMany,
     Unauthenticated,
 )
-from cortex_plane.kernel.idempotency import IdempotencyKey
+from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.notify.model.notifications import Invitation
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.model.sessions import InboundMessage

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from cortex_plane.kernel.errors import Unavailable
-from cortex_plane.kernel.manifest_threads import Turns
+from cortex_plane.kernel.shares import Turns
 
 
 class Slow:

@@ -21,9 +21,9 @@ from cortex_plane.approvals.verbs import approvals
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.model.notifications import Card, Occasion, Outgoing, TryAgain, Undeliverable
-from cortex_plane.notify.verbs import cards, deliveries, outbox
+from cortex_plane.notify.verbs import cards, outbox
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.access import scheduler_actor
 from cortex_plane.tenancy.model.identities import ConnectionChange, Delivery, DeliveryStatus
@@ -77,7 +77,7 @@ async def asked_of(world: World, policies: str | None = None) -> Approval:
 
 
 async def told(world: World, approval: Approval) -> list[Delivery]:
-    page = await deliveries.list_page(world.db, world.admin.actor, None, 200, approval_id=approval.id)
+    page = await outbox.list_deliveries(world.db, world.admin.actor, None, 200, approval_id=approval.id)
     return page.items
 
 
@@ -390,7 +390,7 @@ async def test_it_is_given_up_after_twelve_tries_and_says_so_everywhere(
     assert not await admin.fetchval("select suppressed_at is not null from channel_mapping"), (
         "it may work again"
     )
-    event = (await approvals.get(strict.db, strict.admin.actor, asked.id)).events[-1]
+    event = (await approvals.get_approval(strict.db, strict.admin.actor, asked.id)).events[-1]
     assert (event.event_type, event.channel, event.payload["member"]) == ("undeliverable", "email", "Ann")
 
 
@@ -409,11 +409,11 @@ async def test_an_address_that_refuses_mail_for_good_gets_no_more_until_somebody
     (third,) = await copies(admin, asked, 2, 2)
     assert await admin.fetchval("select count(*) from notification where approval_id = $1", third) == 0
     first = await delivery_of(strict, asked)
-    await deliveries.resend(strict.db, strict.admin.actor, first.id)
+    await outbox.resend_delivery(strict.db, strict.admin.actor, first.id)
     await drain(notifier(strict, box))
     assert [card(each).approval_id for each in box.received] == [asked.id]
     assert await admin.fetchval("select suppressed_at from channel_mapping") is None
-    dead = await deliveries.list_page(strict.db, strict.admin.actor, None, 10, status=DeliveryStatus.DEAD)
+    dead = await outbox.list_deliveries(strict.db, strict.admin.actor, None, 10, status=DeliveryStatus.DEAD)
     assert [each.approval_id for each in dead.items] == [second]
 
 
@@ -468,16 +468,18 @@ async def test_what_lost_its_lease_changes_nothing(strict: World, admin: asyncpg
     asked = await asked_of(strict)
     box = Postbox()
     actor = scheduler_actor(strict.org_id, new_id(), "late")
-    (lane,) = await outbox.claim(strict.db, ["email"], after=None, full=[], lanes=8)
-    assert await outbox.claim(strict.db, ["email"], after=None, full=[], lanes=8) == [], "somebody has it"
-    prepared = await outbox.prepare(strict.db, {"email": box}, PUBLIC_URL, lane, lane.ids[0])
+    (lane,) = await outbox.claim_deliveries(strict.db, ["email"], after=None, full=[], lanes=8)
+    assert await outbox.claim_deliveries(strict.db, ["email"], after=None, full=[], lanes=8) == [], (
+        "somebody has it"
+    )
+    prepared = await outbox.prepare_delivery(strict.db, {"email": box}, PUBLIC_URL, lane, lane.ids[0])
     assert prepared is not None
     assert prepared.outgoing is not None
     sent = await box.send(prepared.outgoing)
     await admin.execute("update notification set taken_by = gen_random_uuid()")
-    assert not await outbox.delivered(strict.db, actor, lane, prepared, sent)
-    assert await outbox.failed(strict.db, actor, lane, lane.ids[0], TryAgain("late")) is None
-    assert await outbox.prepare(strict.db, {"email": box}, PUBLIC_URL, lane, lane.ids[0]) is None
+    assert not await outbox.record_delivered(strict.db, actor, lane, prepared, sent)
+    assert await outbox.record_failed(strict.db, actor, lane, lane.ids[0], TryAgain("late")) is None
+    assert await outbox.prepare_delivery(strict.db, {"email": box}, PUBLIC_URL, lane, lane.ids[0]) is None
     kept = await delivery_of(strict, asked)
     assert (kept.status, kept.rendered_version, kept.last_error) == (DeliveryStatus.PENDING, 0, None)
     assert (await shown(strict, asked.id)).channels_dispatched == ["dashboard"]
@@ -507,14 +509,14 @@ async def test_only_what_was_given_up_is_sent_again(
     asked = await asked_of(strict)
     kept = await delivery_of(strict, asked)
     with pytest.raises(Conflict) as refused:
-        await deliveries.resend(strict.db, strict.admin.actor, kept.id)
+        await outbox.resend_delivery(strict.db, strict.admin.actor, kept.id)
     assert refused.value.code == "delivery_not_dead"
     await drain(notifier(strict, Postbox()))
     with pytest.raises(Conflict):
-        await deliveries.resend(strict.db, strict.admin.actor, kept.id)
+        await outbox.resend_delivery(strict.db, strict.admin.actor, kept.id)
     for id, actor in ((kept.id, other.admin.actor), (new_id(), strict.admin.actor)):
         with pytest.raises(NotFound) as unknown:
-            await deliveries.resend(strict.db, actor, id)
+            await outbox.resend_delivery(strict.db, actor, id)
         assert unknown.value.code == "delivery_not_found"
 
 
@@ -543,9 +545,9 @@ async def test_staff_see_deliveries_and_operators_send_them_again(
             return False
         return True
 
-    assert await allowed(deliveries.get(strict.db, somebody, kept.id)) is reads
-    assert await allowed(deliveries.list_page(strict.db, somebody, None, 10)) is reads
-    assert await allowed(deliveries.resend(strict.db, somebody, kept.id)) is resends
+    assert await allowed(outbox.get_delivery(strict.db, somebody, kept.id)) is reads
+    assert await allowed(outbox.list_deliveries(strict.db, somebody, None, 10)) is reads
+    assert await allowed(outbox.resend_delivery(strict.db, somebody, kept.id)) is resends
 
 
 async def test_the_rows_hold_their_own_promises(strict: World, admin: asyncpg.Connection) -> None:

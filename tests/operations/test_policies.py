@@ -20,12 +20,24 @@ from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound, Stale
-from cortex_plane.kernel.idempotency import IdempotencyKey
-from cortex_plane.policies.model.authorization import PolicyVerdict
-from cortex_plane.policies.model.policies import Approvers, CallFacts, PolicyRow, Quorum, RoleVotes, Template
-from cortex_plane.policies.model.policy_files import Applied, ExplainRequest, PolicyFile
-from cortex_plane.policies.model.request_policies import QuorumDraft, RequestPolicy
-from cortex_plane.policies.rules.policy_engine import CompiledPolicies
+from cortex_plane.kernel.ids import IdempotencyKey
+from cortex_plane.policies.model.policies import (
+    Approvers,
+    CallFacts,
+    PolicyRow,
+    PolicyVerdict,
+    Quorum,
+    RoleVotes,
+    Template,
+)
+from cortex_plane.policies.model.versions import (
+    Applied,
+    ExplainRequest,
+    PolicyFile,
+    QuorumDraft,
+    RequestPolicy,
+)
+from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.policies.verbs import policies
 from cortex_plane.policies.verbs.policy_cache import PolicyCache, request_rows
 from cortex_plane.proof.verbs import audit
@@ -55,7 +67,7 @@ def file_of(*rows: str, **options: Any) -> PolicyFile:
 
 
 async def apply(world: World, *rows: str, **options: Any) -> Applied:
-    return await policies.apply(world.db, world.admin.actor, file_of(*rows, **options))
+    return await policies.apply_policies(world.db, world.admin.actor, file_of(*rows, **options))
 
 
 def facts(target: str = "deploy", **known: Any) -> CallFacts:
@@ -71,20 +83,22 @@ async def test_applying_replaces_all_rows_and_keeps_every_version(world: World) 
     assert (same.version, same.changed) == (1, False)
     second = await apply(world, "name: b, target: deploy*, effect: allow")
     assert (second.version, second.diff.added, second.diff.removed) == (2, 1, 1)
-    now = await policies.get(world.db, world.admin.actor)
+    now = await policies.get_policies(world.db, world.admin.actor)
     assert (now.version, [one.row.name for one in now.rows], now.total) == (2, ["b"], 1)
     assert [row.name for row in now.platform] == ["critical-needs-approval"]
-    old = await policies.get(world.db, world.admin.actor, 1)
+    old = await policies.get_policies(world.db, world.admin.actor, 1)
     assert (old.note, old.applied_by, old.source) == (
         "a start", "Ada", "policies:\n  - {name: a, target: deploy*, effect: deny}\n",
     )  # fmt: skip
-    none = await policies.get(world.db, world.admin.actor, 0)
+    none = await policies.get_policies(world.db, world.admin.actor, 0)
     assert (none.rows, none.source, none.created_at) == ([], "", None)
-    listed = await policies.list_versions(world.db, world.admin.actor, None, 10)
+    listed = await policies.list_policy_versions(world.db, world.admin.actor, None, 10)
     assert [(one.version, one.rows) for one in listed] == [(2, 1), (1, 1)]
-    assert [one.version for one in await policies.list_versions(world.db, world.admin.actor, 2, 10)] == [1]
+    assert [
+        one.version for one in await policies.list_policy_versions(world.db, world.admin.actor, 2, 10)
+    ] == [1]
     with pytest.raises(NotFound) as missing:
-        await policies.get(world.db, world.admin.actor, 3)
+        await policies.get_policies(world.db, world.admin.actor, 3)
     assert missing.value.code == "policy_version_not_found"
     trail = await audit.list_entries(world.db, world.admin.actor, None, 0, 100)
     told = [entry.body["data"] for entry in trail if entry.action == "policy_applied" and entry.body]
@@ -117,7 +131,7 @@ async def test_a_dry_run_and_a_refusal_change_nothing(world: World, admin: async
         assert why in error.value.message
         assert "line 2" in error.value.message
     with pytest.raises(InvalidInput, match="there is no team `nowhere`; there are main"):
-        await policies.apply(world.db, world.admin.actor, PolicyFile(text="teams: {nowhere: []}"))
+        await policies.apply_policies(world.db, world.admin.actor, PolicyFile(text="teams: {nowhere: []}"))
     with pytest.raises(Stale) as stale:
         await apply(world, "name: c, target: b, effect: deny", expected_version=0)
     assert "Version 1 holds by now" in stale.value.message
@@ -133,7 +147,7 @@ async def test_all_that_a_row_says_is_kept_and_read_back(world: World, admin: as
         " template: full_pipeline, escalate_to: [{members: [Bob], owner: true}, {roles: [operator]}]"
     )
     first = await apply(world, f"name: a, target: b, effect: requires_approval, {said}")
-    (kept,) = (await policies.get(world.db, world.admin.actor)).rows
+    (kept,) = (await policies.get_policies(world.db, world.admin.actor)).rows
     assert kept.row == PolicyRow(
         name="a", target="b", effect=ASK, template=Template.FULL_PIPELINE, escalation_seconds=7200, channels=("email",),
         quorum=Quorum(votes=2, roles=(RoleVotes(role=Role.ADMIN, votes=1),)), standing=False,
@@ -175,21 +189,23 @@ async def test_who_could_decide_is_asked_of_those_who_are_active(world: World) -
 
 async def test_only_stewards_and_admins_apply_and_only_staff_reads(world: World) -> None:
     steward = (await world.person(Role.STEWARD, name="Sue")).actor
-    assert (await policies.apply(world.db, steward, file_of("name: a, target: b, effect: deny"))).version == 1
+    assert (
+        await policies.apply_policies(world.db, steward, file_of("name: a, target: b, effect: deny"))
+    ).version == 1
     for role in (Role.OPERATOR, Role.APPROVER, Role.MEMBER):
         actor = (await world.person(role, name=role.title())).actor
         with pytest.raises(Forbidden):
-            await policies.apply(world.db, actor, file_of())
+            await policies.apply_policies(world.db, actor, file_of())
     member = (await world.person(Role.MEMBER, name="Mel")).actor
     with pytest.raises(Forbidden):
-        await policies.get(world.db, member)
+        await policies.get_policies(world.db, member)
 
 
 async def test_orgs_do_not_see_each_others_policies(world: World, other: World) -> None:
     await apply(world, "name: a, target: b, effect: deny")
-    assert (await policies.get(other.db, other.admin.actor)).version == 0
+    assert (await policies.get_policies(other.db, other.admin.actor)).version == 0
     with pytest.raises(NotFound):
-        await policies.get(other.db, other.admin.actor, 1)
+        await policies.get_policies(other.db, other.admin.actor, 1)
     book = PolicyCache()
     assert (await book.current(other.db, other.org_id))[1].decide(facts("b")).rule == "default:owner"
     with pytest.raises(Conflict) as refused:
@@ -203,7 +219,7 @@ async def test_applies_that_race_are_ordered_or_told(world: World) -> None:
     applied = await asyncio.gather(*(apply(world, row) for row in rows))
     assert sorted(one.version for one in applied) == list(range(1, 13))
     last = max(zip(applied, rows, strict=True), key=lambda pair: pair[0].version)[1]
-    now = await policies.get(world.db, world.admin.actor)
+    now = await policies.get_policies(world.db, world.admin.actor)
     assert (now.version, f"  - {{{last}}}\n" in now.source) == (12, True)
     outcomes = await asyncio.gather(
         *(apply(world, row, expected_version=12) for row in ["name: x, target: b, effect: deny", "name: y, target: b, effect: deny"]),
@@ -216,14 +232,14 @@ async def test_applies_that_race_are_ordered_or_told(world: World) -> None:
 async def test_a_repeated_request_is_applied_once(world: World) -> None:
     once = IdempotencyKey(key="k", fingerprint=bytes(32))
     file = file_of("name: a, target: b, effect: deny")
-    first = await policies.apply(world.db, world.admin.actor, file, once)
+    first = await policies.apply_policies(world.db, world.admin.actor, file, once)
     await apply(world)
-    again = await policies.apply(world.db, world.admin.actor, file, once)
+    again = await policies.apply_policies(world.db, world.admin.actor, file, once)
     assert again == first
-    assert (await policies.get(world.db, world.admin.actor)).version == 2
+    assert (await policies.get_policies(world.db, world.admin.actor)).version == 2
     other = IdempotencyKey(key="k", fingerprint=b"x" * 32)
     with pytest.raises(Conflict):
-        await policies.apply(world.db, world.admin.actor, file_of(), other)
+        await policies.apply_policies(world.db, world.admin.actor, file_of(), other)
 
 
 @pytest.mark.proves("D.58")
@@ -338,11 +354,11 @@ teams:
   payments:
     - {name: sub, target: 'deploy', effect: allow, when: args.environment == "staging"}
 """
-    await policies.apply(world.db, world.admin.actor, PolicyFile(text=text))
+    await policies.apply_policies(world.db, world.admin.actor, PolicyFile(text=text))
 
     async def ask(**asked: Any) -> Any:
         request = ExplainRequest(**({"agent": "deployer", "tool": "deploy"} | asked))
-        return await policies.explain(world.db, world.admin.actor, request)
+        return await policies.explain_policies(world.db, world.admin.actor, request)
 
     unknown = await ask(arguments={"environment": "staging"})
     assert not unknown.published
@@ -429,7 +445,7 @@ async def test_a_request_names_its_approvers_what_is_to_happen_and_how_many_must
     two = RequestPolicy(name="two", target="pay", effect=ASK, quorum=2)
     assert two.as_row().quorum == Quorum(votes=2)
     asked = ExplainRequest(agent="deployer", tool="pay", policies=[mine])
-    terms = (await policies.explain(world.db, world.admin.actor, asked)).explanation.decision.terms
+    terms = (await policies.explain_policies(world.db, world.admin.actor, asked)).explanation.decision.terms
     assert terms is not None
     assert (terms.approvers, terms.action) == (Approvers(members=(bob,)), "Pay the invoice")
     for nobody in (UUID(int=9), (await world.person(Role.GUEST, name="Gus")).actor.user_account_id):
@@ -441,5 +457,5 @@ async def test_a_request_names_its_approvers_what_is_to_happen_and_how_many_must
 
 async def test_a_platform_admin_who_applies_is_visible_as_such(world: World) -> None:
     outsider = replace(world.admin.actor, kind=ActorKind.PLATFORM, user_account_id=None)
-    await policies.apply(world.db, outsider, file_of("name: a, target: b, effect: deny"))
-    assert (await policies.get(world.db, world.admin.actor)).applied_by == outsider.name
+    await policies.apply_policies(world.db, outsider, file_of("name: a, target: b, effect: deny"))
+    assert (await policies.get_policies(world.db, world.admin.actor)).applied_by == outsider.name

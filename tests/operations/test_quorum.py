@@ -12,7 +12,7 @@ from cortex_plane.approvals.model.approvals import ApprovalStatus, Channel, Choi
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import CortexError, InvalidInput
-from cortex_plane.kernel.idempotency import IdempotencyKey
+from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import MemberChange, Role
 from cortex_plane.tenancy.verbs import orgs
@@ -60,7 +60,7 @@ async def test_the_job_goes_on_with_the_last_vote_and_not_before(strict: World) 
     async with working(strict.db, shipping.app):
         assert (await ended(strict, id)).status is JobStatus.COMPLETED
     assert shipping.shipped == ["1.0 to production"]
-    details = await approvals.get(strict.db, strict.admin.actor, asked.id)
+    details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
     assert [(v.member, v.decision) for v in details.votes] == [("Bea", "approved"), ("Cal", "approved")]
     assert [e.event_type for e in details.events if e.actor] == ["voted", "channel_duplicate", "approved"]
     trail = await audit.list_entries(strict.db, strict.admin.actor, asked.session_id, 0, 1000)
@@ -79,7 +79,7 @@ async def test_one_no_ends_it_also_from_somebody_who_said_yes(strict: World) -> 
     told = await decide(strict, asked, Choice.DENIED, by=bea, reason="on second thoughts")
     assert told.approval.status is ApprovalStatus.DENIED
     assert (await job_of(strict, id)).status is JobStatus.FAILED
-    details = await approvals.get(strict.db, strict.admin.actor, asked.id)
+    details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
     assert [(v.member, v.decision) for v in details.votes] == [("Bea", "denied")]
     assert await whole(strict)
 

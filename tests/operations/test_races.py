@@ -20,7 +20,7 @@ from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import AlreadyExists, Conflict, CortexError, Stale
-from cortex_plane.kernel.idempotency import IdempotencyKey
+from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.model.sessions import InboundMessage, MessageDraft, SessionDraft, Termination
 from cortex_plane.sessions.verbs import sessions

@@ -16,7 +16,7 @@ from cortex_plane.jobs.model.journal import KEPT, MAX_PAYLOAD_BYTES, SignalDraft
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.verbs import jobs, signals, steering
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
-from cortex_plane.kernel.idempotency import IdempotencyKey
+from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.verbs import events
 from cortex_plane.tenancy.model.access import Actor

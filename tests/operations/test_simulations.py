@@ -15,11 +15,10 @@ from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import Forbidden, InvalidInput
-from cortex_plane.policies.model.authorization import PolicyVerdict
-from cortex_plane.policies.model.policy_files import Direction, Simulation, SimulationRequest
-from cortex_plane.policies.model.request_policies import RequestPolicy
-from cortex_plane.policies.store.simulations import queries
-from cortex_plane.policies.verbs import policies, simulations
+from cortex_plane.policies.model.policies import PolicyVerdict
+from cortex_plane.policies.model.versions import Direction, RequestPolicy, Simulation, SimulationRequest
+from cortex_plane.policies.store import queries
+from cortex_plane.policies.verbs import policies
 from cortex_plane.tenancy.model.orgs import Role, TeamDraft
 from cortex_plane.tenancy.verbs import orgs
 from tests.approvals import Shipping, ship
@@ -57,7 +56,9 @@ async def make_calls(world: World, *calls: dict[str, Any], slug: str = "shipper"
 
 
 async def simulate(world: World, text: str, **asked: Any) -> Simulation:
-    return await simulations.simulate(world.db, world.admin.actor, SimulationRequest(text=text, **asked))
+    return await policies.simulate_policies(
+        world.db, world.admin.actor, SimulationRequest(text=text, **asked)
+    )
 
 
 def counted(simulation: Simulation) -> tuple[int, int, int, int, int]:
@@ -94,7 +95,7 @@ async def test_past_calls_are_judged_by_a_file_that_is_not_applied(
     assert counted(loose) == (5, 3, 1, 0, 1)
     assert loose.totals.other_rule == 3
     assert await digests(admin) == before, "nothing was written"
-    assert (await policies.get(world.db, world.admin.actor)).version == 1
+    assert (await policies.get_policies(world.db, world.admin.actor)).version == 1
 
 
 @pytest.mark.proves("D.115")
@@ -216,10 +217,10 @@ async def test_only_who_may_apply_may_simulate_and_only_the_own_org_is_looked_at
     await make_calls(world, ship("1.0", to="staging"))
     steward = (await world.person(Role.STEWARD, name="Sue")).actor
     asked = SimulationRequest(text=LATER)
-    assert (await simulations.simulate(db, steward, asked)).totals.looked_at == 1
+    assert (await policies.simulate_policies(db, steward, asked)).totals.looked_at == 1
     for role in (Role.OPERATOR, Role.APPROVER, Role.MEMBER):
         with pytest.raises(Forbidden):
-            await simulations.simulate(db, (await world.person(role, name=role.title())).actor, asked)
+            await policies.simulate_policies(db, (await world.person(role, name=role.title())).actor, asked)
     rival = await World.create(db, "rival", policies=None)
     assert (await simulate(rival, "policies: []")).totals.looked_at == 0
 

@@ -13,8 +13,13 @@ import pydantic
 import pytest
 import pytest_asyncio
 
-from cortex_plane.approvals.model.approvals import ApprovalStatus, Choice
-from cortex_plane.approvals.model.standing_approvals import Revocation, StandingApproval, StandingDraft
+from cortex_plane.approvals.model.approvals import (
+    ApprovalStatus,
+    Choice,
+    Revocation,
+    StandingApproval,
+    StandingDraft,
+)
 from cortex_plane.approvals.verbs import standing_approvals
 from cortex_plane.db.database import Database
 from cortex_plane.jobs import store as jobs_store

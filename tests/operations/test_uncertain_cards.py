@@ -21,7 +21,7 @@ from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import Cancellation, JobStatus
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.stages import Held, held_job
@@ -71,7 +71,7 @@ async def test_a_request_to_approve_cannot_be_answered(strict: World, admin: asy
     after = await digests(admin)
     assert {table for table in before if before[table] != after[table]} == TRAIL
     assert (await job_of(strict, id)).status is JobStatus.WAITING_FOR_APPROVAL
-    events = (await approvals.get(strict.db, strict.admin.actor, asked.id)).events
+    events = (await approvals.get_approval(strict.db, strict.admin.actor, asked.id)).events
     assert [event.event_type for event in events[-3:]] == ["refused"] * 3
     assert await whole(strict)
 
@@ -90,9 +90,9 @@ async def test_who_may_settle_a_job_may_answer_and_nobody_else(
         await answer(other, card, Verdict.HAPPENED)
     assert await digests(admin) == before
     approver = await world.person(Role.APPROVER, name="Approver")
-    assert (await approvals.get(world.db, approver.actor, card.id)).approval.may_decide
+    assert (await approvals.get_approval(world.db, approver.actor, card.id)).approval.may_decide
     steward = await world.person(Role.STEWARD, name="Steward")
-    seen = (await approvals.get(world.db, steward.actor, card.id)).approval
+    seen = (await approvals.get_approval(world.db, steward.actor, card.id)).approval
     assert not seen.may_decide
     assert "admins, operators and approvers" in (seen.why_not or "")
     with pytest.raises(Forbidden):
@@ -113,7 +113,7 @@ async def test_either_door_closes_the_card(
 ) -> None:
     held, card = await asked_about(world)
     await settlements.settle(world.db, world.admin.actor, held.job, held.call, Answer(verdict=verdict))
-    closed = await approvals.get(world.db, world.admin.actor, card.id)
+    closed = await approvals.get_approval(world.db, world.admin.actor, card.id)
     assert (closed.approval.status, closed.approval.resolved_by_name) == (status, "Ada")
     assert [event.event_type for event in closed.events] == ["requested", "dispatched", "answered"]
     assert closed.events[-1].payload["verdict"] == verdict
@@ -121,7 +121,7 @@ async def test_either_door_closes_the_card(
     with pytest.raises(Conflict) as told:
         await answer(world, card, Verdict.HAPPENED)
     assert told.value.code == "approval_conflict"
-    events = (await approvals.get(world.db, world.admin.actor, card.id)).events
+    events = (await approvals.get_approval(world.db, world.admin.actor, card.id)).events
     assert events[-1].event_type == "channel_conflict"
     assert await whole(world)
 

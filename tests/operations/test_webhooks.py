@@ -64,7 +64,7 @@ async def test_a_decision_is_its_persons_and_says_over_which_door_it_came(strict
     with metered(counted):
         answer = await receive(system, decision(asked, reason="fine by me"), "evt-1")
     assert (answer.result, answer.status) == (RecordResult.OK, ApprovalStatus.APPROVED)
-    details = await approvals.get(strict.db, strict.admin.actor, asked.id)
+    details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
     (vote,) = details.votes
     assert (vote.channel, vote.member_id, vote.reason) == (
         Channel.WEBHOOK, strict.admin.actor.user_account_id, "fine by me",
@@ -83,7 +83,7 @@ async def test_the_same_event_eight_times_at_once_decides_once_and_is_answered_a
         assert {(a.result, a.approval_id, a.status) for a in answers} == {
             (RecordResult.OK, each.id, ApprovalStatus.APPROVED)
         }
-        details = await approvals.get(strict.db, strict.admin.actor, each.id)
+        details = await approvals.get_approval(strict.db, strict.admin.actor, each.id)
         assert len(details.votes) == 1
         assert [e.event_type for e in details.events].count("approved") == 1
 
@@ -138,7 +138,7 @@ async def test_dead_at_any_point_the_next_delivery_decides_once_and_is_told_so(
             monkeypatch.setattr(crash_points, "armed", False)
         again = await receive(system, event, id)
         assert (again.result, again.status) == (RecordResult.OK, ApprovalStatus.APPROVED), point
-        details = await approvals.get(db, strict.admin.actor, each.id)
+        details = await approvals.get_approval(db, strict.admin.actor, each.id)
         assert len(details.votes) == 1, point
         if died < point:
             break
@@ -232,7 +232,7 @@ async def test_one_secret_approves_nothing_of_high_risk_and_may_deny_it(strict: 
         with pytest.raises(Forbidden) as refused:
             await receive(system, event, "evt-1")
         assert refused.value.code == "login_required"
-    details = await approvals.get(strict.db, strict.admin.actor, asked.id)
+    details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
     assert (details.approval.status, details.votes) == (ApprovalStatus.PENDING, [])
     assert [
         e.body["data"]["code"] for e in await trail(strict) if e.body and e.action == "webhook_refused"

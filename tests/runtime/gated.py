@@ -9,8 +9,8 @@ from uuid import UUID
 from cortex_plane.agents.model.agents import Agent
 from cortex_plane.agents.model.completions import Request, Response, TextChunk
 from cortex_plane.agents.model.tools import ToolError
+from cortex_plane.gates import store as gates_store
 from cortex_plane.gates.model.gates import GateState, state_of
-from cortex_plane.gates.store import gates
 from cortex_plane.jobs.model.jobs import Job, StepCall
 from cortex_plane.proof.verbs import audit
 from cortex_plane.worker.models.scripted import ScriptedModel
@@ -148,7 +148,7 @@ async def traced(world: World, job: Job) -> list[str]:
 
 async def state_in(world: World, session_id: UUID) -> GateState:
     async with world.db.transaction(world.org_id) as tx:
-        bound, _ = await gates.bound(tx, session_id)
+        bound, _ = await gates_store.bound_atlases(tx, session_id)
     assert bound is not None
     return state_of(bound["state"])
 

@@ -17,7 +17,7 @@ from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.jobs.model.jobs import TERMINAL, Job, JobDraft, JobStatus, Step
 from cortex_plane.jobs.rules.attempts import Assignment
 from cortex_plane.jobs.verbs import attempts, jobs, steering, workers
-from cortex_plane.kernel.values import adapter
+from cortex_plane.kernel.fields import adapter
 from cortex_plane.proof.verbs import audit
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.models.scripted import ScriptedModel

@@ -17,7 +17,7 @@ from cortex_plane.jobs.model.jobs import Job, JobStatus
 from cortex_plane.jobs.model.usage import ModelCall
 from cortex_plane.jobs.rules.attempts import Leased, StepWrite
 from cortex_plane.jobs.verbs import attempts
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.worker import acting, effects, lease
 from cortex_plane.worker.clock import ticks
 from cortex_plane.worker.code.attempt import CodeAttempt

@@ -304,7 +304,7 @@ async def _decide_all(world: World) -> None:
             await decide(world, approval)
 
     while True:
-        page = await approvals.list_page(
+        page = await approvals.list_approvals(
             world.db, world.admin.actor, None, 100, status=ApprovalStatus.PENDING
         )
         if not page.items:

@@ -18,7 +18,7 @@ from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.jobs.model.jobs import Cancellation, Hold, Job, JobDraft, JobStatus, Pause, Resumption
 from cortex_plane.jobs.model.journal import SignalDraft, StepFailed, ToolFailed, WaitTimeout
 from cortex_plane.jobs.verbs import jobs, signals, steering
-from cortex_plane.kernel.values import adapter
+from cortex_plane.kernel.fields import adapter
 from cortex_plane.sessions.verbs import events
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.models.backends import Backends

@@ -14,10 +14,10 @@ from cortex_plane.agents.model.completions import CallRequest
 from cortex_plane.agents.model.tools import provider_name
 from cortex_plane.gates.model.atlases import Atlas, Mode, TriggerType
 from cortex_plane.gates.model.gates import GateInput, GateState, Pass, kept_state
-from cortex_plane.gates.rules.gate_index import CompiledAtlases
+from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.rules.attempts import StepWrite
-from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.worker.calls import Call, plan_call
 from cortex_plane.worker.gate_evaluation import AttemptGates, as_gated
 from cortex_plane.worker.opening import _anew, toolbox_of

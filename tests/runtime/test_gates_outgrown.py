@@ -16,7 +16,7 @@ from cortex_plane.approvals.verbs import approvals, settlements
 from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import TERMINAL, Job, JobStatus
 from cortex_plane.jobs.verbs import steering
-from cortex_plane.kernel.values import adapter
+from cortex_plane.kernel.fields import adapter
 from cortex_plane.proof.verbs import audit
 from cortex_plane.worker.models.backends import Backends
 from tests.approvals import decide, pending

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cortex_plane.agents.model.completions import CallRequest, Request, Response, TextChunk, Usage
 from cortex_plane.agents.model.tools import provider_name
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.worker.models.backends import Backends
 from tests.people import World
 from tests.runtime.gated import (

@@ -16,13 +16,13 @@ from cortex_plane.agents.model.agents import AgentChange, ModelConfig
 from cortex_plane.agents.model.completions import Request, Response, TextChunk
 from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.verbs import settlements
-from cortex_plane.gates.verbs import gates
+from cortex_plane.gates.verbs import session_gates
 from cortex_plane.gates.verbs.atlas_cache import AtlasCache
 from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import TERMINAL, Hold, Job, JobStatus, Resumption
 from cortex_plane.jobs.verbs import steering
-from cortex_plane.kernel.values import adapter
-from cortex_plane.worker import session_gates
+from cortex_plane.kernel.fields import adapter
+from cortex_plane.worker import session_gates as worker_gates
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.models.scripted import ScriptedModel
 from tests.approvals import decide, pending
@@ -318,7 +318,7 @@ async def _spoiled(admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch) -
     )
     fresh = AtlasCache()
     monkeypatch.setattr(session_gates, "book", fresh)
-    monkeypatch.setattr(gates, "book", fresh)
+    monkeypatch.setattr(worker_gates, "book", fresh)
 
 
 async def _restored(admin: asyncpg.Connection) -> None:

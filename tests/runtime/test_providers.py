@@ -26,8 +26,7 @@ from cortex_plane.agents.model.completions import (
     Usage,
     UserTurn,
 )
-from cortex_plane.kernel.errors import SetupError
-from cortex_plane.kernel.retry import ErrorClass
+from cortex_plane.kernel.errors import ErrorClass, SetupError
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.models.keys import Keys
 from cortex_plane.worker.models.prices import cost_micros

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import OWNER_DECIDES
 from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage, SessionStatus
 from cortex_plane.sessions.verbs import sessions

@@ -16,8 +16,7 @@ from cortex_plane.agents.model.completions import (
     TextChunk,
     UserTurn,
 )
-from cortex_plane.notify.verbs.ports import ModelBackend
-from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.models.backends import Backends, ModelBackend
 from cortex_plane.worker.models.scripted import ScriptedModel
 
 

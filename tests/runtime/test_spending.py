@@ -19,7 +19,7 @@ from cortex_plane.agents.verbs import agents
 from cortex_plane.jobs.model.jobs import Job, JobDraft, JobStatus
 from cortex_plane.jobs.model.usage import Grouping
 from cortex_plane.jobs.verbs import jobs, workers
-from cortex_plane.kernel.values import adapter
+from cortex_plane.kernel.fields import adapter
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.verbs import events
 from cortex_plane.tenancy.model.credentials import ModelKeyDraft, Provider

@@ -10,8 +10,7 @@ import pytest
 import pytest_asyncio
 
 from cortex_plane.agents.verbs import agents
-from cortex_plane.approvals.model.approvals import Channel, Choice, EffectAnswer
-from cortex_plane.approvals.model.standing_approvals import Revocation
+from cortex_plane.approvals.model.approvals import Channel, Choice, EffectAnswer, Revocation
 from cortex_plane.approvals.verbs import approvals, standing_approvals
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.effects import Verdict

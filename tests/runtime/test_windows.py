@@ -21,7 +21,7 @@ from cortex_plane.db.database import NOBODY
 from cortex_plane.jobs.model.jobs import JobStatus, Pause, Resumption
 from cortex_plane.jobs.rules.recovery import open_sealed
 from cortex_plane.jobs.verbs import attempts, steering
-from cortex_plane.kernel.values import adapter
+from cortex_plane.kernel.fields import adapter
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.rules import Thread
 from cortex_plane.sessions.verbs import events, sessions

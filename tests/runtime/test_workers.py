@@ -21,7 +21,7 @@ from cortex_plane.jobs.rules.attempts import Assignment, StepWrite
 from cortex_plane.jobs.store import find_orphans
 from cortex_plane.jobs.verbs import attempts, steering, workers
 from cortex_plane.kernel.errors import Conflict, SetupError, Unavailable
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.sessions.verbs import events
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App

@@ -23,8 +23,8 @@ from cortex_plane.jobs.model.usage import ModelCall
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.verbs import jobs, signals, steering
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
-from cortex_plane.notify.store import webhooks
+from cortex_plane.kernel.ids import IdempotencyKey, new_id
+from cortex_plane.notify import store as notify_store
 from cortex_plane.proof.verbs import roots
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
@@ -128,7 +128,7 @@ async def _call_elsewhere(world: World) -> None:
     draft = SessionDraft(agent=world.agent.slug, kind=SessionKind.EXTERNAL)
     session = await session_lifecycle.create(world.db, world.admin.actor, draft)
     asked = CallDraft(tool="pay.out", parameters={"type": "object"}, key="order-1")
-    allowed = await calls.authorize(world.db, world.admin.actor, session.id, asked)
+    allowed = await calls.authorize_call(world.db, world.admin.actor, session.id, asked)
     request = ResolutionRequest(action="pay.out")
     given = await resolutions.resolve(world.db, world.admin.actor, session.id, request)
     async with world.db.transaction(world.org_id) as tx:
@@ -152,8 +152,8 @@ async def _spend(world: World, held: Held) -> None:
 async def _hear(world: World) -> None:
     """An event from another system, and its answer."""
     async with world.db.transaction(world.org_id) as tx:
-        await webhooks.claim(tx, world.connection.id, "evt-1", bytes(32))
-        await webhooks.answer(tx, world.connection.id, "evt-1", {"result": "OK"})
+        await notify_store.claim_webhook(tx, world.connection.id, "evt-1", bytes(32))
+        await notify_store.answer_webhook(tx, world.connection.id, "evt-1", {"result": "OK"})
 
 
 async def _link(world: World) -> None:
@@ -198,7 +198,7 @@ async def _approve_one(world: World) -> None:
 
 async def _credentials_for(world: World, approval_id: UUID) -> None:
     """A token for the request, and the secret that signs its links."""
-    approval = (await approvals.get(world.db, world.admin.actor, approval_id)).approval
+    approval = (await approvals.get_approval(world.db, world.admin.actor, approval_id)).approval
     member_id = world.admin.actor.user_account_id
     assert approval.deadline is not None
     assert member_id is not None

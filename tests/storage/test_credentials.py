@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from cortex_plane.approvals.model.credentials import digest
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.tenancy.verbs.access import new_approval_token
 from tests.approvals import Shipping, waiting
 from tests.credentials import link_for, token_for

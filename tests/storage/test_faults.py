@@ -29,7 +29,7 @@ from cortex_plane.kernel.errors import (
     Unauthenticated,
     Unavailable,
 )
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.tenancy.store import identities as identities_store
 from cortex_plane.tenancy.store import orgs as orgs_store
 from tests.conftest import Urls

@@ -23,7 +23,7 @@ from cortex_plane.db.database import SQL, Database, every_query, read_queries
 from cortex_plane.db.schema import migrate, pending, require_current, scripts
 from cortex_plane.embedded import EmbeddedPostgres
 from cortex_plane.kernel.errors import SetupError, Unavailable
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.verbs import keys
 from tests.architecture.places import NOUNS

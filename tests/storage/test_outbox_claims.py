@@ -11,9 +11,9 @@ import asyncpg
 import pytest
 
 from cortex_plane.db.database import NOBODY, Database
-from cortex_plane.kernel.idempotency import new_id
-from cortex_plane.notify.store import notifications
-from cortex_plane.notify.store.notifications import Lane
+from cortex_plane.kernel.ids import new_id
+from cortex_plane.notify import store as notify_store
+from cortex_plane.notify.store import Lane
 from tests.clock import Clock
 from tests.conformance.postbox import connect
 from tests.people import World
@@ -51,7 +51,7 @@ async def seed(
 
 async def claim(db: Database, **more: object) -> list[Lane]:
     given: dict[str, object] = {"after": None, "full": [], "lanes": 8, "per_org": 8, "per_lane": 20, **more}
-    return await notifications.claim(db, new_id(), ["email"], **given)  # type: ignore[arg-type]
+    return await notify_store.claim_deliveries(db, new_id(), ["email"], **given)  # type: ignore[arg-type]
 
 
 @pytest.mark.proves("D.122")
@@ -64,7 +64,7 @@ async def test_a_lane_is_taken_in_order_and_only_so_much_of_it(
     (lane,) = await claim(world.db)
     assert list(lane.ids) == wanted[:20]
     assert await claim(world.db) == [], "the rest waits for the first"
-    await notifications.release(world.db, lane, lane.ids)
+    await notify_store.release_deliveries(world.db, lane, lane.ids)
     (again,) = await claim(world.db, per_lane=3)
     assert list(again.ids) == wanted[:3]
 
@@ -107,14 +107,14 @@ async def test_a_lease_runs_out_and_others_take_over(
     await clock.advance(timedelta(seconds=59))
     assert await claim(world.db) == []
     async with world.db.transaction(world.org_id) as tx:
-        assert await notifications.begin(tx, lane.ids[0], lane.claim, lane.lane)
+        assert await notify_store.begin_delivery(tx, lane.ids[0], lane.claim, lane.lane)
     await clock.advance(timedelta(seconds=59))
     assert await claim(world.db) == [], "a send renews all of it"
     await clock.advance(timedelta(seconds=1))
     (taken,) = await claim(world.db)
     assert taken.ids == lane.ids
     async with world.db.transaction(world.org_id) as tx:
-        assert not await notifications.begin(tx, lane.ids[0], lane.claim, lane.lane)
+        assert not await notify_store.begin_delivery(tx, lane.ids[0], lane.claim, lane.lane)
 
 
 @pytest.mark.proves("D.123")
@@ -143,7 +143,7 @@ async def test_nothing_overtakes_what_somebody_changes_at_this_moment(
         await app.execute("update notification set desired_version = 2 where id = $1", ids[2])
         (lane,) = await claim(world.db)
         assert list(lane.ids) == ids[:2]
-    await notifications.release(world.db, lane, lane.ids)
+    await notify_store.release_deliveries(world.db, lane, lane.ids)
     (lane,) = await claim(world.db)
     assert list(lane.ids) == ids
 

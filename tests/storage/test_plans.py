@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from tests.people import World
 from tests.storage.leases import queue
 

@@ -17,7 +17,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.jobs.model import jobs
 from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
 from cortex_plane.kernel.errors import AlreadyExists, Conflict
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.sessions.model import sessions
 from cortex_plane.sessions.model.sessions import SessionStatus
 from tests.clock import Clock

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from cortex_plane.agents.model.tools import Risk
-from cortex_plane.gates.model.atlas_versions import AtlasDiff
 from cortex_plane.gates.model.atlases import (
     Action,
     AnswerValidation,
     Atlas,
+    AtlasDiff,
     AtlasPolicy,
     AtlasPolicyType,
     Capability,
@@ -27,7 +27,7 @@ from cortex_plane.gates.model.atlases import (
     Trigger,
     TriggerType,
 )
-from cortex_plane.gates.rules.atlas_diffs import MAX_CHANGES, difference
+from cortex_plane.gates.rules.diffs import MAX_CHANGES, difference
 
 SURE = Question(question_id="sure", question="Sure?", response_type=ResponseType.BOOLEAN)
 GATE = Gate(

@@ -26,7 +26,7 @@ from cortex_plane.jobs.model.usage import (
     over_day,
     over_job,
 )
-from cortex_plane.kernel.retry import LONGEST_WISH_SECONDS, Backoff, ErrorClass
+from cortex_plane.kernel.errors import LONGEST_WISH_SECONDS, Backoff, ErrorClass
 
 NOTHING = Spent(tokens=0, cost_micros=0)
 

@@ -11,10 +11,11 @@ import pydantic
 import pytest
 
 from cortex_plane.agents.model.tools import Risk
-from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus
-from cortex_plane.approvals.model.standing_approvals import (
+from cortex_plane.approvals.model.approvals import (
     MAX_CALLS,
     MAX_SECONDS,
+    ApprovalKind,
+    ApprovalStatus,
     GrantedUnder,
     StandingApproval,
     StandingDraft,

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.kernel.cursors import decode_number, decode_position, encode, encode_position
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.kernel.pages import Position
+from cortex_plane.kernel.pages import Position, decode_number, decode_position, encode, encode_position
 
 times = st.datetimes(
     min_value=datetime(1, 1, 2), max_value=datetime(9999, 12, 30), timezones=st.just(UTC)

@@ -19,7 +19,7 @@ from cortex_plane.dashboard import text, times
 from cortex_plane.dashboard.assets import ASSETS, FOLDER
 from cortex_plane.dashboard.routes import approvals
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.kernel.plain_words import span
+from cortex_plane.kernel.text import span
 
 NOW = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cortex_plane.notify.rules.delivery import LONGEST_WAIT_SECONDS, SCHEDULE, delay, gives_up
+from cortex_plane.notify.rules import LONGEST_WAIT_SECONDS, SCHEDULE, delay, gives_up
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 

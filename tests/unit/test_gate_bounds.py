@@ -19,14 +19,12 @@ from cortex_plane.gates.model.atlases import (
     TriggerType,
 )
 from cortex_plane.gates.model.gates import NOTHING_YET, GateInput, kept_state
+from cortex_plane.gates.rules.effects import MAX_CARRIED, MAX_FIRED, MAX_NAMED, MAX_STATE, TOO_MUCH
 from cortex_plane.gates.rules.evaluation import TOO_LONG, at_boundary, judge
-from cortex_plane.gates.rules.gate_effects import MAX_CARRIED, MAX_FIRED, MAX_NAMED, MAX_STATE, TOO_MUCH
-from cortex_plane.gates.rules.gate_index import CompiledAtlases
-from cortex_plane.gates.rules.gate_news import news
-from cortex_plane.gates.rules.gate_prompts import MAX_CARD, card
-from cortex_plane.gates.rules.keywords import MAX_MEMORY, SEARCHED, KeywordIndex, expression
+from cortex_plane.gates.rules.index import MAX_MEMORY, SEARCHED, CompiledAtlases, KeywordIndex, expression
+from cortex_plane.gates.rules.prompts import MAX_CARD, card, news
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.sessions.model.events import TraceType
 from tests.gates import ALLOW_ALL, NOON, Life, atlas, call, capability, context, gate, human, policy
 

@@ -37,10 +37,9 @@ from cortex_plane.gates.model.gates import (
     call_name,
 )
 from cortex_plane.gates.rules.evaluation import judge, ran
-from cortex_plane.gates.rules.gate_index import CompiledAtlases
-from cortex_plane.gates.rules.gate_prompts import prompt_parts, questions
-from cortex_plane.policies.model.authorization import PolicyVerdict
-from cortex_plane.policies.model.policies import Template
+from cortex_plane.gates.rules.index import CompiledAtlases
+from cortex_plane.gates.rules.prompts import prompt_parts, questions
+from cortex_plane.policies.model.policies import PolicyVerdict, Template
 from tests.gates import (
     ATLAS,
     NOON,

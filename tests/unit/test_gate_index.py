@@ -9,12 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cortex_plane.gates.model.atlases import Gate, MatchMode, TriggerType
-from cortex_plane.gates.rules.gate_index import MAX_LOOKED_UP, CompiledAtlases
-from cortex_plane.gates.rules.keywords import KeywordIndex
-from cortex_plane.gates.rules.word_index import FEW, PIECE
-from cortex_plane.kernel.glob_index import GlobIndex
-from cortex_plane.kernel.globs import Glob
-from cortex_plane.kernel.plain_words import normal
+from cortex_plane.gates.rules.index import FEW, MAX_LOOKED_UP, PIECE, CompiledAtlases, KeywordIndex
+from cortex_plane.kernel.globs import Glob, GlobIndex
+from cortex_plane.kernel.text import normal
 from tests.counting import Searches, instructions
 from tests.gates import atlas, gate
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cortex_plane.gates.model.atlases import TriggerType
-from cortex_plane.gates.rules.gate_news import SHOWN, Kind, gate_of_rule, news
+from cortex_plane.gates.rules.prompts import SHOWN, Kind, gate_of_rule, news
 from cortex_plane.sessions.model.events import TraceType
 
 GATE = {"atlas_id": "com.acme", "checkpoint_id": "delete-confirm"}

@@ -18,12 +18,11 @@ from cortex_plane.gates.model.atlases import (
     ResponseType,
     TriggerType,
 )
-from cortex_plane.gates.rules.answers import MAX_ANSWER, Fault, check, custom_checks
-from cortex_plane.gates.rules.gate_answers import SHOWN_ANSWER
-from cortex_plane.gates.rules.keywords import expression
+from cortex_plane.gates.rules.answers import MAX_ANSWER, SHOWN_ANSWER, Fault, check, custom_checks
+from cortex_plane.gates.rules.index import expression
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.kernel.plain_words import normal
-from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.kernel.text import normal
+from cortex_plane.policies.model.policies import PolicyVerdict
 from tests.counting import instructions
 from tests.gates import Life, ask, atlas, gate
 

@@ -11,7 +11,7 @@ from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import PRIORITIES, GateBudget, Guidance, MatchMode, Mode, TriggerType
 from cortex_plane.gates.model.gates import GateInput
 from cortex_plane.gates.rules.evaluation import at_boundary, judge
-from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.sessions.model.events import TraceType
 from cortex_plane.sessions.rules import inputs_of
 from tests.gates import ATLAS, Life, action, ask, atlas, call, capability, context, gate, human

@@ -8,9 +8,16 @@ from cortex_plane.agents.model.tools import Risk
 from cortex_plane.calls.model import ActionAnswer, ResolutionDecision
 from cortex_plane.calls.rules import answered, decided
 from cortex_plane.gates.model.gates import NOTHING_YET, Ruling
-from cortex_plane.gates.rules.gate_verdicts import strictest
-from cortex_plane.policies.model.authorization import STRICTNESS, PolicyVerdict
-from cortex_plane.policies.model.policies import OWNER_DECIDES, Approvers, PolicyDecision, Template, Terms
+from cortex_plane.gates.rules.authorization import strictest
+from cortex_plane.policies.model.policies import (
+    OWNER_DECIDES,
+    STRICTNESS,
+    Approvers,
+    PolicyDecision,
+    PolicyVerdict,
+    Template,
+    Terms,
+)
 from cortex_plane.tenancy.model.orgs import Role
 
 ALLOW, DENY, ASK = PolicyVerdict.ALLOW, PolicyVerdict.DENY, PolicyVerdict.REQUIRES_APPROVAL

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.kernel.globs import Glob
-from cortex_plane.policies.model.authorization import STRICTNESS, PolicyVerdict
 from cortex_plane.policies.model.policies import (
     MAX_TIMEOUT_SECONDS,
     OWNER_DECIDES,
+    STRICTNESS,
     TEMPLATES,
     Approvers,
     CallFacts,
@@ -27,13 +27,13 @@ from cortex_plane.policies.model.policies import (
     PolicyDecision,
     PolicyRow,
     PolicySet,
+    PolicyVerdict,
     Quorum,
     RoleVotes,
     Template,
     Terms,
 )
-from cortex_plane.policies.rules.policy_engine import CompiledPolicies
-from cortex_plane.policies.rules.policy_index import LevelIndex
+from cortex_plane.policies.rules.engine import CompiledPolicies, LevelIndex
 from cortex_plane.tenancy.model.orgs import Role
 from tests.properties import holds_for
 

@@ -8,20 +8,20 @@ from uuid import UUID, uuid4
 import pytest
 
 from cortex_plane.kernel.errors import InvalidInput, TooLarge
-from cortex_plane.kernel.values import parse
-from cortex_plane.policies.files.policies import place, read
-from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.kernel.fields import parse
+from cortex_plane.policies.files import place, read
 from cortex_plane.policies.model.policies import (
     Approvers,
     Level,
     OnDeny,
     PolicyRow,
+    PolicyVerdict,
     Quorum,
     RoleVotes,
     Template,
 )
-from cortex_plane.policies.model.policy_files import MAX_FILE_BYTES, PlacedRow, difference, row_as_json
-from cortex_plane.policies.rules.policy_checks import Person, faults_of, warnings_of
+from cortex_plane.policies.model.versions import MAX_FILE_BYTES, PlacedRow, difference, row_as_json
+from cortex_plane.policies.rules.checks import Person, faults_of, warnings_of
 from cortex_plane.tenancy.model.orgs import Role
 
 ADA = Person(id=uuid4(), name="Ada", clearance=5, roles=frozenset({Role.ADMIN}))

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cortex_plane.approvals.model.approvals import Channel, Choice
-from cortex_plane.approvals.model.standing_approvals import GrantedUnder, StandingApproval
+from cortex_plane.approvals.model.approvals import Channel, Choice, GrantedUnder, StandingApproval
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.policies.model.policies import Template

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cortex_plane.kernel.redactions import REDACTED, redact, redact_text
-from cortex_plane.kernel.visible import marked
+from cortex_plane.kernel.redaction import REDACTED, redact, redact_text
+from cortex_plane.kernel.text import marked
 from cortex_plane.main.redaction import redact as logged
 
 

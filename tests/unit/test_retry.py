@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.kernel.retry import RETRIED, Backoff, ErrorClass, classify
+from cortex_plane.kernel.errors import RETRIED, Backoff, ErrorClass, classify
 
 
 @pytest.mark.parametrize(

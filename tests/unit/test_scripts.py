@@ -26,8 +26,7 @@ from cortex_plane.agents.model.completions import (
     UserTurn,
 )
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
-from cortex_plane.kernel.values import adapter
+from cortex_plane.kernel.fields import MAX_OBJECT_BYTES, adapter
 from cortex_plane.worker.models.scripted import THE_END, ScriptedAnswer, answer
 
 

@@ -11,7 +11,6 @@ import pytest
 from pydantic import ValidationError
 
 from cortex_plane.agents.model.tools import Risk
-from cortex_plane.policies.model.authorization import PolicyVerdict
 from cortex_plane.policies.model.policies import (
     OWNER_DECIDES,
     Approvers,
@@ -19,12 +18,13 @@ from cortex_plane.policies.model.policies import (
     PolicyDecision,
     PolicyRow,
     PolicySet,
+    PolicyVerdict,
     Quorum,
     RoleVotes,
     Template,
 )
-from cortex_plane.policies.model.policy_files import Direction, Recorded, SimulationRequest, SimulationTotals
-from cortex_plane.policies.rules.policy_engine import CompiledPolicies
+from cortex_plane.policies.model.versions import Direction, Recorded, SimulationRequest, SimulationTotals
+from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.policies.rules.simulations import MAX_GROUPS, PastCall, Replay, different_terms, direction
 from cortex_plane.tenancy.model.orgs import Role
 

@@ -17,9 +17,8 @@ from cortex_plane.agents.model.tools import (
     ToolVersion,
 )
 from cortex_plane.db.database import NOBODY, Database, Queries, Row, Transaction, after, one, page
-from cortex_plane.kernel.fields import split_ref
+from cortex_plane.kernel.fields import parse, split_ref
 from cortex_plane.kernel.pages import Page, Position
-from cortex_plane.kernel.values import parse
 from cortex_plane.tenancy.model.access import Actor
 
 queries = Queries("agents")

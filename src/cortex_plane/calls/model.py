@@ -19,7 +19,7 @@ from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
 from cortex_plane.kernel.fields import DRAFT, JsonObject, JsonValue, Name, Note
 from cortex_plane.kernel.schemas import Unusable, check_strangers
-from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policies import PolicyVerdict
 
 APP = "external"
 """The app of jobs that no worker runs."""

@@ -20,12 +20,11 @@ from cortex_plane.calls.model import (
     Whom,
 )
 from cortex_plane.gates.model.gates import GatedCall, GateState, Limit, Ruling
+from cortex_plane.gates.rules.authorization import time_limits
 from cortex_plane.gates.rules.evaluation import judge
-from cortex_plane.gates.rules.gate_index import CompiledAtlases
-from cortex_plane.gates.rules.gate_policies import time_limits
-from cortex_plane.gates.rules.gate_prompts import asked_of_all, blocks_of, guides_of, questions_of
-from cortex_plane.policies.model.authorization import PolicyVerdict
-from cortex_plane.policies.model.policies import PolicyDecision
+from cortex_plane.gates.rules.index import CompiledAtlases
+from cortex_plane.gates.rules.prompts import asked_of_all, blocks_of, guides_of, questions_of
+from cortex_plane.policies.model.policies import PolicyDecision, PolicyVerdict
 
 CAPABILITY = "capability:"
 MAX_LIMITS = 1000

@@ -12,8 +12,8 @@ from cortex_plane.agents.model.tools import Risk
 from cortex_plane.calls.model import CallShown, ExternalCall, Resolution
 from cortex_plane.db.database import Database, Queries, Row, Transaction, after, page
 from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.pages import Page, Position
-from cortex_plane.kernel.values import adapter, parse
 from cortex_plane.policies.model.policies import PolicyDecision
 from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Stamp

@@ -25,8 +25,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus
 from cortex_plane.channels.mail_servers import SmtpServer, read_sender
 from cortex_plane.channels.smtp import Lost, Mail, SmtpPool
-from cortex_plane.kernel.plain_words import span, stamp
-from cortex_plane.kernel.visible import marked
+from cortex_plane.kernel.text import marked, span, stamp
 from cortex_plane.notify.model.notifications import (
     Callback,
     Card,

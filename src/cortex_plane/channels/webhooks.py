@@ -18,7 +18,7 @@ from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels.pinned_http import PinnedClient, Resolver, Unreachable
 from cortex_plane.kernel.addresses import Allowed, check_url
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.kernel.values import adapter
+from cortex_plane.kernel.fields import adapter
 from cortex_plane.notify.model.notifications import (
     Callback,
     Card,

@@ -48,7 +48,7 @@ def play_scenarios(
 ) -> None:
     """Play scenarios under an atlas: which gates fire, what they ask, what is decided. Exits with 1 where one differs."""
     from cortex_plane.gates.files.atlases import read
-    from cortex_plane.gates.rules.gate_index import CompiledAtlases
+    from cortex_plane.gates.rules.index import CompiledAtlases
 
     atlases = CompiledAtlases([read(text_of(file), name=str(file)).atlas for file in files])
     played = [(path, outcome) for path in _paths(files, scenarios) for outcome in _play(atlases, path)]

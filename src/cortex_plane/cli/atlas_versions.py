@@ -12,7 +12,7 @@ from cortex_plane.cli.files import text_of
 from cortex_plane.cli.output import AsJson, Limit, harmless, said, short, show_many, show_one, tell
 from cortex_plane.cli.plane import collect, run
 from cortex_plane.client import Client
-from cortex_plane.gates.model.atlas_versions import (
+from cortex_plane.gates.model.atlases import (
     AtlasChange,
     AtlasDiff,
     AtlasFile,

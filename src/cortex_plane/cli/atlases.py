@@ -45,7 +45,7 @@ def validate(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of atlas files, for editors."""
-    from cortex_plane.gates.model.atlas_schemas import schema as published
+    from cortex_plane.gates.model.atlases import schema as published
 
     sys.stdout.buffer.write(orjson.dumps(published(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 

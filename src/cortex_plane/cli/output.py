@@ -14,7 +14,7 @@ from uuid import UUID
 import orjson
 import typer
 
-from cortex_plane.kernel.values import to_json
+from cortex_plane.kernel.fields import to_json
 
 if TYPE_CHECKING:
     from rich.console import Console

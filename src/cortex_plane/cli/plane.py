@@ -22,8 +22,8 @@ from cortex_plane.kernel.errors import (
     NotFound,
     Unauthenticated,
     Unavailable,
+    extra,
 )
-from cortex_plane.kernel.extras import extra
 
 if TYPE_CHECKING:
     from pydantic import ValidationError

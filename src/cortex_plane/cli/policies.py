@@ -15,10 +15,10 @@ from cortex_plane.agents.model.tools import Risk
 from cortex_plane.cli.files import text_of
 from cortex_plane.cli.output import AsJson, Limit, harmless, said, short, show_many, show_one, tell
 from cortex_plane.cli.plane import collect, run
+from cortex_plane.kernel.documents import unique
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.kernel.json_keys import unique
-from cortex_plane.policies.model.policies import PolicyRow, Terms
-from cortex_plane.policies.model.policy_files import (
+from cortex_plane.policies.model.policies import PolicyRow, Terms, quorum_said
+from cortex_plane.policies.model.versions import (
     DEFAULT_CALLS,
     MAX_CALLS,
     Applied,
@@ -31,8 +31,7 @@ from cortex_plane.policies.model.policy_files import (
     Simulation,
     SimulationRequest,
 )
-from cortex_plane.policies.model.quorums import quorum_said
-from cortex_plane.policies.rules.policy_words import approvers_said, term_said
+from cortex_plane.policies.rules.terms import approvers_said, term_said
 
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 app = typer.Typer(no_args_is_help=True, help="Policies: which calls are allowed, denied, or need a person.")

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from cortex_plane.cli.output import tell
 from cortex_plane.jobs.model.jobs import TERMINAL, Job, SteeringResult
-from cortex_plane.kernel.values import to_json
+from cortex_plane.kernel.fields import to_json
 
 if TYPE_CHECKING:
     from cortex_plane.jobs.model.jobs import SessionReceipt

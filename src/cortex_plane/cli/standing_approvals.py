@@ -6,7 +6,7 @@ from uuid import UUID
 
 import typer
 
-from cortex_plane.approvals.model.standing_approvals import StandingDraft
+from cortex_plane.approvals.model.approvals import StandingDraft
 from cortex_plane.cli.output import AsJson, Limit, harmless, said, show_many, show_one
 from cortex_plane.cli.plane import collect, run
 from cortex_plane.kernel.errors import InvalidInput

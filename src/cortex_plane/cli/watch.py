@@ -16,11 +16,11 @@ from cortex_plane.cli.output import COLOURS, short, tell
 from cortex_plane.cli.plane import collect
 from cortex_plane.cli.receipts import standing
 from cortex_plane.client import Client
-from cortex_plane.gates.rules.gate_news import Kind, news
+from cortex_plane.gates.rules.prompts import Kind, news
 from cortex_plane.jobs.model.effects import Question, Verdict
 from cortex_plane.jobs.model.jobs import Hold, Job, JobStatus, Step, StepCall
 from cortex_plane.kernel.errors import CortexError, Unavailable
-from cortex_plane.kernel.values import to_json
+from cortex_plane.kernel.fields import to_json
 from cortex_plane.sessions.model.events import Event, EventType
 
 T = TypeVar("T")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from uuid import UUID
 
-from cortex_plane.approvals.model.delegates import Delegate
+from cortex_plane.approvals.model.approvals import Delegate
 from cortex_plane.client.transport import Transport
-from cortex_plane.kernel.values import parse
+from cortex_plane.kernel.fields import parse
 from cortex_plane.tenancy.model.orgs import Absence, AbsenceDraft
 
 

@@ -15,9 +15,9 @@ from cortex_plane.approvals.model.approvals import (
     DecisionReceipt,
     DelegationDraft,
     EffectAnswer,
+    StandingDraft,
 )
 from cortex_plane.approvals.model.credentials import TokenDecision
-from cortex_plane.approvals.model.standing_approvals import StandingDraft
 from cortex_plane.client.transport import Transport
 from cortex_plane.proof.model import Receipt
 

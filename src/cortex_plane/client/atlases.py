@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from urllib.parse import quote
 
 from cortex_plane.client.transport import Transport
-from cortex_plane.gates.model.atlas_versions import (
+from cortex_plane.gates.model.atlases import (
     AtlasDiff,
     AtlasFile,
     AtlasSummary,

@@ -12,7 +12,7 @@ import httpx
 import orjson
 
 from cortex_plane.kernel.errors import CortexError, TooMany, Unavailable
-from cortex_plane.kernel.values import parse
+from cortex_plane.kernel.fields import parse
 from cortex_plane.sessions.model.events import Event
 
 SILENCE_SECONDS = 45.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from cortex_plane.client.transport import Transport
-from cortex_plane.policies.model.policy_files import (
+from cortex_plane.policies.model.versions import (
     Applied,
     Explained,
     ExplainRequest,

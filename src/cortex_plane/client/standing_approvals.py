@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from uuid import UUID
 
-from cortex_plane.approvals.model.standing_approvals import Revocation, StandingApproval
+from cortex_plane.approvals.model.approvals import Revocation, StandingApproval
 from cortex_plane.client.transport import Transport
 
 

@@ -24,7 +24,7 @@ from cortex_plane.kernel.errors import (
     Unauthenticated,
     Unavailable,
 )
-from cortex_plane.kernel.values import adapter, parse
+from cortex_plane.kernel.fields import adapter, parse
 
 if TYPE_CHECKING:
     from cortex_plane.client.events import Lost

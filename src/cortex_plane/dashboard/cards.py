@@ -6,6 +6,7 @@ from typing import Any
 
 from cortex_plane.agents.model.tools import ToolVersion
 from cortex_plane.approvals.model.approvals import (
+    NEVER,
     Approval,
     ApprovalDetails,
     ApprovalKind,
@@ -13,7 +14,6 @@ from cortex_plane.approvals.model.approvals import (
     Choice,
     Vote,
 )
-from cortex_plane.approvals.model.standing_approvals import NEVER
 from cortex_plane.approvals.rules.deciders import refusal
 from cortex_plane.dashboard import pages, text
 from cortex_plane.tenancy.model.access import Actor, Permission

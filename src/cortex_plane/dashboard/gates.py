@@ -9,7 +9,7 @@ from typing import Any
 
 from cortex_plane.calls.model import ActionAnswer, ActionState, Whom
 from cortex_plane.gates.model.atlases import MatchMode, Trigger, TriggerType
-from cortex_plane.gates.rules.gate_news import GateNews, Kind, news
+from cortex_plane.gates.rules.prompts import GateNews, Kind, news
 from cortex_plane.sessions.model.events import Event
 
 SHOWN = 100

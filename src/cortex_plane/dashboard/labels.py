@@ -6,15 +6,17 @@ import re
 from typing import Any
 
 from cortex_plane.approvals.model.approvals import (
+    DEFAULT_SECONDS,
     Approval,
     ApprovalEvent,
     ApprovalKind,
     ApprovalStatus,
+    StandingApproval,
+    StandingDraft,
     shaped_by,
 )
-from cortex_plane.approvals.model.standing_approvals import DEFAULT_SECONDS, StandingApproval, StandingDraft
 from cortex_plane.approvals.rules.deciders import in_words
-from cortex_plane.gates.rules.gate_news import gate_of_rule
+from cortex_plane.gates.rules.prompts import gate_of_rule
 from cortex_plane.jobs.model.effects import MAX_REPEATS
 from cortex_plane.policies.model.policies import Approvers, OnDeny
 from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus

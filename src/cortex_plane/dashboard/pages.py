@@ -10,11 +10,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
-from cortex_plane.approvals.model.marks import UNMARKED
+from cortex_plane.approvals.model.approvals import UNMARKED
 from cortex_plane.dashboard import assets, gates, labels, text, times
-from cortex_plane.kernel import plain_words, visible
+from cortex_plane.kernel import text as kernel_text
 from cortex_plane.kernel.errors import CortexError, NotFound
-from cortex_plane.policies.model.quorums import ONE_HUMAN
+from cortex_plane.policies.model.policies import ONE_HUMAN
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -46,14 +46,14 @@ _templates.globals.update(
 )
 _templates.filters.update(
     reveal=text.reveal,
-    marked=visible.marked,
+    marked=kernel_text.marked,
     tree=text.tree,
     cut=text.cut,
     leaf=text.leaf,
     brief=text.brief,
     escaped_json=text.escaped_json,
-    stamp=plain_words.stamp,
-    span=plain_words.short_span,
+    stamp=kernel_text.stamp,
+    span=kernel_text.short_span,
     **labels.FILTERS,
     **gates.FILTERS,
 )

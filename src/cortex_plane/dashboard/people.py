@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from cortex_plane.approvals.verbs import delegates
+from cortex_plane.approvals.verbs import approvals
 from cortex_plane.dashboard.visits import Visit
 from cortex_plane.kernel.canonical import check_text
 from cortex_plane.kernel.errors import InvalidInput, NotFound
@@ -18,7 +18,7 @@ async def chosen(visit: Visit, text: str) -> UUID:
     except ValueError:
         pass
     named = check_text(text, "name")
-    found = await delegates.list_some(visit.db, visit.actor, name=named) if named else []
+    found = await approvals.list_delegates(visit.db, visit.actor, name=named) if named else []
     if not found:
         raise NotFound(
             "There is no active member of that name besides you.",

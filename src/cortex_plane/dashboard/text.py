@@ -18,7 +18,7 @@ from typing import Any
 from markupsafe import Markup
 
 from cortex_plane.approvals.model.approvals import Excerpt
-from cortex_plane.kernel.visible import SUSPECT, escaped_json, hidden_in, is_hidden
+from cortex_plane.kernel.text import SUSPECT, escaped_json, hidden_in, is_hidden
 
 __all__ = [
     "ABSENT", "Change", "brief", "changes", "cut", "escaped_json", "hidden_in", "is_excerpt", "is_hidden", "leaf", "reveal", "tree",

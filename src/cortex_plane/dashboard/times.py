@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from markupsafe import Markup
 
-from cortex_plane.kernel.plain_words import span, stamp
+from cortex_plane.kernel.text import span, stamp
 
 
 def ago(at: datetime, now: datetime) -> Markup:

@@ -21,9 +21,9 @@ from cortex_plane.db.hints import Hints
 from cortex_plane.db.pool import HINTS, OWN, Purpose, SharedPool
 from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.errors import SetupError, TooMany
+from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.kernel.shares import Shares
-from cortex_plane.kernel.values import parse
 from cortex_plane.tenancy.rules import KEY_BYTES, CredentialKey
 
 SQL = Path(__file__).parent
@@ -36,8 +36,7 @@ class Queries:
     """The queries of a noun: ``queries.get_key`` of ``tenancy`` stands in ``tenancy/queries.sql`` under ``-- name: get_key``."""
 
     def __init__(self, noun: str) -> None:
-        path = Path(noun).with_suffix(".sql") if "/" in noun else SQL.parent / noun / "queries.sql"
-        self._texts = read_queries(path.read_text())
+        self._texts = read_queries((SQL.parent / noun / "queries.sql").read_text())
 
     def __getattr__(self, name: str) -> str:
         try:
@@ -58,8 +57,8 @@ def read_queries(text: str) -> dict[str, str]:
 def every_query() -> dict[str, str]:
     """All queries, by ``noun/name``."""
     return {
-        f"{path.parent.name if path.stem == 'queries' else path.stem}/{name}": query
-        for path in sorted([*SQL.parent.glob("*/queries.sql"), *SQL.parent.glob("*/store/*.sql")])
+        f"{path.parent.name}/{name}": query
+        for path in sorted(SQL.parent.glob("*/queries.sql"))
         for name, query in read_queries(path.read_text()).items()
     }
 

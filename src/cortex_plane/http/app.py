@@ -52,7 +52,7 @@ from cortex_plane.http.routes import (
     workers,
 )
 from cortex_plane.http.streams import OpenStreams
-from cortex_plane.kernel.throttle import Throttle
+from cortex_plane.kernel.shares import Throttle
 from cortex_plane.notify.verbs.webhooks import Webhooks
 from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.verbs.request_rates import RequestRates

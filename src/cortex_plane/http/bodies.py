@@ -23,10 +23,10 @@ from starlette.responses import Response
 from cortex_plane.http.exchange import HEAVY, authenticated
 from cortex_plane.http.frame import SMALL_BODY_BYTES
 from cortex_plane.http.problems import MANY_FAULTS, SHOWN_FAULTS
+from cortex_plane.kernel.documents import unique
 from cortex_plane.kernel.errors import InvalidInput, TooLarge
 from cortex_plane.kernel.fields import BODY_LIMIT, MAX_BODY_BYTES, SLUG_PATTERN
-from cortex_plane.kernel.json_keys import unique
-from cortex_plane.kernel.manifest_threads import Turns
+from cortex_plane.kernel.shares import Turns
 from cortex_plane.tenancy.model.access import Permission
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]

@@ -15,12 +15,11 @@ from starlette.responses import Response
 from cortex_plane.db.database import Database
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.http.problems import documented
-from cortex_plane.kernel import cursors
+from cortex_plane.kernel import pages
 from cortex_plane.kernel.errors import InvalidInput, Unauthenticated
-from cortex_plane.kernel.fields import BODY_LIMIT, SLUG_PATTERN, Ref
-from cortex_plane.kernel.idempotency import MAX_KEY_LENGTH, IdempotencyKey
+from cortex_plane.kernel.fields import BODY_LIMIT, SLUG_PATTERN, Ref, to_json
+from cortex_plane.kernel.ids import MAX_KEY_LENGTH, IdempotencyKey
 from cortex_plane.kernel.pages import Page
-from cortex_plane.kernel.values import to_json
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.verbs import keys
 from cortex_plane.tenancy.verbs.frame import Verb
@@ -165,22 +164,22 @@ def reply_page(noun: str, page: Page[Any]) -> Response:
     rendered = _fitting(page.items)
     if len(rendered) < len(page.items):
         last = page.items[len(rendered) - 1]
-        return _listing(rendered, cursors.encode(noun, last.created_at, str(last.id)))
-    return _listing(rendered, cursors.encode_position(noun, page.next))
+        return _listing(rendered, pages.encode(noun, last.created_at, str(last.id)))
+    return _listing(rendered, pages.encode_position(noun, page.next))
 
 
 def reply_numbered(noun: str, items: Sequence[T], limit: int, number: Callable[[T], int]) -> Response:
     """A page of a list that is ordered by a number of its own."""
     rendered = _fitting(items[:limit])
     kept = items[: len(rendered)]
-    return _listing(rendered, cursors.encode(noun, number(kept[-1])) if len(items) > len(kept) else None)
+    return _listing(rendered, pages.encode(noun, number(kept[-1])) if len(items) > len(kept) else None)
 
 
 def reply_keyed(noun: str, items: Sequence[T], limit: int, key: Callable[[T], str]) -> Response:
     """A page of a list that is ordered by a text of its own."""
     rendered = _fitting(items[:limit])
     kept = items[: len(rendered)]
-    return _listing(rendered, cursors.encode(noun, key(kept[-1])) if len(items) > len(kept) else None)
+    return _listing(rendered, pages.encode(noun, key(kept[-1])) if len(items) > len(kept) else None)
 
 
 def reply_all(items: Sequence[Any]) -> Response:

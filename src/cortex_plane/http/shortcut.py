@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cortex_plane.http.exchange import authenticated, is_idempotency_key, once_of
-from cortex_plane.kernel.idempotency import IdempotencyKey
-from cortex_plane.kernel.values import adapter
+from cortex_plane.kernel.fields import adapter
+from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.sessions.model.sessions import InboundMessage
 from cortex_plane.tenancy.model.access import Actor
 

@@ -29,8 +29,8 @@ from starlette.types import Message, Receive, Scope, Send
 from cortex_plane.http.in_flight import STREAMS_OF_ORG, leave
 from cortex_plane.jobs.model.jobs import TERMINAL
 from cortex_plane.kernel.errors import CortexError, TooMany, Unavailable
+from cortex_plane.kernel.fields import to_json
 from cortex_plane.kernel.shares import reserve_of
-from cortex_plane.kernel.values import to_json
 from cortex_plane.sessions.model.events import Event, EventType
 from cortex_plane.sessions.verbs.events import EventFeed, Replay
 from cortex_plane.tenancy.model.access import Actor

@@ -27,10 +27,10 @@ from cortex_plane.jobs.rules.attempts import (
     StepWrite,
     WriteResult,
 )
+from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import Page, Position
-from cortex_plane.kernel.values import parse
 from cortex_plane.policies.model.policies import PolicyRow
-from cortex_plane.policies.model.policy_files import row_as_json
+from cortex_plane.policies.model.versions import row_as_json
 from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Stamp
 from cortex_plane.sessions.rules import SessionMessage, StepRow

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.kernel.extras import extra
+from cortex_plane.kernel.errors import InvalidInput, extra
 
 VARIABLES = ("args", "tool", "risk", "read_only", "agent", "session_kind", "action_type")
 FUNCTIONS = frozenset(

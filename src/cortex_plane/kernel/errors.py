@@ -1,48 +1,11 @@
-"""Every error that Cortex Plane raises on purpose, as one tree.
-
-    CortexError
-    ├── InvalidInput            the request itself is wrong: change it
-    │   ├── TooLarge            it is too big: make it smaller
-    │   └── NotJson             a guarded function was given what cannot be shown
-    ├── Unauthenticated         no valid key
-    ├── Forbidden               a valid key that may not do this
-    │   └── Denied              a guarded call that a policy or a person said no to
-    ├── NotFound                no such thing, or it belongs to another org
-    ├── Conflict                the state does not allow it: look again, then decide
-    │   ├── AlreadyExists       a unique name is taken
-    │   ├── ApprovalPending     a guarded call that nobody has decided yet
-    │   ├── CallFailed          a guarded call that failed before, with this key
-    │   ├── IllegalTransition   the state machine has no such edge
-    │   ├── InUse               something still refers to it
-    │   └── Stale               it changed since the caller looked
-    ├── CheckpointCorrupt       a job's state is not what was written: it fails, and is never repaired
-    ├── ModelError              the model gave no answer
-    ├── ToolError               a tool failed, and nothing happened
-    ├── UncertainOutcome        a tool cannot tell whether it happened
-    │   ├── InDoubt             nobody knows of an earlier attempt of a guarded call
-    │   ├── TimedOut            a guarded function did not return in its time
-    │   └── SessionOver         an MCP server does not know its session any more
-    ├── InvalidArguments        the model called a tool with arguments that it does not take
-    ├── StepFailed              the function of a code agent's step raised
-    ├── ToolFailed              a tool that a code agent called failed
-    ├── ToolDenied              a policy or a person said no to it
-    │   └── GateClosed          a gate asks first: answer it, and call again
-    ├── WaitTimeout             nobody sent the signal that a code agent waited for
-    ├── ContextMisused          a code agent does what cannot be recorded
-    ├── TryAgain                a message was not delivered, or nobody knows: it is tried again
-    ├── Undeliverable           no later try would deliver it
-    ├── TooMany                 the caller has as many open as it may: close some, or wait
-    ├── Unavailable             the database cannot be reached: try again
-    └── SetupError              this machine or server needs attention before anything can run
-        ├── InvalidApp          an app or a tool is declared in a way that cannot work
-        └── MissingExtra        a package is not installed that an extra brings
-
-The ten after Conflict, which a job meets while it runs, those of guarded calls and the two of messages live beside what they
-are about. Each carries a stable ``code`` for programs, a ``message`` for people and a ``hint`` that says what to do next.
-"""
+"""Errors of the plane as a tree, their classes for retries, and the error for a package that is not installed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, ClassVar
 
 
@@ -138,3 +101,66 @@ class TooMany(CortexError):
 class SetupError(CortexError):
     code = "setup"
     default_hint = "Run `cortex doctor`."
+
+
+class ErrorClass(StrEnum):
+    INFRASTRUCTURE = "infrastructure"
+    """Something between us and them: connections, gateways, unknown errors."""
+    TRANSIENT = "transient"
+    """They ask us to come back: overload, rate limits, timeouts."""
+    PERMANENT = "permanent"
+    """It will be refused again: wrong request, no access, not found."""
+    INVALID_OUTPUT = "invalid_output"
+    """The model answered with something that nobody can use."""
+
+
+RETRIED = frozenset({ErrorClass.INFRASTRUCTURE, ErrorClass.TRANSIENT})
+_TRANSIENT = frozenset({408, 429, 503, 529})
+LONGEST_WISH_SECONDS = 3600.0
+"""Whatever a provider wishes: after so long it is asked again."""
+
+
+def classify(status: int | None) -> ErrorClass:
+    """By the HTTP status of whoever failed; None where there was no answer at all."""
+    if status is None or status >= 500:
+        return ErrorClass.TRANSIENT if status in _TRANSIENT else ErrorClass.INFRASTRUCTURE
+    if status in _TRANSIENT:
+        return ErrorClass.TRANSIENT
+    return ErrorClass.PERMANENT if 400 <= status < 500 else ErrorClass.INFRASTRUCTURE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Backoff:
+    base_seconds: float = 1
+    cap_seconds: float = 300
+
+    def delay(self, retry_count: int, chance: float) -> float:
+        """Full jitter: anywhere between now and min(cap, base · 2ⁿ); ``chance`` is in [0, 1)."""
+        # An exponent of 64 is past any cap; without the limit a large count would overflow.
+        return chance * min(self.cap_seconds, self.base_seconds * 2.0 ** min(retry_count, 64))
+
+    def delay_after(self, wished: float | None, retry_count: int, chance: float) -> float:
+        """Never before the time that the other side wished, and not all who were told the same at once."""
+        least = min(max(wished or 0.0, 0.0), LONGEST_WISH_SECONDS)
+        return max(least * (1 + chance / 10), self.delay(retry_count, chance))
+
+
+class MissingExtra(SetupError, ImportError):
+    """A package is not installed that an extra brings."""
+
+    code = "missing_extra"
+    default_hint = "Run `pip install 'cortex-plane[all]'`."
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Around imports of what the extra ``name`` brings: where it is missing, the error says what to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "cortex_plane"):
+            raise
+        raise MissingExtra(
+            f"The package {package} is not installed: run `pip install 'cortex-plane[{name}]'`.", hint=""
+        ) from error

@@ -1,14 +1,22 @@
-"""Field types that every noun shares: what a name, a slug or a JSON object may be."""
+"""Types of fields with their bounds, and how values are parsed from JSON and rows and rendered again."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
-from pydantic import AfterValidator, AwareDatetime, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+)
 from pydantic_core import PydanticCustomError
 
 from cortex_plane.kernel.canonical import check_json, check_text
@@ -115,3 +123,27 @@ def _no_number(given: Any) -> Any:
 
 
 Moment = Annotated[AwareDatetime, BeforeValidator(_no_number), AfterValidator(_in_our_time)]
+
+
+T = TypeVar("T")
+
+
+_adapters: dict[Any, TypeAdapter[Any]] = {}
+
+
+def adapter(kind: Any) -> TypeAdapter[Any]:
+    """Building one costs milliseconds, using one microseconds: build each once."""
+    known = _adapters.get(kind)
+    if known is None:
+        known = _adapters[kind] = TypeAdapter(kind)
+    return known
+
+
+def parse(kind: type[T], given: Mapping[str, Any]) -> T:
+    """Text becomes the enum, id or time it stands for; fields that the value lacks are dropped."""
+    made: T = adapter(kind).validate_python(dict(given))
+    return made
+
+
+def to_json(value: Any) -> bytes:
+    return adapter(type(value)).dump_json(value)

@@ -1,8 +1,12 @@
-"""Globs: `*` matches anything, dots included, also nothing; every other character stands for itself."""
+"""Globs: one matcher for every target and action, and an index over many of them."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Generic, NamedTuple, TypeVar
 
 STAR = "*"
 
@@ -41,3 +45,110 @@ class Glob:
     def covers(self, pattern: str) -> bool:
         """Whether whatever ``pattern`` matches is matched here too: its stars are met by stars alone."""
         return self.matches(pattern)
+
+
+T = TypeVar("T")
+_KINDS = range(3)
+MAX_VAGUE = 5_000
+"""Globs of one atlas that nothing tells apart from many others."""
+TELLING = 4
+"""Characters of a literal that few names have by chance."""
+ENTRY, EXACT, STARRED, PART = 130, 200, 480, 64
+"""Bytes that a value, a name, a glob, and a literal of it take."""
+ALIKE = 8
+"""So many globs may have the same literals before these tell nothing."""
+
+
+@lru_cache(maxsize=4096)
+def glob(pattern: str) -> Glob:
+    """Taken apart once: for the patterns that sessions remember."""
+    return Glob.of(pattern)
+
+
+def _literals(pattern: Glob) -> tuple[str, str, str]:
+    """What a text begins with, ends with, and has in between."""
+    return pattern.prefix, pattern.suffix, max(pattern.middles, key=len, default="")
+
+
+class _Held(NamedTuple, Generic[T]):
+    """A glob, and all that stand under it, each with its number."""
+
+    glob: Glob
+    values: list[tuple[int, T]]
+
+
+class GlobIndex(Generic[T]):
+    """Values under globs; those of the globs that match come out in the order in which they went in."""
+
+    __slots__ = ("_anything", "_exact", "_lengths", "_parts", "size")
+
+    def __init__(self, given: Iterable[tuple[str, T]] = ()) -> None:
+        self.size = 0
+        self._exact: dict[str, list[tuple[int, T]]] = {}
+        self._anything: list[tuple[int, T]] = []
+        self._parts: tuple[dict[str, list[_Held[T]]], ...] = ({}, {}, {})
+        self._lengths: tuple[set[int], ...] = (set(), set(), set())
+        starred: dict[str, list[tuple[int, T]]] = {}
+        for pattern, value in given:
+            number, self.size = self.size, self.size + 1
+            (starred if STAR in pattern else self._exact).setdefault(pattern, []).append((number, value))
+        self._spread([_Held(Glob.of(pattern), values) for pattern, values in starred.items()])
+
+    def _spread(self, starred: list[_Held[T]]) -> None:
+        """Each under the rarest of its literals, so that few globs are tried for a text whatever they have in common."""
+        common = tuple(Counter[str]() for _ in _KINDS)
+        for held in starred:
+            for kind, literal in enumerate(_literals(held.glob)):
+                common[kind][literal] += 1
+        for held in starred:
+            literals = _literals(held.glob)
+            usable = [kind for kind in _KINDS if literals[kind]]
+            if not usable:
+                self._anything += held.values
+                continue
+            kind = min(usable, key=lambda each: (common[each][literals[each]], -len(literals[each])))
+            self._parts[kind].setdefault(literals[kind], []).append(held)
+            self._lengths[kind].add(len(literals[kind]))
+
+    @property
+    def vague(self) -> int:
+        """Globs that must be tried for a text though nothing but a common literal speaks for them."""
+        return sum(
+            len(alike)
+            for part in self._parts
+            for literal, alike in part.items()
+            if len(alike) > ALIKE or len(literal) < TELLING
+        )
+
+    @property
+    def room(self) -> int:
+        """Bytes of memory that it takes, about, without its values."""
+        held = [each for part in self._parts for alike in part.values() for each in alike]
+        parts = sum(2 + len(each.glob.middles) for each in held)
+        letters = sum(
+            len(literal) for each in held for literal in (*_literals(each.glob), *each.glob.middles)
+        )
+        return ENTRY * self.size + EXACT * len(self._exact) + STARRED * len(held) + PART * parts + letters
+
+    def find(self, text: str) -> list[T]:
+        found = [*self._anything, *self._exact.get(text, ())]
+        for held in self._candidates(text):
+            if held.glob.matches(text):
+                found += held.values
+        if len(found) > 1:
+            found.sort(key=lambda each: each[0])
+        return [value for _, value in found]
+
+    def _candidates(self, text: str) -> Iterator[_Held[T]]:
+        size = len(text)
+        starts, ends, middles = self._parts
+        for length in self._lengths[0]:
+            if length <= size:
+                yield from starts.get(text[:length], ())
+        for length in self._lengths[1]:
+            if length <= size:
+                yield from ends.get(text[size - length :], ())
+        if middles:
+            parts = {text[at : at + n] for n in self._lengths[2] for at in range(size - n + 1)}
+            for part in parts:
+                yield from middles.get(part, ())

@@ -15,8 +15,7 @@ from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field
 from typing import Any
 
-from cortex_plane.kernel.document_values import Values
-from cortex_plane.kernel.documents import Faults, Mapping, Node, Scalar, Sequence
+from cortex_plane.kernel.documents import Faults, Mapping, Node, Scalar, Sequence, Values
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,20}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")

@@ -1,12 +1,17 @@
-"""Places that orgs share: slots, connections, requests in flight, streams.
-
-One org has at most its share of them, and the last few are a reserve for orgs that have none. So whoever takes all that is
-idle still leaves something to others.
-"""
+"""What is shared between orgs: places, turns for large files, and a throttle for failures by address."""
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 from uuid import UUID
+from weakref import WeakKeyDictionary
+
+from cortex_plane.kernel.errors import TooMany, Unavailable
 
 FEW = 4
 """Fewer places have no reserve."""
@@ -50,3 +55,86 @@ class Shares:
             del self._held[org.int]
         else:
             self._held[org.int] = held - 1
+
+
+FAILURES = 30
+PER_SECONDS = 60.0
+ADDRESSES = 10_000
+"""How many are remembered: those that failed longest ago are forgotten first."""
+
+
+class Throttle:
+    """A bucket of failures for each address, which fills again by itself. In the memory of one process."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def failed(self, host: str) -> None:
+        """Count a failure. Raises ``TooMany`` in the place of its reason where the address failed too often."""
+        address = _network(host)
+        left = self._left(address)
+        self._buckets[address] = (max(left - 1, 0.0), self._clock())
+        self._buckets.move_to_end(address)
+        if len(self._buckets) > ADDRESSES:
+            self._buckets.popitem(last=False)
+        if left < 1:
+            raise TooMany(
+                "Too many tokens or links from this address were wrong.",
+                code="too_many_failures",
+                hint="Wait a minute, then open the link or copy the token from the newest message.",
+            )
+
+    def _left(self, address: str) -> float:
+        left, at = self._buckets.get(address, (float(FAILURES), 0.0))
+        return min(float(FAILURES), left + (self._clock() - at) * FAILURES / PER_SECONDS)
+
+
+def _network(host: str) -> str:
+    """Of IPv6 the network: whoever has one address there has all of them."""
+    try:
+        given = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(given, ipaddress.IPv4Address):
+        return host
+    return str(ipaddress.ip_network((given, 64), strict=False))
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Turns:
+    """So many at a time; whoever finds too many waiting is sent away. ``most`` None: everybody waits. ``code``: of the
+    error that they get."""
+
+    def __init__(self, at_once: int, most: int | None = None, code: str = "atlases_busy") -> None:
+        self._at_once = at_once
+        self._most = most
+        self._code = code
+        self._here = 0
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+    async def run(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        if self._most is not None and self._here >= self._most:
+            raise Unavailable(
+                f"{self._here} files are being read already.",
+                code=self._code,
+                hint="Try again in a few seconds.",
+            )
+        turns = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._at_once))
+        self._here += 1
+        try:
+            async with turns:
+                return await asyncio.to_thread(work, *args, **named)
+        finally:
+            self._here -= 1
+
+
+reading = Turns(1, most=32, code="atlases_busy")
+"""What people ask for: publishing and comparing."""
+reading_policies = Turns(1, most=32, code="policies_busy")
+"""The same for files of policies."""
+loading = Turns(2)
+"""What sessions need to go on."""

@@ -17,11 +17,10 @@ from cortex_plane.agents.model.tools import DidNotHappen, Happened, ToolError
 from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import CortexError
-from cortex_plane.kernel.values import adapter
+from cortex_plane.kernel.fields import adapter
 from cortex_plane.main.settings import load
-from cortex_plane.policies.model.authorization import PolicyVerdict
-from cortex_plane.policies.model.policy_files import PolicyFile
-from cortex_plane.policies.model.request_policies import RequestPolicy
+from cortex_plane.policies.model.policies import PolicyVerdict
+from cortex_plane.policies.model.versions import PolicyFile, RequestPolicy
 from cortex_plane.policies.verbs import policies
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.worker.tools.app import App
@@ -212,7 +211,7 @@ async def prepare(db: Database, actor: Actor) -> None:
     """The demo agent and its policy, unless they are there. An org that is set up differently does without them."""
     with contextlib.suppress(CortexError):
         file = PolicyFile(text=POLICIES, note="the demo's", expected_version=0)
-        await policies.apply(db, actor, file)
+        await policies.apply_policies(db, actor, file)
     try:
         await agents.get(db, actor, AGENT)
     except CortexError:

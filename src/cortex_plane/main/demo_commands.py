@@ -16,8 +16,7 @@ from cortex_plane.cli.output import said, short, tell
 from cortex_plane.cli.plane import home, run
 from cortex_plane.cli.watch import watch
 from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
-from cortex_plane.kernel.errors import AlreadyExists, SetupError
-from cortex_plane.kernel.extras import extra
+from cortex_plane.kernel.errors import AlreadyExists, SetupError, extra
 
 if TYPE_CHECKING:
     from cortex_plane.agents.model.agents import AgentDraft

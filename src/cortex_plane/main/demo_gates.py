@@ -13,10 +13,10 @@ from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
 from cortex_plane.agents.model.tools import ToolError
 from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database
-from cortex_plane.gates.model.atlas_versions import AtlasFile
+from cortex_plane.gates.model.atlases import AtlasFile
 from cortex_plane.gates.verbs import atlases
 from cortex_plane.kernel.errors import CortexError
-from cortex_plane.kernel.values import adapter
+from cortex_plane.kernel.fields import adapter
 from cortex_plane.main.demo import GATES_AGENT, act, has_acted
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.worker.tools.app import App
@@ -129,7 +129,7 @@ def draft() -> AgentDraft:
 async def prepare(db: Database, actor: Actor) -> None:
     """The atlas and its agent, unless they are there. An org that is set up differently does without them."""
     with contextlib.suppress(CortexError):
-        await atlases.publish(db, actor, AtlasFile(manifest=atlas_text()))
+        await atlases.publish_atlas(db, actor, AtlasFile(manifest=atlas_text()))
     try:
         await agents.get(db, actor, AGENT)
     except CortexError:

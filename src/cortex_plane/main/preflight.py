@@ -16,7 +16,7 @@ from cortex_plane.jobs.model.jobs import Finding, Severity
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.jobs.verbs.attempts import list_every_parked
 from cortex_plane.kernel.errors import SetupError
-from cortex_plane.kernel.values import to_json
+from cortex_plane.kernel.fields import to_json
 from cortex_plane.main.master_key import master_key_at_hand
 from cortex_plane.main.settings import Settings
 from cortex_plane.worker.models.backends import Backends

@@ -12,7 +12,7 @@ from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.main.mail import email_channel
 from cortex_plane.main.settings import Settings
-from cortex_plane.notify.verbs.ports import Channel
+from cortex_plane.notify.verbs.outbox import Channel
 
 if TYPE_CHECKING:
     from cortex_plane.main.mail_sink import Sink

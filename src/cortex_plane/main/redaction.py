@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cortex_plane.kernel.redactions import REDACTED, redact
+from cortex_plane.kernel.redaction import REDACTED, redact
 
 __all__ = ["HIDDEN", "redact"]
 

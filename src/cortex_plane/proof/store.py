@@ -11,8 +11,8 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.db.database import Database, Queries, Row, Transaction
-from cortex_plane.kernel.values import parse
-from cortex_plane.policies.model.policy_files import PlacedRow, placed
+from cortex_plane.kernel.fields import parse
+from cortex_plane.policies.model.versions import PlacedRow, placed
 from cortex_plane.proof.model import AuditEntry, ChainHead, Fact, RootedHead, RowFault
 from cortex_plane.proof.rules.roots import GrownHead, KeptRoot, RootCopy
 

@@ -8,9 +8,9 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.db.database import Database, Queries, Row, Transaction, after, one, page
-from cortex_plane.kernel.idempotency import IdempotencyKey
+from cortex_plane.kernel.fields import parse
+from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.pages import Page, Position
-from cortex_plane.kernel.values import parse
 from cortex_plane.sessions.model.events import GATES, Event
 from cortex_plane.sessions.model.memories import Memory, SessionMemory
 from cortex_plane.sessions.model.sessions import IngestedMessage, Message, Session, SessionKind, SessionStatus

@@ -12,8 +12,7 @@ import structlog
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus
 from cortex_plane.jobs.model.effects import SETTLED
 from cortex_plane.jobs.rules.attempts import Assignment, StepWrite, WriteResult
-from cortex_plane.kernel.errors import Conflict, Unavailable
-from cortex_plane.kernel.retry import ErrorClass
+from cortex_plane.kernel.errors import Conflict, ErrorClass, Unavailable
 from cortex_plane.worker.calls import Call, without_intents
 from cortex_plane.worker.lease import CheckpointTooLarge, Ended, Lost, WorkerContext, WriteFailed
 from cortex_plane.worker.model_calls import Voice

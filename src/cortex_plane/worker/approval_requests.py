@@ -19,12 +19,12 @@ from cortex_plane.approvals.verbs.approval_requests import (
     feasible_terms,
     nobody_can,
 )
-from cortex_plane.calls.verbs.rulings import asked_of_people
+from cortex_plane.calls.verbs.authorization import asked_of_people
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus
 from cortex_plane.jobs.model.effects import CallStatus, doubt
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.rules.attempts import StepWrite
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import OnDeny
 from cortex_plane.worker.calls import Call, PendingWrite, storable
 from cortex_plane.worker.lease import Ended

@@ -19,14 +19,13 @@ import orjson
 from cortex_plane.agents.model.completions import CallRequest, CallResult, ToolSpec
 from cortex_plane.agents.model.tools import InvalidArguments, OnUncertain, Risk
 from cortex_plane.gates.model.gates import Ruling
-from cortex_plane.gates.rules.authorize import Authorization, StandingUse
+from cortex_plane.gates.rules.authorization import Authorization, StandingUse
 from cortex_plane.jobs.model.checkpoints import ActiveTool, ToolStatus
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.policies.model.authorization import PolicyVerdict
-from cortex_plane.policies.model.policies import Terms
+from cortex_plane.policies.model.policies import PolicyVerdict, Terms
 from cortex_plane.worker.tools.tool import Tool
 
 MAX_ERROR = 4000

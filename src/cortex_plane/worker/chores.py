@@ -60,13 +60,13 @@ async def _untold_signals(db: Database) -> None:
 async def _resolutions(db: Database) -> None:
     from cortex_plane.calls.verbs import resolutions
 
-    await resolutions.forget(db)
+    await resolutions.forget_resolutions(db)
 
 
 async def _atlas_minutes(db: Database) -> None:
-    from cortex_plane.gates.verbs import atlas_minutes
+    from cortex_plane.gates.verbs import atlas_cache
 
-    await atlas_minutes.forget(db)
+    await atlas_cache.forget_minutes(db)
 
 
 async def _request_budgets(db: Database) -> None:

@@ -24,7 +24,7 @@ from cortex_plane.jobs.rules.attempts import Assignment, NewStep, StepWrite, Wri
 from cortex_plane.jobs.verbs import attempts
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.sessions.rules import as_sent, heard, merge_assistant_turns, recorded_form, requests_of
 from cortex_plane.worker import step_events

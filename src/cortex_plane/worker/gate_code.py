@@ -14,9 +14,9 @@ from typing import Any
 import structlog
 
 from cortex_plane.gates.model.atlases import Gate, Mode, TriggerType
-from cortex_plane.gates.model.trace import Trace, skipped
+from cortex_plane.gates.model.gates import Trace, skipped
 from cortex_plane.gates.rules.answers import custom_checks
-from cortex_plane.gates.rules.gate_index import CompiledAtlases
+from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.worker.calls import storable
 from cortex_plane.worker.clock import ticks
 from cortex_plane.worker.effects import TimedOut, within

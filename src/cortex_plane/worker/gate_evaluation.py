@@ -31,22 +31,21 @@ from cortex_plane.gates.model.gates import (
     PromptParts,
     Ruling,
     Shut,
+    Trace,
     kept_state,
     state_of,
 )
-from cortex_plane.gates.model.trace import Trace
-from cortex_plane.gates.rules.atlas_notices import RanCall, notices
+from cortex_plane.gates.rules.answers import AnswerTarget, answer, ignored, meant
+from cortex_plane.gates.rules.authorization import LIMITING
+from cortex_plane.gates.rules.effects import EvaluationRun, RanCall, notices
 from cortex_plane.gates.rules.evaluation import at_boundary, judge, ran, requested, shown
-from cortex_plane.gates.rules.gate_answers import AnswerTarget, answer, ignored, meant
-from cortex_plane.gates.rules.gate_effects import EvaluationRun
-from cortex_plane.gates.rules.gate_index import CompiledAtlases
-from cortex_plane.gates.rules.gate_policies import LIMITING
-from cortex_plane.gates.rules.gate_prompts import asked_of_all, prompt_parts, questions
-from cortex_plane.gates.verbs.atlas_minutes import minutes
+from cortex_plane.gates.rules.index import CompiledAtlases
+from cortex_plane.gates.rules.prompts import asked_of_all, prompt_parts, questions
+from cortex_plane.gates.verbs.atlas_cache import minutes_of
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.journal import GateClosed
 from cortex_plane.jobs.rules.attempts import StepWrite
-from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.worker.calls import Call
 from cortex_plane.worker.gate_writes import C, Change, Done, GateWrite, without
 
@@ -83,7 +82,7 @@ class AttemptGates:
         self._kept = state_of(bound["state"])
         self._retell()
         self._replay()
-        self.metered = bool(minutes(atlases))
+        self.metered = bool(minutes_of(atlases))
         """Some steward limits how many calls run in a minute."""
 
     def _retell(self) -> None:
@@ -389,7 +388,7 @@ class AttemptGates:
         if state != self._kept:
             more = {"state": kept_state(state)}
         if write.dispatches and sent and self.metered:
-            more["minutes"] = minutes(self.atlases, len(sent))
+            more["minutes"] = minutes_of(self.atlases, len(sent))
         news = notices(
             self.atlases, told, [RanCall(action=c.action, risk=c.risk, call_id=str(id)) for id, c in sent]
         )

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
-from cortex_plane.gates.model.gates import GateState
-from cortex_plane.gates.model.trace import Trace
-from cortex_plane.gates.rules.gate_index import CompiledAtlases
+from cortex_plane.gates.model.gates import GateState, Trace
+from cortex_plane.gates.rules.index import CompiledAtlases
 
 
 class Changed(Protocol):

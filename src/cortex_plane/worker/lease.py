@@ -23,9 +23,8 @@ from cortex_plane.jobs.model.jobs import Hold, JobStatus
 from cortex_plane.jobs.model.usage import OpenModelCall
 from cortex_plane.jobs.rules.attempts import HAND_BACK_REMEDY, Assignment, StepWrite, WriteResult, hand_back
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.errors import Conflict, TooLarge, Unavailable
-from cortex_plane.kernel.idempotency import new_id
-from cortex_plane.kernel.retry import RETRIED, ErrorClass
+from cortex_plane.kernel.errors import RETRIED, Conflict, ErrorClass, TooLarge, Unavailable
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import worker_actor
 from cortex_plane.worker import step_events

@@ -11,8 +11,8 @@ from cortex_plane.agents.model.agents import (
     SkillSettings,
 )
 from cortex_plane.jobs.rules.attempts import Assignment
-from cortex_plane.kernel.retry import Backoff
-from cortex_plane.kernel.values import parse
+from cortex_plane.kernel.errors import Backoff
+from cortex_plane.kernel.fields import parse
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from cortex_plane.db.crash_points import reached
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.model.usage import ModelCall, Spent, estimated_prompt
 from cortex_plane.jobs.rules.attempts import Assignment, StepWrite, WriteResult
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.worker import spending
 from cortex_plane.worker.chunks import Chunks, heard
 from cortex_plane.worker.clock import ticks

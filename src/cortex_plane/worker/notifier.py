@@ -19,13 +19,12 @@ import structlog
 
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import CortexError, Unavailable
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.notify.model.notifications import Outgoing, Sent, TryAgain, Undeliverable
-from cortex_plane.notify.store.notifications import Lane
+from cortex_plane.notify.store import Lane
 from cortex_plane.notify.verbs import outbox
-from cortex_plane.notify.verbs.outbox import Prepared
-from cortex_plane.notify.verbs.ports import Channel
+from cortex_plane.notify.verbs.outbox import Channel, Prepared
 from cortex_plane.tenancy.model.access import Actor, scheduler_actor
 from cortex_plane.worker.clock import ticks
 
@@ -130,7 +129,7 @@ class Notifier:
             return []
         share = self._share if free > 1 else 1
         full = [org for org, lanes in held.items() if lanes >= share]
-        return await outbox.claim(
+        return await outbox.claim_deliveries(
             self.db, [channel], after=self._served.get(channel), full=full, lanes=max(1, free - 1)
         )
 
@@ -150,14 +149,14 @@ class Notifier:
                 mine = await self._message(lane, left[0], actor)
                 left.pop(0)
             if left:
-                await outbox.release(self.db, lane, left)
+                await outbox.release_deliveries(self.db, lane, left)
         except (CortexError, TimeoutError) as error:
             log.warning("messages are left for later", org=str(lane.org_id), left=len(left), error=str(error))
 
     async def _message(self, lane: Lane, id: UUID, actor: Actor) -> bool:
         """False where somebody else has it now, and may have the lane."""
         try:
-            prepared = await outbox.prepare(self.db, self._channels, self._public_url, lane, id)
+            prepared = await outbox.prepare_delivery(self.db, self._channels, self._public_url, lane, id)
         except Undeliverable as error:
             return await self._failed(lane, id, actor, error)
         except Unavailable:
@@ -171,7 +170,7 @@ class Notifier:
         if prepared is None:
             return False
         if prepared.outgoing is None:
-            return await outbox.delivered(self.db, actor, lane, prepared, None)
+            return await outbox.record_delivered(self.db, actor, lane, prepared, None)
         channel = self._channels[prepared.channel_type]
         try:
             sent = await self._sent(channel, prepared.outgoing)
@@ -199,7 +198,7 @@ class Notifier:
         until = ticks() + RECORD_SECONDS
         while True:
             try:
-                return await outbox.delivered(self.db, actor, lane, prepared, sent)
+                return await outbox.record_delivered(self.db, actor, lane, prepared, sent)
             except (CortexError, TimeoutError):
                 if ticks() > until:
                     raise
@@ -227,7 +226,7 @@ class Notifier:
         begun: Prepared | None = None,
         channel: Channel | None = None,
     ) -> bool:
-        became = await outbox.failed(
+        became = await outbox.record_failed(
             self.db, actor, lane, id, error, begun=begun, schedule=outbox.schedule_of(channel)
         )
         if became is None:

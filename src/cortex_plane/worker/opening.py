@@ -16,7 +16,7 @@ from cortex_plane.agents.model.completions import Turn, UserTurn
 from cortex_plane.approvals.verbs import standing_approvals
 from cortex_plane.db.vault import Vault
 from cortex_plane.gates.model.gates import PLANE_TOOLS
-from cortex_plane.gates.rules.authorize import Authorization, StandingUse, authorize, leaning_on
+from cortex_plane.gates.rules.authorization import Authorization, StandingUse, authorize, leaning_on
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
@@ -25,9 +25,8 @@ from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, open_sealed
 from cortex_plane.jobs.store import PastSteps
 from cortex_plane.jobs.verbs import attempts
 from cortex_plane.kernel.errors import Conflict
-from cortex_plane.policies.model.authorization import PolicyVerdict
-from cortex_plane.policies.model.policies import CallFacts
-from cortex_plane.policies.rules.policy_engine import CompiledPolicies
+from cortex_plane.policies.model.policies import CallFacts, PolicyVerdict
+from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.policies.verbs.policy_cache import book, request_rows
 from cortex_plane.proof.rules.receipts import Stamp
 from cortex_plane.sessions.rules import Thread, as_sent, opening, rebuilt, requests_of

@@ -14,7 +14,7 @@ import structlog
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import CortexError
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.worker.chores import CHORES, Chore
 from cortex_plane.worker.clock import ticks

@@ -16,7 +16,7 @@ import structlog
 
 from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.gates.model.gates import ANSWER, PLANE_TOOLS, GateInput, Ruling
-from cortex_plane.gates.rules.authorize import Authorization
+from cortex_plane.gates.rules.authorization import Authorization
 from cortex_plane.gates.verbs.atlas_cache import book
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
@@ -24,9 +24,8 @@ from cortex_plane.jobs.rules.attempts import Assignment, StepWrite, WriteResult
 from cortex_plane.jobs.verbs import attempts
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError, Unavailable
-from cortex_plane.kernel.idempotency import new_id
-from cortex_plane.policies.model.authorization import PolicyVerdict
-from cortex_plane.policies.model.policies import PolicyDecision
+from cortex_plane.kernel.ids import new_id
+from cortex_plane.policies.model.policies import PolicyDecision, PolicyVerdict
 from cortex_plane.sessions.rules import SessionMessage, inputs_of
 from cortex_plane.worker import gate_code
 from cortex_plane.worker.calls import Call, CallKind, storable

@@ -20,7 +20,7 @@ from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.jobs.rules.attempts import Assignment, SlotShares
 from cortex_plane.jobs.verbs import attempts, workers
 from cortex_plane.kernel.errors import CortexError
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.worker.acting import Acting
 from cortex_plane.worker.clock import ticks

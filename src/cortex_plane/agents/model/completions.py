@@ -15,9 +15,8 @@ from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError, to_jsonable_python
 
 from cortex_plane.kernel.canonical import check_json
-from cortex_plane.kernel.errors import CortexError, InvalidInput
+from cortex_plane.kernel.errors import CortexError, ErrorClass, InvalidInput, classify
 from cortex_plane.kernel.fields import DRAFT, MAX_OBJECT_BYTES, ExternalId, JsonObject, Text
-from cortex_plane.kernel.retry import ErrorClass, classify
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,11 +16,11 @@ from cortex_plane.agents.model.agents import (
     SkillSettings,
 )
 from cortex_plane.db.database import Database, Transaction
-from cortex_plane.gates.store import atlases
+from cortex_plane.gates import store as gates_store
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, Forbidden, InUse
 from cortex_plane.kernel.fields import MAX_ATLASES
-from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
+from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
@@ -126,12 +126,12 @@ async def require_atlas_access(tx: Transaction, actor: Actor, session_id: UUID) 
     Raises ``Forbidden`` (`atlas_access_refused`) with the reason. The deciding facts are the key's name as it is now, and
     whether the person, or the program, is a guest.
     """
-    await atlases.require_access(tx, session_id, actor.key_id, actor.user_account_id)
+    await gates_store.require_atlas_access(tx, session_id, actor.key_id, actor.user_account_id)
 
 
 async def require_held_atlases(tx: Transaction, atlas_ids: Sequence[str]) -> None:
     """Refuse atlases of which no version holds."""
-    missing = await atlases.without_holder(tx, atlas_ids) if atlas_ids else []
+    missing = await gates_store.capabilities_without_holder(tx, atlas_ids) if atlas_ids else []
     if missing:
         raise Conflict(
             f"No version of the atlas {missing[0]} holds.",
@@ -149,7 +149,7 @@ async def bind_atlases(
     what they leave out, so that is for those who write atlases. In the other order it is the same: where an agent names atlases
     later, its next job in a session that a caller put another one around is refused (`job_binds`).
     """
-    there = {*own, *await atlases.bound_ids(tx, session_id)} if named else set(own)
+    there = {*own, *await gates_store.bound_atlas_ids(tx, session_id)} if named else set(own)
     added = [each for each in named if each not in there]
     writes = actor.may(Permission.ATLAS_WRITE)
     if added and there and not writes:
@@ -165,8 +165,8 @@ async def bind_atlases(
             hint="Merge some of them into one atlas.",
         )
     for each in added:
-        require_found(await atlases.get(tx, each), "atlas")
+        require_found(await gates_store.get_atlas(tx, each), "atlas")
     if own:
-        await atlases.bind(tx, session_id, own, by_caller=False)
+        await gates_store.bind_atlases(tx, session_id, own, by_caller=False)
     if added:
-        await atlases.bind(tx, session_id, added, by_caller=not writes)
+        await gates_store.bind_atlases(tx, session_id, added, by_caller=not writes)

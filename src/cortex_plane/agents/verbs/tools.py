@@ -8,7 +8,7 @@ from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.tools import ConfirmationDraft, ToolConfirmation, ToolVersion
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound
-from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
+from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact

@@ -11,14 +11,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from cortex_plane.approvals.model.approvals import ApprovalKind, Choice
-from cortex_plane.approvals.model.standing_approvals import NEVER, StandingApproval, StandingDraft
+from cortex_plane.approvals.model.approvals import (
+    NEVER,
+    ApprovalKind,
+    Choice,
+    StandingApproval,
+    StandingDraft,
+)
 from cortex_plane.approvals.rules.deciders import Request, is_approver, refusal
 from cortex_plane.kernel.conditions import Condition, ConditionFailed
 from cortex_plane.kernel.errors import CortexError, Forbidden, InvalidInput
-from cortex_plane.policies.model.policies import CallFacts, Quorum, Terms
-from cortex_plane.policies.model.quorums import is_met
-from cortex_plane.policies.rules.policy_engine import surroundings
+from cortex_plane.policies.model.policies import CallFacts, Quorum, Terms, is_met
+from cortex_plane.policies.rules.engine import surroundings
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.model.orgs import Role
 

@@ -12,14 +12,14 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents.model.agents import ApprovalTimes
+from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewRequest, causes_in_words
 from cortex_plane.approvals.rules.deciders import describe_approvers
-from cortex_plane.approvals.store import approvals
 from cortex_plane.approvals.verbs.decisions import hop_fact
 from cortex_plane.db.database import Database, Row, Transaction
-from cortex_plane.gates.rules.authorize import JobRef
+from cortex_plane.gates.rules.authorization import JobRef
+from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.meters import meters
-from cortex_plane.kernel.values import adapter, parse
 from cortex_plane.policies.model.policies import (
     DEFAULT_TIMEOUT_SECONDS,
     ONE_VOTE,
@@ -27,8 +27,9 @@ from cortex_plane.policies.model.policies import (
     Approvers,
     Quorum,
     Terms,
+    is_met,
+    quorum_said,
 )
-from cortex_plane.policies.model.quorums import is_met, quorum_said
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.model.orgs import Role
@@ -57,7 +58,7 @@ async def request(
     facts = _facts(asked_by, request, id, joined)
     if not joined:
         # Everybody who may decide it is told, on their channels; whoever is out of office hands their part on.
-        facts += [hop_fact(asked_by, id, hop) for hop in await approvals.reach(tx, id)]
+        facts += [hop_fact(asked_by, id, hop) for hop in await approvals_store.record_reach(tx, id)]
     return RequestOutcome(id, joined, facts, _event(request, id, joined))
 
 
@@ -75,13 +76,13 @@ async def _made(
     """The id of the request that this call belongs to now, and whether it was there before."""
     apart = False
     if request.kind is ApprovalKind.CALL:
-        earlier = await approvals.joinable(tx, attempt["session_id"], request)
+        earlier = await approvals_store.find_joinable(tx, attempt["session_id"], request)
         if earlier is not None:
             apart = not await _can_join(tx, attempt, request.terms, earlier["causes"])
             if not apart:
-                await approvals.join(tx, earlier["id"], request, given.job_id, attempt)
+                await approvals_store.join_approval(tx, earlier["id"], request, given.job_id, attempt)
                 return earlier["id"], True
-    await approvals.insert(tx, request, given.job_id, given.agent_id, attempt, apart=apart)
+    await approvals_store.insert_approval(tx, request, given.job_id, given.agent_id, attempt, apart=apart)
     return request.id, False
 
 
@@ -92,7 +93,7 @@ async def _can_join(
     both = {*causes, *attempt["causes"]}
     if terms.self_approval or both == set(causes):
         return True
-    able = await approvals.deciders(
+    able = await approvals_store.list_deciders(
         tx, terms.approvers, terms.required_clearance, attempt["owner_id"], sorted(both)
     )
     return is_met(terms.quorum, [each.roles for each in able])
@@ -155,9 +156,11 @@ async def feasible_terms(
     """The terms as far as people can fulfil them: better said now than when their time is over. Whom a request names must be one
     of those who may decide. ``again``: the call, where it was asked for before."""
     async with db.transaction(given.org_id) as tx:
-        origin = require_found(await approvals.origin(tx, given.job_id, read_to, askers), "job")
+        origin = require_found(await approvals_store.call_origin(tx, given.job_id, read_to, askers), "job")
         changed_by = await _changed_by(tx, again, terms) if again is not None else []
-        able = await approvals.deciders(tx, terms.approvers, terms.required_clearance, origin["owner_id"], [])
+        able = await approvals_store.list_deciders(
+            tx, terms.approvers, terms.required_clearance, origin["owner_id"], []
+        )
     if terms.named is not None:
         able = [each for each in able if each.id in terms.named]
     causes = {*origin["causes"], *(cause.member_id for cause in changed_by)}
@@ -172,7 +175,7 @@ async def feasible_terms(
 
 
 async def _changed_by(tx: Transaction, call_id: UUID, terms: Terms) -> list[Cause]:
-    before = await approvals.rule_changes(tx, call_id)
+    before = await approvals_store.rule_changes(tx, call_id)
     if before is None:
         return []
     now = {

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import structlog
 
+from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model import credentials as rules
 from cortex_plane.approvals.model.approvals import Channel, Choice, Decision, DecisionReceipt, RecordResult
 from cortex_plane.approvals.model.credentials import (
@@ -26,12 +27,11 @@ from cortex_plane.approvals.model.credentials import (
     TokenDecision,
     Visitor,
 )
-from cortex_plane.approvals.store import credentials
-from cortex_plane.approvals.store.credentials import CALLBACK
+from cortex_plane.approvals.store import CALLBACK
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import Conflict, CortexError, Unauthenticated
-from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
+from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.policies.model.policies import Template
 from cortex_plane.proof import store as proof_store
@@ -64,7 +64,7 @@ async def mint(
 ) -> str:  # fmt: skip
     """A token for one approver and one message, which decides what that message shows. It is said here and never again."""
     token = new_approval_token()
-    await credentials.insert_token(
+    await approvals_store.insert_token(
         tx,
         new_id(),
         approval_id=approval_id,
@@ -98,10 +98,10 @@ async def links(
 
 async def _current(db: Database, tx: Transaction) -> Secret:
     """What signs now; made where nothing was signed before."""
-    row = await credentials.current_secret(tx, CALLBACK)
+    row = await approvals_store.current_secret(tx, CALLBACK)
     if row is None:
-        await credentials.insert_secret(tx, new_id(), CALLBACK, _sealed(db, tx.org))
-        row = await credentials.current_secret(tx, CALLBACK)
+        await approvals_store.insert_secret(tx, new_id(), CALLBACK, _sealed(db, tx.org))
+        row = await approvals_store.current_secret(tx, CALLBACK)
     if row is None:
         raise Conflict("The secret that signs links is being replaced.", code="retry")
     return _opened(db, tx.org, row["id"], row["sealed"])
@@ -122,7 +122,7 @@ async def decide_by_token(db: Database, given: TokenDecision) -> DecisionReceipt
     """As the person to whom the token was sent, about the version that their message showed."""
     try:
         async with forgery_refusal(db, rules.unknown_token):
-            opened = await credentials.open_token(db, rules.digest(given.token))
+            opened = await approvals_store.open_token(db, rules.digest(given.token))
         if opened is None:
             raise rules.unknown_token()
     except Unauthenticated as error:
@@ -172,7 +172,9 @@ async def visitor(
     """
     signed = rules.read_link(channel, approval_id, query)
     row = (
-        await credentials.open_link(db, signed.link.approval_id, signed.link.operator_id) if signed else None
+        await approvals_store.open_link(db, signed.link.approval_id, signed.link.operator_id)
+        if signed
+        else None
     )
     if signed is None or row is None:
         raise _refused(channel)
@@ -184,7 +186,7 @@ async def visitor(
     signer = _signer(known, link, signed.signature)
     if signer is None or not rules.fits(link, row["deadline"]):
         raise _refused(channel)
-    actor = credentials.operator(row, signer.id)
+    actor = approvals_store.link_operator(row, signer.id)
     if actor is None:
         raise rules.nobody()
     found = Visitor(
@@ -276,14 +278,14 @@ async def _rotate(
 ) -> SecretRotation | None:
     """None where the current one is younger, or somebody else was faster."""
     grace = timedelta(0) if forget else rules.GRACE
-    retire_at = await credentials.retire_secret(tx, CALLBACK, older_than, grace)
+    retire_at = await approvals_store.retire_secret(tx, CALLBACK, older_than, grace)
     if retire_at is None and older_than:
         return None
-    made_at = await credentials.insert_secret(tx, new_id(), CALLBACK, _sealed(db, tx.org))
+    made_at = await approvals_store.insert_secret(tx, new_id(), CALLBACK, _sealed(db, tx.org))
     if made_at is None:
         return None
     # Those before it too, where the old ones must not be accepted any more.
-    await credentials.forget_secrets(tx, CALLBACK, rules.GRACE if forget else timedelta(0))
+    await approvals_store.forget_secrets(tx, CALLBACK, rules.GRACE if forget else timedelta(0))
     rotation = SecretRotation(rotated_at=made_at, accepted_until=retire_at or made_at)
     await proof_store.append_to_org(
         tx,
@@ -300,12 +302,14 @@ async def _rotate(
 
 async def keep(db: Database) -> None:
     """Rotate what is 90 days old, drop what nobody accepts or asks about any more. Any number may do it at once."""
-    for org_id in await credentials.find_old(db, rules.ROTATE_AFTER, rules.KEEP_TOKENS, AT_ONCE):
+    for org_id in await approvals_store.find_old_credential(
+        db, rules.ROTATE_AFTER, rules.KEEP_TOKENS, AT_ONCE
+    ):
         actor = scheduler_actor(org_id, UUID(int=0), "scheduler")
         try:
             async with db.transaction(org_id) as tx:
-                await credentials.forget_tokens(tx, rules.KEEP_TOKENS)
-                await credentials.forget_secrets(tx, CALLBACK, timedelta(0))
+                await approvals_store.forget_tokens(tx, rules.KEEP_TOKENS)
+                await approvals_store.forget_secrets(tx, CALLBACK, timedelta(0))
                 await _rotate(db, tx, actor, rules.ROTATE_AFTER, forget=False)
         except CortexError as error:
             # One org must not keep the others from theirs.

@@ -1,31 +1,45 @@
-"""What a decision writes, whatever door it came through: the end of an approval, one vote of several, or why it was neither.
-
-All of it happens in the transaction of the verb that decides, under the locks of ``open_one``.
-"""
+"""Deciding an approval: votes, edits of arguments, and what the end of an approval writes."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from uuid import UUID
 
+import orjson
+
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus, Channel, Choice, Decision
 from cortex_plane.approvals.rules import deciders
-from cortex_plane.approvals.rules.deciders import ApprovalEnd, LockedApproval, Request
-from cortex_plane.approvals.store import approvals
-from cortex_plane.approvals.store.approvals import SessionEvent
-from cortex_plane.approvals.verbs import edits, standing_approvals
+from cortex_plane.approvals.rules.deciders import ApprovalEnd, LockedApproval, Request, may_approve, refusal
+from cortex_plane.approvals.store import SessionEvent
+from cortex_plane.approvals.verbs import standing_approvals
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput
-from cortex_plane.policies.model.policies import Quorum, stricter_quorum
-from cortex_plane.policies.model.quorums import is_met, quorum_said
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput
+from cortex_plane.kernel.schemas import Unusable, compiled, faults
+from cortex_plane.policies.model.policies import (
+    CallFacts,
+    PolicyDecision,
+    PolicyVerdict,
+    Quorum,
+    is_met,
+    quorum_said,
+    stricter_quorum,
+)
+from cortex_plane.policies.verbs.policy_cache import book, request_rows
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Decided
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.verbs.frame import require_found
 
 T = TypeVar("T")
 
@@ -52,8 +66,8 @@ def key_reused() -> Conflict:
     )
 
 
-def refusal(
-    opened: LockedApproval, actor: Actor, decision: Decision, edit: edits.Edit | None
+def decision_refusal(
+    opened: LockedApproval, actor: Actor, decision: Decision, edit: Edit | None
 ) -> CortexError | None:
     request = opened.approval
     if request.kind is not ApprovalKind.CALL:
@@ -77,7 +91,7 @@ def refusal(
     if edit.policies != opened.policies:
         # Policies changed between the look at them and this lock: look again.
         raise Conflict("The policies changed meanwhile.", code="retry")
-    return edit.refused or edits.authority(edit, request, actor)
+    return edit.refused or edit_authority(edit, request, actor)
 
 
 def _no_standing(request: Request, decision: Decision) -> CortexError | None:
@@ -85,7 +99,7 @@ def _no_standing(request: Request, decision: Decision) -> CortexError | None:
     return None if decision.standing is None else standing_approvals.check(request, decision.standing)
 
 
-async def note(
+async def note_refused_decision(
     tx: Transaction, opened: LockedApproval, actor: Actor, channel: Channel, said: str, version: int,
     error: CortexError | None,
 ) -> None:  # fmt: skip
@@ -98,7 +112,9 @@ async def note(
     else:
         kind = "channel_conflict" if error.code == "approval_conflict" else "refused"
         action = "approval_refused"
-    earlier = await approvals.record_vain(tx, request.id, kind, channel, actor, told, MOST_VAIN)
+    earlier = await approvals_store.record_refused_decision(
+        tx, request.id, kind, channel, actor, told, MOST_VAIN
+    )
     if earlier > MOST_VAIN:
         return
     further = {"further": "counted on the card"} if earlier == MOST_VAIN else {}
@@ -107,13 +123,13 @@ async def note(
     await proof_store.append_to_session(tx, request.session_id, [fact], job=request.job_id)
 
 
-def quorum_of(opened: LockedApproval, edit: edits.Edit | None) -> Quorum:
+def quorum_of(opened: LockedApproval, edit: Edit | None) -> Quorum:
     """An edited call may need more people than the one that was asked for, and never fewer."""
     of_edit = [each.terms.quorum for each in edit.decided if each.terms is not None] if edit else []
     return functools.reduce(stricter_quorum, of_edit, opened.approval.quorum)
 
 
-def is_vote(opened: LockedApproval, edit: edits.Edit | None) -> bool:
+def is_vote(opened: LockedApproval, edit: Edit | None) -> bool:
     """Whoever edits the arguments shapes the call: where self-approval is off, their own yes to it does not count."""
     if edit is None:
         return True
@@ -122,7 +138,7 @@ def is_vote(opened: LockedApproval, edit: edits.Edit | None) -> bool:
 
 
 def ends_it(
-    opened: LockedApproval, actor: Actor, decision: Decision, edit: edits.Edit | None, quorum: Quorum
+    opened: LockedApproval, actor: Actor, decision: Decision, edit: Edit | None, quorum: Quorum
 ) -> bool:
     """One no is enough; for a yes it takes a quorum."""
     if decision.decision is Choice.DENIED:
@@ -133,7 +149,7 @@ def ends_it(
 
 
 async def cannot_vote(
-    tx: Transaction, opened: LockedApproval, actor: Actor, decision: Decision, edit: edits.Edit | None
+    tx: Transaction, opened: LockedApproval, actor: Actor, decision: Decision, edit: Edit | None
 ) -> CortexError | None:
     """Why a yes that does not end it cannot be kept."""
     if edit is None:
@@ -151,7 +167,7 @@ async def cannot_vote(
             code="edit_other_terms",
             hint="Deny it with a reason, so that the agent asks for it anew.",
         )
-    if await approvals.twin(tx, opened.approval.id, edit.input_hash) is not None:
+    if await approvals_store.find_twin(tx, opened.approval.id, edit.input_hash) is not None:
         return Conflict(
             "The same call with these arguments waits for a decision already.",
             code="edit_duplicates",
@@ -173,14 +189,14 @@ async def _others_can(tx: Transaction, opened: LockedApproval, actor: Actor) -> 
         *request.causes,
         *([actor.user_account_id] if actor.user_account_id else []),
     ]
-    able = await approvals.deciders(
+    able = await approvals_store.list_deciders(
         tx, request.approvers, request.required_clearance, request.owner_id, barred
     )
     return is_met(request.quorum, [each.roles for each in able])
 
 
-async def vote(
-    tx: Transaction, opened: LockedApproval, actor: Actor, decision: Decision, edit: edits.Edit | None, channel: Channel,
+async def record_vote(
+    tx: Transaction, opened: LockedApproval, actor: Actor, decision: Decision, edit: Edit | None, channel: Channel,
     key: str | None,
 ) -> None:  # fmt: skip
     request = opened.approval
@@ -201,7 +217,7 @@ async def vote(
         needed=quorum_said(request.quorum), **said,
     )  # fmt: skip
     shown = {k: told[k] for k in ("decision", "reason", "version")}
-    await approvals.vote_one(
+    await approvals_store.insert_vote(
         tx, opened, version=version, arguments=edit.arguments if edit else None,
         input_hash=edit.input_hash if edit else None, actor=actor,
         reason=decision.reason, channel=channel, key=key, happened=happened,
@@ -211,8 +227,8 @@ async def vote(
     )  # fmt: skip
 
 
-async def close(
-    db: Database, tx: Transaction, opened: LockedApproval, actor: Actor, decision: Decision, edit: edits.Edit | None,
+async def close_approval(
+    db: Database, tx: Transaction, opened: LockedApproval, actor: Actor, decision: Decision, edit: Edit | None,
     channel: Channel, key: str | None,
 ) -> ApprovalEnd:  # fmt: skip
     request = opened.approval
@@ -292,7 +308,7 @@ async def write_end(
             Fact.of(actor, "approval_cancelled", approval=str(sibling.id), because_of=str(request.id))
         )
         events.append(("approval_cancelled", request.job_id, {"approval_id": str(sibling.id)}))
-    return await approvals.close_one(
+    return await approvals_store.close_approval(
         tx, opened, closing, version=version, arguments=arguments, input_hash=input_hash,
         actor=actor if choice else None, choice=choice, reason=reason, channel=channel, key=key,
         happened=happened, events=events, facts=facts,
@@ -306,3 +322,101 @@ def hop_fact(actor: Actor, id: UUID, hop: Row) -> Fact:
         **{"from": str(hop["from_member_id"]), "from_name": hop["from_member"], "to": str(hop["to_member_id"])},
         name=hop["to_member"], to_clearance=hop["to_clearance"],
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    arguments: bytes
+    input_hash: str
+    policies: str
+    decided: Sequence[PolicyDecision]
+    refused: CortexError | None
+    """Why these arguments cannot be approved by anybody."""
+    same_terms: bool = False
+    """Whether the policies say the very same of the call as it is: whoever else is to vote may vote on this too."""
+
+
+async def prepare_edit(db: Database, actor: Actor, id: UUID, decision: Decision) -> Edit | None:
+    """None where nothing is edited: no arguments, or the same that are there."""
+    if decision.arguments is None or decision.decision is Choice.DENIED:
+        return None
+    arguments = canonical(decision.arguments)
+    digest = hashlib.sha256(arguments).hexdigest()
+    if digest == decision.input_hash:
+        return None
+    version, policies = await book.current(db, actor.org_id)
+    async with db.transaction(actor.org_id) as tx:
+        approval, _ = require_found(await approvals_store.get_approval(tx, id, actor.sees), "approval")
+        unable = may_approve(approval, actor)
+        if unable is not None:
+            # Whoever may not approve it does not have it checked either.
+            return Edit(arguments, digest, version, [], unable)
+        context = require_found(await approvals_store.approval_context(tx, id), "approval")
+    sent = orjson.loads(arguments)
+    fault = await asyncio.to_thread(_schema_fault, context["parameters"], sent)
+    if fault is not None:
+        return Edit(arguments, digest, version, [], fault)
+    facts = CallFacts(
+        target=approval.tool_name,
+        arguments=sent,
+        read_only=context["read_only"],
+        risk=Risk(approval.risk),
+        agent=context["agent"],
+        teams=tuple(context["teams"]),
+        session_kind=context["session_kind"],
+    )
+    # Several jobs may wait for this one decision, each with demands of its own.
+    decided = [policies.decide(facts, request_rows(rows)) for rows in context["request_policies"]]
+    denied = next((each for each in decided if each.verdict is PolicyVerdict.DENY), None)
+    refused = None
+    if denied is not None:
+        refused = Forbidden(
+            f"The call is denied with these arguments, by {denied.rule}.",
+            code="edit_denied",
+            hint="Choose arguments that the policy allows, or deny the call.",
+        )
+    before = replace(facts, arguments=approval.arguments)
+    asked = [policies.decide(before, request_rows(rows)) for rows in context["request_policies"]]
+    same = approval.policy_version == version and asked == decided
+    return Edit(arguments, digest, version, decided, refused, same)
+
+
+def _schema_fault(schema: dict[str, object] | None, arguments: dict[str, object]) -> CortexError | None:
+    if schema is None:
+        return InvalidInput(
+            "The tool's schema is not known any more, so its arguments cannot be edited.",
+            code="schema_unknown",
+            hint="Approve the call as it is, or deny it.",
+        )
+    try:
+        wrong = faults(compiled(schema), arguments)
+    except Unusable as error:
+        return InvalidInput(
+            f"The arguments cannot be checked against the tool: {error}.",
+            code="edit_invalid",
+            hint="Approve the call as it is, or deny it.",
+        )
+    if not wrong:
+        return None
+    return InvalidInput(
+        f"The edited arguments do not fit the tool: {wrong[0]}.",
+        code="edit_invalid",
+        hint="Correct them, or approve the call as it is.",
+    )
+
+
+def edit_authority(edit: Edit, request: Request, actor: Actor) -> CortexError | None:
+    """An edit must not reach what its approver could not approve: the edited call has terms of its own."""
+    for terms in (each.terms for each in edit.decided if each.terms is not None):
+        refused = refusal(
+            approvers=terms.approvers,
+            required_clearance=terms.required_clearance,
+            self_approval=terms.self_approval,
+            owner_id=request.owner_id,
+            causes=request.causes,
+            actor=actor,
+            choice=Choice.APPROVED,
+        )
+        if refused is not None:
+            return refused
+    return None

@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 from uuid import UUID
 
+from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import ApprovalStatus, Channel, Choice
 from cortex_plane.approvals.rules import deciders
 from cortex_plane.approvals.rules.deciders import LockedApproval
-from cortex_plane.approvals.store import approvals
 from cortex_plane.approvals.verbs import decisions
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.pool import Purpose
 from cortex_plane.gates.model.gates import UnseenCall
-from cortex_plane.gates.verbs import gates
+from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.effects import (
     MAX_REPEATS,
@@ -43,7 +43,7 @@ async def settle(db: Database, actor: Actor, id: UUID, call_id: UUID, answer: An
             refused = await settled(tx, actor, id, call_id, answer, Channel.API, unread)
             return await steering.receipt_of(tx, id, refused is None), refused
 
-    receipt, refused = await gates.with_gate_record(db, actor.org_id, once)
+    receipt, refused = await session_gates.with_gate_record(db, actor.org_id, once)
     if refused is not None:
         raise refused
     db.hints.work()
@@ -66,21 +66,27 @@ async def settled(
             hint="Read its step with `cortex job steps`.",
         )
     steering.require_open(locked)
-    card = await approvals.of_uncertain(tx, id, call_id)
-    if card is None and locked["kind"] == JobKind.EXTERNAL and await approvals.is_unasked(tx, id, call_id):
+    card = await approvals_store.approval_of_uncertain_call(tx, id, call_id)
+    if (
+        card is None
+        and locked["kind"] == JobKind.EXTERNAL
+        and await approvals_store.is_unasked(tx, id, call_id)
+    ):
         raise Conflict(
             "Those who let this call be sent are not asked about it yet.",
             code="not_asked_yet",
             hint="Send the answer again.",
         )
     if card is not None:
-        opened = require_found(await approvals.open_one(tx, card, actor, channel), "approval")
+        opened = require_found(await approvals_store.open_approval(tx, card, actor, channel), "approval")
         refused = await _refusal(tx, opened, actor, call_id, answer)
         if refused is not None:
-            await decisions.note(tx, opened, actor, channel, answer.verdict, opened.approval.version, refused)
+            await decisions.note_refused_decision(
+                tx, opened, actor, channel, answer.verdict, opened.approval.version, refused
+            )
             return refused
         if answer.verdict is not Verdict.FAIL and not deciders.agrees(opened, actor, _said(answer)):
-            await approvals.vote_answer(
+            await approvals_store.vote_answer(
                 tx, opened, actor, answer.note, channel, _said(answer), answer.verdict
             )
             voted = {
@@ -94,7 +100,7 @@ async def settled(
             await steering.append_fact(tx, locked, id, actor, "approval_vote", voted, shown)
             return None
         ends_as = ApprovalStatus.DENIED if answer.verdict is Verdict.FAIL else ApprovalStatus.APPROVED
-        await approvals.answer(tx, card, ends_as, actor, answer.note, channel, answer.verdict)
+        await approvals_store.answer_question(tx, card, ends_as, actor, answer.note, channel, answer.verdict)
     status = {
         Verdict.HAPPENED: CallStatus.COMPLETED,
         Verdict.DID_NOT_HAPPEN: CallStatus.CLEARED,
@@ -104,7 +110,7 @@ async def settled(
     digest = None if result is None else hashlib.sha256(canonical(result)).hexdigest()
     said = {"call": str(call_id), "tool": call.tool_name, "verdict": answer.verdict, "note": answer.note}
     over = await _over(tx, locked, id, call, status, answer)
-    by_gates = await gates.record_ended_calls(tx, actor, locked["session_id"], over, unread)
+    by_gates = await session_gates.record_ended_calls(tx, actor, locked["session_id"], over, unread)
     proof = {**said, "approval": str(card) if card is not None else None, "result_hash": digest}
     await steering.append_fact(tx, locked, id, actor, "effect_settled", proof, [("effect_settled", id, said)])
     if by_gates.facts:
@@ -131,7 +137,7 @@ async def _refusal(
     refused = deciders.may_settle(opened, actor, choice)
     if refused is not None or answer.verdict is not Verdict.DID_NOT_HAPPEN:
         return refused
-    return repeats_used_up() if await approvals.repeats(tx, call_id) >= MAX_REPEATS else None
+    return repeats_used_up() if await approvals_store.count_repeats(tx, call_id) >= MAX_REPEATS else None
 
 
 def _said(answer: Answer) -> str:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from cortex_plane.approvals.model.standing_approvals import (
+from cortex_plane.approvals import store as approvals_store
+from cortex_plane.approvals.model.approvals import (
     DEFAULT_SECONDS,
     Revocation,
     StandingApproval,
@@ -21,13 +22,12 @@ from cortex_plane.approvals.model.standing_approvals import (
 from cortex_plane.approvals.rules import standing_match
 from cortex_plane.approvals.rules.deciders import Request
 from cortex_plane.approvals.rules.standing_match import CallAsked, check
-from cortex_plane.approvals.store import standing_approvals
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.vault import Vault
-from cortex_plane.gates.rules.authorize import JobRef, StandingUse
+from cortex_plane.gates.rules.authorization import JobRef, StandingUse
 from cortex_plane.kernel.conditions import Condition
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.policies.model.policies import CallFacts, Terms
 from cortex_plane.proof import store as proof_store
@@ -66,12 +66,12 @@ async def grant(
     if actor.user_account_id is None:
         raise AssertionError("only people decide")
     id = new_id()
-    await standing_approvals.insert(
+    await approvals_store.insert_standing(
         tx, id, request.id, input_hash=input_hash if draft.same_arguments else None, condition=draft.condition,
         max_calls=draft.calls, expires_at=now + timedelta(seconds=draft.seconds or DEFAULT_SECONDS),
         granted_by=actor.name, granted_by_id=actor.user_account_id, reason=reason, version=version, now=now,
     )  # fmt: skip
-    made, _ = require_found(await standing_approvals.get(tx, id, None), "standing_approval")
+    made, _ = require_found(await approvals_store.get_standing(tx, id, None), "standing_approval")
     fact = Fact.of(
         actor, "standing_granted", standing=str(id), approval=str(request.id), rule=made.required.rule,
         template=made.required.template, clearance=made.required.clearance, **made.bounds(),
@@ -110,12 +110,14 @@ async def cover(
     """``taken``: how many calls of the same response lean on each already. ``vault`` tells whose receipts are the plane's."""
     found_so_far = Cover()
     async with db.transaction(given.org_id) as tx:
-        candidates = await standing_approvals.candidates(
+        candidates = await approvals_store.standing_candidates(
             tx, given.session_id, call.tool_name, call.tool_digest, call.input_hash, call.call_id
         )
         if not candidates:
             return found_so_far
-        origin = require_found(await standing_approvals.origin(tx, given.job_id, read_to, askers), "job")
+        origin = require_found(
+            await approvals_store.standing_origin(tx, given.job_id, read_to, askers), "job"
+        )
         asked = CallAsked(
             session_id=given.session_id, tool_name=call.tool_name, tool_digest=call.tool_digest,
             input_hash=call.input_hash, facts=call.facts, owner_id=origin["owner_id"], causes=origin["causes"],
@@ -174,7 +176,7 @@ async def list_page(
 ) -> Page[StandingApproval]:
     """Newest first. Whoever is not staff sees those of their own sessions, and those that they gave."""
     async with db.transaction(actor.org_id) as tx:
-        page, now = await standing_approvals.list_page(tx, position, limit, actor.sees, session_id, active)
+        page, now = await approvals_store.list_standing(tx, position, limit, actor.sees, session_id, active)
         granters: dict[UUID, Actor | None] = {}
         items = [
             _shown(each, await _granter(tx, each, granters), now) for each in page.items if now is not None
@@ -189,7 +191,7 @@ async def get(db: Database, actor: Actor, id: UUID) -> StandingApproval:
 
 
 async def _read(tx: Transaction, actor: Actor, id: UUID) -> StandingApproval:
-    standing, now = require_found(await standing_approvals.get(tx, id, actor.sees), "standing_approval")
+    standing, now = require_found(await approvals_store.get_standing(tx, id, actor.sees), "standing_approval")
     return _shown(standing, await _granter(tx, standing, {}), now)
 
 
@@ -206,7 +208,7 @@ async def revoke(db: Database, actor: Actor, id: UUID, revocation: Revocation) -
         refused = standing_match.may_revoke(standing, actor)
         if refused is not None:
             raise refused
-        if await standing_approvals.revoke(tx, id, actor.name, revocation.reason):
+        if await approvals_store.revoke_standing(tx, id, actor.name, revocation.reason):
             # Locked now, so the count is the last one.
             standing = await _read(tx, actor, id)
             fact = Fact.of(

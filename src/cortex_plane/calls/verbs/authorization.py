@@ -1,12 +1,12 @@
-"""What the rules say of a call that runs elsewhere, and what its people are asked: the same door as for workers."""
+"""Authorizes one call: gates, policies, standing approvals, and the request to people where they ask for it."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 from uuid import UUID
 from weakref import WeakValueDictionary
 
@@ -22,14 +22,17 @@ from cortex_plane.calls.model import CallDraft, ExternalCall, advised
 from cortex_plane.calls.store import CallContext, StoredCall
 from cortex_plane.calls.verbs.external import not_external
 from cortex_plane.db.database import Database, NestedDatabase, NotAtHand, at_hand
-from cortex_plane.gates.model.gates import Ruling
-from cortex_plane.gates.rules.authorize import Authorization, leaning_on
-from cortex_plane.gates.rules.authorize import authorize as judge
+from cortex_plane.gates.model.atlases import AtlasPolicyType, Gate
+from cortex_plane.gates.model.gates import GatedCall, Ruling
+from cortex_plane.gates.rules.authorization import Authorization, leaning_on
+from cortex_plane.gates.rules.authorization import authorize as judge
+from cortex_plane.gates.rules.prompts import card
+from cortex_plane.gates.verbs import session_gates
+from cortex_plane.gates.verbs.session_gates import ExternalGates
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import AlreadyExists, Conflict, CortexError
-from cortex_plane.kernel.idempotency import new_id
-from cortex_plane.policies.model.authorization import PolicyVerdict
-from cortex_plane.policies.model.policies import CallFacts, OnDeny, PolicyDecision, Terms
+from cortex_plane.kernel.ids import new_id
+from cortex_plane.policies.model.policies import CallFacts, OnDeny, PolicyDecision, PolicyVerdict, Terms
 from cortex_plane.policies.verbs.policy_cache import book, request_rows
 from cortex_plane.proof.model import Fact
 from cortex_plane.sessions import store as sessions_store
@@ -63,7 +66,7 @@ async def retry_under_session_lock(
         if error.code != RETRY:
             raise
     if session is None:
-        session = (await read(db, actor, require_found(call, "call"))).call.session_id
+        session = (await read_call(db, actor, require_found(call, "call"))).call.session_id
     async with _turns.setdefault(session, asyncio.Lock()):
         for tries in range(TRIES):
             try:
@@ -93,7 +96,7 @@ async def _under_locks(
 ) -> T:
     async with db.transaction(actor.org_id) as tx:
         # Before its job, as everywhere: what is decided here may end it.
-        require_found(await sessions_store.lock_session(tx, session, sight(actor)), "session")
+        require_found(await sessions_store.lock_session(tx, session, call_sight(actor)), "session")
         job = await calls_store.list_session_calls(tx, session)
         if job is None:
             raise not_external()
@@ -106,16 +109,16 @@ async def _under_locks(
     raise refused
 
 
-def sight(actor: Actor) -> UUID | None:
+def call_sight(actor: Actor) -> UUID | None:
     """The plane's own scheduler sees every call, and asks for no permission."""
     return None if actor.kind is ActorKind.SCHEDULER else actor.sees
 
 
-async def read(db: Database, actor: Actor, id: UUID) -> StoredCall:
-    return require_found(await calls_store.read_call(db, actor.org_id, id, sight(actor)), "call")
+async def read_call(db: Database, actor: Actor, id: UUID) -> StoredCall:
+    return require_found(await calls_store.read_call(db, actor.org_id, id, call_sight(actor)), "call")
 
 
-def shown(kept: StoredCall, sender: str | None) -> ExternalCall:
+def shown_call(kept: StoredCall, sender: str | None) -> ExternalCall:
     return advised(kept.call, is_sender=sender is not None and kept.sender == sender)
 
 
@@ -161,7 +164,7 @@ def tool_digest(draft: CallDraft) -> str:
     return hashlib.sha256(canonical(declared)).hexdigest()
 
 
-async def context_of(
+async def call_context(
     db: Database, actor: Actor, session_id: UUID, key: str | None, tool: str, input_hash: str,
     *, asked_by: UUID | None = None, acts: bool = False,
 ) -> CallContext:  # fmt: skip
@@ -171,7 +174,7 @@ async def context_of(
     try:
         given = require_found(
             await calls_store.call_context(
-                db, actor.org_id, session_id, sight(actor), key, tool, input_hash, acts_as
+                db, actor.org_id, session_id, call_sight(actor), key, tool, input_hash, acts_as
             ),
             "session",
         )
@@ -202,7 +205,7 @@ async def policy_verdict(
     return answer
 
 
-async def covered(
+async def covering_approval(
     db: Database, actor: Actor, given: CallContext, wanted: RequestedCall, answer: Authorization
 ) -> tuple[Authorization, list[Fact]]:
     """With a standing approval, where one covers it; and what to say of those whose receipts are not true."""
@@ -269,3 +272,135 @@ async def terms_of(
     times = SkillSettings.of(given.skill_config).approval
     terms = approval_requests.bounded(possible.terms, answer.decision.rule, times)
     return replace(possible, terms=replace(terms, on_deny=OnDeny.CONTINUE))
+
+
+@dataclass(kw_only=True, slots=True)
+class CallVerdict:
+    """The answer to one call, with what must be written when it is acted on."""
+
+    answer: Authorization
+    looked: ExternalGates | None = None
+    ruling: Ruling | None = None
+    told: list[Fact] = field(default_factory=list)
+    again: bool = False
+
+    @property
+    def verdict(self) -> PolicyVerdict:
+        return self.answer.verdict
+
+    @property
+    def reason(self) -> str:
+        """Why gates refuse it; empty where policies do."""
+        is_gates = self.ruling is not None and self.ruling.rule == self.answer.decision.rule
+        return (
+            f": {self.ruling.reason}" if is_gates and self.ruling is not None and self.ruling.reason else ""
+        )
+
+    @property
+    def needed_a_person(self) -> bool:
+        """Its gates, or a policy of its atlases, let it through because a person did."""
+        return self.ruling is not None and (self.ruling.overrides or bool(self.ruling.people))
+
+    @property
+    def people(self) -> str | None:
+        """What the card says about gates that a person passes by approving."""
+        return asked_of_people(self.ruling.people) if self.ruling is not None else None
+
+    def as_seen(self, wanted: RequestedCall) -> RequestedCall:
+        """With the risk that its atlases give it."""
+        return wanted if self.ruling is None else replace(wanted, risk=self.ruling.risk)
+
+    def shown(self, wanted: RequestedCall) -> None:
+        """People are asked with what is written now."""
+        if self.looked is not None and self.ruling is not None:
+            self.looked.shown(gate_call(wanted), self.ruling.people)
+
+    def sent(self, wanted: RequestedCall, *, approved: bool = False) -> None:
+        """It is sent with what is written now."""
+        if self.looked is not None and not self.again:
+            self.looked.sent(gate_call(wanted, approved=approved), wanted.id)
+
+    def more(self, **others: Any) -> dict[str, Any] | None:
+        if self.looked is None:
+            return others or None
+        seen = {"revision": self.looked.revision, "atlases": len(self.looked.atlases.atlases)}
+        return others | {"gates": seen | self.looked.written}
+
+    def facts(self, actor: Actor) -> list[Fact]:
+        return [*(self.looked.facts(actor) if self.looked is not None else ()), *self.told]
+
+    @property
+    def events(self) -> list[tuple[str, dict[str, Any]]]:
+        return self.looked.events if self.looked is not None else []
+
+
+def asked_of_people(found: Sequence[Gate]) -> str | None:
+    """Whoever approves confirms all of it. What does not fit on a card was refused before."""
+    return card(found) or None
+
+
+def gate_call(wanted: RequestedCall, *, approved: bool = False, told: bool = False) -> GatedCall:
+    return GatedCall(
+        action=wanted.tool,
+        arguments=orjson.loads(wanted.arguments),
+        input_hash=wanted.input_hash,
+        risk=wanted.risk,
+        approved=approved,
+        call_id=str(wanted.id),
+        told=told,
+    )
+
+
+async def decide_call(
+    db: Database, actor: Actor, given: CallContext, wanted: RequestedCall, *, approved: bool = False, again: bool = False,
+    covering: bool = False, told: bool = False,
+) -> CallVerdict:  # fmt: skip
+    """``again``: it was sent before. ``covering``: a standing approval may speak for a person. ``told``: it was authorised
+    before, and what gates had to tell of it they told then.
+
+    Raises `GateClosed` where the agent must answer first; what gates remember of that is written.
+    """
+    looked = await session_gates.of_agent(db, given)
+    if looked is None:
+        answer = await policy_verdict(db, given, wanted)
+        found = CallVerdict(answer=answer, again=again)
+    else:
+        call = gate_call(wanted, approved=approved, told=told)
+        ruling = looked.judged_again(call) if again else looked.judged(call)
+        await _require_open(db, actor, given, looked, call, ruling)
+        answer = await policy_verdict(db, given, wanted, ruling)
+        found = CallVerdict(answer=answer, looked=looked, ruling=ruling, again=again)
+    if covering:
+        found.answer, found.told = await covering_approval(db, actor, given, wanted, found.answer)
+    return found
+
+
+async def _require_open(
+    db: Database, actor: Actor, given: CallContext, looked: ExternalGates, call: GatedCall, ruling: Ruling
+) -> None:
+    """Nothing waits for the agent's answer, and no limit holds it up for now."""
+    stopped: CortexError | None = None
+    asks = ruling.asks or (looked.state.asks if ruling.verdict is PolicyVerdict.DENY else ())
+    if asks and looked.state.ended is None:
+        stopped = session_gates.closed(looked, call.action, asks)
+    elif ruling.verdict is PolicyVerdict.DENY and _passes_by(looked, call.action, ruling):
+        stopped = Conflict(
+            f"`{call.action}` was not let through: {ruling.reason}.",
+            code="action_rate_limited",
+            hint="Nothing is kept of it: send the same call again when the limit has room.",
+        )
+    if stopped is None:
+        return
+    async with db.transaction(actor.org_id) as tx:
+        await calls_store.lock_asking(tx, given.job_id, is_open=True)
+        await session_gates.write(tx, actor, given.session_id, given.job_id, looked)
+    raise stopped
+
+
+def _passes_by(looked: ExternalGates, action: str, ruling: Ruling) -> bool:
+    """Whether a limit refused it that has room again by itself."""
+    return any(
+        f"atlas:{key}" == ruling.rule
+        for key, policy in looked.atlases.policies_of(action)
+        if policy.type is AtlasPolicyType.RATE_LIMIT
+    )

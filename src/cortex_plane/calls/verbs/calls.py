@@ -1,8 +1,4 @@
-"""Calls of agents that run elsewhere: authorised through the same door as those of workers, begun, settled.
-
-Looking at the rules costs no lock. What was seen is looked at again under the lock of the job, in the one commit that writes
-it; whoever was overtaken looks again.
-"""
+"""Calls of agents that run elsewhere: authorize, intent, outcome, and their list."""
 
 from __future__ import annotations
 
@@ -29,29 +25,29 @@ from cortex_plane.calls.model import (
     advised,
 )
 from cortex_plane.calls.store import CallContext, EndedGatedCall, NewCall
-from cortex_plane.calls.verbs import doubts, intents
+from cortex_plane.calls.verbs import deadlines, intents
 from cortex_plane.calls.verbs.authorization import (
+    CallVerdict,
     RequestedCall,
-    context_of,
+    call_context,
+    decide_call,
     new_request,
-    read,
+    read_call,
     retry_under_session_lock,
-    shown,
+    shown_call,
     terms_of,
     tool_digest,
 )
-from cortex_plane.calls.verbs.rulings import CallVerdict, decide_call
 from cortex_plane.db.database import Database
 from cortex_plane.gates.model.gates import UnseenCall
-from cortex_plane.gates.verbs import gates
+from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, InvalidInput
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Page, Position
-from cortex_plane.policies.model.authorization import PolicyVerdict
-from cortex_plane.policies.model.policies import Terms
+from cortex_plane.policies.model.policies import PolicyVerdict, Terms
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.store import identities as identities_store
@@ -62,19 +58,19 @@ from cortex_plane.tenancy.verbs.frame import verb
 
 
 @verb(Permission.JOB_READ)
-async def get(db: Database, actor: Actor, id: UUID) -> ExternalCall:
-    return shown(await read(db, actor, id), None)
+async def get_call(db: Database, actor: Actor, id: UUID) -> ExternalCall:
+    return shown_call(await read_call(db, actor, id), None)
 
 
 @verb(Permission.JOB_READ)
-async def watched(db: Database, actor: Actor, id: UUID) -> tuple[ExternalCall, int]:
+async def watch_call(db: Database, actor: Actor, id: UUID) -> tuple[ExternalCall, int]:
     """With how far the events of its session go, for whoever waits."""
-    kept = await read(db, actor, id)
-    return shown(kept, None), kept.event_seq
+    kept = await read_call(db, actor, id)
+    return shown_call(kept, None), kept.event_seq
 
 
 @verb(Permission.JOB_READ)
-async def list_page(
+async def list_calls(
     db: Database,
     actor: Actor,
     position: Position | None,
@@ -92,9 +88,9 @@ async def list_page(
 
 
 @verb(Permission.JOB_SUBMIT)
-async def authorize(db: Database, actor: Actor, session_id: UUID, draft: CallDraft) -> ExternalCall:
+async def authorize_call(db: Database, actor: Actor, session_id: UUID, draft: CallDraft) -> ExternalCall:
     """Ask before acting. The same key again is answered with the same call; it never makes a second one."""
-    return await authorized(db, actor, session_id, draft)
+    return await authorize_in(db, actor, session_id, draft)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +111,14 @@ def expired() -> Conflict:
     )
 
 
-async def authorized(
+async def authorize_in(
     db: Database, actor: Actor, session_id: UUID, draft: CallDraft, under: ResolutionScope | None = None
 ) -> ExternalCall:
     id, fresh = await retry_under_session_lock(
         db, actor, lambda db: _authorize(db, actor, session_id, draft, under), session=session_id
     )
-    kept = await read(db, actor, id)
-    call = advised(kept.call, is_sender=True) if fresh else shown(kept, draft.sender)
+    kept = await read_call(db, actor, id)
+    call = advised(kept.call, is_sender=True) if fresh else shown_call(kept, draft.sender)
     if not fresh and draft.dispatch and call.next is Next.BEGIN and not call.edited:
         if under is not None and call.now >= under.expires_at:
             # What has begun goes on, and nothing more begins under it.
@@ -143,7 +139,7 @@ async def _authorize(
         says=draft.says,
     )  # fmt: skip
     asked = hashlib.sha256(f"{wanted.tool}\n{wanted.digest}\n{wanted.input_hash}".encode()).digest()
-    given = await context_of(db, actor, session_id, draft.key, draft.tool, wanted.input_hash, acts=True)
+    given = await call_context(db, actor, session_id, draft.key, draft.tool, wanted.input_hash, acts=True)
     wanted = wanted.known(given)
     if under is not None:
         await under.check(db, given, wanted)
@@ -167,7 +163,7 @@ async def _authorize(
         call = replace(call, status=CallStatus.REJECTED, error=nobody)
     if call.status is CallStatus.INTENDED:
         found.sent(wanted)
-    id, fresh = await _written(db, actor, given, call, found, more)
+    id, fresh = await _write_call(db, actor, given, call, found, more)
     if fresh:
         return id, True
     if under is not None:
@@ -191,7 +187,7 @@ async def _callback(db: Database, actor: Actor, name: str | None) -> UUID | None
     return connection.id
 
 
-async def _written(
+async def _write_call(
     db: Database, actor: Actor, given: CallContext, call: NewCall, found: CallVerdict, under: dict[str, Any]
 ) -> tuple[UUID, bool]:
     """One commit, also where its agent is told of decisions: about this call somebody may be asked later."""
@@ -316,13 +312,13 @@ def _events(call: NewCall) -> list[tuple[str, dict[str, object]]]:
 
 
 @verb(Permission.JOB_SUBMIT)
-async def intend(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> ExternalCall:
+async def begin_call(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> ExternalCall:
     """The agent begins now: what allowed it is consumed. Only where the answer says `run` may it act."""
     return await intents.begin(db, actor, id, draft)
 
 
 @verb(Permission.JOB_SUBMIT)
-async def settle(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft) -> OutcomeReceipt:
+async def settle_call(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft) -> OutcomeReceipt:
     """What became of it. Told twice the same, nothing changes."""
     if draft.status is OutcomeStatus.UNKNOWN:
         if draft.result is not None or draft.probed:
@@ -331,7 +327,7 @@ async def settle(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft) -> O
                 field="result",
                 hint="Send `completed` with it.",
             )
-        return await doubts.reported(db, actor, id, draft.attempt, draft.error)
+        return await deadlines.record_reported(db, actor, id, draft.attempt, draft.error)
     if draft.status is OutcomeStatus.FAILED and draft.result is not None:
         raise InvalidInput(
             "What failed has no result.", field="result", hint="Say what went wrong in `error`."
@@ -348,7 +344,7 @@ async def settle(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft) -> O
         settled_by=by,
     )  # fmt: skip
 
-    async def written(db: Database, told: gates.GateRecord | None) -> EndedGatedCall | None:
+    async def written(db: Database, told: session_gates.GateRecord | None) -> EndedGatedCall | None:
         events, facts = (told.events, told.facts) if told is not None else ((), ())
         more = None if told is None else {"gates": told.written} if told.written else {}
         return await calls_store.settle_call(
@@ -365,7 +361,7 @@ async def settle(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft) -> O
             seen = first.pop() if first else await written(db, None)
             if seen is not None:
                 over = [UnseenCall(action=seen.tool, error=error)]
-                await written(db, await gates.after(db, actor, seen.bound, seen.at, over))
+                await written(db, await session_gates.after(db, actor, seen.bound, seen.at, over))
 
         await retry_under_session_lock(db, actor, once, session=unlooked.session_id)
     return OutcomeReceipt(id=id, status=status)

@@ -7,7 +7,7 @@ from uuid import UUID
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import Ending
 from cortex_plane.db.database import Database, Row, Transaction
-from cortex_plane.gates.verbs import gates
+from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
@@ -40,7 +40,7 @@ async def complete(db: Database, actor: Actor, session_id: UUID, ending: Ending)
         raise InvalidInput(
             "What is completed has no error.", field="error", hint="Send `result`, or end it with `/fail`."
         )
-    return await gates.with_gate_record(
+    return await session_gates.with_gate_record(
         db, actor.org_id, lambda unread: _complete(db, actor, session_id, ending, unread)
     )
 
@@ -67,7 +67,7 @@ async def _complete(
                 )
             await end_approvals(tx, session_id, [job["id"]], actor, "its session was completed")
             await sessions_store.set_session_status(tx, session_id, SessionStatus.TERMINATED)
-            await gates.end(tx, actor, session_id, job["id"], unread)
+            await session_gates.end(tx, actor, session_id, job["id"], unread)
             await proof_store.append_to_session(
                 tx, session_id, [Fact.of(actor, "job_completed", job=str(job["id"]))],
                 [("status", job["id"], {"status": JobStatus.COMPLETED})],
@@ -90,10 +90,10 @@ async def fail(db: Database, actor: Actor, session_id: UUID, ending: Ending) -> 
             if job["status"] != JobStatus.FAILED:
                 await _require_open(job)
                 await end_failed(tx, actor, session_id, job["id"], error)
-                await gates.end(tx, actor, session_id, job["id"], unread)
+                await session_gates.end(tx, actor, session_id, job["id"], unread)
             return require_found(await sessions_store.get_session(tx, session_id, None), "session")
 
-    return await gates.with_gate_record(db, actor.org_id, once)
+    return await session_gates.with_gate_record(db, actor.org_id, once)
 
 
 async def end_failed(tx: Transaction, actor: Actor, session_id: UUID, job_id: UUID, error: str) -> None:

@@ -6,28 +6,29 @@ from dataclasses import replace
 from uuid import UUID
 
 from cortex_plane.agents.model.tools import OnUncertain, highest_risk
-from cortex_plane.approvals.store import approvals
+from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.verbs import approval_requests
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import DISPATCH_SECONDS, MAX_SENDS, ExternalCall, IntentDraft, Next, advised
 from cortex_plane.calls.store import CallContext, StoredCall
-from cortex_plane.calls.verbs import doubts
+from cortex_plane.calls.verbs import deadlines
 from cortex_plane.calls.verbs.authorization import (
+    CallVerdict,
     RequestedCall,
-    context_of,
-    covered,
+    call_context,
+    covering_approval,
+    decide_call,
     new_request,
-    read,
+    read_call,
     retry_under_session_lock,
     terms_of,
 )
-from cortex_plane.calls.verbs.rulings import CallVerdict, decide_call
 from cortex_plane.db.database import Database, Transaction
-from cortex_plane.gates.store import gates
+from cortex_plane.gates import store as gates_store
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, SETTLED, CallStatus
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import Conflict
-from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.proof.verbs import receipts
@@ -36,12 +37,12 @@ from cortex_plane.tenancy.model.access import Actor
 
 async def begin(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> ExternalCall:
     begun = await retry_under_session_lock(db, actor, lambda db: _begin(db, actor, id, draft), call=id)
-    return advised((await read(db, actor, id)).call, is_sender=begun)
+    return advised((await read_call(db, actor, id)).call, is_sender=begun)
 
 
 async def _begin(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> bool:
     """Whether the intent is this try's; else a person is asked now, or it is over."""
-    kept = await read(db, actor, id)
+    kept = await read_call(db, actor, id)
     call = kept.call
     mine = draft.sender is not None and kept.sender == draft.sender
     if call.input_hash != draft.input_hash:
@@ -55,7 +56,7 @@ async def _begin(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> bo
     refused = _refusal(call, draft, mine)
     if refused is not None:
         raise refused
-    given = await context_of(
+    given = await call_context(
         db, actor, call.session_id, None, call.tool, call.input_hash, asked_by=kept.asker, acts=True
     )
     kept = replace(kept, call=replace(call, risk=highest_risk(call.risk, given.known_risk)))
@@ -140,7 +141,7 @@ async def _again(
     call, wanted = kept.call, RequestedCall.of(kept.call)
     cleared = call.status is CallStatus.CLEARED
     if not cleared and call.attempt >= MAX_SENDS and not renews:
-        return await doubts.ask_human(db, actor, call.id)
+        return await deadlines.ask_human(db, actor, call.id)
     granted = await _was_granted(db, actor, call)
     found = await decide_call(db, actor, given, wanted, again=True, approved=granted)
     # Whoever approved it then speaks for the gates that stood on their card, and for no others.
@@ -148,12 +149,12 @@ async def _again(
     by_person = found.verdict is PolicyVerdict.REQUIRES_APPROVAL or found.needed_a_person
     if granted and by_person and not unseen and found.verdict is not PolicyVerdict.DENY:
         return await _write(db, actor, given, call, draft, found, anew=False)
-    found.answer, found.told = await covered(db, actor, given, wanted, found.answer)
+    found.answer, found.told = await covering_approval(db, actor, given, wanted, found.answer)
     leaning = found.answer.leaning
     if found.verdict is PolicyVerdict.ALLOW and (leaning is None or leaning.counted or cleared):
         return await _write(db, actor, given, call, draft, found, anew=True)
     if not cleared:
-        return await doubts.ask_human(db, actor, call.id)
+        return await deadlines.ask_human(db, actor, call.id)
     if found.verdict is PolicyVerdict.DENY:
         return await _reject(db, actor, call, found)
     return await _ask(db, actor, given, call, found)
@@ -162,7 +163,10 @@ async def _again(
 async def _was_granted(db: Database, actor: Actor, call: ExternalCall) -> bool:
     async with db.transaction(actor.org_id) as tx:
         grant = await calls_store.get_grant(tx, call.id)
-        if call.status is CallStatus.CLEARED and await approvals.repeats(tx, call.id) > REPEATS_OF_A_GRANT:
+        if (
+            call.status is CallStatus.CLEARED
+            and await approvals_store.count_repeats(tx, call.id) > REPEATS_OF_A_GRANT
+        ):
             return False
     if grant is None or grant.consumed_at is None or grant.input_hash != call.input_hash:
         return False
@@ -289,7 +293,7 @@ async def _end(
 async def _remember(tx: Transaction, call: ExternalCall, found: CallVerdict) -> None:
     written = found.looked.written if found.looked is not None else {}
     if written:
-        await gates.record(tx, call.session_id, written)
+        await gates_store.record_gates(tx, call.session_id, written)
 
 
 def _authorized(actor: Actor, given: CallContext, call: ExternalCall, found: CallVerdict) -> Fact:

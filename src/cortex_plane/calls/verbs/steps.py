@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
+from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import ApprovalKind, NewRequest
-from cortex_plane.approvals.store import approvals
 from cortex_plane.approvals.verbs import approval_requests
 from cortex_plane.db.database import Database
 from cortex_plane.jobs import store as jobs_store
@@ -41,7 +41,7 @@ async def _ask(
     told: list[tuple[NewRequest, bool]] = []
     try:
         async with db.transaction(given.org_id) as tx:
-            attempt = await approvals.lock_attempt(
+            attempt = await approvals_store.lock_attempt(
                 tx, given.job_id, worker_id, given.epoch, number - 1, write.message_seq
             )
             if attempt is not None and not attempt["cancelled"]:

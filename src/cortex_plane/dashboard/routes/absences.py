@@ -10,14 +10,14 @@ import pydantic
 from fastapi import APIRouter
 from starlette.responses import RedirectResponse, Response
 
-from cortex_plane.approvals.model.delegates import AT_MOST
-from cortex_plane.approvals.verbs import delegates
+from cortex_plane.approvals.model.approvals import AT_MOST
+from cortex_plane.approvals.verbs import approvals
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.people import chosen
 from cortex_plane.dashboard.visits import Visit, signed_in
-from cortex_plane.kernel.cursors import decode_position, encode_position
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound
-from cortex_plane.kernel.values import parse
+from cortex_plane.kernel.fields import parse
+from cortex_plane.kernel.pages import decode_position, encode_position
 from cortex_plane.tenancy.model.access import Permission
 from cortex_plane.tenancy.model.orgs import AbsenceDraft
 from cortex_plane.tenancy.verbs import orgs
@@ -45,7 +45,7 @@ async def _listing(visit: Visit) -> dict[str, Any]:
     cursor = visit.request.query_params.get("cursor") or None
     position = decode_position("absences", cursor)
     found = await orgs.list_absences(visit.db, visit.actor, position, PAGE)
-    colleagues = await delegates.list_some(visit.db, visit.actor)
+    colleagues = await approvals.list_delegates(visit.db, visit.actor)
     return {
         "absences": found.items,
         "next_cursor": encode_position("absences", found.next),

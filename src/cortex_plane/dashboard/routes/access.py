@@ -9,13 +9,13 @@ import pydantic
 from fastapi import APIRouter
 from starlette.responses import RedirectResponse, Response
 
-from cortex_plane.approvals.model.delegates import AT_MOST
-from cortex_plane.approvals.verbs import delegates
+from cortex_plane.approvals.model.approvals import AT_MOST
+from cortex_plane.approvals.verbs import approvals
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.people import chosen
 from cortex_plane.dashboard.visits import Visit, signed_in
 from cortex_plane.kernel.errors import CortexError, InvalidInput, NotFound
-from cortex_plane.kernel.values import parse
+from cortex_plane.kernel.fields import parse
 from cortex_plane.tenancy.model.access import Permission
 from cortex_plane.tenancy.model.credentials import OwnKeyDraft
 from cortex_plane.tenancy.verbs import keys, logins
@@ -56,7 +56,7 @@ async def _others(visit: Visit) -> dict[str, Any]:
     """Where the member is logged in whom an admin chose."""
     if not visit.actor.may(Permission.MEMBER_WRITE):
         return {"for_others": False}
-    colleagues = await delegates.list_some(visit.db, visit.actor)
+    colleagues = await approvals.list_delegates(visit.db, visit.actor)
     given = visit.request.query_params.get("member", "").strip()
     member_id = await chosen(visit, given) if given else None
     page = (

@@ -12,27 +12,27 @@ from starlette.responses import RedirectResponse, Response
 
 from cortex_plane.agents.model.tools import ToolVersion
 from cortex_plane.approvals.model.approvals import (
+    AT_MOST,
     Approval,
     ApprovalDetails,
     ApprovalStatus,
     Channel,
     Choice,
     Decision,
+    Delegate,
     DelegationDraft,
     EffectAnswer,
 )
-from cortex_plane.approvals.model.delegates import AT_MOST, Delegate
-from cortex_plane.approvals.verbs import approvals, delegates, marks
+from cortex_plane.approvals.verbs import approvals
 from cortex_plane.dashboard import pages, text
 from cortex_plane.dashboard.cards import ASKED_TWICE, card, seen_of
 from cortex_plane.dashboard.people import chosen
 from cortex_plane.dashboard.visits import Visit, signed_in
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.documents import unique
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound
-from cortex_plane.kernel.fields import BODY_LIMIT, MAX_BODY_BYTES
-from cortex_plane.kernel.json_keys import unique
-from cortex_plane.kernel.values import parse, to_json
+from cortex_plane.kernel.fields import BODY_LIMIT, MAX_BODY_BYTES, parse, to_json
 from cortex_plane.policies.model.policies import Approvers
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Permission
@@ -51,7 +51,7 @@ async def _card(visit: Visit, details: ApprovalDetails) -> dict[str, Any]:
     shown = card(details, await _tool(visit, details.approval), visit.actor)
     takers: list[Delegate] = []
     if shown["may_delegate"]:
-        takers = await delegates.list_some(visit.db, visit.actor, approval_id=details.approval.id)
+        takers = await approvals.list_delegates(visit.db, visit.actor, approval_id=details.approval.id)
     return {**shown, "takers": takers, "too_many_takers": len(takers) == AT_MOST} | {
         "next_level": await _next_level(visit, details.approval)
     }
@@ -60,7 +60,7 @@ async def _card(visit: Visit, details: ApprovalDetails) -> dict[str, Any]:
 async def _next_level(visit: Visit, approval: Approval) -> Approvers | None:
     if approval.escalate_at is None:
         return None
-    return await marks.next_level(visit.db, visit.actor, approval.id)
+    return await approvals.next_level(visit.db, visit.actor, approval.id)
 
 
 async def _tool(visit: Visit, approval: Approval) -> ToolVersion | None:
@@ -72,13 +72,13 @@ async def _tool(visit: Visit, approval: Approval) -> ToolVersion | None:
 
 
 async def show_card(visit: Visit) -> Response:
-    details = await approvals.get(visit.db, visit.actor, _id(visit))
+    details = await approvals.get_approval(visit.db, visit.actor, _id(visit))
     return visit.page("approval.html", notice=None, **await _card(visit, details))
 
 
 async def show_card_again(visit: Visit) -> Response:
     """While somebody reads, the arguments never change under their eyes: a new version is announced and not shown."""
-    details = await approvals.get(visit.db, visit.actor, _id(visit))
+    details = await approvals.get_approval(visit.db, visit.actor, _id(visit))
     approval = details.approval
     read = visit.request.query_params.get("version", "")
     if approval.status is ApprovalStatus.PENDING and read != str(approval.version):
@@ -151,12 +151,12 @@ async def _needs_confirmation(visit: Visit, id: UUID, decision: Decision) -> boo
     allows_more = decision.standing is not None and form.get("standing_confirmed") != "yes"
     if decision.decision is not Choice.APPROVED or (form.get("confirmed") == "yes" and not allows_more):
         return False
-    approval = (await approvals.get(visit.db, visit.actor, id)).approval
+    approval = (await approvals.get_approval(visit.db, visit.actor, id)).approval
     return approval.status is ApprovalStatus.PENDING and (allows_more or approval.risk in ASKED_TWICE)
 
 
 async def _ask_again(visit: Visit, id: UUID, decision: Decision) -> Response:
-    details = await approvals.get(visit.db, visit.actor, id)
+    details = await approvals.get_approval(visit.db, visit.actor, id)
     approval = details.approval
     shown = approval.arguments if decision.arguments is None else decision.arguments
     return visit.page(
@@ -167,7 +167,7 @@ async def _ask_again(visit: Visit, id: UUID, decision: Decision) -> Response:
 
 async def _show_what_happened(visit: Visit, id: UUID, form: dict[str, str], error: CortexError) -> Response:
     """Nothing was decided by this press: say why, above the card as it is now."""
-    details = await approvals.get(visit.db, visit.actor, id)
+    details = await approvals.get_approval(visit.db, visit.actor, id)
     notice = notice_of(details.approval, form, error)
     return visit.page("approval.html", 409, notice=notice, **await _card(visit, details))
 
@@ -221,7 +221,7 @@ async def delegate(visit: Visit) -> Response:
 
 
 async def _refused(visit: Visit, id: UUID, error: CortexError) -> Response:
-    details = await approvals.get(visit.db, visit.actor, id)
+    details = await approvals.get_approval(visit.db, visit.actor, id)
     notice = {"title": error.message, "text": error.hint}
     return visit.page("approval.html", error.http_status, notice=notice, **await _card(visit, details))
 
@@ -234,7 +234,7 @@ async def edit(visit: Visit) -> Response:
 
 
 async def _edit_page(visit: Visit, id: UUID, draft: str | None, error: CortexError | None) -> Response:
-    details = await approvals.get(visit.db, visit.actor, id)
+    details = await approvals.get_approval(visit.db, visit.actor, id)
     approval = details.approval
     if approval.status is not ApprovalStatus.PENDING or not approval.may_decide:
         return RedirectResponse(f"/approvals/{id}", 303, pages.HEADERS)
@@ -250,7 +250,7 @@ async def preview_edit(visit: Visit) -> Response:
     """What an edit would change, shown before it decides."""
     id = _id(visit)
     draft = visit.form.get("arguments", "")
-    details = await approvals.get(visit.db, visit.actor, id)
+    details = await approvals.get_approval(visit.db, visit.actor, id)
     try:
         edited = _arguments(draft)
         canonical(edited)

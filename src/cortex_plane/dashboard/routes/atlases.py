@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from cortex_plane.dashboard.visits import Visit, signed_in
-from cortex_plane.gates.verbs import atlas_contents, atlases
+from cortex_plane.gates.verbs import atlases
 from cortex_plane.kernel.errors import InvalidInput, NotFound
 from cortex_plane.kernel.fields import ATLAS_ID_PATTERN, ATLAS_VERSION_PATTERN
 
@@ -37,7 +37,7 @@ async def list_atlases(visit: Visit) -> Response:
     above = visit.request.query_params.get("above") or None
     if above is not None and re.fullmatch(ATLAS_ID_PATTERN, above) is None:
         raise InvalidInput("There is no such page.", hint="Begin at the first one: /atlases.")
-    found = await atlases.list_page(visit.db, visit.actor, above, PAGE + 1)
+    found = await atlases.list_atlases(visit.db, visit.actor, above, PAGE + 1)
     more = found[PAGE - 1].atlas_id if len(found) > PAGE else None
     return visit.page("atlases.html", items=found[:PAGE], above=more)
 
@@ -45,11 +45,11 @@ async def list_atlases(visit: Visit) -> Response:
 async def show_atlas(visit: Visit) -> Response:
     """The version that new sessions are bound to, unless another one is asked for."""
     id = _atlas_id(visit)
-    summary = await atlases.get(visit.db, visit.actor, id)
+    summary = await atlases.get_atlas(visit.db, visit.actor, id)
     chosen = _version(visit.request.query_params.get("version") or summary.holds or summary.newest)
-    version = await atlases.get_version(visit.db, visit.actor, id, chosen)
-    versions = await atlases.list_versions(visit.db, visit.actor, id, None, VERSIONS)
-    atlas = await atlas_contents.contents(visit.db, visit.actor, id, chosen)
+    version = await atlases.get_atlas_version(visit.db, visit.actor, id, chosen)
+    versions = await atlases.list_atlas_versions(visit.db, visit.actor, id, None, VERSIONS)
+    atlas = await atlases.atlas_contents(visit.db, visit.actor, id, chosen)
     return visit.page(
         "atlas.html", summary=summary, version=version, versions=versions, atlas=atlas, at_most=GATES
     )
@@ -57,10 +57,10 @@ async def show_atlas(visit: Visit) -> Response:
 
 async def show_diff(visit: Visit) -> Response:
     id, query = _atlas_id(visit), visit.request.query_params
-    summary = await atlases.get(visit.db, visit.actor, id)
+    summary = await atlases.get_atlas(visit.db, visit.actor, id)
     before, after = _version(query.get("from", "")), _version(query.get("to", ""))
-    diff = await atlases.diff(visit.db, visit.actor, id, before, after)
-    versions = await atlases.list_versions(visit.db, visit.actor, id, None, VERSIONS)
+    diff = await atlases.diff_atlases(visit.db, visit.actor, id, before, after)
+    versions = await atlases.list_atlas_versions(visit.db, visit.actor, id, None, VERSIONS)
     return visit.page("atlas_diff.html", summary=summary, diff=diff, versions=versions)
 
 

@@ -37,11 +37,10 @@ from cortex_plane.kernel.errors import (
     TooLarge,
     Unauthenticated,
 )
-from cortex_plane.kernel.fields import Note
-from cortex_plane.kernel.throttle import Throttle
-from cortex_plane.kernel.values import adapter
+from cortex_plane.kernel.fields import Note, adapter
+from cortex_plane.kernel.shares import Throttle
 from cortex_plane.notify.verbs import cards
-from cortex_plane.policies.model.quorums import quorum_said
+from cortex_plane.policies.model.policies import quorum_said
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.verbs import logins
 
@@ -110,7 +109,7 @@ async def _card(
     A link is forwarded, and kept in logs: without the login of its person it shows what their message may show, and where
     nothing is to be decided any more nothing but the outcome."""
     db = request.app.state.db
-    whole = await approvals.get(db, found.actor, found.link.approval_id)
+    whole = await approvals.get_approval(db, found.actor, found.link.approval_id)
     details = (
         whole if found.logged_in else cards.redacted(whole, await credentials.names_of_secrets(db, found))
     )

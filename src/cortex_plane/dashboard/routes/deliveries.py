@@ -9,9 +9,9 @@ from starlette.responses import RedirectResponse, Response
 
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.visits import Visit, signed_in
-from cortex_plane.kernel.cursors import decode_position, encode_position
 from cortex_plane.kernel.errors import InvalidInput, NotFound
-from cortex_plane.notify.verbs import deliveries
+from cortex_plane.kernel.pages import decode_position, encode_position
+from cortex_plane.notify.verbs import outbox
 from cortex_plane.tenancy.model.access import Permission
 from cortex_plane.tenancy.model.identities import DeliveryStatus
 
@@ -31,7 +31,7 @@ async def list_deliveries(visit: Visit) -> Response:
     if chosen not in FILTERS:
         raise InvalidInput("There is no such filter.", hint=f"Choose one of: {', '.join(FILTERS)}.")
     position = decode_position("deliveries", query.get("cursor") or None)
-    found = await deliveries.list_page(visit.db, visit.actor, position, PAGE, status=FILTERS[chosen])
+    found = await outbox.list_deliveries(visit.db, visit.actor, position, PAGE, status=FILTERS[chosen])
     return visit.page(
         "deliveries.html",
         items=found.items,
@@ -43,7 +43,7 @@ async def list_deliveries(visit: Visit) -> Response:
 
 async def resend(visit: Visit) -> Response:
     id = _id(visit.request.path_params["delivery_id"], "delivery")
-    await deliveries.resend(visit.db, visit.actor, id)
+    await outbox.resend_delivery(visit.db, visit.actor, id)
     card = visit.form.get("approval")
     back = f"/approvals/{_id(card, 'approval')}" if card else "/deliveries"
     return RedirectResponse(back, 303, pages.HEADERS)

@@ -11,9 +11,8 @@ from uuid import UUID
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from cortex_plane.approvals.model.approvals import Approval, Waiting
-from cortex_plane.approvals.model.marks import Mark
-from cortex_plane.approvals.verbs import approvals, marks
+from cortex_plane.approvals.model.approvals import Approval, Mark, Waiting
+from cortex_plane.approvals.verbs import approvals
 from cortex_plane.dashboard.pages import fingerprint
 from cortex_plane.dashboard.visits import Visit, signed_in
 
@@ -83,18 +82,18 @@ def _latest(waiting: Waiting, settled: Sequence[Approval]) -> datetime | None:
 
 async def _look(visit: Visit, shown_at: datetime | None) -> dict[str, Any]:
     page = _page(visit.request.query_params.get("page", ""))
-    settled = await approvals.settled(visit.db, visit.actor, ENDED)
+    settled = await approvals.list_settled(visit.db, visit.actor, ENDED)
     waiting = await _waiting(visit, page, shown_at)
     none_known = waiting.mine_total + waiting.others_total == 0
     if shown_at is not None and none_known and not ended_since(settled, shown_at):
         shown_at = None  # nothing is under the finger: show all there is
         waiting = await _waiting(visit, page, None)
     inbox = arrange(waiting, settled, shown_at, page=page)
-    return look(inbox, await marks.of_approvals(visit.db, visit.actor, inbox.rows))
+    return look(inbox, await approvals.marks_of_approvals(visit.db, visit.actor, inbox.rows))
 
 
 async def _waiting(visit: Visit, page: int, shown_at: datetime | None) -> Waiting:
-    return await approvals.inbox(visit.db, visit.actor, AT_MOST, skip=page * AT_MOST, shown_at=shown_at)
+    return await approvals.list_inbox(visit.db, visit.actor, AT_MOST, skip=page * AT_MOST, shown_at=shown_at)
 
 
 def _page(text: str) -> int:

@@ -17,7 +17,7 @@ from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.calls.model import Permissions
-from cortex_plane.calls.verbs import permissions
+from cortex_plane.calls.verbs import resolutions
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.gates import SHOWN, Told, told
 from cortex_plane.dashboard.timeline import gantt
@@ -34,9 +34,9 @@ from cortex_plane.jobs.model.jobs import (
 )
 from cortex_plane.jobs.model.usage import cost_text
 from cortex_plane.jobs.verbs import attempts, jobs, steering, workers
-from cortex_plane.kernel.cursors import decode_position, encode_position
 from cortex_plane.kernel.errors import InvalidInput, NotFound
-from cortex_plane.kernel.values import parse
+from cortex_plane.kernel.fields import parse
+from cortex_plane.kernel.pages import decode_position, encode_position
 from cortex_plane.sessions.model.sessions import BoundAtlas
 from cortex_plane.sessions.verbs import events, sessions
 from cortex_plane.tenancy.model.access import Permission
@@ -117,7 +117,7 @@ async def _whole(visit: Visit) -> dict[str, Any]:
     before = _number(visit.request.query_params.get("before"))
     first = max(0, (last + 1 if before is None else before) - STEPS)
     steps = await steering.list_steps(visit.db, visit.actor, id, first - 1, STEPS)
-    asked = (await approvals.list_page(visit.db, visit.actor, None, 100, job_id=id)).items
+    asked = (await approvals.list_approvals(visit.db, visit.actor, None, 100, job_id=id)).items
     agent = (await _agents(visit)).get(job.agent_id)
     may_steer = visit.actor.may(Permission.JOB_STEER)
     used = await workers.list_job_usage(visit.db, visit.actor, id)
@@ -153,7 +153,7 @@ async def _governed(visit: Visit, job: Job) -> Governed:
     # What has ended does nothing any more.
     allowed = None
     if job.status not in TERMINAL:
-        allowed = await permissions.get(visit.db, visit.actor, job.session_id, most=SHOWN_ACTIONS)
+        allowed = await resolutions.get_permissions(visit.db, visit.actor, job.session_id, most=SHOWN_ACTIONS)
     return Governed(bound, told(happened), allowed)
 
 

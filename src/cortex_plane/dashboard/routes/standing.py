@@ -8,14 +8,14 @@ import pydantic
 from fastapi import APIRouter
 from starlette.responses import RedirectResponse, Response
 
-from cortex_plane.approvals.model.standing_approvals import Revocation
+from cortex_plane.approvals.model.approvals import Revocation
 from cortex_plane.approvals.rules.standing_match import may_revoke
 from cortex_plane.approvals.verbs import standing_approvals
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.visits import Visit, signed_in
-from cortex_plane.kernel.cursors import decode_position, encode_position
 from cortex_plane.kernel.errors import InvalidInput, NotFound
-from cortex_plane.kernel.values import parse
+from cortex_plane.kernel.fields import parse
+from cortex_plane.kernel.pages import decode_position, encode_position
 
 router = APIRouter()
 

@@ -1,4 +1,4 @@
--- How many humans stand behind the votes of an approval. The rule is that of policies/model/quorums.py, and a test compares the two.
+-- How many humans stand behind the votes of an approval. The rule is that of policies/model/policies.py, and a test compares the two.
 
 -- They take a time now.
 drop function if exists has_proven_channel(uuid, uuid);

@@ -6,8 +6,7 @@ from typing import Any
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.rules.scenarios import MAX_EVENTS, MAX_SCENARIOS, Event, EventKind, Expected, Scenario
-from cortex_plane.kernel.document_values import Values
-from cortex_plane.kernel.documents import Bounds, Faults, Mapping, Node, Sequence, read_document
+from cortex_plane.kernel.documents import Bounds, Faults, Mapping, Node, Sequence, Values, read_document
 from cortex_plane.kernel.shapes import (
     LINE,
     Amount,
@@ -20,7 +19,7 @@ from cortex_plane.kernel.shapes import (
     Record,
     Text,
 )
-from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policies import PolicyVerdict
 
 MAX_FILE_BYTES = 1024 * 1024
 HINT = "Correct the file and try again; nothing was tried. Its format is in docs/guides/steward-bench.md."

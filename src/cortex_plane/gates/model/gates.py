@@ -1,8 +1,4 @@
-"""Gates: what has become of them in one session, and what an evaluation of them says.
-
-All of a session's state is one value. Evaluating is pure: it takes that value and gives the next one together with what is to
-be told, traced and asked; whoever evaluates writes all of it in the commit that goes on from there.
-"""
+"""Gates as values: their state in a session, what an evaluation changes, and the trace events they leave."""
 
 from __future__ import annotations
 
@@ -11,15 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import Gate, TriggerType
-from cortex_plane.gates.model.trace import Trace
-from cortex_plane.policies.model.authorization import PolicyVerdict
-from cortex_plane.policies.model.policies import Template
+from cortex_plane.policies.model.policies import PolicyVerdict, Template
+from cortex_plane.sessions.model.events import TraceType
+
+if TYPE_CHECKING:
+    from cortex_plane.gates.model.atlases import Gate
+
 
 ANSWER = "plane.answer"
 """The tool by which an agent answers a gate."""
@@ -326,3 +325,37 @@ class PromptParts:
     """Part of the system prompt, after the agent's own: contexts and other guidance."""
     questions: str = ""
     """The last thing that the model reads: what it must answer first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trace:
+    type: TraceType
+    payload: dict[str, Any]
+    sync: bool = False
+    """It is durable before anything else happens."""
+
+
+def trace(kind: TraceType, gate: Gate, **payload: Any) -> Trace:
+    named = {"atlas_id": gate.atlas_id, "checkpoint_id": gate.gate_id, **payload}
+    return Trace(type=kind, payload=named, sync=gate.force_sync_trace)
+
+
+def triggered(gate: Gate, data: dict[str, Any]) -> Trace:
+    return trace(
+        TraceType.TRIGGERED, gate, checkpoint_type=gate.trigger.type, mode=gate.mode, trigger_data=data
+    )
+
+
+def skipped(gate: Gate, reason: str, others: int = 0) -> Trace:
+    """A gate that was not looked at, or could not be asked whether it fires. ``others``: so many more, for the same reason."""
+    more = {"others": others} if others else {}
+    return trace(TraceType.SKIPPED, gate, checkpoint_type=gate.trigger.type, reason=reason, **more)
+
+
+def gate_in(payload: Mapping[str, Any]) -> Any:
+    """The id of the gate that a trace tells of."""
+    return payload.get("checkpoint_id")
+
+
+def type_in(payload: Mapping[str, Any]) -> Any:
+    return payload.get("checkpoint_type")

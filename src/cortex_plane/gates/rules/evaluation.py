@@ -1,4 +1,4 @@
-"""Evaluating gates: what fires now, and what becomes of a call. Pure; the cost follows what matches, not what there is."""
+"""Evaluates the gates of a session: which fire, what they ask, and what they change."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from cortex_plane.gates.model.gates import (
     Pass,
     Ruling,
     call_name,
+    skipped,
 )
-from cortex_plane.gates.rules.gate_budgets import within_budget
-from cortex_plane.gates.rules.gate_effects import UNANSWERED, EvaluationRun
-from cortex_plane.gates.rules.gate_index import CompiledAtlases, OfAction, Round, rank
-from cortex_plane.gates.rules.gate_policies import by_policies, charged, last_round, limits
-from cortex_plane.gates.rules.gate_prompts import MAX_CARD, card
-from cortex_plane.kernel.glob_index import glob
+from cortex_plane.gates.rules.authorization import by_policies, charged, last_round, limits
+from cortex_plane.gates.rules.effects import AT_ONCE, MAX_FIRED, UNANSWERED, EvaluationRun
+from cortex_plane.gates.rules.index import CompiledAtlases, OfAction, Round, rank
+from cortex_plane.gates.rules.prompts import MAX_CARD, card
+from cortex_plane.kernel.globs import glob
 from cortex_plane.kernel.schemas import Unusable, compiled, faults
-from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policies import PolicyVerdict
 
 TOO_LONG = (
     "more gates ask a person about it than one request can show in full; it waits until fewer of them do"
@@ -446,3 +446,41 @@ def _without(passes: Sequence[Pass], call: GatedCall) -> list[Pass]:
         else:
             left.append(each)
     return left
+
+
+def within_budget(
+    work: EvaluationRun, gates: Sequence[Gate], elapsed_ms: float = 0.0, *, told: bool = False
+) -> Sequence[Gate]:
+    """The most important first. What blocks or restricts is never left out; what is left out is traced, unless it was
+    ``told`` before."""
+    budget = work.atlases.budget
+    most, time = budget.max_checkpoints_per_input, budget.max_checkpoint_time_ms
+    if most is None and time is None and len(gates) <= MAX_FIRED:
+        return gates
+    late = time is not None and elapsed_ms > time
+    reason = "max_checkpoint_time_ms" if late else "max_checkpoints_per_input"
+    if most is None or most > MAX_FIRED:
+        most, reason = MAX_FIRED, reason if late else AT_ONCE
+    room = most - sum(gate.is_due for gate in gates)
+    kept, left = list[Gate](), list[Gate]()
+    for gate in gates:
+        if gate.is_due:
+            kept.append(gate)
+        elif room > 0 and not late:
+            kept.append(gate)
+            room -= 1
+        else:
+            left.append(gate)
+    if not told:
+        _leave_out(work, left, reason)
+    return kept
+
+
+def _leave_out(work: EvaluationRun, gates: Sequence[Gate], reason: str) -> None:
+    """Each is on the trail; of very many the first is, with the number of the others."""
+    if work.looking:
+        return
+    if reason == AT_ONCE or len(gates) > MAX_FIRED:
+        work.traces += [skipped(gate, reason, others=len(gates) - 1) for gate in gates[:1]]
+    else:
+        work.traces += [skipped(gate, reason) for gate in gates]

@@ -15,13 +15,12 @@ from typing import Any
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.gates import NOTHING_YET, GatedCall, GateInput, GateState, Ruling
-from cortex_plane.gates.rules.answers import custom_checks
+from cortex_plane.gates.rules.answers import answer, custom_checks, ignored, meant
+from cortex_plane.gates.rules.effects import EvaluationRun
 from cortex_plane.gates.rules.evaluation import at_boundary, judge, ran, requested, shown
-from cortex_plane.gates.rules.gate_answers import answer, ignored, meant
-from cortex_plane.gates.rules.gate_effects import EvaluationRun
-from cortex_plane.gates.rules.gate_index import CompiledAtlases
+from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.policies.model.policies import PolicyVerdict
 
 BEGINS = datetime(2026, 1, 1, 9, 0, tzinfo=UTC)
 MAX_SCENARIOS = 1000

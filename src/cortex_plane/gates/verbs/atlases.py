@@ -1,13 +1,15 @@
-"""Atlases: published as immutable versions, compared, and retired."""
+"""Publishing, retiring, listing and comparing atlases."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 
 from cortex_plane.db.database import Database, Transaction
+from cortex_plane.gates import store as gates_store
 from cortex_plane.gates.files.atlases import Read, read
-from cortex_plane.gates.model.atlas_versions import (
+from cortex_plane.gates.model.atlases import (
     MAX_COUNTED,
+    Atlas,
     AtlasDiff,
     AtlasFile,
     AtlasSummary,
@@ -16,12 +18,10 @@ from cortex_plane.gates.model.atlas_versions import (
     Published,
     Retired,
 )
-from cortex_plane.gates.model.atlases import Atlas
-from cortex_plane.gates.rules.atlas_diffs import difference
-from cortex_plane.gates.store import atlases
+from cortex_plane.gates.rules.diffs import difference
 from cortex_plane.gates.verbs.atlas_cache import manifest_of, read_back
 from cortex_plane.kernel.errors import Conflict
-from cortex_plane.kernel.manifest_threads import reading
+from cortex_plane.kernel.shares import loading, reading
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
@@ -31,17 +31,17 @@ SHOWN_AGENTS = 100
 
 
 @verb(Permission.ATLAS_WRITE)
-async def publish(db: Database, actor: Actor, file: AtlasFile) -> Published:
+async def publish_atlas(db: Database, actor: Actor, file: AtlasFile) -> Published:
     """A new version, which new sessions are bound to from now on. The same content again is answered as it was."""
     # A large file takes seconds to read: nobody waits for it with a lock, and nothing else stands still.
     found_in = await reading.run(read, file.manifest, name=file.name)
     atlas = found_in.atlas
     async with db.transaction(actor.org_id) as tx:
-        await atlases.lock(tx, atlas.atlas_id)
-        earlier = await atlases.get_version(tx, atlas.atlas_id, atlas.version)
+        await gates_store.lock_atlas(tx, atlas.atlas_id)
+        earlier = await gates_store.get_atlas_version(tx, atlas.atlas_id, atlas.version)
         if earlier is not None:
             return Published(version=_same(earlier, atlas), created=False, warnings=earlier.warnings)
-        version = await _insert(tx, actor, file, found_in)
+        version = await _insert_version(tx, actor, file, found_in)
         await proof_store.append_to_org(
             tx,
             Fact.of(
@@ -52,14 +52,16 @@ async def publish(db: Database, actor: Actor, file: AtlasFile) -> Published:
     return Published(version=version, created=True, warnings=version.warnings)
 
 
-async def _insert(tx: Transaction, actor: Actor, file: AtlasFile, found_in: Read) -> NumberedVersion:
+async def _insert_version(tx: Transaction, actor: Actor, file: AtlasFile, found_in: Read) -> NumberedVersion:
     atlas = found_in.atlas
     warnings = [*found_in.warnings, *await _odd_here(tx, atlas)]
-    await atlases.insert(
+    await gates_store.insert_atlas_version(
         tx, atlas, file.manifest, found_in.manifest.decode(), warnings, actor.name, actor.identity
     )
-    version = require_found(await atlases.get_version(tx, atlas.atlas_id, atlas.version), "atlas_version")
-    await atlases.sign(tx, version)
+    version = require_found(
+        await gates_store.get_atlas_version(tx, atlas.atlas_id, atlas.version), "atlas_version"
+    )
+    await gates_store.sign_atlas_version(tx, version)
     return version
 
 
@@ -76,12 +78,12 @@ def _same(earlier: NumberedVersion, atlas: Atlas) -> NumberedVersion:
 async def _odd_here(tx: Transaction, atlas: Atlas) -> list[str]:
     """What is wrong with it in this org, though not in itself."""
     steward, odd = atlas.steward, []
-    if steward.webhook is not None and not await atlases.has_webhook(tx, steward.webhook):
+    if steward.webhook is not None and not await gates_store.has_webhook(tx, steward.webhook):
         odd.append(
             f"steward.notifications: no enabled webhook connection of the org has the address {steward.webhook}, so nothing"
             " is sent; make one with `cortex connection create NAME --channel webhook --url …`"
         )
-    unmatched = await atlases.unmatched_keys(tx, steward.api_keys) if steward.api_keys else []
+    unmatched = await gates_store.unmatched_keys(tx, steward.api_keys) if steward.api_keys else []
     if unmatched:
         more = f" (and {len(unmatched) - 1} more)" if len(unmatched) > 1 else ""
         odd.append(f"steward.access.api_keys: no key of the org has a name like {unmatched[0]}{more}")
@@ -89,17 +91,17 @@ async def _odd_here(tx: Transaction, atlas: Atlas) -> list[str]:
 
 
 @verb(Permission.ATLAS_WRITE)
-async def retire(db: Database, actor: Actor, atlas_id: str, version: str) -> Retired:
+async def retire_atlas(db: Database, actor: Actor, atlas_id: str, version: str) -> Retired:
     """No new session is bound to it any more; those that are go on with it. Retiring twice changes nothing."""
     async with db.transaction(actor.org_id) as tx:
-        await atlases.lock(tx, atlas_id)
-        before = require_found(await atlases.get_version(tx, atlas_id, version), "atlas_version")
-        changed = await atlases.retire(tx, atlas_id, version, actor.name)
-        after = require_found(await atlases.get_version(tx, atlas_id, version), "atlas_version")
-        holds = require_found(await atlases.get(tx, atlas_id), "atlas").holds
-        left = [] if holds is not None else await atlases.agents_naming(tx, atlas_id, SHOWN_AGENTS)
+        await gates_store.lock_atlas(tx, atlas_id)
+        before = require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version")
+        changed = await gates_store.retire_atlas(tx, atlas_id, version, actor.name)
+        after = require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version")
+        holds = require_found(await gates_store.get_atlas(tx, atlas_id), "atlas").holds
+        left = [] if holds is not None else await gates_store.agents_naming(tx, atlas_id, SHOWN_AGENTS)
         if changed:
-            await atlases.sign(tx, after)
+            await gates_store.sign_atlas_version(tx, after)
             await proof_store.append_to_org(
                 tx,
                 Fact.of(
@@ -111,48 +113,48 @@ async def retire(db: Database, actor: Actor, atlas_id: str, version: str) -> Ret
 
 
 @verb(Permission.ATLAS_READ)
-async def list_page(db: Database, actor: Actor, above: str | None, limit: int) -> list[AtlasSummary]:
+async def list_atlases(db: Database, actor: Actor, above: str | None, limit: int) -> list[AtlasSummary]:
     """By id."""
     async with db.transaction(actor.org_id) as tx:
-        return await atlases.list_page(tx, above, limit)
+        return await gates_store.list_atlases(tx, above, limit)
 
 
 @verb(Permission.ATLAS_READ)
-async def get(db: Database, actor: Actor, atlas_id: str) -> AtlasSummary:
+async def get_atlas(db: Database, actor: Actor, atlas_id: str) -> AtlasSummary:
     async with db.transaction(actor.org_id) as tx:
-        return require_found(await atlases.get(tx, atlas_id), "atlas")
+        return require_found(await gates_store.get_atlas(tx, atlas_id), "atlas")
 
 
 @verb(Permission.ATLAS_READ)
-async def list_versions(
+async def list_atlas_versions(
     db: Database, actor: Actor, atlas_id: str, below: int | None, limit: int
 ) -> list[NumberedVersion]:
     """Newest first."""
     async with db.transaction(actor.org_id) as tx:
-        require_found(await atlases.get(tx, atlas_id), "atlas")
-        return await atlases.list_versions(tx, atlas_id, below, limit)
+        require_found(await gates_store.get_atlas(tx, atlas_id), "atlas")
+        return await gates_store.list_atlas_versions(tx, atlas_id, below, limit)
 
 
 @verb(Permission.ATLAS_READ)
-async def get_version(
+async def get_atlas_version(
     db: Database, actor: Actor, atlas_id: str, version: str, *, source: bool = False
 ) -> AtlasVersionDetails:
     """One version; with ``source`` the file as it was published."""
     async with db.transaction(actor.org_id, snapshot=True) as tx:
-        kept = require_found(await atlases.get_version(tx, atlas_id, version), "atlas_version")
+        kept = require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version")
         return AtlasVersionDetails(
             **asdict(kept),
-            sessions=await atlases.count_sessions(tx, atlas_id, version, MAX_COUNTED),
-            source=await atlases.get_source(tx, atlas_id, version) if source else None,
+            sessions=await gates_store.count_atlas_sessions(tx, atlas_id, version, MAX_COUNTED),
+            source=await gates_store.get_atlas_source(tx, atlas_id, version) if source else None,
         )
 
 
 @verb(Permission.ATLAS_READ)
-async def diff(db: Database, actor: Actor, atlas_id: str, before: str, after: str) -> AtlasDiff:
+async def diff_atlases(db: Database, actor: Actor, atlas_id: str, before: str, after: str) -> AtlasDiff:
     """What the second version has otherwise than the first."""
     async with db.transaction(actor.org_id, snapshot=True) as tx:
         digests = [
-            require_found(await atlases.get_version(tx, atlas_id, version), "atlas_version").digest
+            require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version").digest
             for version in (before, after)
         ]
         manifests = [await manifest_of(tx, atlas_id, version) for version in (before, after)]
@@ -163,3 +165,14 @@ async def diff(db: Database, actor: Actor, atlas_id: str, before: str, after: st
 def _difference(manifests: list[bytes], digests: list[str], names: list[str]) -> AtlasDiff:
     first, second = (read_back(*each) for each in zip(manifests, digests, names, strict=True))
     return difference(first, second)
+
+
+@verb(Permission.ATLAS_READ)
+async def atlas_contents(db: Database, actor: Actor, atlas_id: str, version: str) -> Atlas:
+    """Its gates, questions, contexts, capabilities, policies and actions, as sessions are held to them."""
+    async with db.transaction(actor.org_id) as tx:
+        kept = require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version")
+        manifest = await manifest_of(tx, kept.atlas_id, kept.version)
+    # Whoever reads old versions does not push out of the book what sessions are held to now.
+    name = f"{kept.atlas_id} {kept.version}"
+    return await loading.run(read_back, manifest, kept.digest, name)

@@ -7,11 +7,11 @@ from uuid import UUID
 from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database, Transaction
-from cortex_plane.gates.verbs import gates
+from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import JobKind, JobStatus
 from cortex_plane.kernel.errors import CortexError
-from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
+from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.sessions import store as sessions_store
@@ -31,7 +31,7 @@ from cortex_plane.tenancy.verbs.frame import once_only, require_found, verb
 async def create(
     db: Database, actor: Actor, draft: SessionDraft, once: IdempotencyKey | None = None
 ) -> Session:
-    return await gates.with_loaded_atlases(db, actor.org_id, lambda: _create(db, actor, draft, once))
+    return await session_gates.with_loaded_atlases(db, actor.org_id, lambda: _create(db, actor, draft, once))
 
 
 async def _create(db: Database, actor: Actor, draft: SessionDraft, once: IdempotencyKey | None) -> Session:
@@ -52,7 +52,7 @@ async def _create(db: Database, actor: Actor, draft: SessionDraft, once: Idempot
             await agents.require_atlas_access(tx, actor, id)
             if draft.kind is SessionKind.EXTERNAL:
                 await _begin_external(tx, actor, id, agent.id)
-                await gates.begin(tx, actor, id)
+                await session_gates.begin(tx, actor, id)
             return id
 
         id, _ = await once_only(tx, actor, "sessions.create", once, make)
@@ -64,7 +64,7 @@ async def terminate(db: Database, actor: Actor, id: UUID, termination: Terminati
     """End a session and cancel its open jobs, together. Ending an ended one changes nothing."""
     reason = termination.reason or "session terminated"
     # An atlas that cannot be read keeps nobody from ending a session.
-    return await gates.with_gate_record(
+    return await session_gates.with_gate_record(
         db, actor.org_id, lambda unread: _terminate(db, actor, id, reason, unread)
     )
 
@@ -78,7 +78,7 @@ async def _terminate(
             await sessions_store.set_session_status(tx, id, SessionStatus.TERMINATED)
             cancelled = await jobs_store.cancel_open_jobs(tx, id, reason)
             await end_approvals(tx, id, cancelled, actor, reason)
-            await gates.end(tx, actor, id, None, unread)
+            await session_gates.end(tx, actor, id, None, unread)
             await proof_store.append_to_session(
                 tx,
                 id,

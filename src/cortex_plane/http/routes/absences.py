@@ -7,8 +7,8 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
-from cortex_plane.approvals.model.delegates import Delegate
-from cortex_plane.approvals.verbs import delegates
+from cortex_plane.approvals.model.approvals import Delegate
+from cortex_plane.approvals.verbs import approvals
 from cortex_plane.http.exchange import (
     Caller,
     Db,
@@ -20,8 +20,8 @@ from cortex_plane.http.exchange import (
     reply_page,
     route,
 )
-from cortex_plane.kernel.cursors import decode_position
 from cortex_plane.kernel.fields import Name
+from cortex_plane.kernel.pages import decode_position
 from cortex_plane.tenancy.model.orgs import Absence, AbsenceDraft
 from cortex_plane.tenancy.verbs import orgs
 
@@ -73,10 +73,12 @@ async def cancel_absence(db: Db, actor: Caller, absence_id: UUID) -> Response:
     return reply(await orgs.cancel_absence(db, actor, absence_id))
 
 
-@router.get("/delegates", response_model=Listing[Delegate], **route(delegates.list_some))
+@router.get("/delegates", response_model=Listing[Delegate], **route(approvals.list_delegates))
 async def list_delegates(db: Db, actor: Caller, query: Annotated[DelegateQuery, Query()]) -> Response:
     """Colleagues to whom you may hand your part, by name, at most 200; `name` is the whole name.
 
     With `approval_id`, those who could take your part in that request.
     """
-    return reply_all(await delegates.list_some(db, actor, approval_id=query.approval_id, name=query.name))
+    return reply_all(
+        await approvals.list_delegates(db, actor, approval_id=query.approval_id, name=query.name)
+    )

@@ -21,8 +21,8 @@ from cortex_plane.http.exchange import (
     reply_page,
     route,
 )
-from cortex_plane.kernel.cursors import decode_number, decode_position
 from cortex_plane.kernel.fields import MAX_BODY_BYTES
+from cortex_plane.kernel.pages import decode_number, decode_position
 
 router = APIRouter(tags=["agents"])
 

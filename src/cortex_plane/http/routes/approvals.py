@@ -18,8 +18,8 @@ from cortex_plane.approvals.model.approvals import (
 )
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.http.exchange import Caller, Db, Listing, ListQuery, OnceOnly, reply, reply_page, route
-from cortex_plane.kernel.cursors import decode_position
 from cortex_plane.kernel.fields import MAX_BODY_BYTES
+from cortex_plane.kernel.pages import decode_position
 
 router = APIRouter(tags=["approvals"])
 
@@ -30,10 +30,10 @@ class ApprovalQuery(ListQuery):
     session_id: UUID | None = None
 
 
-@router.get("/approvals", response_model=Listing[Approval], **route(approvals.list_page))
+@router.get("/approvals", response_model=Listing[Approval], **route(approvals.list_approvals))
 async def list_approvals(db: Db, actor: Caller, query: Annotated[ApprovalQuery, Query()]) -> Response:
     """Newest first. Whoever is not staff sees those of their own sessions, and those that name them."""
-    page = await approvals.list_page(
+    page = await approvals.list_approvals(
         db,
         actor,
         decode_position("approvals", query.cursor),
@@ -45,10 +45,10 @@ async def list_approvals(db: Db, actor: Caller, query: Annotated[ApprovalQuery, 
     return reply_page("approvals", page)
 
 
-@router.get("/approvals/{approval_id}", response_model=ApprovalDetails, **route(approvals.get))
+@router.get("/approvals/{approval_id}", response_model=ApprovalDetails, **route(approvals.get_approval))
 async def get_approval(db: Db, actor: Caller, approval_id: UUID) -> Response:
     """The whole card: the exact arguments, who may decide, and what happened to it so far."""
-    return reply(await approvals.get(db, actor, approval_id))
+    return reply(await approvals.get_approval(db, actor, approval_id))
 
 
 @router.post(

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from cortex_plane.http.downloads import Download
 from cortex_plane.http.exchange import Caller, Db, Listing, ListQuery, reply, reply_all, reply_numbered, route
-from cortex_plane.kernel.cursors import decode_number
+from cortex_plane.kernel.pages import decode_number
 from cortex_plane.proof.model import AuditRecord, AuditRoot, RootMade, SigningKey, Verification
 from cortex_plane.proof.rules.exports import MEDIA_TYPE
 from cortex_plane.proof.verbs import audit, receipts, roots

@@ -23,8 +23,8 @@ from cortex_plane.http.in_flight import leave
 from cortex_plane.http.streams import OpenStreams
 from cortex_plane.http.waiting import decided
 from cortex_plane.jobs.model.effects import CallStatus
-from cortex_plane.kernel.cursors import decode_position
 from cortex_plane.kernel.fields import MAX_BODY_BYTES
+from cortex_plane.kernel.pages import decode_position
 from cortex_plane.sessions.model.sessions import Session
 
 router = APIRouter(tags=["calls"])
@@ -46,17 +46,17 @@ class WaitQuery(BaseModel):
     "/sessions/{session_id}/calls",
     response_model=ExternalCall,
     status_code=201,
-    **route(calls.authorize, body=MAX_BODY_BYTES),
+    **route(calls.authorize_call, body=MAX_BODY_BYTES),
 )
 async def authorize_call(db: Db, actor: Caller, session_id: UUID, draft: CallDraft) -> Response:
     """Ask before acting. Act only where the answer says `run`; its `next` says what to do otherwise."""
-    return reply(await calls.authorize(db, actor, session_id, draft), 201)
+    return reply(await calls.authorize_call(db, actor, session_id, draft), 201)
 
 
-@router.get("/calls", response_model=Listing[CallShown], **route(calls.list_page))
+@router.get("/calls", response_model=Listing[CallShown], **route(calls.list_calls))
 async def list_calls(db: Db, actor: Caller, query: Annotated[CallQuery, Query()]) -> Response:
     """Calls of agents that run elsewhere, newest first."""
-    page = await calls.list_page(
+    page = await calls.list_calls(
         db,
         actor,
         decode_position("calls", query.cursor),
@@ -67,16 +67,16 @@ async def list_calls(db: Db, actor: Caller, query: Annotated[CallQuery, Query()]
     return reply_page("calls", page)
 
 
-@router.get("/calls/{call_id}", response_model=ExternalCall, **route(calls.get, 429))
+@router.get("/calls/{call_id}", response_model=ExternalCall, **route(calls.get_call, 429))
 async def get_call(
     request: Request, db: Db, actor: Caller, call_id: UUID, query: Annotated[WaitQuery, Query()]
 ) -> Response:
     """One call. With `wait` it is answered once there is something to do, or when that time is over."""
     if not query.wait:
-        return reply(await calls.get(db, actor, call_id))
+        return reply(await calls.get_call(db, actor, call_id))
 
     async def read() -> tuple[ExternalCall, int]:
-        return await calls.watched(db, actor, call_id)
+        return await calls.watch_call(db, actor, call_id)
 
     streams: OpenStreams = request.app.state.streams
     ended = streams.opened(actor)
@@ -88,18 +88,18 @@ async def get_call(
     return reply(found)
 
 
-@router.post("/calls/{call_id}/intent", response_model=ExternalCall, **route(calls.intend))
+@router.post("/calls/{call_id}/intent", response_model=ExternalCall, **route(calls.begin_call))
 async def intend_call(db: Db, actor: Caller, call_id: UUID, draft: IntentDraft) -> Response:
     """Say that you begin. Act only where the answer says `run`, and before its `dispatch_before`."""
-    return reply(await calls.intend(db, actor, call_id, draft))
+    return reply(await calls.begin_call(db, actor, call_id, draft))
 
 
 @router.post(
-    "/calls/{call_id}/outcome", response_model=OutcomeReceipt, **route(calls.settle, body=MAX_BODY_BYTES)
+    "/calls/{call_id}/outcome", response_model=OutcomeReceipt, **route(calls.settle_call, body=MAX_BODY_BYTES)
 )
 async def settle_call(db: Db, actor: Caller, call_id: UUID, draft: OutcomeDraft) -> Response:
     """Say what became of it. Told twice the same, nothing changes."""
-    return reply(await calls.settle(db, actor, call_id, draft))
+    return reply(await calls.settle_call(db, actor, call_id, draft))
 
 
 @router.post(

@@ -19,8 +19,8 @@ from cortex_plane.http.exchange import (
 )
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.http.shortcut import IngestRoute
-from cortex_plane.kernel.cursors import decode_position
 from cortex_plane.kernel.fields import MAX_BODY_BYTES
+from cortex_plane.kernel.pages import decode_position
 from cortex_plane.notify.model.webhooks import Ping
 from cortex_plane.notify.verbs import webhooks
 from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage

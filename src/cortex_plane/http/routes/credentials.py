@@ -12,7 +12,7 @@ from cortex_plane.approvals.verbs import credentials
 from cortex_plane.http.exchange import Caller, Db, reply, route
 from cortex_plane.http.problems import documented, problem
 from cortex_plane.kernel.errors import Unauthenticated
-from cortex_plane.kernel.throttle import Throttle
+from cortex_plane.kernel.shares import Throttle
 from cortex_plane.tenancy.model.access import Permission
 
 router = APIRouter(tags=["approvals"])

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from cortex_plane.http.exchange import Caller, Db, Listing, ListQuery, holder, reply_numbered, route
 from cortex_plane.http.streams import MEDIA_TYPE, EventStream, OpenStreams, stream
-from cortex_plane.kernel.cursors import decode_number
+from cortex_plane.kernel.pages import decode_number
 from cortex_plane.sessions.model.events import Event
 from cortex_plane.sessions.verbs import events
 from cortex_plane.sessions.verbs.events import Replay

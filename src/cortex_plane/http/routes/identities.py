@@ -17,7 +17,7 @@ from cortex_plane.http.exchange import (
     reply_page,
     route,
 )
-from cortex_plane.kernel.cursors import decode_position
+from cortex_plane.kernel.pages import decode_position
 from cortex_plane.tenancy.model.identities import (
     AddressDraft,
     InvitationDraft,

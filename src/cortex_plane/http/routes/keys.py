@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from cortex_plane.http.exchange import Caller, Db, Listing, ListQuery, OnceOnly, reply, reply_page, route
-from cortex_plane.kernel.cursors import decode_position
+from cortex_plane.kernel.pages import decode_position
 from cortex_plane.tenancy.model.credentials import Key, KeyDraft, NewKey
 from cortex_plane.tenancy.verbs import keys
 

@@ -19,9 +19,9 @@ from cortex_plane.http.exchange import (
     route,
 )
 from cortex_plane.http.problems import documented
-from cortex_plane.kernel.cursors import decode_position
 from cortex_plane.kernel.errors import Unauthenticated
-from cortex_plane.kernel.throttle import Throttle
+from cortex_plane.kernel.pages import decode_position
+from cortex_plane.kernel.shares import Throttle
 from cortex_plane.tenancy.model.access import Permission
 from cortex_plane.tenancy.model.credentials import (
     BrowserSession,

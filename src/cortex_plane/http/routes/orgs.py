@@ -6,8 +6,8 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from cortex_plane.http.exchange import Caller, Db, Listing, ListQuery, Revision, reply, reply_page, route
-from cortex_plane.kernel.cursors import decode_position
 from cortex_plane.kernel.fields import MAX_BODY_BYTES
+from cortex_plane.kernel.pages import decode_position
 from cortex_plane.tenancy.model.credentials import NewOrg
 from cortex_plane.tenancy.model.orgs import Org, OrgChange, OrgDraft
 from cortex_plane.tenancy.verbs import orgs

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from cortex_plane.gates.model import atlas_schemas
+from cortex_plane.gates.model import atlases
 from cortex_plane.http.exchange import reply
 from cortex_plane.jobs.model import checkpoints
 
@@ -18,7 +18,7 @@ async def checkpoint_schema() -> Response:
     return reply(checkpoints.schema())
 
 
-@router.get(f"/schemas/atlas/v{atlas_schemas.SCHEMA_VERSION}.json", response_model=dict[str, Any])
+@router.get(f"/schemas/atlas/v{atlases.SCHEMA_VERSION}.json", response_model=dict[str, Any])
 async def atlas_schema() -> Response:
     """The JSON Schema of atlas files, for everybody."""
-    return reply(atlas_schemas.schema())
+    return reply(atlases.schema())

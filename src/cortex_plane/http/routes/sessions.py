@@ -23,8 +23,8 @@ from cortex_plane.http.exchange import (
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.jobs.model.jobs import Pause, Resumption, SessionReceipt
 from cortex_plane.jobs.verbs import steering
-from cortex_plane.kernel.cursors import decode_number, decode_position
 from cortex_plane.kernel.fields import MAX_BODY_BYTES, Ref
+from cortex_plane.kernel.pages import decode_number, decode_position
 from cortex_plane.sessions.model.sessions import (
     IngestedMessage,
     Message,

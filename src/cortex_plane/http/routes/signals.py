@@ -19,8 +19,8 @@ from cortex_plane.http.exchange import (
 )
 from cortex_plane.jobs.model.journal import Signal, SignalDraft, SignalKey, SignalName, SignalReceipt, Wait
 from cortex_plane.jobs.verbs import signals
-from cortex_plane.kernel.cursors import decode_position
 from cortex_plane.kernel.fields import MAX_BODY_BYTES
+from cortex_plane.kernel.pages import decode_position
 
 router = APIRouter(tags=["signals"])
 

@@ -6,10 +6,10 @@ from uuid import UUID
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from cortex_plane.approvals.model.standing_approvals import Revocation, StandingApproval
+from cortex_plane.approvals.model.approvals import Revocation, StandingApproval
 from cortex_plane.approvals.verbs import standing_approvals
 from cortex_plane.http.exchange import Caller, Db, Listing, ListQuery, reply, reply_page, route
-from cortex_plane.kernel.cursors import decode_position
+from cortex_plane.kernel.pages import decode_position
 
 router = APIRouter(tags=["standing approvals"])
 

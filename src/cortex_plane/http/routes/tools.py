@@ -27,8 +27,8 @@ from cortex_plane.http.exchange import (
     route,
 )
 from cortex_plane.jobs.verbs import workers
-from cortex_plane.kernel.cursors import decode_position
 from cortex_plane.kernel.fields import Slug
+from cortex_plane.kernel.pages import decode_position
 
 router = APIRouter(tags=["tools"])
 

@@ -9,8 +9,8 @@ from starlette.responses import Response
 from cortex_plane.http.exchange import Caller, Db, Listing, ListQuery, reply, reply_keyed, route
 from cortex_plane.jobs.model.usage import Grouping, UsageRow, UsageTotals
 from cortex_plane.jobs.verbs import workers
-from cortex_plane.kernel.cursors import decode_text
 from cortex_plane.kernel.fields import Moment, Ref
+from cortex_plane.kernel.pages import decode_text
 
 router = APIRouter(tags=["models"])
 

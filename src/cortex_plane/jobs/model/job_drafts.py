@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as draft
 
 from cortex_plane.kernel.fields import DRAFT, AtlasIds, JsonObject, Note, Ref
-from cortex_plane.policies.model.request_policies import RequestPolicies
+from cortex_plane.policies.model.versions import RequestPolicies
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.db.database import Database
-from cortex_plane.gates.store import gates
+from cortex_plane.gates import store as gates_store
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import PARKED, JobKind, Parked
 from cortex_plane.jobs.model.journal import JournalEntry
@@ -89,7 +89,7 @@ async def messages_between(db: Database, given: Assignment, above: int, up_to: i
 async def bound_atlases(db: Database, given: Assignment) -> dict[str, Any] | None:
     """The atlases of its session and what their gates remember, read again."""
     async with db.transaction(given.org_id) as tx:
-        return (await gates.bound(tx, given.session_id))[0]
+        return (await gates_store.bound_atlases(tx, given.session_id))[0]
 
 
 async def list_leased(db: Database, worker_id: UUID) -> list[Leased]:

@@ -13,7 +13,7 @@ from cortex_plane.db.database import Database, Transaction
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import RESUBMITTABLE, Job, JobChange, JobDraft, JobKind, JobStatus
 from cortex_plane.kernel.errors import Conflict
-from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
+from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.policies.model.policies import PolicyRow
 from cortex_plane.policies.verbs.policy_cache import require_members

@@ -14,7 +14,7 @@ from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.journal import AT_ONCE, KEPT, Signal, SignalDraft, SignalReceipt, Wait, taken
 from cortex_plane.jobs.store import ReachedWaiters
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
+from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact

@@ -12,8 +12,7 @@ from cortex_plane.cli import proofs
 from cortex_plane.cli.audit import app
 from cortex_plane.cli.output import AsJson
 from cortex_plane.cli.plane import run
-from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.kernel.extras import extra
+from cortex_plane.kernel.errors import InvalidInput, extra
 from cortex_plane.proof.rules.roots import read_copies, read_times
 
 if TYPE_CHECKING:

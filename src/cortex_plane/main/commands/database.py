@@ -7,8 +7,7 @@ import sys
 
 import typer
 
-from cortex_plane.kernel.errors import SetupError
-from cortex_plane.kernel.extras import extra
+from cortex_plane.kernel.errors import SetupError, extra
 
 app = typer.Typer(no_args_is_help=True, help="The database: migrate it, look at it, make a login for it.")
 

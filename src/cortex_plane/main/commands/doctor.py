@@ -8,8 +8,7 @@ import typer
 
 from cortex_plane.cli.output import AsJson, console
 from cortex_plane.cli.plane import fail
-from cortex_plane.kernel.errors import CortexError
-from cortex_plane.kernel.extras import extra
+from cortex_plane.kernel.errors import CortexError, extra
 
 app = typer.Typer(help="Examine this machine, the database and the API.")
 

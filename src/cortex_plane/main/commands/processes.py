@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cortex_plane.cli.plane import importing
-from cortex_plane.kernel.errors import SetupError
-from cortex_plane.kernel.extras import extra
+from cortex_plane.kernel.errors import SetupError, extra
 
 if TYPE_CHECKING:
     from cortex_plane.main.settings import Settings

@@ -1,9 +1,4 @@
-"""The outbox: what must be told is a row, written with what it tells; here it is taken, rendered, and settled.
-
-Nothing is sent inside a transaction. ``prepare`` commits before a message goes out, ``delivered`` and ``failed`` write down
-what became of it. Whoever dies in between leaves a row that is taken again when its lease has run out: a message may come
-twice, and is never lost.
-"""
+"""The outbox: deliveries that are claimed, prepared, sent by a channel and recorded; and their list for people."""
 
 from __future__ import annotations
 
@@ -11,17 +6,21 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
+from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Delegation, Vote
-from cortex_plane.approvals.store import approvals
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import advised
 from cortex_plane.db.database import Database, Row, Transaction
-from cortex_plane.kernel.idempotency import new_id
-from cortex_plane.kernel.redactions import redact
-from cortex_plane.kernel.values import parse
+from cortex_plane.kernel.errors import Conflict
+from cortex_plane.kernel.fields import parse
+from cortex_plane.kernel.ids import new_id
+from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.kernel.redaction import redact
+from cortex_plane.notify import rules as delivery_rules
+from cortex_plane.notify import store as notify_store
 from cortex_plane.notify.model.notifications import (
     Callback,
     Card,
@@ -33,25 +32,42 @@ from cortex_plane.notify.model.notifications import (
     TryAgain,
     Undeliverable,
 )
-from cortex_plane.notify.rules import delivery
-from cortex_plane.notify.rules.delivery import SCHEDULE, Said
-from cortex_plane.notify.store import notifications
-from cortex_plane.notify.store.notifications import Lane
+from cortex_plane.notify.rules import SCHEDULE, Said
+from cortex_plane.notify.store import Lane
 from cortex_plane.notify.verbs import cards
-from cortex_plane.notify.verbs.ports import Channel
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
-from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.model.identities import NotificationKind
+from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus, NotificationKind
 from cortex_plane.tenancy.rules import Kind
 from cortex_plane.tenancy.store import identities as identities_store
 from cortex_plane.tenancy.verbs import invitations
 from cortex_plane.tenancy.verbs.access import forgery_refusal
-from cortex_plane.tenancy.verbs.frame import require_found
+from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 PER_LANE = 20
 """So many messages to one person in a turn, before others have theirs."""
 LONGEST_ERROR = 500
+
+
+class Channel(Protocol):
+    """Carries messages to people. Keeps nothing between two messages that it could not do without.
+
+    Two things it may say besides. ``retry_schedule``: how many seconds to wait after each failure; without it the plane's own
+    times count. ``carries_credentials = False``: what it carries is read by others than its person, so its cards hold neither
+    links nor a token.
+    """
+
+    channel_type: str
+
+    def concerns(self, card: Card, shown: Mapping[str, Any]) -> bool:
+        """Whether this card says something that the last one did not: a mail cannot be edited, and nobody wants one for
+        every vote. ``shown`` is what the channel remembered of the last one."""
+        ...
+
+    async def send(self, outgoing: Outgoing) -> Sent:
+        """Deliver it, or bring the earlier message up to date. Raises ``TryAgain`` or ``Undeliverable``."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,11 +89,11 @@ class Prepared:
     said: Mapping[str, Any] = field(default_factory=dict)
 
 
-async def claim(
+async def claim_deliveries(
     db: Database, channels: Sequence[str], *, after: UUID | None, full: Sequence[UUID], lanes: int
 ) -> list[Lane]:
     """Lanes with something that is due, one of each org, the org after ``after`` first."""
-    return await notifications.claim(
+    return await notify_store.claim_deliveries(
         db, new_id(), channels, after=after, full=full, lanes=lanes, per_org=1, per_lane=PER_LANE
     )
 
@@ -88,20 +104,20 @@ def schedule_of(channel: Channel | None) -> Sequence[float]:
     return schedule
 
 
-async def release(db: Database, lane: Lane, ids: Sequence[UUID]) -> None:
+async def release_deliveries(db: Database, lane: Lane, ids: Sequence[UUID]) -> None:
     """What was taken and not begun is free again."""
-    await notifications.release(db, lane, ids)
+    await notify_store.release_deliveries(db, lane, ids)
 
 
 # Before it is sent ----------------------------------------------------------------------------------------------------
 
 
-async def prepare(
+async def prepare_delivery(
     db: Database, channels: Mapping[str, Channel], public_url: str, lane: Lane, id: UUID
 ) -> Prepared | None:
     """None where it is not for now, nor what is behind it: somebody else has taken it over, or its connection is disabled. Raises ``Undeliverable`` where it cannot reach its person any more."""
     async with forgery_refusal(db, _not_theirs), db.transaction(lane.org_id) as tx:
-        row = await notifications.open_one(tx, id, lane.claim)
+        row = await notify_store.open_delivery(tx, id, lane.claim)
         if row is None:
             return None
         approval = parse(Approval, row["approval"]) if row["approval"] else None
@@ -112,7 +128,7 @@ async def prepare(
         _require_reachable(row, channels[row["channel_type"]])
         _require_true(tx, row)
         if row["disabled"]:
-            await notifications.postpone(tx, lane, row["connection_id"], _turned_off(row))
+            await notify_store.postpone_delivery(tx, lane, row["connection_id"], _turned_off(row))
             return None
         said: Mapping[str, Any] = {}
         content: Card | Invitation | Callback | Notice | None
@@ -127,7 +143,7 @@ async def prepare(
             content, said = await _card(db, tx, channels[row["channel_type"]], public_url, id, row, approval)
         if content is None:
             return _prepared(id, row, None, said)
-        if not await notifications.begin(tx, id, lane.claim, lane.lane):
+        if not await notify_store.begin_delivery(tx, id, lane.claim, lane.lane):
             return None
         return _prepared(id, row, _outgoing(db, lane.org_id, id, row, content), said)
 
@@ -157,7 +173,7 @@ async def _card(
     )
     said = asdict(Said.of(approval, hops))
     first_level = int(row["data"].get("level", 0))
-    occasion = delivery.occasion(approval, hops, row["member_id"], row["said"], first_level)
+    occasion = delivery_rules.occasion(approval, hops, row["member_id"], row["said"], first_level)
     card = cards.card(shown, occasion, public_url)
     # What may have been sent and was not written down is said again, whatever it says.
     unsure = row["tried_at"] is not None and row["sent_at"] is None
@@ -176,7 +192,7 @@ def _require_reachable(row: Row, channel: Channel) -> None:
     if row["attempts"] > len(schedule_of(channel)):
         # Failures are counted and given up where they are written down; who died each time could not.
         problem = f"Begun {row['attempts']} times, and nobody lived to tell what became of it."
-    elif row["disabled"] and delivery.gives_up(0, _resolved_at(row), row["now"]):
+    elif row["disabled"] and delivery_rules.gives_up(0, _resolved_at(row), row["now"]):
         problem = _turned_off(row)
     elif row["deactivated"]:
         problem = f"{row['member']} is deactivated."
@@ -256,7 +272,9 @@ def _outgoing(
 # Afterwards -----------------------------------------------------------------------------------------------------------
 
 
-async def delivered(db: Database, actor: Actor, lane: Lane, prepared: Prepared, sent: Sent | None) -> bool:
+async def record_delivered(
+    db: Database, actor: Actor, lane: Lane, prepared: Prepared, sent: Sent | None
+) -> bool:
     """Written down, with the audit trail of its request where it is the first; ``sent`` is None where there was nothing to
     say. False where somebody else took it over meanwhile: then they may send it again."""
     first = prepared.first and sent is not None and prepared.kind is NotificationKind.APPROVAL
@@ -273,14 +291,14 @@ async def delivered(db: Database, actor: Actor, lane: Lane, prepared: Prepared, 
         channel=prepared.channel_type,
         **told,
     )
-    return await notifications.record(
+    return await notify_store.record_delivery(
         db, lane, prepared.id, prepared.version, sent=sent is not None, first=first,
         ref=sent.message_ref if sent else None, shown=sent.shown if sent else {}, said=prepared.said,
         payload=told, facts=[fact] if first else [],
     )  # fmt: skip
 
 
-async def failed(
+async def record_failed(
     db: Database,
     actor: Actor,
     lane: Lane,
@@ -294,31 +312,33 @@ async def failed(
     came to that."""
     reason = error.message[:LONGEST_ERROR]
     async with db.transaction(actor.org_id) as tx:
-        row = await notifications.taken(tx, id, lane.claim)
+        row = await notify_store.record_accepted(tx, id, lane.claim)
         if row is None:
             return None
         attempts = row["attempts"] if begun else row["attempts"] + 1
         if isinstance(error, TryAgain):
-            given_up = delivery.gives_up(attempts, row["resolved_at"], row["now"], schedule)
+            given_up = delivery_rules.gives_up(attempts, row["resolved_at"], row["now"], schedule)
             if given_up is None:
                 chance = random.random()  # noqa: S311 -- jitter
-                wait = timedelta(seconds=delivery.delay(attempts, chance, error.after_seconds, schedule))
-                version = begun.version if begun else delivery.ANY_VERSION
-                if not await notifications.retry(tx, id, lane.claim, version, attempts, reason, wait):
+                wait = timedelta(
+                    seconds=delivery_rules.delay(attempts, chance, error.after_seconds, schedule)
+                )
+                version = begun.version if begun else delivery_rules.ANY_VERSION
+                if not await notify_store.retry_delivery(tx, id, lane.claim, version, attempts, reason, wait):
                     return None
                 if begun:
-                    await notifications.failing(tx, row["connection_id"])
+                    await notify_store.count_failures(tx, row["connection_id"])
                 return "retry"
             reason = f"{given_up}: {reason}"
-        if not await notifications.give_up(tx, id, lane.claim, attempts, reason):
+        if not await notify_store.give_up_delivery(tx, id, lane.claim, attempts, reason):
             return None
         gone = isinstance(error, Undeliverable) and error.gone
         refused = isinstance(error, Undeliverable) and error.address
-        await _bury(tx, actor, id, row, reason, gone=gone, suppress=refused and not gone)
+        await _give_up(tx, actor, id, row, reason, gone=gone, suppress=refused and not gone)
     return "dead"
 
 
-async def _bury(
+async def _give_up(
     tx: Transaction, actor: Actor, id: UUID, row: Row, reason: str, *, gone: bool, suppress: bool
 ) -> None:
     """A dead letter is seen: on its request, on the audit trail, and where nothing more will arrive on what it was sent to."""
@@ -330,10 +350,10 @@ async def _bury(
     else:
         told["member_id"] = str(row["member_id"])
     if suppress and row["channel_type"] == "email" and row["mapping_id"] is not None:
-        told["suppressed"] = await notifications.suppress(tx, row["mapping_id"], reason)
-    name = await notifications.disable_connection(tx, row["connection_id"], reason) if gone else None
+        told["suppressed"] = await notify_store.suppress_delivery(tx, row["mapping_id"], reason)
+    name = await notify_store.disable_connection(tx, row["connection_id"], reason) if gone else None
     if row["approval_id"] is not None:
-        await approvals.record_event(
+        await approvals_store.record_approval_event(
             tx, row["approval_id"], "undeliverable", row["channel_type"], actor, told
         )
         fact = Fact.of(
@@ -356,3 +376,48 @@ async def _bury(
         )
     if facts:
         await proof_store.append_to_org(tx, *facts)
+
+
+@verb(Permission.DELIVERY_READ)
+async def list_deliveries(
+    db: Database,
+    actor: Actor,
+    position: Position | None,
+    limit: int,
+    *,
+    status: DeliveryStatus | None = None,
+    approval_id: UUID | None = None,
+) -> Page[Delivery]:
+    """Newest first."""
+    async with db.transaction(actor.org_id) as tx:
+        return await notify_store.list_deliveries(tx, position, limit, status, approval_id)
+
+
+@verb(Permission.DELIVERY_READ)
+async def get_delivery(db: Database, actor: Actor, id: UUID) -> Delivery:
+    async with db.transaction(actor.org_id) as tx:
+        return require_found(await notify_store.get_delivery(tx, id), "delivery")
+
+
+@verb(Permission.DELIVERY_WRITE)
+async def resend_delivery(db: Database, actor: Actor, id: UUID) -> Delivery:
+    """What was given up is due now, with all its tries; an address that nothing was sent to any more is trusted again."""
+    async with db.transaction(actor.org_id) as tx:
+        before = require_found(await notify_store.get_delivery(tx, id), "delivery")
+        again = await notify_store.resend_delivery(tx, id)
+        if again is None:
+            raise Conflict(
+                "Only what was given up can be sent again.",
+                code="delivery_not_dead",
+                hint="What is pending is tried by itself; what was delivered has arrived.",
+            )
+        trusted = await notify_store.reset_failures(tx, id)
+        fact = Fact.of(
+            actor, "delivery_resent", delivery=str(id), member=before.member, channel=before.channel_type,
+            reason=before.last_error, trusted_again=trusted,
+        )  # fmt: skip
+        if again["session_id"] is not None:
+            await proof_store.append_to_session(tx, again["session_id"], [fact], job=again["job_id"])
+        else:
+            await proof_store.append_to_org(tx, fact)
+        return require_found(await notify_store.get_delivery(tx, id), "delivery")

@@ -20,12 +20,13 @@ from uuid import UUID
 import structlog
 from pydantic import ValidationError
 
+from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import Channel, Choice, Decision, RecordResult
 from cortex_plane.approvals.model.credentials import ASKS_FOR_LOGIN, login_required
-from cortex_plane.approvals.store import approvals
 from cortex_plane.approvals.verbs import approvals as deciding
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.addresses import Allowed
+from cortex_plane.kernel.documents import unique
 from cortex_plane.kernel.errors import (
     AlreadyExists,
     Conflict,
@@ -37,10 +38,10 @@ from cortex_plane.kernel.errors import (
     Stale,
     Unauthenticated,
 )
-from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
-from cortex_plane.kernel.json_keys import unique
+from cortex_plane.kernel.fields import adapter, parse
+from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
-from cortex_plane.kernel.values import adapter, parse
+from cortex_plane.notify import store as notify_store
 from cortex_plane.notify.model.notifications import Target, TryAgain, Undeliverable
 from cortex_plane.notify.model.webhooks import (
     DecisionEvent,
@@ -52,7 +53,6 @@ from cortex_plane.notify.model.webhooks import (
     forged,
     verify,
 )
-from cortex_plane.notify.store import webhooks
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission, scheduler_actor
@@ -127,7 +127,7 @@ async def receive(
         )
     async with db.transaction(received.org_id) as tx:
         digest = hashlib.sha256(body).digest()
-        first, known = await webhooks.claim(tx, received.connection.id, received.event_id, digest)
+        first, known = await notify_store.claim_webhook(tx, received.connection.id, received.event_id, digest)
     if first != digest:
         meters().called_back(CHANNEL, "conflict")
         raise Conflict(
@@ -147,7 +147,7 @@ async def _verified(
     """A connection that does not exist and a signature that is not good are answered alike, and leave a count and a line in
     the log: what cannot be tied to an org has no place on its trail."""
     try:
-        org_id = await webhooks.resolve(db, connection_id) if connection_id else None
+        org_id = await notify_store.resolve_webhook(db, connection_id) if connection_id else None
         if org_id is None or connection_id is None:
             raise forged()
         async with db.transaction(org_id) as tx:
@@ -178,11 +178,13 @@ async def _handled(db: Database, received: _Received) -> EventAnswer:
         if answer is not None and person is not None and await _decided(tx, received, answer, person):
             answer = replace(answer, result=RecordResult.OK)
         kept = _kept(answer, refused)
-        mine = await webhooks.answer(tx, received.connection.id, received.event_id, kept)
+        mine = await notify_store.answer_webhook(tx, received.connection.id, received.event_id, kept)
         if mine and refused is not None:
             await _note(tx, received, refused)
         if not mine:
-            kept = await webhooks.get_answer(tx, received.connection.id, received.event_id) or kept
+            kept = (
+                await notify_store.get_webhook_answer(tx, received.connection.id, received.event_id) or kept
+            )
     meters().called_back(CHANNEL, _mark(kept) if mine else "duplicate")
     return _said(kept)
 
@@ -190,7 +192,7 @@ async def _handled(db: Database, received: _Received) -> EventAnswer:
 async def _decided(tx: Transaction, received: _Received, answer: EventAnswer, person: Actor) -> bool:
     """Whether this very event decided, in whichever of its deliveries, also where a crash came before the answer was kept."""
     approval, key = answer.approval_id, deciding.own_key(person, received.key)
-    return approval is not None and await approvals.with_key(tx, approval, key) is not None
+    return approval is not None and await approvals_store.find_by_key(tx, approval, key) is not None
 
 
 async def _done(db: Database, received: _Received) -> tuple[EventAnswer, Actor | None]:
@@ -236,7 +238,7 @@ def _sender_unknown() -> Forbidden:
 
 async def _require_no_login(tx: Transaction, person: Actor, approval_id: UUID) -> None:
     """One secret speaks for everybody behind the connection, so it lets nothing of high risk happen. It may prevent it."""
-    known = await approvals.get(tx, approval_id, person.sees)
+    known = await approvals_store.get_approval(tx, approval_id, person.sees)
     if known is not None and known[0].template in ASKS_FOR_LOGIN:
         raise login_required("a webhook")
 
@@ -332,7 +334,7 @@ async def keep(db: Database) -> None:
     """Disable what nobody answers any more, and forget events that nobody sends again. Once an hour is enough."""
     for org_id, id in await identities_store.find_failing_connections(db, CHANNEL, PATIENCE, AT_A_TIME):
         await _give_up(db, org_id, id)
-    await webhooks.forget(db, REMEMBERED, AT_A_TIME)
+    await notify_store.forget_webhooks(db, REMEMBERED, AT_A_TIME)
 
 
 async def _give_up(db: Database, org_id: UUID, id: UUID) -> None:

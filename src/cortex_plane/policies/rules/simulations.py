@@ -13,23 +13,18 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents.model.tools import Risk, highest_risk
-from cortex_plane.policies.model.authorization import STRICTNESS, PolicyVerdict
 from cortex_plane.policies.model.policies import (
+    STRICTNESS,
     Approvers,
     CallFacts,
     PolicyDecision,
     PolicyRow,
+    PolicyVerdict,
     Quorum,
     Terms,
 )
-from cortex_plane.policies.model.policy_files import (
-    ChangeGroup,
-    Direction,
-    Judged,
-    Recorded,
-    SimulationTotals,
-)
-from cortex_plane.policies.rules.policy_engine import CompiledPolicies
+from cortex_plane.policies.model.versions import ChangeGroup, Direction, Judged, Recorded, SimulationTotals
+from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.sessions.model.sessions import SessionKind
 
 MAX_GROUPS = 200

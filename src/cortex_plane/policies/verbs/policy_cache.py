@@ -11,11 +11,11 @@ from uuid import UUID
 from cortex_plane.agents import store as agents_store
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound
-from cortex_plane.kernel.values import parse
+from cortex_plane.kernel.fields import parse
+from cortex_plane.policies import store as policies_store
 from cortex_plane.policies.model.policies import PolicyRow, PolicySet
-from cortex_plane.policies.model.policy_files import policy_set
-from cortex_plane.policies.rules.policy_engine import CompiledPolicies
-from cortex_plane.policies.store import policies
+from cortex_plane.policies.model.versions import policy_set
+from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.tenancy.rules import Forged, Kind
 from cortex_plane.tenancy.verbs.access import report_forgery
 
@@ -107,7 +107,7 @@ class PolicyCache:
 async def require_in_force(tx: Transaction, version: str) -> bool:
     """Whether this version is in force now, and not only a moment ago. Raises ``Forged`` where the plane put neither in force."""
     org_version = int(version.partition(".")[0])
-    now = await policies.in_force(tx)
+    now = await policies_store.policies_in_force(tx)
     if now is None:
         raise NotFound("There is no such org.", code="org_not_found")
     if org_version > now:
@@ -128,9 +128,11 @@ async def load(tx: Transaction, version: str) -> PolicySet:
     are not those that were applied."""
     org_version = int(version.partition(".")[0])
     platform_version = (await _version(tx)).partition(".")[2]
-    rows = await policies.true_rows(tx, org_version) if org_version else []
+    rows = await policies_store.require_true_rows(tx, org_version) if org_version else []
     confirmed = await agents_store.active_confirmations(tx)
-    return policy_set(f"{org_version}.{platform_version}", rows, await policies.platform_rows(tx), confirmed)
+    return policy_set(
+        f"{org_version}.{platform_version}", rows, await policies_store.platform_rows(tx), confirmed
+    )
 
 
 async def compiled(found: PolicySet) -> CompiledPolicies:
@@ -139,7 +141,7 @@ async def compiled(found: PolicySet) -> CompiledPolicies:
 
 
 async def _version(tx: Transaction) -> str:
-    version = await policies.version(tx)
+    version = await policies_store.current_version(tx)
     if version is None:
         raise NotFound("There is no such org.", code="org_not_found")
     return version
@@ -159,7 +161,7 @@ async def require_members(tx: Transaction, rows: Sequence[PolicyRow]) -> None:
     named = {id for row in rows for id in row.named or ()}
     if not named:
         return
-    unknown = named - await policies.deciding_members(tx, list(named))
+    unknown = named - await policies_store.list_deciding_members(tx, list(named))
     if unknown:
         raise InvalidInput(
             f"There is no active member with the id {min(unknown)}, who is named as an approver.",

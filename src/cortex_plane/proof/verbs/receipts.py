@@ -9,13 +9,12 @@ from uuid import UUID
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from cortex_plane.approvals.model.approvals import Channel, Choice
-from cortex_plane.approvals.model.standing_approvals import StandingApproval
-from cortex_plane.approvals.store import approvals
+from cortex_plane.approvals import store as approvals_store
+from cortex_plane.approvals.model.approvals import Channel, Choice, StandingApproval
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.errors import Conflict, NotFound, SetupError
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact, Receipt, SigningKey, fingerprint, to_base64
 from cortex_plane.proof.rules.receipts import Decided, Stamp, receipt_body, why_not_sent
@@ -197,7 +196,7 @@ def receipt_fault(
 async def get_receipt(db: Database, actor: Actor, approval_id: UUID) -> Receipt:
     """The receipt of a decision, for whoever sees the approval."""
     async with db.transaction(actor.org_id) as tx:
-        require_found(await approvals.get(tx, approval_id, actor.sees), "approval")
+        require_found(await approvals_store.get_approval(tx, approval_id, actor.sees), "approval")
         row = await proof_store.get_receipt(tx, approval_id)
     if row is None:
         raise NotFound(

@@ -14,8 +14,8 @@ from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, check_seal
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.policies.model.policy_files import RowsDigest
-from cortex_plane.policies.store import policies
+from cortex_plane.policies import store as policies_store
+from cortex_plane.policies.model.versions import RowsDigest
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import AuditEntry, RowFault, body_of, is_signed
 from cortex_plane.proof.rules.receipts import said_by
@@ -97,9 +97,9 @@ def _row_reason(tx: Transaction, kind: Kind, row: Row, *, over: bool) -> str | N
 
 async def _policy_fault(tx: Transaction) -> RowFault | None:
     try:
-        version = await policies.in_force(tx)
+        version = await policies_store.policies_in_force(tx)
         if version:
-            await policies.true_rows(tx, version)
+            await policies_store.require_true_rows(tx, version)
     except Forged as forged:
         reason = "its MAC is false: the plane did not put it in force as it stands"
         return RowFault(subject=f"{forged.kind} {forged.id}", reason=reason)

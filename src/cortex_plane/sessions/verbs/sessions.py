@@ -9,12 +9,12 @@ from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.agents import Agent, AgentStatus
-from cortex_plane.approvals.store import approvals
+from cortex_plane.approvals import store as approvals_store
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.kernel.errors import Conflict, Forbidden
 from cortex_plane.kernel.fields import split_ref
-from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
+from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
@@ -96,7 +96,7 @@ async def end_approvals(
     tx: Transaction, session_id: UUID, job_ids: Sequence[UUID], actor: Actor, reason: str
 ) -> None:
     """Nobody is asked any more about jobs that ended."""
-    ended = await approvals.cancel(tx, job_ids, reason)
+    ended = await approvals_store.cancel_approvals(tx, job_ids, reason)
     if ended:
         await proof_store.append_to_session(
             tx,

@@ -10,8 +10,8 @@ from uuid import UUID
 
 from cortex_plane.db.database import NOBODY, Database, Queries, Row, Transaction, after, ids, one, page
 from cortex_plane.db.vault import Vault
+from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import Page, Position
-from cortex_plane.kernel.values import parse
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission, actor_kind
 from cortex_plane.tenancy.model.credentials import (
     BrowserSession,

@@ -13,8 +13,8 @@ import orjson
 
 from cortex_plane.db.database import Database, Queries, Row, Transaction, after, ids, one, page
 from cortex_plane.db.vault import Vault
+from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import Page, Position
-from cortex_plane.kernel.values import parse
 from cortex_plane.tenancy.model.identities import Claim, Connection, Mapping, Purpose, Verification
 from cortex_plane.tenancy.rules import CredentialKey, Kind
 from cortex_plane.tenancy.store.credentials import ends_after

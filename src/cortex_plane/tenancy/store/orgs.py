@@ -8,10 +8,9 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.db.database import Database, Queries, Row, Transaction, after, one, page
-from cortex_plane.kernel.fields import split_ref
-from cortex_plane.kernel.idempotency import IdempotencyKey
+from cortex_plane.kernel.fields import parse, split_ref
+from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.pages import Page, Position
-from cortex_plane.kernel.values import parse
 from cortex_plane.tenancy.model.orgs import Absence, Member, Org, Span, Team
 from cortex_plane.tenancy.rules import Kind
 

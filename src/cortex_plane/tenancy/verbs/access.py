@@ -12,8 +12,8 @@ from uuid import UUID
 
 import structlog
 
+from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.credentials import TOKEN_PREFIX, TOKEN_VERSION
-from cortex_plane.approvals.store import credentials
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.meters import meters
@@ -89,7 +89,7 @@ async def end_access(tx: Transaction, member_id: UUID) -> EndedAccess:
             *await credentials_store.void_enrolment_codes(tx, member_id),
             *await credentials_store.end_links(tx, member_id),
             *await identities_store.void_codes(tx, member_id),
-            *await credentials.void_tokens(tx, member_id),
+            *await approvals_store.void_tokens(tx, member_id),
         ],
     )
 

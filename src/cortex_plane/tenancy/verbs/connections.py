@@ -8,10 +8,10 @@ from uuid import UUID
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import Conflict, InvalidInput, TooMany
-from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
+from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.notify import store as notify_store
 from cortex_plane.notify.model.webhooks import GRACE, Secrets
-from cortex_plane.notify.store import notifications
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
@@ -136,7 +136,7 @@ async def update_connection(
                 require_found(await identities_store.get_connection(tx, id), "connection").revision, revision
             )
         if change.enabled:
-            await notifications.hasten(tx, id)
+            await notify_store.hasten_delivery(tx, id)
         await proof_store.append_to_org(
             tx,
             Fact.of(
@@ -183,7 +183,7 @@ async def map_member(db: Database, actor: Actor, id: UUID, draft: MappingDraft) 
         if mine is None or mine.verified_at is None:
             await _vouch(tx, connection, draft, mapping_id, guest, known=mine is not None)
             await note_set_up(tx, actor, id)
-            await notifications.tell_there(tx, mapping_id)
+            await notify_store.add_connection_notice(tx, mapping_id)
             await proof_store.append_to_org(
                 tx,
                 Fact.of(
@@ -354,7 +354,7 @@ async def _link(
     else:
         await identities_store.verify_mapping(tx, mapping_id, connection_id, member_id, sender)
         await identities_store.use_codes(tx, mapping_id)
-    await notifications.tell_there(tx, mapping_id)
+    await notify_store.add_connection_notice(tx, mapping_id)
     await proof_store.append_to_org(
         tx,
         Fact.of(

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import NotFound, Stale
-from cortex_plane.kernel.idempotency import IdempotencyKey
+from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.store import orgs as orgs_store
 

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound, TooMany, Unauthenticated
-from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
+from cortex_plane.kernel.ids import IdempotencyKey, new_id
+from cortex_plane.notify import store as notify_store
 from cortex_plane.notify.model.notifications import Invitation
-from cortex_plane.notify.store import notifications
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
@@ -324,7 +324,7 @@ async def _prove(tx: Transaction, asked: Verification, *, known: bool) -> str | 
         tx, asked.mapping_id, asked.connection_id, asked.user_account_id, asked.address
     )
     await identities_store.use_codes(tx, asked.mapping_id)
-    await notifications.tell_there(tx, asked.mapping_id)
+    await notify_store.add_connection_notice(tx, asked.mapping_id)
     told = {"mapping": str(asked.mapping_id), "address": asked.address, "link": str(asked.id)}
     instead_of = str(guest.id) if guest else None
     await proof_store.append_to_org(tx, Fact.of(person, "identity_verified", **told, instead_of=instead_of))
@@ -368,7 +368,7 @@ async def _enqueue_invitation(
 ) -> UUID:
     """A part of the transaction that invites somebody. Its link is made when the mail is rendered, and kept nowhere."""
     id = new_id()
-    if not await notifications.insert_invitation(tx, id, connection_id, mapping_id, member_id, address, data):
+    if not await notify_store.insert_invitation(tx, id, connection_id, mapping_id, member_id, address, data):
         raise NotFound("There is no such connection.", code="connection_not_found")
     return id
 

@@ -10,9 +10,9 @@ from cortex_plane.db.database import CREDENTIAL_KEY, NOBODY, Database, Transacti
 from cortex_plane.db.pool import Purpose
 from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, Unauthenticated
-from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
+from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
-from cortex_plane.policies.store import policies
+from cortex_plane.policies import store as policies_store
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission, database_owner, scheduler_actor
@@ -333,10 +333,10 @@ async def _convert_org(db: Database, org_id: UUID) -> int:
 async def _convert_policies(tx: Transaction) -> int:
     versions = await credentials_store.unsigned_policies(tx)
     for version in versions:
-        await policies.sign_version(tx, version)
+        await policies_store.sign_policy_version(tx, version)
     unsigned = await credentials_store.unsigned_policy_version(tx)
     if unsigned is not None:
-        await policies.set_version(tx, unsigned)
+        await policies_store.set_policy_version(tx, unsigned)
     return len(versions) + (unsigned is not None)
 
 

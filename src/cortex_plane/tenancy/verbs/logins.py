@@ -8,7 +8,7 @@ from uuid import UUID
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.pool import Purpose
 from cortex_plane.kernel.errors import Conflict, Forbidden, Unauthenticated
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact

@@ -10,7 +10,7 @@ from uuid import UUID
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.kernel.errors import Conflict, Forbidden, InUse, InvalidInput, NotFound, Stale
 from cortex_plane.kernel.fields import split_ref
-from cortex_plane.kernel.idempotency import IdempotencyKey, new_id
+from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact

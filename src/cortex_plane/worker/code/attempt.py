@@ -21,8 +21,7 @@ from cortex_plane.jobs.model.journal import StepFailed
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.verbs import attempts
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.errors import CortexError, TooLarge
-from cortex_plane.kernel.retry import ErrorClass
+from cortex_plane.kernel.errors import CortexError, ErrorClass, TooLarge
 from cortex_plane.sessions.rules import SessionMessage
 from cortex_plane.worker import step_events
 from cortex_plane.worker.approval_requests import park

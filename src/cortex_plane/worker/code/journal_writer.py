@@ -14,15 +14,14 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn
 from uuid import UUID
 
-from cortex_plane.gates.rules.authorize import Authorization, authorize
+from cortex_plane.gates.rules.authorization import Authorization, authorize
 from cortex_plane.jobs.model.checkpoints import LogEntry
 from cortex_plane.jobs.model.jobs import Hold, JobStatus
 from cortex_plane.jobs.model.journal import EntryKind
 from cortex_plane.jobs.rules.attempts import Assignment, StepWrite, WriteResult
 from cortex_plane.kernel.meters import meters
-from cortex_plane.policies.model.authorization import PolicyVerdict
-from cortex_plane.policies.model.policies import OnDeny
-from cortex_plane.policies.rules.policy_terms import both_terms
+from cortex_plane.policies.model.policies import OnDeny, PolicyVerdict
+from cortex_plane.policies.rules.terms import both_terms
 from cortex_plane.worker.acting import Acting
 from cortex_plane.worker.calls import Call, storable, together
 from cortex_plane.worker.clock import ticks

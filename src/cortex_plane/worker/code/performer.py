@@ -30,7 +30,7 @@ from cortex_plane.jobs.rules.attempts import NewStep, StepWrite
 from cortex_plane.jobs.verbs import attempts
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError
-from cortex_plane.kernel.idempotency import new_id
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.sessions.rules import recorded_form
 from cortex_plane.worker import step_events
 from cortex_plane.worker.calls import storable

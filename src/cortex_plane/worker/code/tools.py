@@ -14,8 +14,8 @@ from cortex_plane.jobs.model.journal import EntryKind, EntryStatus, JournalEntry
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError
-from cortex_plane.kernel.idempotency import new_id
-from cortex_plane.policies.model.authorization import PolicyVerdict
+from cortex_plane.kernel.ids import new_id
+from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.worker import step_events
 from cortex_plane.worker.approval_requests import terms_of
 from cortex_plane.worker.calls import Call, CallKind, PendingWrite, plan_call, summary, together

@@ -15,8 +15,7 @@ from cortex_plane.gates.model.gates import ANSWER
 from cortex_plane.jobs.model.journal import ContextMisused, EntryKind, check_name, digest
 from cortex_plane.kernel.canonical import canonical, check_text
 from cortex_plane.kernel.errors import CortexError
-from cortex_plane.policies.model.authorization import PolicyVerdict
-from cortex_plane.policies.model.policies import MAX_TIMEOUT_SECONDS, PolicyRow, Quorum
+from cortex_plane.policies.model.policies import MAX_TIMEOUT_SECONDS, PolicyRow, PolicyVerdict, Quorum
 from cortex_plane.worker.tools.results import encode_result
 
 MAX_INPUT_BYTES = 256 * 1024

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
-from cortex_plane.agents.model.completions import ModelError, Request
-from cortex_plane.notify.verbs.ports import ModelBackend
+from cortex_plane.agents.model.completions import ModelError, Request, Response, TextChunk, Usage
 from cortex_plane.tenancy.model.credentials import Provider
 from cortex_plane.worker.models.clients import Clients
 from cortex_plane.worker.models.keys import Keys, missing
 from cortex_plane.worker.models.providers import ProviderModel
 from cortex_plane.worker.models.scripted import ScriptedModel
+
+
+class ModelBackend(Protocol):
+    """Something that answers for a language model. Keeps nothing between two requests."""
+
+    def stream(self, request: Request) -> AsyncIterator[TextChunk | Usage | Response]:
+        """Any number of chunks, then exactly one response, last. Raises `ModelError`.
+
+        A `Usage` in between says what was counted so far: it is what counts where the answer breaks off.
+        """
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -29,7 +29,7 @@ from cortex_plane.agents.model.completions import (
     tokens,
 )
 from cortex_plane.agents.model.tools import provider_name
-from cortex_plane.kernel.values import adapter
+from cortex_plane.kernel.fields import adapter
 from cortex_plane.sessions.model.memories import extract_of
 
 THE_END = "The script ends here."

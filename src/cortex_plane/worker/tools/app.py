@@ -16,8 +16,7 @@ from cortex_plane.agents.model.tools import InvalidApp, OnUncertain, Risk, ToolV
 from cortex_plane.gates.model.gates import OF_THE_PLANE
 from cortex_plane.kernel.canonical import check_text
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.kernel.fields import Slug
-from cortex_plane.kernel.values import adapter
+from cortex_plane.kernel.fields import Slug, adapter
 from cortex_plane.worker.tools.mcp.servers import McpServer, Secret, declared
 from cortex_plane.worker.tools.tool import Tool
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cortex_plane.policies.rules.policy_engine import CompiledPolicies
+from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.worker.calls import Call, CallKind, Toolbox
 from cortex_plane.worker.tools.mcp.remote_tool import RemoteTool
 

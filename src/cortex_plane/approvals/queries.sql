@@ -1,0 +1,521 @@
+-- name: answer_question
+with answered as (
+  update approval_request
+  set status = $2, resolved_at = plane_now(), resolved_by = $3, resolved_by_name = $4, resolution_reason = $5,
+    resolved_via = $6
+  where id = $1 and status = 'pending' and kind = 'uncertain_effect'
+  returning org_id, id)
+insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, payload, created_at)
+select org_id, id, 'answered', $6, $3, $4, jsonb_build_object('verdict', $7::text, 'note', $5::text), plane_now() from answered
+returning approval_id
+
+
+-- name: approval_context
+-- What a policy looks at besides the call itself, and the schema that the call's tool had when it was asked for.
+select a.slug as agent, array_remove(array[t.id, t.parent_id], null) as teams, s.kind as session_kind,
+  array(
+    select distinct coalesce(k.policies, '[]') from approval_invocation i
+    join job k on k.org_id = i.org_id and k.id = i.job_id
+    where i.org_id = r.org_id and i.approval_id = r.id) as request_policies,
+  coalesce(v.parameters, x.parameters) as parameters,
+  coalesce(v.read_only, false) and not coalesce(w.skill_config -> 'side_effect_tools' ? r.tool_name, false) as read_only
+from approval_request r
+join job j on j.org_id = r.org_id and j.id = r.job_id
+join agent a on a.org_id = r.org_id and a.id = r.agent_id
+join team t on t.org_id = a.org_id and t.id = a.team_id
+join session s on s.org_id = r.org_id and s.id = r.session_id
+join agent_version w on w.org_id = j.org_id and w.agent_id = j.agent_id and w.version = j.agent_version
+left join tool_version v on v.app = j.app and v.name = r.tool_name and v.digest = r.tool_digest
+left join external_tool x on j.kind = 'external' and x.org_id = r.org_id and x.name = r.tool_name and x.digest = r.tool_digest
+where r.id = $1
+
+
+-- name: approval_of_call
+-- The newest request that this call belongs to.
+select i.approval_id from approval_invocation i where i.call_id = $1 order by i.created_at desc limit 1
+
+
+-- name: approval_of_uncertain_call
+-- The open card of an uncertain call.
+select r.id from approval_request r
+where r.job_id = $1 and r.kind = 'uncertain_effect' and r.status = 'pending'
+  and exists (select from approval_invocation i where i.org_id = r.org_id and i.approval_id = r.id and i.call_id = $2)
+for no key update of r
+
+
+-- name: call_origin
+-- Whose session a job belongs to, and who shaped what it asks for, with those who ask now.
+select j.caused_by, c.causes, c.caused, s.user_account_id as owner_id
+from job j join session s on s.org_id = j.org_id and s.id = j.session_id
+cross join lateral call_causes(j.org_id, j.id, $2, $3::uuid[]) c
+where j.id = $1
+
+
+-- name: cancel_approvals
+select * from cancel_approvals($1, $2, $3)
+
+
+-- name: close_approval
+select close_approval($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
+
+
+-- name: count_repeats
+select call_repeats($1, $2)
+
+
+-- name: current_secret
+select id, sealed from signing_secret where purpose = $1 and retire_at is null
+
+
+-- name: delegates_of_approval
+-- Who could take somebody's part in a request: those who would then be refused neither for their clearance, nor for having
+-- asked for it, or for being perhaps the same human as somebody who did, nor because they have voted or handed their own part on.
+select u.id, u.display_name
+from approval_request r join user_account u on u.org_id = r.org_id
+where r.id = $1 and u.id <> $2 and ($3::text is null or u.display_name = $3)
+  and u.deactivated_at is null and u.roles <> '{guest}' and u.clearance >= r.required_clearance
+  and not u.id = any (r.delegated) and (r.self_approval or not u.id = any (r.causes) and tied_cause(r.org_id, r.id, u.id, null) is null)
+  and not exists (
+    select from approval_vote v
+    where v.org_id = r.org_id and v.approval_id = r.id and v.version = r.version and v.user_account_id = u.id)
+order by u.display_name, u.id
+limit $4
+
+
+-- name: escalate_approval
+select escalate_approval($1, $2, $3)
+
+
+-- name: find_by_key
+select event_type, payload, actor_member_id from approval_event where approval_id = $1 and idempotency_key = $2
+
+
+-- name: find_joinable
+-- The same call under the same terms that somebody is being asked about already, unless its time is over.
+select id, causes from approval_request
+where session_id = $1 and tool_name = $2 and input_hash = $3 and terms_hash = $4 and status = 'pending' and kind = 'call'
+  and deadline > plane_now()
+for no key update
+
+
+-- name: find_twin
+-- Another request that waits for a decision about exactly these arguments, on the same terms.
+select r.id from approval_request r join approval_request m on m.id = $1
+where r.session_id = m.session_id and r.tool_name = m.tool_name and r.input_hash = $2 and r.terms_hash = m.terms_hash
+  and r.status = 'pending' and r.kind = 'call' and r.id <> m.id
+
+
+-- name: forget_secrets
+delete from signing_secret where purpose = $1 and retire_at <= (select plane_now()) + $2::interval
+
+
+-- name: forget_tokens
+delete from approval_token where expires_at <= (select plane_now()) - $1::interval
+
+
+-- name: get_approval
+-- Whoever is not staff sees those of their own sessions, and those that name them or a role of theirs.
+select *, plane_now() as now,
+  (select coalesce(max(call_repeats(a.org_id, i.call_id)), 0) from approval_invocation i
+    where i.org_id = a.org_id and i.approval_id = a.id) as repeats,
+  program_changes(a.org_id, a.id) as programs
+from approval_shown a
+where a.id = $1 and ($2::uuid is null or $2 in (a.user_account_id, a.opened_by) or a.approvers -> 'members' ? $2::text
+  or a.approvers -> 'roles' ?| (select u.roles from user_account u where u.id = $2))
+
+
+-- name: get_standing
+-- Whoever is not staff sees those of their own sessions, and those that they gave.
+select *, plane_now() as now from standing_shown s
+where s.id = $1 and ($2::uuid is null or $2 in (s.owner_id, s.opened_by, s.granted_by_id))
+
+
+-- name: insert_approval
+-- What asks whether a call happened asks those who let it be sent: by the request of that call, or by the one with which a standing
+-- approval was given; whoever shaped the call of that one did not shape this one.
+with settled as (
+  select r.id, r.required_clearance, r.approvers, r.self_approval, r.quorum,
+    case when a.own then r.causes else '{}' end as causes, case when a.own then r.caused else '[]' end as caused
+  from (
+    select i.approval_id, true from approval_invocation i where i.call_id = $34
+    union all
+    select s.approval_id, false from standing_use u join standing_approval s on s.org_id = u.org_id and s.id = u.standing_id
+    where u.call_id = $34) a (id, own)
+  join approval_request r on r.org_id = $1 and r.id = a.id
+  where $3::text = 'uncertain_effect' and r.kind = 'call' and r.status = 'approved'
+  order by a.own desc, r.resolved_at desc limit 1)
+, asked as (
+  insert into approval_request (org_id, id, kind, session_id, job_id, agent_id, step_index, action_type, tool_name,
+    tool_digest, target, arguments, input_hash, risk, action_summary, agent_says, asked_for, question, rule,
+    policy_version, template, required_clearance, timeout_seconds, approvers, on_deny, self_approval, owner_id, caused_by,
+    causes, terms_hash, requested_at, deadline, remind_at, next_action_at, quorum, escalations, escalate_at, channels, standing,
+    action, details, caused, settles)
+  values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::jsonb, $13, $14, $15, $16, $17, $18, $19, $20, $21,
+    coalesce((select s.required_clearance from settled s), $22), $23, coalesce((select s.approvers from settled s), $24), $25,
+    coalesce((select s.self_approval from settled s), $26), $27, $28,
+    array(select unnest($29::uuid[]) union select unnest(s.causes) from settled s), $30, $31::timestamptz, $32::timestamptz, $33::timestamptz,
+    least($32::timestamptz, $33::timestamptz, ($37::timestamptz[])[1]),
+    coalesce((select s.quorum from settled s), $35), $36, $37::timestamptz[], $38::text[], $39, $40,
+    $41, merge_caused($42, coalesce((select s.caused from settled s), '[]')), (select s.id from settled s))
+  returning org_id, id, requested_at)
+, told as (
+  insert into approval_event (org_id, approval_id, event_type, channel, payload, created_at)
+  select org_id, id, kind, channel, '{}', requested_at
+  from asked, (values ('requested', null), ('dispatched', 'dashboard')) v (kind, channel))
+insert into approval_invocation (org_id, approval_id, call_id, job_id) values ($1, $2, $34, $5)
+
+
+-- name: insert_delegation
+select delegate_approval($1, $2, $3, $4, $5, $6, $7, $8, false)
+
+
+-- name: insert_secret
+-- Of two that come at the same instant one waits for the other, and then does nothing.
+insert into signing_secret (org_id, id, purpose, sealed) values ($1, $2, $3, $4)
+on conflict (org_id, purpose) where retire_at is null do nothing
+returning created_at
+
+
+-- name: insert_standing
+insert into standing_approval (org_id, id, session_id, agent_id, tool_name, tool_digest, input_hash, condition, max_calls,
+  expires_at, granted_by, granted_by_id, approval_id, required, reason, created_at)
+select r.org_id, $2, r.session_id, r.agent_id, r.tool_name, r.tool_digest, $4, $5, $6, $7, $8, $9, r.id,
+  jsonb_build_object('rule', r.rule, 'template', r.template, 'clearance', r.required_clearance, 'approvers', r.approvers,
+    'version', $11::integer),
+  $10, $12
+from approval_request r
+where r.org_id = $1 and r.id = $3
+
+
+-- name: insert_token
+insert into approval_token (org_id, id, approval_id, user_account_id, notification_id, token_hash, version, input_hash,
+  expires_at, mac)
+values ($1, $2, $3, $4, $5, $6, $7, decode($8, 'hex'), $9, $10)
+
+
+-- name: insert_vote
+select vote_approval($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
+
+
+-- name: is_unasked
+-- Whether people let this call be sent, nobody knows whether it happened, and nobody is asked: its agent was to find out.
+select exists (
+  select from tool_call c
+  where c.job_id = $1 and c.id = $2 and c.status = 'uncertain'
+    and (exists (
+        select from approval_invocation i join approval_request r on r.org_id = i.org_id and r.id = i.approval_id
+        where i.org_id = c.org_id and i.call_id = c.id and r.kind = 'call' and r.status = 'approved')
+      or exists (select from standing_use u where u.org_id = c.org_id and u.call_id = c.id))
+    and not exists (
+      select from approval_invocation i join approval_request r on r.org_id = i.org_id and r.id = i.approval_id
+      where i.org_id = c.org_id and i.call_id = c.id and r.kind = 'uncertain_effect' and r.status = 'pending'))
+
+
+-- name: join_approval
+-- One call more: the card changes, so whoever saw the old one must look again. Whoever shaped either call shaped both.
+with joined as (
+  update approval_request r set invocations = r.invocations + 1, version = r.version + 1,
+    causes = array(select unnest(r.causes) union select unnest($5::uuid[])), caused = merge_caused(r.caused, $6)
+  where id = $2 returning org_id, id, version)
+, told as (
+  insert into approval_event (org_id, approval_id, event_type, payload, created_at)
+  select org_id, id, 'joined', jsonb_build_object('call', $3::uuid, 'version', version), plane_now() from joined)
+insert into approval_invocation (org_id, approval_id, call_id, job_id) values ($1, $2, $3, $4)
+
+
+-- name: list_approval_events
+-- The newest hundred: whoever tries in vain again and again must not make a card that nobody can load.
+select * from (
+  select id, event_type, channel, actor_member_id, actor, payload, times, created_at
+  from approval_event where approval_id = $1 order by id desc limit 100) e
+order by id
+
+
+-- name: list_approvals
+-- Whoever is not staff sees those of their own sessions, and those that name them or a role of theirs.
+select * from approval_shown a
+where ($1::timestamptz is null or (a.created_at, a.id) < ($1, $2::uuid))
+  and ($4::uuid is null or $4 in (a.user_account_id, a.opened_by) or a.approvers -> 'members' ? $4::text
+    or a.approvers -> 'roles' ?| (select u.roles from user_account u where u.id = $4))
+  and ($5::text is null or a.status = $5)
+  and ($6::uuid is null or a.job_id = $6)
+  and ($7::uuid is null or a.session_id = $7)
+order by a.created_at desc, a.id desc
+limit $3
+
+
+-- name: list_deciders
+-- Who could decide under these terms: active members of the approver set with the clearance. $1 owner, $2 whether the
+-- owner is asked, $3 roles, $4 members, $5 clearance, $6 whoever must not decide it,
+-- $7 limit; null: all of them.
+select u.id, u.display_name, u.roles from user_account u
+where u.deactivated_at is null and u.clearance >= $5 and u.roles <> '{guest}'
+  and not u.id = any ($6::uuid[])
+  and (($2 and $1::uuid is not null and u.id = $1)
+    or ($2 and $1::uuid is null and u.roles && array['admin', 'approver'])
+    or u.roles && $3::text[] or u.id = any ($4::uuid[]))
+order by u.display_name
+limit $7
+
+
+-- name: list_delegates
+select u.id, u.display_name from user_account u
+where u.deactivated_at is null and u.roles <> '{guest}'
+  and ($1::uuid is null or u.id <> $1) and ($2::text is null or u.display_name = $2)
+order by u.display_name, u.id
+limit $3
+
+
+-- name: list_delegations
+select from_member_id, from_member, to_member_id, to_member, to_clearance, reason, automatic, created_at as at
+from approval_delegation where approval_id = $1 order by id
+
+
+-- name: list_inbox
+-- What waits: what this person could decide apart from the rest that they see, each the most urgent first; an uncertain
+-- effect has no deadline and is the most urgent of all. $1 the person, $2 their roles, $3 their clearance, $4 whether they
+-- answer for uncertain effects, $5 whom they see (null: everybody), $6 what came later is only counted, $7 how many are
+-- passed over, $8 limit. The rules are those of deciding.refusal; a test compares the two.
+with waiting as (
+  select r.id, r.requested_at, w.mine, $6::timestamptz is null or r.requested_at <= $6 as known,
+    row_number() over (
+      partition by w.mine, $6::timestamptz is null or r.requested_at <= $6
+      order by r.deadline nulls first, r.requested_at, r.id) as place
+  from approval_request r
+  join session s on s.org_id = r.org_id and s.id = r.session_id
+  cross join lateral (
+    select case when r.kind = 'uncertain_effect' and r.settles is null then $4::boolean
+      else $1::uuid is not null and r.required_clearance <= $3::integer
+        and (r.self_approval or not $1 = any (r.causes)) and not $1 = any (r.delegated)
+        and (r.approvers -> 'roles' ?| $2::text[] or r.approvers -> 'members' ? $1::text
+          or r.approvers @> '{"owner": true}'
+            and (r.owner_id = $1 or r.owner_id is null and $2 && array['admin', 'approver']))
+      end is true as mine) w
+  where r.status = 'pending'
+    and (w.mine or $5::uuid is null or $5 in (s.user_account_id, s.opened_by) or r.approvers -> 'members' ? $5::text
+      or r.approvers -> 'roles' ?| $2))
+, totals as (
+  select count(*) filter (where known and mine) as mine_total, count(*) filter (where known and not mine) as others_total,
+    count(*) filter (where not known) as arrived, max(requested_at) as latest
+  from waiting)
+, listed as (
+  select * from waiting where known and place > $7::bigint and place <= $7::bigint + $8::bigint)
+select t.mine_total, t.others_total, t.arrived, t.latest, l.mine, a.id, a.kind, a.status, a.version, a.session_id, a.job_id, a.agent_id, a.agent, a.agent_name, a.step_index,
+  a.action_type, a.tool_name, a.tool_digest, a.target, null as original_arguments, a.input_hash, a.invocations, a.risk,
+  a.action_summary, null as agent_says, left(a.asked_for, 200) as asked_for, left(a.question, 200) as question, a.rule,
+  a.policy_version, a.template, a.required_clearance, a.approvers, a.on_deny, a.self_approval, a.owner_id, a.caused_by, a.causes,
+  a.escalation_level, a.channels_dispatched, a.requested_at, a.deadline, a.reminded_at, a.resolved_at, a.resolved_by,
+  a.resolved_by_name, a.resolution_reason, a.resolved_via, a.created_at, a.quorum, a.votes_for, a.delegated, a.standing,
+  a.action, null as details, a.settles, a.escalations, a.escalate_at,
+  case when large.it then null else a.arguments end as arguments,
+  case when large.it then left(a.arguments::text, 2000) end as excerpt
+from totals t
+left join (listed l join approval_shown a on a.id = l.id) on true
+left join lateral (select octet_length(a.arguments::text) > 2000 as it) large on true
+order by l.mine desc, l.place
+
+
+-- name: list_settled
+-- What ended lately, of what this person sees.
+select a.id, a.kind, a.status, a.version, a.session_id, a.job_id, a.agent_id, a.agent, a.agent_name, a.step_index,
+  a.action_type, a.tool_name, a.tool_digest, a.target, null as original_arguments, a.input_hash, a.invocations, a.risk,
+  a.action_summary, null as agent_says, left(a.asked_for, 200) as asked_for, left(a.question, 200) as question, a.rule,
+  a.policy_version, a.template, a.required_clearance, a.approvers, a.on_deny, a.self_approval, a.owner_id, a.caused_by, a.causes,
+  a.escalation_level, a.channels_dispatched, a.requested_at, a.deadline, a.reminded_at, a.resolved_at, a.resolved_by,
+  a.resolved_by_name, a.resolution_reason, a.resolved_via, a.created_at, a.quorum, a.votes_for, a.delegated, a.standing,
+  a.action, null as details, a.settles, a.escalations, a.escalate_at,
+  case when large.it then null else a.arguments end as arguments,
+  case when large.it then left(a.arguments::text, 2000) end as excerpt
+from approval_shown a
+cross join lateral (select octet_length(a.arguments::text) > 2000 as it) large
+where a.resolved_at is not null
+  and ($1::uuid is null or $1 in (a.user_account_id, a.opened_by) or a.approvers -> 'members' ? $1::text
+    or a.approvers -> 'roles' ?| (select u.roles from user_account u where u.id = $1))
+order by a.resolved_at desc
+limit $2
+
+
+-- name: list_similar
+select * from approval_shown a
+where a.tool_name = $2 and a.id <> $1 and a.status in ('approved', 'denied') and a.kind = 'call'
+order by a.resolved_at desc
+limit 5
+
+
+-- name: list_standing
+-- Whoever is not staff sees those of their own sessions, and those that they gave.
+select *, plane_now() as now from standing_shown s
+where ($1::timestamptz is null or (s.created_at, s.id) < ($1, $2::uuid))
+  and ($4::uuid is null or $4 in (s.owner_id, s.opened_by, s.granted_by_id))
+  and ($5::uuid is null or s.session_id = $5)
+  and (not $6::boolean or s.revoked_at is null and s.expires_at > (select plane_now())
+    and (s.max_calls is null or s.used_calls < s.max_calls))
+order by s.created_at desc, s.id desc
+limit $3
+
+
+-- name: list_votes
+select version, user_account_id as member_id, member, decision, reason, channel, created_at,
+  voters_of(org_id, user_account_id, channel, created_at) as behind
+from approval_vote where approval_id = $1 order by created_at, user_account_id
+
+
+-- name: lock_attempt
+-- The job of an attempt that is about to ask, under its lock; no row: the attempt has lost it, or the write was made.
+select j.session_id, j.caused_by, c.causes, c.caused, j.cancel_requested_at is not null as cancelled,
+  s.user_account_id as owner_id, plane_now() as now
+from job j join session s on s.org_id = j.org_id and s.id = j.session_id
+cross join lateral call_causes(j.org_id, j.id, $5, '{}') c
+where j.id = $1 and j.worker_id = $2 and j.epoch = $3 and j.write_seq = $4
+for no key update of j
+
+
+-- name: marks_of_approvals
+select r.id as approval_id, d.from_member as handed_by, coalesce(d.automatic, false) as out_of_office,
+  exists (select from approval_vote v
+    where v.org_id = r.org_id and v.approval_id = r.id and v.version = r.version and v.user_account_id = $2) as voted,
+  $3::boolean and exists (select from notification n
+    where n.org_id = r.org_id and n.approval_id = r.id and n.status = 'dead') as undelivered
+from approval_request r
+left join lateral (
+  select from_member, automatic from approval_delegation g
+  where g.org_id = r.org_id and g.approval_id = r.id and g.to_member_id = $2
+  order by g.id desc limit 1) d on true
+where r.id = any ($1::uuid[])
+
+
+-- name: next_level
+select escalations -> escalation_level from approval_request where id = $1 and status = 'pending'
+
+
+-- name: open_approval
+select * from open_approval($1, $2, $3, $4)
+
+
+-- name: record_approval_event
+insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, idempotency_key, payload,
+  created_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, plane_now())
+
+
+-- name: record_reach
+select * from reach_approval($1, $2)
+
+
+-- name: record_refused_decision
+-- A decision that decided nothing. So many of a kind by one person stand for themselves ($8); one more row counts all that follow.
+-- Returns how many rows there were before.
+with earlier as (
+  select count(*)::integer as rows, max(e.id) as last from approval_event e
+  where e.org_id = $1 and e.approval_id = $2 and e.event_type = $3
+    and case when $5::uuid is null then e.actor_member_id is null and e.actor = $6 else e.actor_member_id = $5 end),
+counted as (
+  update approval_event e set times = e.times + 1 from earlier
+  where e.org_id = $1 and e.approval_id = $2 and e.id = earlier.last and earlier.rows > $8
+  returning e.id),
+added as (
+  insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, payload, created_at)
+  select $1, $2, $3, $4, $5, $6, $7, plane_now() from earlier where earlier.rows <= $8
+  returning id)
+select earlier.rows from earlier
+
+
+-- name: remind_approvers
+with reminded as (
+  update approval_request r
+  set reminded_at = plane_now(), next_action_at = least(r.deadline, r.escalate_at[r.escalation_level + 1])
+  where r.id = $1 and r.status = 'pending' and r.reminded_at is null
+  returning org_id, id)
+insert into approval_event (org_id, approval_id, event_type, payload, created_at)
+select org_id, id, 'reminded', '{}', plane_now() from reminded
+returning approval_id
+
+
+-- name: retire_secret
+update signing_secret set retire_at = plane_now() + $3::interval
+where purpose = $1 and retire_at is null and created_at <= (select plane_now()) - $2::interval
+returning retire_at
+
+
+-- name: revoke_standing
+update standing_approval set revoked_at = plane_now(), revoked_by = $2, revocation_reason = $3
+where id = $1 and revoked_at is null
+returning session_id
+
+
+-- name: rule_changes
+-- By which terms a call was asked for first, and who changed since what may change them: the org's policies, confirmations of its tool,
+-- and atlases that the session was bound to. No row where it was not asked for.
+select r.approvers, r.quorum, r.required_clearance, r.self_approval, coalesce((
+    select jsonb_agg(jsonb_build_object('member_id', u.id, 'name', coalesce(u.display_name, c.name), 'why', c.why))
+    from (
+      select p.applied_by_id as identity, p.applied_by as name, format('applied version %s of the policies', p.version) as why
+      from policy_version p
+      where p.org_id = r.org_id and p.version > split_part(r.policy_version, '.', 1)::bigint
+      union all
+      select t.confirmed_by_id, t.confirmed_by, 'confirmed its tool' from tool_confirmation t
+      where t.org_id = r.org_id and t.tool_name = r.tool_name and t.created_at > r.requested_at
+      union all
+      select null, t.revoked_by, 'took back what was confirmed of its tool' from tool_confirmation t
+      where t.org_id = r.org_id and t.tool_name = r.tool_name and t.revoked_at > r.requested_at
+      union all
+      select v.published_by_id, v.published_by, format('published version %s of the atlas %s', v.version, v.atlas_id)
+      from session_atlas b join atlas_version v on v.org_id = b.org_id and v.atlas_id = b.atlas_id and v.version = b.version
+      where b.org_id = r.org_id and b.session_id = r.session_id and b.bound_at > r.requested_at) c
+    left join user_account u on u.org_id = r.org_id and u.id = person_behind(r.org_id, c.identity)), '[]') as authors
+from approval_invocation i join approval_request r on r.org_id = i.org_id and r.id = i.approval_id
+where i.call_id = $1 and r.kind = 'call'
+order by r.requested_at, r.id limit 1
+
+
+-- name: standing_candidates
+-- Those that may cover a call: by which it was counted before comes first, then what costs no count, then what ends soonest.
+-- Each with the receipt of the request that it was given with, for the worker to verify.
+select s.*, u.revision as granter_revision, plane_now() as now, voters_of(s.org_id, s.granted_by_id, null, s.created_at) as behind,
+  exists (select from standing_use x where x.org_id = s.org_id and x.standing_id = s.id and x.call_id = $5) as counted,
+  r.body, r.signature, k.id as key_id, k.public_key, k.sealed
+from standing_shown s join user_account u on u.org_id = s.org_id and u.id = s.granted_by_id
+left join approval_receipt r on r.org_id = s.org_id and r.approval_id = s.approval_id
+left join signing_key k on k.org_id = r.org_id and k.id = r.key_id
+where s.session_id = $1 and s.tool_name = $2 and s.tool_digest = $3 and s.revoked_at is null
+  and s.expires_at > (select plane_now()) and coalesce(s.input_hash, $4) = $4
+  -- From the second repetition on it needs a new yes, not the one that it was counted by.
+  and not (call_repeats(s.org_id, $5) > $6 and exists (
+    select from standing_use x where x.org_id = s.org_id and x.standing_id = s.id and x.call_id = $5))
+order by counted desc, s.max_calls is not null, s.expires_at, s.id
+
+
+-- name: standing_origin
+-- Whose session a job belongs to, who shaped what it asks for, with those who ask now, and who could be the same human as those.
+select c.causes, array(select sponsors_of(j.org_id, c.causes, 'infinity')) as sponsors, s.user_account_id as owner_id
+from job j join session s on s.org_id = j.org_id and s.id = j.session_id
+cross join lateral call_causes(j.org_id, j.id, $2, $3::uuid[]) c
+where j.id = $1
+
+
+-- name: take_due
+-- Schedulers pass over what another one acts on. A lock of the row itself would come before its jobs' locks.
+select pg_try_advisory_xact_lock(hashtextextended($1::uuid::text, 2))
+
+
+-- name: tied_causes
+-- Which of these requests a member cannot approve because a cause could be the same human, and who that is.
+select t.id, t.name
+from (select a.id, tied_cause($1, a.id, $3, null) as name from unnest($2::uuid[]) a (id)) t
+where t.name is not null
+
+
+-- name: void_tokens
+update approval_token set used_at = plane_now() where user_account_id = $1 and used_at is null
+returning id
+
+
+-- name: vote_answer
+-- One answer of several about an uncertain call. Whoever changes their mind has one vote still.
+with voted as (
+  insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at, answer)
+  values ($1, $2, $3, $4, $5, 'approved', $6, $7, plane_now(), $8)
+  on conflict (org_id, approval_id, version, user_account_id)
+  do update set reason = excluded.reason, channel = excluded.channel, created_at = excluded.created_at, answer = excluded.answer)
+insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, payload, created_at)
+values ($1, $2, 'voted', $7, $4, $5, jsonb_build_object('verdict', $9::text, 'note', $6::text), plane_now())

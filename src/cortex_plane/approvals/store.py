@@ -1,0 +1,644 @@
+"""Approvals, their credentials, delegates and standing approvals in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.approvals.model.approvals import (
+    Approval,
+    ApprovalEvent,
+    ApprovalKind,
+    ApprovalStatus,
+    Channel,
+    Choice,
+    Delegate,
+    Delegation,
+    Excerpt,
+    Mark,
+    NewRequest,
+    StandingApproval,
+    Vote,
+    Waiting,
+)
+from cortex_plane.approvals.model.credentials import Token
+from cortex_plane.approvals.rules.deciders import ApprovalEnd, LockedApproval, may_decide_at_all
+from cortex_plane.db.database import Database, Queries, Row, Transaction, after, ids, page
+from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT
+from cortex_plane.kernel.fields import adapter, parse
+from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.policies.model.policies import Approvers, Quorum, Terms
+from cortex_plane.proof.model import Fact
+from cortex_plane.proof.rules.receipts import Decided
+from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.model.orgs import Role
+from cortex_plane.tenancy.rules import Kind
+from cortex_plane.tenancy.store import credentials as credentials_store
+
+queries = Queries("approvals")
+
+SHORTEST_GRANT_SECONDS = 3600
+"""A grant lives as long as people had to give it, but long enough for a busy worker to use it."""
+
+SessionEvent = tuple[str, UUID | None, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Decider:
+    id: UUID
+    name: str
+    roles: frozenset[Role]
+
+
+# Reading ---------------------------------------------------------------------------------------------------------
+
+
+async def list_approvals(
+    tx: Transaction,
+    position: Position | None,
+    limit: int,
+    sees: UUID | None,
+    status: ApprovalStatus | None,
+    job_id: UUID | None,
+    session_id: UUID | None,
+) -> Page[Approval]:
+    rows = await tx.rows(
+        queries.list_approvals, *after(position), limit + 1, sees, status, job_id, session_id
+    )
+    return page(Approval, rows, limit)
+
+
+async def list_inbox(
+    tx: Transaction, actor: Actor, sees: UUID | None, shown_at: datetime | None, skip: int, limit: int
+) -> Waiting:
+    person = actor.user_account_id if may_decide_at_all(actor) else None
+    rows = await tx.rows(
+        queries.list_inbox, person, sorted(actor.roles), actor.clearance, actor.may(Permission.JOB_SETTLE), sees,
+        shown_at, skip, limit,
+    )  # fmt: skip
+    listed = [(row["mine"], _to_approval(row)) for row in rows if row["id"] is not None]
+    return Waiting(
+        mine=[each for mine, each in listed if mine],
+        others=[each for mine, each in listed if not mine],
+        **{name: rows[0][name] for name in ("mine_total", "others_total", "arrived", "latest")},
+    )
+
+
+async def list_settled(tx: Transaction, sees: UUID | None, limit: int) -> list[Approval]:
+    return [_to_approval(row) for row in await tx.rows(queries.list_settled, sees, limit)]
+
+
+def _to_approval(row: Row) -> Approval:
+    """As a list shows it: of large arguments only their beginning."""
+    listed = parse(Approval, row)
+    return listed if row["excerpt"] is None else replace(listed, arguments=Excerpt(row["excerpt"]))
+
+
+async def get_approval(tx: Transaction, id: UUID, sees: UUID | None) -> tuple[Approval, datetime] | None:
+    """With the database's time."""
+    row = await tx.row(queries.get_approval, id, sees)
+    return None if row is None else (parse(Approval, row), row["now"])
+
+
+async def approval_of_call(tx: Transaction, call_id: UUID) -> UUID | None:
+    id: UUID | None = await tx.value(queries.approval_of_call, call_id)
+    return id
+
+
+async def list_votes(tx: Transaction, id: UUID) -> list[Vote]:
+    return [parse(Vote, row) for row in await tx.rows(queries.list_votes, id)]
+
+
+async def list_approval_events(tx: Transaction, id: UUID) -> list[ApprovalEvent]:
+    return [parse(ApprovalEvent, row) for row in await tx.rows(queries.list_approval_events, id)]
+
+
+async def list_similar(tx: Transaction, id: UUID, tool_name: str) -> list[Approval]:
+    return [parse(Approval, row) for row in await tx.rows(queries.list_similar, id, tool_name)]
+
+
+async def list_deciders(
+    tx: Transaction,
+    approvers: Approvers,
+    clearance: int,
+    owner_id: UUID | None,
+    not_these: Sequence[UUID],
+    limit: int | None = None,
+) -> list[Decider]:
+    """Those who could decide now, by name."""
+    rows = await tx.rows(
+        queries.list_deciders, owner_id, approvers.owner, list(approvers.roles), list(approvers.members),
+        clearance, list(not_these), limit,
+    )  # fmt: skip
+    return [Decider(row["id"], row["display_name"], frozenset(map(Role, row["roles"]))) for row in rows]
+
+
+async def tied_causes(tx: Transaction, ids: Sequence[UUID], member_id: UUID) -> dict[UUID, str]:
+    """Of these requests those that a member cannot approve because a cause could be the same human, with its name."""
+    return {r["id"]: r["name"] for r in await tx.rows(queries.tied_causes, tx.org, list(ids), member_id)}
+
+
+async def list_delegations(tx: Transaction, id: UUID) -> list[Delegation]:
+    return [parse(Delegation, row) for row in await tx.rows(queries.list_delegations, id)]
+
+
+async def approval_context(tx: Transaction, id: UUID) -> Row | None:
+    """What a policy looks at besides the call itself, and the schema of the call's tool."""
+    return await tx.row(queries.approval_context, id)
+
+
+# Asking ----------------------------------------------------------------------------------------------------------
+
+
+async def lock_attempt(
+    tx: Transaction, job_id: UUID, worker_id: UUID, epoch: int, number: int, read_to: int
+) -> Row | None:
+    return await tx.row(queries.lock_attempt, job_id, worker_id, epoch, number, read_to)
+
+
+async def call_origin(tx: Transaction, job_id: UUID, read_to: int, askers: Sequence[UUID]) -> Row | None:
+    return await tx.row(queries.call_origin, job_id, read_to, list(askers))
+
+
+async def rule_changes(tx: Transaction, call_id: UUID) -> Row | None:
+    """By which terms a call was asked for first, and who changed since what may change them."""
+    return await tx.row(queries.rule_changes, call_id)
+
+
+async def find_joinable(tx: Transaction, session_id: UUID, request: NewRequest) -> Row | None:
+    """Id and causes of the same call that somebody is being asked about already."""
+    return await tx.row(
+        queries.find_joinable,
+        session_id,
+        request.tool_name,
+        bytes.fromhex(request.input_hash),
+        request.terms_hash(),
+    )
+
+
+async def join_approval(
+    tx: Transaction, id: UUID, request: NewRequest, job_id: UUID, attempt: Mapping[str, Any]
+) -> None:
+    await tx.rows(
+        queries.join_approval, tx.org, id, request.call_id, job_id, attempt["causes"], attempt["caused"]
+    )
+
+
+async def insert_approval(
+    tx: Transaction,
+    request: NewRequest,
+    job_id: UUID,
+    agent_id: UUID,
+    attempt: Mapping[str, Any],
+    *,
+    apart: bool = False,
+) -> None:
+    terms: Terms = request.terms
+    asks = request.kind is ApprovalKind.CALL
+    now: datetime = attempt["now"]
+    deadline = now + timedelta(seconds=terms.timeout_seconds) if asks else None
+    remind = (
+        deadline - timedelta(seconds=terms.reminder_seconds)
+        if deadline is not None and terms.reminder_seconds and terms.reminder_seconds < terms.timeout_seconds
+        else None
+    )
+    escalations = _escalations(terms, deadline)
+    await tx.rows(
+        queries.insert_approval, tx.org, request.id, request.kind, attempt["session_id"], job_id, agent_id,
+        request.step_index, "tool_call", request.tool_name, request.tool_digest, request.tool_name,
+        request.arguments.decode(), bytes.fromhex(request.input_hash), request.risk, request.summary,
+        request.agent_says, request.asked_for, request.question, request.rule, request.policy_version,
+        terms.template, terms.required_clearance, terms.timeout_seconds,
+        adapter(Approvers).dump_python(terms.approvers, mode="json"), terms.on_deny, terms.self_approval,
+        attempt["owner_id"], attempt["caused_by"], attempt["causes"],
+        request.terms_hash(apart=apart), now, deadline, remind,
+        request.call_id, adapter(Quorum).dump_python(terms.quorum, mode="json"),
+        [adapter(Approvers).dump_python(approvers, mode="json") for _, approvers in escalations],
+        [at for at, _ in escalations], list(terms.channels) if terms.channels is not None else None, terms.standing,
+        terms.action, terms.details, attempt["caused"],
+    )  # fmt: skip
+
+
+def _escalations(terms: Terms, deadline: datetime | None) -> list[tuple[datetime, Approvers]]:
+    """The first so long before the deadline as the terms say, the others spread evenly over what is left."""
+    before = terms.escalation_seconds
+    if deadline is None or not before:
+        return []
+    window = before if before < terms.timeout_seconds else terms.timeout_seconds / 2
+    step = window / len(terms.escalations) if terms.escalations else 0.0
+    return [
+        (deadline - timedelta(seconds=window - place * step), approvers)
+        for place, approvers in enumerate(terms.escalations)
+    ]
+
+
+# Deciding --------------------------------------------------------------------------------------------------------
+
+
+async def open_approval(
+    tx: Transaction, id: UUID, actor: Actor | None = None, channel: Channel | None = None
+) -> LockedApproval | None:
+    """Locked, with the jobs that wait for it and their other open approvals; and who else the one who decides could be."""
+    row = await tx.row(queries.open_approval, tx.org, id, actor.user_account_id if actor else None, channel)
+    return None if row is None else parse(LockedApproval, row)
+
+
+async def close_approval(
+    tx: Transaction,
+    opened: LockedApproval,
+    closing: ApprovalEnd,
+    *,
+    version: int,
+    arguments: bytes | None,
+    input_hash: str | None,
+    actor: Actor | None,
+    choice: Choice | None,
+    reason: str | None,
+    channel: Channel | None,
+    key: str | None,
+    happened: Sequence[dict[str, Any]],
+    events: Sequence[SessionEvent],
+    facts: Sequence[Fact],
+) -> Decided | None:
+    """Returns what a receipt says of it, where somebody decided: read here, it costs no way of its own."""
+    request = opened.approval
+    tx.told = tx.told or bool(events)
+    decided = await tx.value(
+        queries.close_approval, tx.org, request.id, request.version, version, closing.status,
+        arguments.decode() if arguments is not None else None,
+        bytes.fromhex(input_hash) if input_hash is not None else None,
+        actor.user_account_id if actor else None, actor.name if actor else None, reason, channel, choice, key,
+        [{"id": str(id), "status": status, "error": error} for id, status, error in closing.calls],
+        float(max(request.timeout_seconds, SHORTEST_GRANT_SECONDS)),
+        [{"id": str(j.id), "open": j.open, "status": j.status, "error": j.error} for j in closing.jobs],
+        [sibling.id for sibling in closing.cancelled], list(happened),
+        [kind for kind, _, _ in events], [job for _, job, _ in events], [data for _, _, data in events],
+        [fact.action for fact in facts], [fact.body for fact in facts],
+        [fact.job or request.job_id for fact in facts],
+    )  # fmt: skip
+    return None if decided is None else parse(Decided, decided)
+
+
+async def insert_vote(
+    tx: Transaction,
+    opened: LockedApproval,
+    *,
+    version: int,
+    arguments: bytes | None,
+    input_hash: str | None,
+    actor: Actor,
+    reason: str | None,
+    channel: Channel,
+    key: str | None,
+    happened: Sequence[dict[str, Any]],
+    events: Sequence[SessionEvent],
+    facts: Sequence[Fact],
+    counts: bool,
+) -> None:
+    """``counts``: whether it is a vote, or only an edit."""
+    request = opened.approval
+    tx.told = tx.told or bool(events)
+    await tx.rows(
+        queries.insert_vote, tx.org, request.id, request.version, version,
+        arguments.decode() if arguments is not None else None,
+        bytes.fromhex(input_hash) if input_hash is not None else None,
+        actor.user_account_id, actor.name, reason, channel, key, list(happened), [kind for kind, _, _ in events], [job for _, job, _ in events],
+        [data for _, _, data in events], [fact.action for fact in facts], [fact.body for fact in facts], counts,
+    )  # fmt: skip
+
+
+async def insert_delegation(
+    tx: Transaction, id: UUID, actor: Actor, to: UUID, name: str, clearance: int, reason: str | None
+) -> None:
+    await tx.rows(
+        queries.insert_delegation, tx.org, id, actor.user_account_id, actor.name, to, name, clearance, reason
+    )
+
+
+async def escalate_approval(tx: Transaction, id: UUID, approvers: Approvers) -> int:
+    """The level that it is at now."""
+    level: int = await tx.value(
+        queries.escalate_approval, tx.org, id, adapter(Approvers).dump_python(approvers, mode="json")
+    )
+    return level
+
+
+async def record_reach(tx: Transaction, id: UUID) -> Sequence[Row]:
+    """Tell everybody who may decide it now; returns the hops of those who are out of office."""
+    return await tx.rows(queries.record_reach, tx.org, id)
+
+
+async def find_twin(tx: Transaction, id: UUID, input_hash: str) -> UUID | None:
+    other: UUID | None = await tx.value(queries.find_twin, id, bytes.fromhex(input_hash))
+    return other
+
+
+async def find_by_key(tx: Transaction, id: UUID, key: str) -> Row | None:
+    """What was recorded under this idempotency key."""
+    return await tx.row(queries.find_by_key, id, key)
+
+
+async def record_approval_event(
+    tx: Transaction,
+    id: UUID,
+    event_type: str,
+    channel: Channel | None,
+    actor: Actor,
+    payload: dict[str, Any],
+) -> None:
+    await tx.rows(
+        queries.record_approval_event,
+        tx.org,
+        id,
+        event_type,
+        channel,
+        actor.user_account_id,
+        actor.name,
+        None,
+        payload,
+    )
+
+
+async def record_refused_decision(
+    tx: Transaction,
+    id: UUID,
+    event_type: str,
+    channel: Channel,
+    actor: Actor,
+    payload: dict[str, Any],
+    most: int,
+) -> int:
+    """A decision that decided nothing: ``most`` rows of a kind for each person, and one that counts the rest. Returns how
+    many there were before."""
+    rows: int = await tx.value(
+        queries.record_refused_decision,
+        tx.org,
+        id,
+        event_type,
+        channel,
+        actor.user_account_id,
+        actor.name,
+        payload,
+        most,
+    )
+    return rows
+
+
+async def cancel_approvals(tx: Transaction, job_ids: Sequence[UUID], reason: str) -> Sequence[Row]:
+    """Ends the open approvals of these jobs; those that others wait for stay open."""
+    return await tx.rows(queries.cancel_approvals, tx.org, list(job_ids), reason)
+
+
+async def remind_approvers(tx: Transaction, id: UUID) -> bool:
+    return await tx.value(queries.remind_approvers, id) is not None
+
+
+async def approval_of_uncertain_call(tx: Transaction, job_id: UUID, call_id: UUID) -> UUID | None:
+    id: UUID | None = await tx.value(queries.approval_of_uncertain_call, job_id, call_id)
+    return id
+
+
+async def is_unasked(tx: Transaction, job_id: UUID, call_id: UUID) -> bool:
+    """Whether people let an uncertain call be sent, and nobody is asked whether it happened."""
+    return bool(await tx.value(queries.is_unasked, job_id, call_id))
+
+
+async def answer_question(
+    tx: Transaction,
+    id: UUID,
+    status: ApprovalStatus,
+    actor: Actor,
+    note: str | None,
+    channel: Channel,
+    verdict: str,
+) -> bool:
+    return (
+        await tx.value(
+            queries.answer_question, id, status, actor.user_account_id, actor.name, note, channel, verdict
+        )
+        is not None
+    )
+
+
+async def vote_answer(
+    tx: Transaction,
+    opened: LockedApproval,
+    actor: Actor,
+    note: str | None,
+    channel: Channel,
+    answer: str,
+    verdict: str,
+) -> None:
+    request = opened.approval
+    await tx.rows(
+        queries.vote_answer, tx.org, request.id, request.version, actor.user_account_id, actor.name, note, channel, answer,
+        verdict,
+    )  # fmt: skip
+
+
+async def count_repeats(tx: Transaction, call_id: UUID) -> int:
+    """How often somebody answered that a call did not happen."""
+    return int(await tx.value(queries.count_repeats, tx.org, call_id))
+
+
+# Deadlines -------------------------------------------------------------------------------------------------------
+
+
+async def list_due(db: Database, limit: int) -> list[tuple[UUID, UUID, datetime]]:
+    """What a scheduler must look at, in the order of its deadlines, across orgs."""
+    return [(r["org_id"], r["id"], r["due"]) for r in await db.call("find_due_approvals", None, limit)]
+
+
+async def take_due(tx: Transaction, id: UUID) -> bool:
+    """False: another scheduler acts on it at this moment."""
+    return bool(await tx.value(queries.take_due, id))
+
+
+CALLBACK = "callback"
+"""The purpose of the secrets that sign links."""
+
+
+async def open_token(db: Database, token_hash: bytes) -> tuple[Token, Actor | None] | None:
+    """What a token decides, and who it was sent to; None where there is no such person any more. Raises ``Forged`` where its
+    row is not the plane's."""
+    key = db.credential_key
+    lookup = key.lookup(token_hash)
+    rows = await db.call("open_approval_token", None, lookup)
+    if not rows:
+        return None
+    (row,) = rows
+    key.require(
+        Kind.APPROVAL_TOKEN, {**row, "user_account_id": row["member_id"], "token_hash": lookup}, row["mac"]
+    )
+    return parse(Token, row), _credential_person(row, row["id"])
+
+
+async def open_link(db: Database, approval_id: UUID, operator_id: UUID) -> Row | None:
+    """What a link must fit (deadline, template, time), whom it names, and the sealed secrets that may have signed it."""
+    rows = await db.call("open_approval_link", None, approval_id, operator_id, CALLBACK)
+    return rows[0] if rows else None
+
+
+def link_operator(row: Row, secret_id: UUID) -> Actor | None:
+    """The person that a link names, where there still is one."""
+    return _credential_person(row, secret_id)
+
+
+def _credential_person(row: Row, credential_id: UUID) -> Actor | None:
+    if not row["active"]:
+        return None
+    return credentials_store.session_person(row["org_id"], credential_id, row["member_id"], row["name"], row)
+
+
+async def insert_token(
+    tx: Transaction, id: UUID, *, approval_id: UUID, member_id: UUID, notification_id: UUID | None,
+    token_hash: bytes, version: int, input_hash: str, expires_at: datetime,
+) -> None:  # fmt: skip
+    lookup = tx.credential_key.lookup(token_hash)
+    written = {
+        "org_id": tx.org, "id": id, "user_account_id": member_id, "approval_id": approval_id, "version": version,
+        "input_hash": input_hash, "expires_at": expires_at, "token_hash": lookup,
+    }  # fmt: skip
+    await tx.rows(
+        queries.insert_token, tx.org, id, approval_id, member_id, notification_id, lookup, version, input_hash,
+        expires_at, tx.credential_key.mac(Kind.APPROVAL_TOKEN, written),
+    )  # fmt: skip
+
+
+async def forget_tokens(tx: Transaction, keep: timedelta) -> None:
+    """Drop those that were over so long ago."""
+    await tx.rows(queries.forget_tokens, keep)
+
+
+async def void_tokens(tx: Transaction, member_id: UUID) -> list[UUID]:
+    """Every token that was sent to this member and that nobody used; which ones."""
+    return ids(await tx.rows(queries.void_tokens, member_id))
+
+
+async def current_secret(tx: Transaction, purpose: str) -> Row | None:
+    """Sealed; None where none was ever needed."""
+    return await tx.row(queries.current_secret, purpose)
+
+
+async def insert_secret(tx: Transaction, id: UUID, purpose: str, sealed: bytes) -> datetime | None:
+    """None where there is a current one."""
+    made_at: datetime | None = await tx.value(queries.insert_secret, tx.org, id, purpose, sealed)
+    return made_at
+
+
+async def retire_secret(
+    tx: Transaction, purpose: str, older_than: timedelta, grace: timedelta
+) -> datetime | None:
+    """The current one is accepted until then; None where it is younger, or there is none."""
+    retire_at: datetime | None = await tx.value(queries.retire_secret, purpose, older_than, grace)
+    return retire_at
+
+
+async def forget_secrets(tx: Transaction, purpose: str, within: timedelta) -> None:
+    """Drop the retired ones whose time is over, or is ``within`` so long."""
+    await tx.rows(queries.forget_secrets, purpose, within)
+
+
+async def find_old_credential(
+    db: Database, rotate_after: timedelta, keep_tokens: timedelta, limit: int
+) -> list[UUID]:
+    """The orgs for which a keeper has something to do."""
+    rows = await db.call("find_old_credentials", None, rotate_after, keep_tokens, limit)
+    return [row["org_id"] for row in rows]
+
+
+async def list_delegates(
+    tx: Transaction, besides: UUID | None, name: str | None, limit: int
+) -> list[Delegate]:
+    return [parse(Delegate, row) for row in await tx.rows(queries.list_delegates, besides, name, limit)]
+
+
+async def delegates_of_approval(
+    tx: Transaction, approval_id: UUID, besides: UUID, name: str | None, limit: int
+) -> list[Delegate]:
+    rows = await tx.rows(queries.delegates_of_approval, approval_id, besides, name, limit)
+    return [parse(Delegate, row) for row in rows]
+
+
+async def marks_of_approvals(
+    tx: Transaction, ids: Sequence[UUID], member_id: UUID | None, for_staff: bool
+) -> dict[UUID, Mark]:
+    rows = await tx.rows(queries.marks_of_approvals, list(ids), member_id, for_staff)
+    return {row["approval_id"]: parse(Mark, row) for row in rows}
+
+
+async def next_level(tx: Transaction, approval_id: UUID) -> Approvers | None:
+    """Who is asked besides when a request goes up; None where it cannot."""
+    found = await tx.value(queries.next_level, approval_id)
+    return None if found is None else parse(Approvers, found)
+
+
+async def insert_standing(
+    tx: Transaction,
+    id: UUID,
+    approval_id: UUID,
+    *,
+    input_hash: str | None,
+    condition: str | None,
+    max_calls: int | None,
+    expires_at: datetime,
+    granted_by: str,
+    granted_by_id: UUID,
+    reason: str | None,
+    version: int,
+    now: datetime,
+) -> None:
+    await tx.rows(
+        queries.insert_standing, tx.org, id, approval_id, bytes.fromhex(input_hash) if input_hash else None, condition,
+        max_calls, expires_at, granted_by, granted_by_id, reason, version, now,
+    )  # fmt: skip
+
+
+async def get_standing(
+    tx: Transaction, id: UUID, sees: UUID | None
+) -> tuple[StandingApproval, datetime] | None:
+    """With the database's time."""
+    row = await tx.row(queries.get_standing, id, sees)
+    return None if row is None else (parse(StandingApproval, row), row["now"])
+
+
+async def list_standing(
+    tx: Transaction,
+    position: Position | None,
+    limit: int,
+    sees: UUID | None,
+    session_id: UUID | None,
+    active: bool,
+) -> tuple[Page[StandingApproval], datetime | None]:
+    """With the database's time, where there are any."""
+    rows = await tx.rows(queries.list_standing, *after(position), limit + 1, sees, session_id, active)
+    return page(StandingApproval, rows, limit), rows[0]["now"] if rows else None
+
+
+async def standing_candidates(
+    tx: Transaction, session_id: UUID, tool_name: str, tool_digest: str, input_hash: str, call_id: UUID
+) -> Sequence[tuple[StandingApproval, Row]]:
+    """Those of the session that may cover this call, with whether it was counted before and how new its giver's row is."""
+    rows = await tx.rows(
+        queries.standing_candidates,
+        session_id,
+        tool_name,
+        tool_digest,
+        input_hash,
+        call_id,
+        REPEATS_OF_A_GRANT,
+    )
+    return [(parse(StandingApproval, row), row) for row in rows]
+
+
+async def standing_origin(tx: Transaction, job_id: UUID, read_to: int, askers: Sequence[UUID]) -> Row | None:
+    """Whose session a job belongs to, who shaped what it asks for, and who could be the same human as those."""
+    return await tx.row(queries.standing_origin, job_id, read_to, list(askers))
+
+
+async def revoke_standing(tx: Transaction, id: UUID, by: str, reason: str | None) -> bool:
+    """False: somebody did before."""
+    return await tx.value(queries.revoke_standing, id, by, reason) is not None

@@ -1,0 +1,449 @@
+"""Checks of an atlas file across its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import orjson
+
+from cortex_plane.gates.files.gates import dotted, words_of
+from cortex_plane.gates.model.atlases import (
+    MAX_GATES,
+    Audience,
+    GuidanceFormat,
+    InjectMode,
+    MatchMode,
+    Mode,
+    ResponseType,
+    TriggerType,
+)
+from cortex_plane.gates.rules.answers import MAX_MATCHED
+from cortex_plane.gates.rules.effects import MAX_FIRED, SESSION_END, seconds_of
+from cortex_plane.gates.rules.index import MAX_EXPRESSIONS, MAX_PROGRAM, expression
+from cortex_plane.gates.rules.prompts import MAX_CARD, card_of
+from cortex_plane.kernel import documents
+from cortex_plane.kernel.addresses import url_fault
+from cortex_plane.kernel.documents import Faults, Node
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.globs import MAX_VAGUE, STAR, TELLING, GlobIndex
+from cortex_plane.kernel.schemas import Unusable, check_strangers
+from cortex_plane.kernel.shapes import nearest
+from cortex_plane.kernel.text import normal, normal_word
+
+Plain = dict[str, Any]
+Path = tuple[str | int, ...]
+IDS = {
+    "checkpoints": "checkpoint_id", "capabilities": "capability_id", "context_blocks": "context_id",
+    "policies": "policy_id", "actions": "action_id",
+}  # fmt: skip
+EFFECTS = (
+    "guidance", "inject_contexts", "unlock_capabilities", "lock_capabilities", "allow_actions", "deny_actions",
+)  # fmt: skip
+_FOR_PEOPLE = (ResponseType.BOOLEAN, ResponseType.ACKNOWLEDGMENT)
+
+
+def line_at(root: Node, path: Iterable[str | int]) -> int:
+    """Where it stands. Looked for only when something is to be said about it."""
+    node: Node = root
+    line = root.line
+    for step in path:
+        if isinstance(node, documents.Mapping) and isinstance(step, str) and step in node.items:
+            line = node.lines[step]
+            node = node.items[step]
+        elif isinstance(node, documents.Sequence) and isinstance(step, int) and step < len(node.items):
+            node = node.items[step]
+            line = node.line
+        else:
+            break
+    return line
+
+
+def entries(atlas: Plain, section: str) -> Iterator[tuple[Path, Plain]]:
+    for number, each in enumerate(atlas.get(section, ())):
+        yield (section, number), each
+
+
+class Checks:
+    """One atlas, whose keys are right."""
+
+    def __init__(self, atlas: Plain, root: Node, faults: Faults) -> None:
+        self._atlas, self._root, self._faults = atlas, root, faults
+        self._ids: dict[str, dict[str, int]] = {}
+        """By section: each id, and its number."""
+        self._expressions: dict[tuple[str, bool], int] = {}
+        """Each, by whether its case counts: its instructions."""
+        self._program = 0
+        """Instructions of all of them so far."""
+
+    def run(self) -> None:
+        for section, key in IDS.items():
+            self._ids[section] = self._unique((section,), self._atlas.get(section, ()), key)
+        self._count()
+        crowds(self._atlas, self._fault)
+        vague_globs(self._atlas, self._fault)
+        self._steward(self._atlas["steward"])
+        for path, checkpoint in entries(self._atlas, "checkpoints"):
+            self._checkpoint(path, checkpoint)
+        for path, context in entries(self._atlas, "context_blocks"):
+            if context.get("inject_mode") == InjectMode.ON_MATCH:
+                self._words((*path, "keywords"), context["keywords"], context)
+        for path, action in entries(self._atlas, "actions"):
+            if "parameters_schema" in action:
+                self._arguments((*path, "parameters_schema"), action["parameters_schema"])
+        self._config(self._atlas.get("checkpoint_config", {}))
+
+    def _fault(self, path: Path, message: str) -> None:
+        self._faults.add(line_at(self._root, path), message)
+
+    # Ids and references ----------------------------------------------------------------------------------------
+
+    def _unique(self, path: Path, given: Sequence[Plain], key: str) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for number, each in enumerate(given):
+            first = found.setdefault(each[key], number)
+            if first != number:
+                line = line_at(self._root, (*path, first, key))
+                self._fault((*path, number, key), f"the {key} `{each[key]}` is taken by line {line}.")
+        return found
+
+    def _known(self, path: Path, ids: Iterable[str], section: str, what: str) -> None:
+        known = self._ids[section]
+        for number, id in enumerate(ids):
+            if id not in known:
+                near = nearest(id, known, self._faults)
+                self._fault((*path, number), f"there is no {what} `{id}`{near or f' in `{section}`.'}")
+
+    def _count(self) -> None:
+        config = self._atlas.get("checkpoint_config", {})
+        total = len(self._ids["checkpoints"]) + len(self._ids["context_blocks"])
+        for section in ("keyword_match", "action_pre"):
+            total += len(config.get(section, {}).get("mappings", ()))
+        if total > MAX_GATES:
+            self._fault(("checkpoints",), f"the atlas has {total} gates; the limit is {MAX_GATES}.")
+
+    # The steward -----------------------------------------------------------------------------------------------
+
+    def _steward(self, steward: Plain) -> None:
+        access = steward.get("access", {})
+        if access.get("api_keys") and access.get("type") != "authenticated":
+            self._fault(
+                ("steward", "access", "api_keys"),
+                "`api_keys` are for access of the type authenticated: whoever is public shows no key.",
+            )
+        webhook = steward.get("notifications", {}).get("channels", {}).get("webhook")
+        wrong = None if webhook is None else url_fault(webhook)
+        if wrong is not None:
+            self._fault(("steward", "notifications", "channels", "webhook"), f"`webhook` {wrong}.")
+
+    # Checkpoints -----------------------------------------------------------------------------------------------
+
+    def _checkpoint(self, path: Path, given: Plain) -> None:
+        if given["checkpoint_id"] != SESSION_END and seconds_of(given["checkpoint_id"]) is not None:
+            self._fault(
+                (*path, "checkpoint_id"),
+                f"`{given['checkpoint_id']}` reads as a time in `expires_after`: choose another id.",
+            )
+        self._mode(path, given)
+        trigger = given["trigger"]
+        if trigger["type"] == TriggerType.KEYWORD:
+            self._words((*path, "trigger", "patterns"), trigger["patterns"], trigger)
+        ids = trigger.get("capability_ids", ())
+        self._known((*path, "trigger", "capability_ids"), ids, "capabilities", "capability")
+        self._known((*path, "inject_contexts"), given.get("inject_contexts", ()), "context_blocks", "context")
+        for key in ("unlock_capabilities", "lock_capabilities"):
+            self._known((*path, key), given.get(key, ()), "capabilities", "capability")
+        for one, other in (("unlock_capabilities", "lock_capabilities"), ("allow_actions", "deny_actions")):
+            for both in sorted(set(given.get(one, ())) & set(given.get(other, ()))):
+                self._fault((*path, other), f"`{both}` is in `{one}` as well: it cannot be both.")
+        if "guidance" in given:
+            self._guidance((*path, "guidance"), given["guidance"], given["checkpoint_id"])
+        questions = given.get("questions", ())
+        self._unique((*path, "questions"), questions, "question_id")
+        for number, question in enumerate(questions):
+            self._question((*path, "questions", number), question, given.get("audience"))
+        self._together((*path, "questions"), questions)
+
+    def _mode(self, path: Path, given: Plain) -> None:
+        mode, audience, asks = given["mode"], given.get("audience"), bool(given.get("questions"))
+        if mode != Mode.BLOCKING:
+            self._not_blocking(path, given, mode)
+        elif given["trigger"]["type"] == TriggerType.SESSION_END:
+            self._fault(
+                (*path, "mode"), "nobody is there to answer when a session ends: write observational or advisory."
+            )  # fmt: skip
+        elif not asks and audience != Audience.HUMAN:
+            self._fault(
+                (*path, "mode"),
+                "a blocking checkpoint without `questions` stops nothing: add questions, write `audience: human`"
+                " so that a person approves, or write advisory.",
+            )
+        if audience == Audience.HUMAN and "max_attempts" in given:
+            self._fault((*path, "max_attempts"), "a person decides once: `max_attempts` is for the agent.")
+
+    def _not_blocking(self, path: Path, given: Plain, mode: str) -> None:
+        if given.get("questions"):
+            self._fault(
+                (*path, "questions"),
+                f"nobody waits for an answer at a checkpoint that is {mode}: write `mode: blocking`,"
+                " or say it as `guidance`.",
+            )
+        if given.get("audience") == Audience.HUMAN:
+            self._fault((*path, "audience"), f"a person is asked only where it stops: {mode} does not.")
+        if mode == Mode.OBSERVATIONAL:
+            for key in EFFECTS:
+                if given.get(key):
+                    self._fault(
+                        (*path, key), f"observational only records, so `{key}` does nothing: write advisory."
+                    )
+
+    def _guidance(self, path: Path, given: Plain, own: str) -> None:
+        content, form = given["content"], given.get("format", GuidanceFormat.TEXT)
+        if form != GuidanceFormat.JSON and not isinstance(content, str):
+            self._fault((*path, "content"), f"`content` of the format {form} must be a text.")
+        if form == GuidanceFormat.JSON and isinstance(content, str):
+            try:
+                orjson.loads(content)
+            except orjson.JSONDecodeError:
+                self._fault((*path, "content"), "`content` of the format json must be JSON.")
+        until = given.get("expires_after")
+        if until is None or until == SESSION_END or seconds_of(until) is not None:
+            return
+        if until == own:
+            self._fault((*path, "expires_after"), "it cannot end with its own checkpoint, which begins it.")
+        elif until not in self._ids["checkpoints"]:
+            near = nearest(until, (*self._ids["checkpoints"], SESSION_END), self._faults)
+            self._fault(
+                (*path, "expires_after"),
+                f"`{until}` is neither `{SESSION_END}`, nor a checkpoint of this atlas, nor a time such as 10m"
+                f"{near or '.'}",
+            )
+
+    # Questions -------------------------------------------------------------------------------------------------
+
+    def _question(self, path: Path, given: Plain, audience: str | None) -> None:
+        if audience == Audience.HUMAN:
+            self._for_a_person(path, given)
+        if "schema" in given:
+            self._strangers((*path, "schema"), given["schema"])
+        options = given.get("options", ())
+        if len(set(options)) < len(options):
+            self._fault((*path, "options"), "an option stands there twice.")
+        rules = given.get("validation", {})
+        for least, most in (("min_length", "max_length"), ("minimum", "maximum")):
+            if least in rules and most in rules and rules[least] > rules[most]:
+                self._fault(
+                    (*path, "validation", least), f"`{least}` is more than `{most}`: nothing fits both."
+                )
+        if "pattern" in rules:
+            self._expression((*path, "validation", "pattern"), rules["pattern"])
+            for key in ("min_length", "max_length"):
+                if rules.get(key, 0) > MAX_MATCHED:
+                    self._fault(
+                        (*path, "validation", key),
+                        f"`{key}` is of an answer that must match a `pattern`, and it has {MAX_MATCHED} characters at most.",
+                    )
+        self._contradictions((*path, "validation"), rules)
+
+    def _for_a_person(self, path: Path, given: Plain) -> None:
+        if given["response_type"] not in _FOR_PEOPLE:
+            self._fault(
+                (*path, "response_type"), "a person approves or denies: ask them a boolean or an acknowledgment."
+            )  # fmt: skip
+        if "validation" in given:
+            self._fault((*path, "validation"), "what a person answers is not checked by code.")
+        if "on_invalid" in given:
+            self._fault(
+                (*path, "on_invalid"),
+                "a person approves or denies: nothing else follows from it, so `on_invalid` does nothing.",
+            )
+        if not given.get("required", True):
+            self._fault(
+                (*path, "required"),
+                "whoever approves confirms all of it, so a question to a person cannot be optional.",
+            )
+
+    def _contradictions(self, path: Path, rules: Plain) -> None:
+        forbidden = [word for each in rules.get("must_not_contain", ()) if (word := normal_word(each))]
+        for number, needed in enumerate(rules.get("must_contain", ())):
+            if any(word in normal_word(needed) for word in forbidden):
+                self._fault(
+                    (*path, "must_contain", number), f"`{needed}` holds a word that `must_not_contain` forbids."
+                )  # fmt: skip
+
+    # Words, expressions, schemas -------------------------------------------------------------------------------
+
+    def _words(self, path: Path, words: Sequence[str], given: Plain) -> None:
+        case = given.get("case_sensitive", False)
+        for number, word in enumerate(words):
+            if given.get("match_mode") == MatchMode.REGEX:
+                self._expression((*path, number), word, case_sensitive=case)
+            elif not normal(word, case_sensitive=case):
+                self._fault((*path, number), "a keyword must have a letter or a sign that can be seen.")
+
+    def _expression(self, path: Path, pattern: str, *, case_sensitive: bool = True) -> None:
+        too_many = len(self._expressions) >= MAX_EXPRESSIONS or self._program > MAX_PROGRAM
+        if too_many or (pattern, case_sensitive) in self._expressions:
+            # What is beyond a limit was said where it was reached; nothing more is compiled.
+            return
+        size = 0
+        try:
+            size = expression(pattern, case_sensitive=case_sensitive).programsize
+        except InvalidInput as error:
+            self._fault(path, f"{error.message} {error.hint}")
+        self._expressions[pattern, case_sensitive] = size
+        self._program += size
+        if len(self._expressions) >= MAX_EXPRESSIONS:
+            self._fault(
+                path,
+                f"an atlas may have fewer than {MAX_EXPRESSIONS} different regular expressions: write words instead.",
+            )
+        elif self._program > MAX_PROGRAM:
+            self._fault(path, _too_much("up to here", self._program))
+
+    def _together(self, path: Path, questions: Sequence[Plain]) -> None:
+        """Each of them reads an answer of its own, also where they have the same pattern."""
+        patterns = [
+            rules["pattern"] for each in questions if "pattern" in (rules := each.get("validation", {}))
+        ]
+        total = sum(self._expressions.get((each, True), 0) for each in patterns)
+        if self._program <= MAX_PROGRAM < total:
+            self._fault(path, _too_much("of these questions", total))
+
+    def _strangers(self, path: Path, schema: Plain) -> None:
+        try:
+            check_strangers(schema)
+        except Unusable as error:
+            self._fault(path, f"{error}.")
+
+    def _arguments(self, path: Path, schema: Plain) -> None:
+        if schema.get("type", "object") != "object":
+            self._fault(path, "the arguments of an action are always an object: write `type: object`.")
+        self._strangers(path, schema)
+
+    # The short form --------------------------------------------------------------------------------------------
+
+    def _config(self, config: Plain) -> None:
+        for section, given in config.items():
+            path: Path = ("checkpoint_config", section)
+            self._contexts((*path, "inject_contexts"), given.get("inject_contexts", ()))
+            check = _MAPPINGS.get(section)
+            if check is not None:
+                for key, each in given.get("mappings", {}).items():
+                    check(self, (*path, "mappings", key), key, each, given)
+
+    def _contexts(self, path: Path, ids: Iterable[str]) -> None:
+        self._known(path, ids, "context_blocks", "context")
+
+    def _of_keywords(self, path: Path, key: str, contexts: list[str], given: Plain) -> None:
+        words = words_of(key, given.get("match_mode", MatchMode.ANY))
+        if not all(words):
+            self._fault(path, f"`{key}` has an empty word beside a bar.")
+        self._words(path, [word for word in words if word], given)
+        self._contexts(path, contexts)
+
+    def _of_action(self, path: Path, _key: str, wanted: Plain, _given: Plain) -> None:
+        self._contexts((*path, "inject_contexts"), wanted.get("inject_contexts", ()))
+
+
+def _too_much(which: str, program: int) -> str:
+    return (
+        f"the regular expressions {which} have {program} instructions together, and may have {MAX_PROGRAM}:"
+        " repeat less, or name fewer characters."
+    )
+
+
+_MAPPINGS: dict[str, Callable[[Checks, Path, str, Any, Plain], None]] = {
+    "keyword_match": Checks._of_keywords,
+    "action_pre": Checks._of_action,
+}
+
+
+Fault = Callable[[tuple[str | int, ...], str], None]
+_ALWAYS = (
+    TriggerType.SESSION_START, TriggerType.INTERACTIVE, TriggerType.RISK_THRESHOLD, TriggerType.TIME_INTERVAL,
+    TriggerType.COUNT_INTERVAL, TriggerType.ERROR_OCCURRED, TriggerType.CUSTOM,
+)  # fmt: skip
+"""They fire together, whatever the agent does."""
+_BY_NAME = (TriggerType.ACTION_PRE, TriggerType.ACTION_POST, TriggerType.EXPLICIT_REQUEST)
+
+
+def crowds(atlas: Plain, fault: Fault) -> None:
+    """Blocking gates are never left out, so there may not be any number of them at one moment."""
+    number, shown = 0, 0
+    for place, each in _blocking(atlas):
+        asked = len(_card(each)) if each.get("audience") == Audience.HUMAN else 0
+        if asked > MAX_CARD:
+            fault(
+                ("checkpoints", place, "questions"),
+                f"a person would read {asked} characters before they approve, and {MAX_CARD} fit: ask less, or more briefly.",
+            )
+        if not everything(each["trigger"]):
+            continue
+        # Between two cards is a line break.
+        number, was, shown = number + 1, shown, shown + asked + bool(asked)
+        if number == MAX_FIRED + 1:
+            fault(
+                ("checkpoints", place),
+                f"more than {MAX_FIRED} blocking checkpoints stand before everything: nobody can answer them all."
+                " Name the actions, capabilities or keywords that they are for.",
+            )
+        if was <= MAX_CARD < shown and asked <= MAX_CARD:
+            fault(
+                ("checkpoints", place, "questions"),
+                f"a person would read {shown} characters before every call, this checkpoint included, and {MAX_CARD} fit:"
+                " ask less, or name the actions that it is for.",
+            )
+
+
+def _blocking(atlas: Plain) -> Iterator[tuple[int, Plain]]:
+    for number, each in enumerate(atlas.get("checkpoints", ())):
+        if each["mode"] == Mode.BLOCKING:
+            yield number, each
+
+
+def _card(given: Plain) -> str:
+    id = given["checkpoint_id"]
+    asked = ((each["question"], each.get("hint")) for each in given.get("questions", ()))
+    return card_of(id, given.get("name") or id, asked)
+
+
+def everything(trigger: Plain) -> bool:
+    """Whether it fires at the same moment as all others of which this is true, whatever the agent does."""
+    kind = trigger["type"]
+    if kind in _BY_NAME:
+        patterns = trigger.get("patterns") or (STAR,)
+        return any(not pattern.strip(STAR) for pattern in patterns)
+    return kind in _ALWAYS
+
+
+def vague_globs(atlas: Plain, fault: Fault) -> None:
+    """Counted as they will be looked for: of each kind by itself, and over all kinds together."""
+    total = 0
+    for section, patterns in _kinds(atlas):
+        starred = dict.fromkeys(each for each in patterns if STAR in each)
+        total += GlobIndex((each, None) for each in starred).vague
+        if total > MAX_VAGUE:
+            fault(
+                (section,),
+                f"{total} patterns of actions have no part of their own by which they could be told apart, and an atlas may have"
+                f" {MAX_VAGUE}: name the actions, or write patterns with {TELLING} characters that few others have.",
+            )
+            return
+
+
+def _kinds(atlas: Plain) -> Iterator[tuple[str, Iterator[str]]]:
+    for section in ("capabilities", "policies"):
+        yield section, chain.from_iterable(each["actions"] for each in atlas.get(section, ()))
+    for kind in _BY_NAME:
+        yield "checkpoints", _of_triggers(atlas, kind)
+
+
+def _of_triggers(atlas: Plain, kind: TriggerType) -> Iterator[str]:
+    for each in atlas.get("checkpoints", ()):
+        if each["trigger"]["type"] == kind:
+            yield from each["trigger"].get("patterns", ())
+    if kind == TriggerType.ACTION_PRE:
+        for pattern in atlas.get("checkpoint_config", {}).get("action_pre", {}).get("mappings", ()):
+            yield from dotted(pattern)

@@ -1,0 +1,212 @@
+"""Authorizes a call: the strictest of gates and policies, and standing approvals after them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+from uuid import UUID
+
+from cortex_plane.gates.model.atlases import AtlasPolicy, AtlasPolicyType, Mode
+from cortex_plane.gates.model.gates import GatedCall, Limit, Ruling, Window
+from cortex_plane.gates.rules.effects import EvaluationRun
+from cortex_plane.gates.rules.index import CompiledAtlases, OfAction, Round
+from cortex_plane.kernel.globs import glob
+from cortex_plane.kernel.ids import new_id
+from cortex_plane.policies.model.policies import CallFacts, PolicyDecision, PolicyRow, PolicyVerdict, Terms
+from cortex_plane.policies.rules.engine import CompiledPolicies
+from cortex_plane.policies.rules.terms import both_terms, resolve_terms
+
+
+class JobRef(Protocol):
+    """The job that a call belongs to."""
+
+    @property
+    def org_id(self) -> UUID: ...
+    @property
+    def job_id(self) -> UUID: ...
+    @property
+    def session_id(self) -> UUID: ...
+    @property
+    def agent_id(self) -> UUID: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StandingUse:
+    """The standing approval that a call leans on, and by which version of its giver's row it was judged."""
+
+    standing_id: UUID
+    granter_revision: int
+    counted: bool
+    """It was counted for this very call, when that was sent before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authorization:
+    id: UUID
+    decision: PolicyDecision
+    leaning: StandingUse | None = None
+    """Where a person's standing approval allows what policy alone does not."""
+
+    @property
+    def verdict(self) -> PolicyVerdict:
+        return self.decision.verdict
+
+
+def authorize(
+    policies: CompiledPolicies,
+    facts: CallFacts,
+    request: Sequence[PolicyRow],
+    *,
+    turned_down: bool = False,
+    ruling: Ruling | None = None,
+) -> Authorization:
+    """``turned_down``: a person said no to this very call before, in the same job. ``ruling``: what the gates of its session
+    say; policies look at the risk that it names, and the stricter of the two holds."""
+    if ruling is not None:
+        facts = replace(facts, risk=ruling.risk, read_only=facts.read_only and not ruling.strict)
+    decision = policies.decide(facts, request)
+    if ruling is not None:
+        decision = strictest(ruling, decision)
+    if turned_down and decision.verdict is PolicyVerdict.REQUIRES_APPROVAL:
+        decision = PolicyDecision(verdict=PolicyVerdict.DENY, rule="turned down before, and unchanged")
+    return Authorization(new_id(), decision)
+
+
+def leaning_on(answer: Authorization, leaning: StandingUse) -> Authorization:
+    """A standing approval speaks where a person would have to; what is denied stays denied."""
+    if answer.verdict is not PolicyVerdict.REQUIRES_APPROVAL:
+        raise AssertionError(f"a standing approval cannot turn {answer.verdict}")
+    rule = f"standing:{leaning.standing_id}"
+    return replace(answer, decision=PolicyDecision(verdict=PolicyVerdict.ALLOW, rule=rule), leaning=leaning)
+
+
+LIMITING = (AtlasPolicyType.RATE_LIMIT, AtlasPolicyType.BUDGET)
+
+
+def by_policies(
+    work: EvaluationRun, call: GatedCall, found: OfAction
+) -> tuple[PolicyVerdict, str, str, AtlasPolicy | None]:
+    """The first that matches decides. Whatever nothing allows is denied."""
+    allowed = _allowed(work, call.action, found)
+    approval: AtlasPolicy | None = None
+    for key, policy in found.policies:
+        if policy.type is AtlasPolicyType.REQUIRES_APPROVAL:
+            if not call.approved:
+                return PolicyVerdict.REQUIRES_APPROVAL, f"atlas:{key}", policy.reason, policy
+            approval = approval or policy
+            allowed = allowed or (f"atlas:{key}", "a person approved it")
+        if policy.type in LIMITING and (over := _over(key, policy, work.spent, work.now)) is not None:
+            reason = f"{policy.reason or 'its limit is reached'}: {over}"
+            return PolicyVerdict.DENY, f"atlas:{key}", reason, None
+        if policy.type is AtlasPolicyType.ALLOW:
+            allowed = allowed or (f"atlas:{key}", policy.reason)
+    if allowed is not None:
+        return PolicyVerdict.ALLOW, *allowed, approval
+    return PolicyVerdict.DENY, "atlas:default", "no capability and no policy of its atlases allows it", None
+
+
+def _allowed(work: EvaluationRun, action: str, found: OfAction) -> tuple[str, str] | None:
+    for capability in found.capabilities:
+        waiting = [gate for gate in work.atlases.guards(capability) if gate.key not in work.passed]
+        # Where only people stand before it, their yes opens it.
+        if work.is_open(capability) or (waiting and all(gate.asks_people for gate in waiting)):
+            return f"capability:{capability}", ""
+    for pattern, rule in sorted(work.actions.items()):
+        if rule.allow and rule.by in work.atlases.gates and glob(pattern).matches(action):
+            return f"gate:{rule.by}", ""
+    return None
+
+
+def _used(key: str, policy: AtlasPolicy, spent: Mapping[str, Window], now: datetime) -> Window:
+    """What is used up of a limit now: nothing, once its window is over."""
+    used = spent.get(key)
+    over = (
+        used is not None
+        and policy.window_seconds is not None
+        and now >= used.since + timedelta(seconds=policy.window_seconds)
+    )
+    return Window(since=now, calls=0) if used is None or over else used
+
+
+def _over(key: str, policy: AtlasPolicy, spent: Mapping[str, Window], now: datetime) -> str | None:
+    used = _used(key, policy, spent, now)
+    if policy.max_calls is None or used.calls < policy.max_calls:
+        return None
+    said = f"{used.calls} of {policy.max_calls} calls"
+    if policy.window_seconds is None or used.calls == 0:
+        return said
+    ends = used.since + timedelta(seconds=policy.window_seconds)
+    return f"{said}; again after {ends.isoformat(timespec='seconds')}"
+
+
+def limits(work: EvaluationRun, found: OfAction) -> list[Limit]:
+    """Under what a call is allowed: how much is left, and until when a gate that comes round leaves the session alone.
+
+    Who is only looking reads the second of all actions once: `time_limits`.
+    """
+    limiting = [
+        _limit(key, policy, work.spent, work.now) for key, policy in found.policies if policy.type in LIMITING
+    ]
+    return limiting if work.looking else [*limiting, *time_limits(work.atlases, work.fired_at, work.now)]
+
+
+def time_limits(atlases: CompiledAtlases, fired: Mapping[str, datetime], now: datetime) -> Iterator[Limit]:
+    for each in atlases.timed:
+        until = (last_round(fired, each, now) + timedelta(seconds=each.every)).isoformat()
+        for gate in each.gates:
+            if gate.mode is Mode.BLOCKING:
+                yield Limit(kind="time_window", name=gate.key, detail={"until": until})
+
+
+def _limit(key: str, policy: AtlasPolicy, spent: Mapping[str, Window], now: datetime) -> Limit:
+    used = _used(key, policy, spent, now)
+    left = None if policy.max_calls is None else max(0, policy.max_calls - used.calls)
+    detail: dict[str, Any] = {
+        "max_calls": policy.max_calls,
+        "left": left,
+        "window_seconds": policy.window_seconds,
+    }
+    if policy.window_seconds is not None and used.calls:
+        detail["until"] = (used.since + timedelta(seconds=policy.window_seconds)).isoformat()
+    return Limit(kind=policy.type, name=key, detail=detail)
+
+
+def last_round(fired: Mapping[str, datetime], each: Round, now: datetime) -> datetime:
+    """When gates that come round did so last; at first, when the session met their atlas."""
+    return fired.get(each.name) or fired.get(each.atlas_id) or now
+
+
+def charged(found: OfAction, spent: Mapping[str, Window], now: datetime) -> dict[str, Window]:
+    after = {}
+    for key, policy in found.policies:
+        if policy.type in LIMITING:
+            used = _used(key, policy, spent, now)
+            after[key] = Window(since=used.since, calls=used.calls + 1)
+    return after
+
+
+def strictest(ruling: Ruling, decision: PolicyDecision) -> PolicyDecision:
+    """Where gates want a person, no standing approval speaks for one."""
+    if ruling.verdict is PolicyVerdict.DENY:
+        return PolicyDecision(verdict=PolicyVerdict.DENY, rule=ruling.rule)
+    if decision.verdict is PolicyVerdict.DENY or ruling.verdict is PolicyVerdict.ALLOW:
+        return decision
+    return PolicyDecision(
+        verdict=PolicyVerdict.REQUIRES_APPROVAL, rule=ruling.rule, terms=_terms(ruling, decision)
+    )
+
+
+def _terms(ruling: Ruling, decision: PolicyDecision) -> Terms:
+    """What fulfils both: the template of the atlas, and what a policy says where it wants a person too."""
+    asked = PolicyRow(
+        name=ruling.rule,
+        target="*",
+        effect=PolicyVerdict.REQUIRES_APPROVAL,
+        template=ruling.template,
+    )
+    terms, _ = resolve_terms(asked, None)
+    if decision.terms is not None:
+        terms, _ = both_terms(decision.terms, {}, terms, ruling.rule)
+    return replace(terms, standing=False)

@@ -1,0 +1,497 @@
+"""What gates do when they fire or pass: capabilities, guidance, questions, and notices to stewards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import orjson
+
+from cortex_plane.agents.model.tools import RISKS, Risk
+from cortex_plane.gates.model import gates
+from cortex_plane.gates.model.atlases import (
+    MAX_CONTEXT,
+    Atlas,
+    AtlasPolicyType,
+    Gate,
+    Guidance,
+    Mode,
+    TriggerType,
+)
+from cortex_plane.gates.model.gates import (
+    EVERY_CALL,
+    FOR_ONE_CALL,
+    MAX_OPEN,
+    MAX_SHUT,
+    ActionRule,
+    ActiveGuidance,
+    CapabilityState,
+    Card,
+    GateState,
+    Open,
+    Pass,
+    Shut,
+    Trace,
+    Window,
+    kept_state,
+)
+from cortex_plane.gates.rules.index import CompiledAtlases
+from cortex_plane.sessions.model.events import TraceType
+
+# What holds whatever an atlas says: a session costs no more than this, whoever wrote the atlas.
+MAX_FIRED = 200
+"""Gates that fire at one moment. Only those that ask and forbid nothing are left out beyond it."""
+MAX_CARRIED = 2 * MAX_CONTEXT
+"""Characters of contexts and guidance that a session carries."""
+MAX_STATE = 256 * 1024
+"""Bytes that the gates of a session remember, as a row keeps them."""
+FEW_ENTRIES = 300
+"""So many entries are never too much, and are not measured."""
+MAX_NAMED = 50
+"""Names that one trace lists."""
+AT_ONCE = "max_gates_at_once"
+TOO_MUCH = (
+    f"the gates of this session have more to remember than the {MAX_STATE // 1024} kB that there are for it"
+)
+
+SESSION_END = "session-end"
+UNANSWERED = "Required question not answered"
+_TIME = re.compile(r"(\d{1,6})\s*(s|m|h|d)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_PLAIN_FIELDS = ("started", "heard", "executed", "since")
+_FIELDS = {"fired_at": "fired"}
+"""Where a field of the state has another name here."""
+
+
+def seconds_of(text: str) -> int | None:
+    """`10m` as seconds; None where it is no time."""
+    found = _TIME.fullmatch(text)
+    return int(found[1]) * _SECONDS[found[2]] if found else None
+
+
+class EvaluationRun:
+    """One evaluation. Everything that happens in it is traced; not where somebody is only ``looking``, who wants a verdict."""
+
+    def __init__(
+        self, atlases: CompiledAtlases, state: GateState, now: datetime, *, looking: bool = False
+    ) -> None:
+        self.atlases, self.now = atlases, now
+        self.looking = looking
+        self._state = state
+        self._changed: dict[str, Any] = {}
+        self.passed: Mapping[str, datetime] = state.passed
+        self.open: Sequence[Open] = state.open
+        self.people: Sequence[str] = state.people
+        self.cards: Sequence[Card] = state.cards
+        self.passes: Sequence[Pass] = state.passes
+        self.shut: Sequence[Shut] = state.shut
+        self.tried: Mapping[str, int] = state.tried
+        self.capabilities: Mapping[str, CapabilityState] = state.capabilities
+        self.actions: Mapping[str, ActionRule] = state.actions
+        self.contexts: Mapping[str, ActiveGuidance] = state.contexts
+        self.guidance: Mapping[str, ActiveGuidance] = state.guidance
+        self.fired_at: Mapping[str, datetime] = state.fired
+        self.counted: Mapping[str, int] = state.counted
+        self.spent: Mapping[str, Window] = state.spent
+        self.executed = state.executed
+        self.traces: list[Trace] = []
+        self.fired: list[Gate] = []
+        self._overfull = False
+        self._asking: set[str] | None = None
+        """The gates that ask the session, once somebody wanted to know."""
+        self._awaited: set[str] | None = None
+        """The gates that wait for people."""
+        self._carried: int | None = None
+        """Characters of contexts and guidance."""
+
+    def change(self, name: str) -> Any:
+        """A field's own copy, to be changed."""
+        self._forget(name)
+        if name not in self._changed:
+            value = getattr(self, name)
+            self._changed[name] = dict(value) if isinstance(value, dict) else list(value)
+            setattr(self, name, self._changed[name])
+        return self._changed[name]
+
+    def _forget(self, name: str) -> None:
+        """What was counted of a field holds until somebody changes it."""
+        if name == "open":
+            self._asking = None
+        elif name == "people":
+            self._awaited = None
+        elif name in ("contexts", "guidance"):
+            self._carried = None
+
+    def changed(self, name: str) -> bool:
+        return name in self._changed
+
+    def keep(self, name: str, value: Sequence[Any]) -> None:
+        """A list in the place of what it was, where it differs."""
+        if list(getattr(self, name)) != list(value):
+            self.change(name)[:] = value
+
+    def state(self, **changes: Any) -> GateState:
+        """As it was, the very same value, where nothing changed."""
+        for name, value in self._changed.items():
+            changes[_FIELDS.get(name, name)] = tuple(value) if isinstance(value, list) else value
+        different = {name: value for name, value in changes.items() if getattr(self._state, name) != value}
+        if not different or self.looking:
+            return self._state
+        after = replace(self._state, **different)
+        return self._shut_all(changes) if _too_much(after) else after
+
+    def _shut_all(self, changes: Mapping[str, Any]) -> GateState:
+        """What there was stays as it was, and the session goes no further: nothing that a gate asked for is forgotten."""
+        if self._state.ended is not None:
+            return self._state
+        gate = self.fired[-1] if self.fired else next(iter(self.atlases.gates.values()), None)
+        if gate is not None and not self._overfull:
+            self.blocked(gate, TOO_MUCH)
+        self._overfull = True
+        plain = {name: value for name, value in changes.items() if name in _PLAIN_FIELDS}
+        shut = (*self._state.shut, Shut(gate=gate.key if gate is not None else EVERY_CALL, reason=TOO_MUCH))
+        return replace(self._state, **plain, shut=shut)
+
+    # The trail -------------------------------------------------------------------------------------------------
+
+    def trace(self, kind: TraceType, gate: Gate, **payload: Any) -> None:
+        if self.looking:
+            return
+        self.traces.append(gates.trace(kind, gate, **payload))
+
+    def triggered(self, gate: Gate, data: dict[str, Any]) -> None:
+        if self.looking:
+            return
+        self.fired.append(gate)
+        self.traces.append(gates.triggered(gate, data))
+
+    def blocked(self, gate: Gate, reason: str, action: str = "") -> None:
+        self.trace(TraceType.BLOCKED, gate, reason=reason, **({"blocked_action": action} if action else {}))
+
+    # Effects ---------------------------------------------------------------------------------------------------
+
+    def pass_gate(self, gate: Gate, *, guided: bool = False) -> None:
+        """It is behind the agent: its effects hold from now on. ``guided``: its guidance was given with its questions."""
+        if self.looking and not gate.decides:
+            return
+        if gate.trigger.type not in FOR_ONE_CALL:
+            self.change("passed")[gate.key] = self.now
+            self.keep("cards", [each for each in self.cards if each.gate != gate.key])
+        injected = self._inject(gate)
+        if not guided:
+            self.guide(gate)
+        unlocked = self.grant(gate)
+        self.restrict(gate)
+        self._expire(gate)
+        self.trace(
+            TraceType.PASSED, gate, **_named(
+                unlocked_capabilities=unlocked, injected_contexts=injected,
+                **({"locked_capabilities": gate.lock_capabilities} if gate.lock_capabilities else {}),
+            ),
+        )  # fmt: skip
+
+    def grant(self, gate: Gate) -> list[str]:
+        """What it opens and allows; the capabilities, by name."""
+        unlocked = self._unlock(gate)
+        for pattern in gate.allow_actions:
+            self._rule(pattern, gate, allow=True)
+        return unlocked
+
+    def withhold(self) -> None:
+        """What gates before a call granted just now counts for its verdict, and holds once it runs: asking opens nothing."""
+        for name in ("capabilities", "actions"):
+            if not self.changed(name):
+                continue
+            was, mine = getattr(self._state, name), self.change(name)
+            for key, granted in list(mine.items()):
+                gate = self.atlases.gates.get(granted.by)
+                if (
+                    was.get(key) != granted
+                    and granted.grants
+                    and gate is not None
+                    and gate.trigger.type in FOR_ONE_CALL
+                ):
+                    mine.pop(key)
+                    mine.update({key: was[key]} if key in was else {})
+
+    def restrict(self, gate: Gate) -> None:
+        """What it forbids: also where nobody knows whether it fires, and then nothing else of it."""
+        for capability in gate.lock_capabilities:
+            self._lock(f"{gate.atlas_id}/{capability}", gate)
+        for pattern in gate.deny_actions:
+            self._rule(pattern, gate, allow=False)
+
+    def _rule(self, pattern: str, gate: Gate, *, allow: bool) -> None:
+        """What one gate denies no other allows again."""
+        known = self.actions.get(pattern)
+        if known is not None and (not known.allow or (allow and known.by in self.atlases.gates)):
+            return
+        self.change("actions")[pattern] = ActionRule(allow=allow, by=gate.key, at=self.now)
+
+    def _inject(self, gate: Gate) -> list[str]:
+        """Its contexts, as far as there is room for them."""
+        injected: list[str] = []
+        if self.looking:
+            return injected
+        for context_id in gate.contexts:
+            key = f"{gate.atlas_id}/{context_id}"
+            context = self.atlases.contexts.get(key)
+            if context is None or key in self.contexts:
+                continue
+            carried = self._size() + len(context.content)
+            if carried > self._most:
+                self.trace(
+                    TraceType.SKIPPED, gate, context_id=context_id, reason="max_context_injection_size"
+                )
+                continue
+            self.change("contexts")[key] = ActiveGuidance(by=gate.key, at=self.now)
+            self._carried = carried
+            injected.append(context_id)
+        return injected
+
+    def guide(self, gate: Gate) -> None:
+        """Its guidance: beside what was given before, or in the place of what its own atlas gave."""
+        guidance = gate.guidance
+        if guidance is None or self.looking:
+            return
+        replaced = self._replaced(gate, guidance)
+        seconds = seconds_of(guidance.expires_after or "")
+        if gate.key in self.guidance and seconds is None and not replaced:
+            return
+        gone = sum(self._guided(key) for key in {gate.key, *replaced} if key in self.guidance)
+        carried = self._size() - gone + len(guidance.content)
+        if carried > self._most:
+            self.trace(TraceType.SKIPPED, gate, guidance=True, reason="max_context_injection_size")
+            return
+        until = self.now + timedelta(seconds=seconds) if seconds is not None else None
+        given = self.change("guidance")
+        for key in replaced:
+            del given[key]
+        given[gate.key] = ActiveGuidance(by=gate.key, at=self.now, until=until)
+        self._carried = carried
+
+    def _replaced(self, gate: Gate, guidance: Guidance) -> list[str]:
+        if guidance.append:
+            return []
+        return [key for key in self.guidance if key != gate.key and key.startswith(f"{gate.atlas_id}/")]
+
+    @property
+    def _most(self) -> int:
+        most = self.atlases.budget.max_context_injection_size
+        return MAX_CARRIED if most is None else min(most, MAX_CARRIED)
+
+    def _size(self) -> int:
+        """Characters that the session carries now: counted once, then kept up to date."""
+        if self._carried is None:
+            known = self.atlases.contexts
+            self._carried = sum(len(known[key].content) for key in self.contexts if key in known)
+            self._carried += sum(map(self._guided, self.guidance))
+        return self._carried
+
+    def _guided(self, key: str) -> int:
+        gate = self.atlases.gates.get(key)
+        return len(gate.guidance.content) if gate is not None and gate.guidance is not None else 0
+
+    def _expire(self, passed: Gate) -> None:
+        """Guidance that was to last until this gate."""
+        ending = [key for key in self.atlases.ends_with(passed.key) if key in self.guidance]
+        for key in ending:
+            del self.change("guidance")[key]
+
+    def drop_expired(self) -> None:
+        for key, given in list(self.guidance.items()):
+            if given.until is not None and given.until <= self.now:
+                del self.change("guidance")[key]
+
+    def _unlock(self, gate: Gate) -> list[str]:
+        """What it opens. Where several gates stand before a capability, the last of them opens it."""
+        guarded = gate.trigger.capability_ids if gate.trigger.type is TriggerType.CAPABILITY_ACCESS else ()
+        unlocked = []
+        for capability in dict.fromkeys((*gate.unlock_capabilities, *guarded)):
+            key = f"{gate.atlas_id}/{capability}"
+            if capability in guarded and any(
+                each.key not in self.passed for each in self.atlases.guards(key)
+            ):
+                continue
+            if not self.is_open(key) or key not in self.capabilities:
+                self.change("capabilities")[key] = CapabilityState(open=True, by=gate.key, at=self.now)
+            unlocked.append(capability)
+        return unlocked
+
+    def _lock(self, capability: str, gate: Gate) -> None:
+        """Whoever passed its gates passes them again."""
+        grip = self.capabilities.get(capability)
+        if grip is None or grip.open:
+            self.change("capabilities")[capability] = CapabilityState(open=False, by=gate.key, at=self.now)
+        for guard in self.atlases.gates_of_capability(capability):
+            if guard.key in self.passed:
+                del self.change("passed")[guard.key]
+
+    def is_open(self, capability: str) -> bool:
+        grip = self.capabilities.get(capability)
+        if grip is None or (grip.open and grip.by not in self.atlases.gates):
+            return self.atlases.begins_open(capability)
+        return grip.open
+
+    # Firing ----------------------------------------------------------------------------------------------------
+
+    def fire(self, gate: Gate, data: dict[str, Any]) -> None:
+        """A gate of the session: it asks, or it is passed at once."""
+        self.triggered(gate, data)
+        if gate.mode is Mode.OBSERVATIONAL:
+            return
+        if gate.asks:
+            self._ask_session(gate)
+        elif gate.asks_people:
+            self._await_people(gate)
+        else:
+            self.pass_gate(gate)
+
+    def _ask_session(self, gate: Gate) -> None:
+        if gate.key in self.passed:
+            del self.change("passed")[gate.key]
+        asking = self._asking
+        if asking is None:
+            asking = {each.gate for each in self.open if not each.call}
+        if gate.key not in asking:
+            self.change("open").append(Open(gate=gate.key, at=self.now))
+            asking.add(gate.key)
+        self._asking = asking
+        self.guide(gate)
+
+    def _await_people(self, gate: Gate) -> None:
+        awaited = set(self.people) if self._awaited is None else self._awaited
+        if gate.key not in awaited:
+            self.change("people").append(gate.key)
+            awaited.add(gate.key)
+        self._awaited = awaited
+        if gate.key in self.passed:
+            del self.change("passed")[gate.key]
+
+    def ask_call(self, new: Open) -> Open:
+        """As it is asked, with the tries that are left. At most so many at once; who leaves a question that was answered wrongly
+        gets no fresh tries for it."""
+        if any(each.gate == new.gate and each.action == EVERY_CALL for each in self.shut):
+            return new
+        asked = [each for each in self.open if each.call]
+        if len(asked) >= MAX_OPEN:
+            left = min(asked, key=lambda each: each.attempts)
+            gate = self.atlases.gates.get(left.gate)
+            if left.attempts and gate is not None and gate.trigger.type in FOR_ONE_CALL:
+                self.shut_gate(gate, left, "it was left for too many other questions")
+            else:
+                self.change("open").remove(left)
+        asking = self.atlases.gates.get(new.gate)
+        if asking is not None and asking.trigger.type not in FOR_ONE_CALL:
+            new = replace(new, attempts=self.tried.get(new.gate, 0))
+        self.change("open").append(new)
+        return new
+
+    def shut_gate(self, gate: Gate, which: Open, reason: str, *, for_all: bool = False) -> None:
+        """For the session, for the capability, or for the call that it stopped; after many of those, ``for_all`` calls."""
+        self.change("open").remove(which)
+        mine = [each for each in self.shut if each.gate == gate.key and each.action]
+        if not which.call:
+            new = Shut(gate=gate.key, reason=reason)
+        elif gate.trigger.type in FOR_ONE_CALL and len(mine) < MAX_SHUT and not for_all:
+            new = Shut(gate=gate.key, reason=reason, action=which.action, input_hash=which.input_hash)
+        else:
+            self.keep("shut", [each for each in self.shut if each not in mine])
+            # What it asked about other calls would open it again.
+            self.keep("open", [each for each in self.open if each.gate != gate.key or not each.call])
+            new = Shut(gate=gate.key, reason=reason, action=EVERY_CALL)
+        self.change("shut").append(new)
+        self.blocked(gate, reason, which.action)
+
+
+def _too_much(state: GateState) -> bool:
+    entries = (state.passed, state.open, state.people, state.cards, state.passes, state.shut, state.tried, state.capabilities,
+               state.actions, state.contexts, state.guidance, state.fired, state.counted, state.spent)  # fmt: skip
+    return sum(map(len, entries)) > FEW_ENTRIES and len(orjson.dumps(kept_state(state))) > MAX_STATE
+
+
+def _named(**lists: Sequence[str]) -> dict[str, Any]:
+    """As a trace lists them: the first of each, and how many more there are."""
+    told: dict[str, Any] = {name: list(ids[:MAX_NAMED]) for name, ids in lists.items()}
+    more = {name: len(ids) - MAX_NAMED for name, ids in lists.items() if len(ids) > MAX_NAMED}
+    return told | ({"more": more} if more else {})
+
+
+OVERRIDE, HIGH_RISK = "policy_override", "high_risk_action"
+ON_THE_TRAIL = "the session's trail says why"
+_KEPT_BACK = frozenset({"answers", "faults"})
+_WRITTEN = frozenset({"error", "requested"})
+"""Of what fired a gate: what tools and agents wrote."""
+_PLAIN_REASONS = frozenset({UNANSWERED, TOO_MUCH})
+"""They say the same whatever was answered."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RanCall:
+    """A call that this very write sends."""
+
+    action: str
+    risk: Risk
+    """The tool's own; of it and the atlases', the higher counts."""
+    call_id: str | None = None
+
+
+def notices(
+    governing: CompiledAtlases, traces: Sequence[Trace], ran: Sequence[RanCall] = ()
+) -> list[dict[str, Any]]:
+    """For `more.gates.notices` of the write that records ``traces`` and sends ``ran``; empty where no steward wants any."""
+    wanted = [atlas for atlas in governing.atlases if atlas.steward.webhook and atlas.steward.notify_on]
+    if not wanted:
+        return []
+    return [
+        *(each for trace in traces for each in _of_trace(wanted, trace)),
+        *(each for call in ran for each in _of_call(governing, wanted, call)),
+    ]
+
+
+def _of_trace(wanted: Sequence[Atlas], trace: Trace) -> Iterator[dict[str, Any]]:
+    """The steward of a gate is told of it, and no other."""
+    for atlas in wanted:
+        if trace.payload.get("atlas_id") == atlas.atlas_id and trace.type in atlas.steward.notify_on:
+            yield _notice(atlas, trace.type, _told(trace.payload))
+
+
+def _told(payload: dict[str, Any]) -> dict[str, Any]:
+    """Without what agents and tools wrote: a wrong answer is repeated in why it was refused, an error may hold anything."""
+    told = {name: value for name, value in payload.items() if name not in _KEPT_BACK}
+    if isinstance(fired_by := told.get("trigger_data"), dict):
+        told["trigger_data"] = {name: value for name, value in fired_by.items() if name not in _WRITTEN}
+    if "reason" in told and told["reason"] not in _PLAIN_REASONS:
+        told["reason"] = ON_THE_TRAIL
+    return told
+
+
+def _of_call(governing: CompiledAtlases, wanted: Sequence[Atlas], call: RanCall) -> Iterator[dict[str, Any]]:
+    risk = governing.risk_of(call.action, call.risk)
+    facts = {"action_id": call.action, "call_id": call.call_id, "risk_tier": risk.value}
+    demanded = [
+        key
+        for key, policy in governing.policies_of(call.action)
+        if policy.type is AtlasPolicyType.REQUIRES_APPROVAL
+    ]
+    for atlas in wanted:
+        # A policy's key is its atlas, a slash and its id.
+        own = [key.removeprefix(prefix) for key in demanded if key.startswith(prefix := f"{atlas.atlas_id}/")]
+        if own and OVERRIDE in atlas.steward.notify_on:
+            yield _notice(atlas, OVERRIDE, {**facts, "policy_ids": own})
+        if RISKS.index(risk) >= RISKS.index(Risk.HIGH) and HIGH_RISK in atlas.steward.notify_on:
+            yield _notice(atlas, HIGH_RISK, facts)
+
+
+def _notice(atlas: Atlas, trigger: str, data: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "url": atlas.steward.webhook,
+        "atlas_id": atlas.atlas_id,
+        "version": atlas.version,
+        "steward": atlas.steward.id,
+        "trigger": str(trigger),
+        "data": data,
+    }

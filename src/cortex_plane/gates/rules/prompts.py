@@ -1,0 +1,347 @@
+"""What the model reads about gates: guidance, questions and changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+from cortex_plane.agents.model.tools import provider_name
+from cortex_plane.gates.model.atlases import (
+    ContextBlock,
+    Gate,
+    Guidance,
+    GuidanceFormat,
+    Mode,
+    Question,
+    ResponseType,
+    TriggerType,
+)
+from cortex_plane.gates.model.gates import (
+    ANSWER,
+    ActiveGuidance,
+    GateState,
+    Open,
+    PromptParts,
+    gate_in,
+    type_in,
+)
+from cortex_plane.gates.rules.index import CompiledAtlases
+from cortex_plane.sessions.model.events import TraceType
+
+_EXPECTED = {
+    ResponseType.TEXT: "a text",
+    ResponseType.BOOLEAN: "true or false",
+    ResponseType.ACKNOWLEDGMENT: "the word `understood`, if that is so",
+    ResponseType.NUMBER: "a number",
+    ResponseType.JSON: "an object",
+}
+
+MAX_CARD = 4000
+"""Characters of what people are asked by gates about one call. Nothing of it is ever cut: who approves has read all of it."""
+
+MAX_ASKED = 200_000
+"""Bytes of the questions that programs are told at once, besides those of the first gate."""
+
+
+def card_of(name: str, title: str, asked: Iterable[tuple[str, str | None]]) -> str:
+    """What a person is asked by one gate: questions, each with its hint."""
+    lines = (f"- {hinted(question, hint)}" for question, hint in asked)
+    return "\n".join([f"By approving you pass the gate {name} ({title}):", *lines])
+
+
+def hinted(question: str, hint: str | None) -> str:
+    return f"{question} ({hint})" if hint else question
+
+
+def card(gates: Iterable[Gate]) -> str:
+    """Whoever approves confirms all of it."""
+    return "\n".join(
+        card_of(gate.gate_id, gate.name, ((each.question, each.hint) for each in gate.questions))
+        for gate in gates
+    )
+
+
+def name_of(atlases: CompiledAtlases, key: str) -> str:
+    """How an agent names a gate: by its plain id, where no other atlas of its session has the same."""
+    gate = atlases.gates[key]
+    return gate.gate_id if len(atlases.named(gate.gate_id)) == 1 else key
+
+
+def guides_of(atlases: CompiledAtlases, state: GateState) -> list[tuple[Gate, Guidance, ActiveGuidance]]:
+    """The guidance that is given, the most important first; what is as important, in the order in which it came."""
+    found = [
+        (gate, gate.guidance, given)
+        for key, given in state.guidance.items()
+        if (gate := atlases.gates.get(key)) and gate.guidance
+    ]
+    return sorted(found, key=lambda each: (-each[1].priority, each[2].at, each[0].key))
+
+
+def blocks_of(atlases: CompiledAtlases, state: GateState) -> list[tuple[str, ContextBlock, ActiveGuidance]]:
+    found = [
+        (key, atlases.contexts[key], given)
+        for key, given in state.contexts.items()
+        if key in atlases.contexts
+    ]
+    return sorted(found, key=lambda each: (-each[1].priority, each[2].at, each[0]))
+
+
+def prompt_parts(atlases: CompiledAtlases, state: GateState) -> PromptParts:
+    guides = [guidance for _, guidance, _ in guides_of(atlases, state)]
+    high = [each.content for each in guides if each.format is GuidanceFormat.SYSTEM_INSTRUCTION]
+    rest = [each.content for each in guides if each.format is not GuidanceFormat.SYSTEM_INSTRUCTION]
+    known = [f"## {each.name}\n{each.content}" for _, each, _ in blocks_of(atlases, state)]
+    return PromptParts(
+        instructions="\n\n".join(high),
+        knowledge="\n\n".join([*known, *rest]),
+        questions=questions(atlases, state.asks),
+    )
+
+
+def questions(atlases: CompiledAtlases, waiting: Iterable[Open]) -> str:
+    """As the model is asked."""
+    asked = [
+        _asked(atlases.gates[each.gate], name_of(atlases, each.gate), each)
+        for each in waiting
+        if each.gate in atlases.gates
+    ]
+    if not asked:
+        return ""
+    how = f"Answer with the tool `{provider_name(ANSWER)}`; until then nothing else is accepted."
+    return "\n\n".join([*asked, how])
+
+
+def _asked(gate: Gate, name: str, which: Open) -> str:
+    before = f"`{which.action}` runs (call `{which.call}`)" if which.call else "you go on"
+    lines = [f"The gate `{name}` ({gate.name}) asks before {before}:"]
+    lines += [_line(question) for question in gate.questions]
+    if which.fault:
+        lines.append(f"Your last answer was not accepted: {which.fault}")
+    return "\n".join(lines)
+
+
+def _line(question: Question) -> str:
+    expected = _EXPECTED.get(question.response_type) or f"one of {', '.join(question.options)}"
+    optional = "" if question.required else ", optional"
+    asked = hinted(question.question, question.hint)
+    return f"- {question.question_id}: {asked} [{expected}{optional}]"
+
+
+def asked_of(gate: Gate, which: Open) -> dict[str, Any]:
+    """The same for programs. Its guidance is only named: what it says is told with the contexts, once it is given."""
+    return {
+        "gate": gate.gate_id, "atlas": gate.atlas_id, "name": gate.name, "call": which.call or None,
+        "action": which.action or None, "attempts_left": gate.max_attempts - which.attempts,
+        "fault": which.fault or None, "guidance": gate.key if gate.guidance else None,
+        "questions": questions_of(gate),
+    }  # fmt: skip
+
+
+def questions_of(gate: Gate) -> list[dict[str, Any]]:
+    return [
+        {
+            "question_id": each.question_id, "question": each.question, "response_type": each.response_type,
+            "required": each.required, "hint": each.hint, "options": list(each.options), "schema": each.schema,
+        }
+        for each in gate.questions
+    ]  # fmt: skip
+
+
+def asked_of_all(atlases: CompiledAtlases, waiting: Iterable[Open]) -> list[dict[str, Any]]:
+    """The first in full, and the others as far as there is room; the rest is named, and can be read when its turn comes."""
+    found = [asked_of(atlases.gates[each.gate], each) for each in waiting if each.gate in atlases.gates]
+    room = MAX_ASKED
+    for number, asked in enumerate(found):
+        room -= len(orjson.dumps(asked["questions"]))
+        if room < 0 < number:
+            asked["more_questions"] = len(asked["questions"])
+            asked["questions"] = []
+    return found
+
+
+SHOWN = 200
+"""Characters of one answer, one reason or one keyword."""
+SHOWN_ANSWERS = 10
+UNANSWERED = "Required question not answered"
+GATE_RULE = "gate:"
+"""How the rule begins by which a gate stopped a call."""
+
+
+class Kind(StrEnum):
+    ASKED = "asked"
+    ADVISED = "advised"
+    NOTED = "noted"
+    ANSWERED = "answered"
+    REFUSED = "refused"
+    """An answer that did not do."""
+    PASSED = "passed"
+    BLOCKED = "blocked"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GateNews:
+    """One thing that a gate did."""
+
+    kind: Kind
+    atlas: str
+    gate: str
+    """Its id, as its atlas has it."""
+    said: str
+    """After its name: `asks before ticket.delete runs`."""
+
+    @property
+    def line(self) -> str:
+        return f"gate {self.gate} {self.said}"
+
+
+def news(event: str, data: Mapping[str, Any]) -> GateNews | None:
+    """Of an event or a fact of a gate; None for any other."""
+    told = _TOLD.get(event)
+    if told is None:
+        return None
+    kind, said = told(data)
+    return GateNews(kind=kind, atlas=_text(data.get("atlas_id")), gate=_text(gate_in(data)) or "?", said=said)
+
+
+def gate_of_rule(rule: str) -> str | None:
+    """The key of the gate by which a call was stopped, where it was a gate."""
+    return rule.removeprefix(GATE_RULE) if rule.startswith(GATE_RULE) else None
+
+
+# What fired it ---------------------------------------------------------------------------------------------------
+
+_MODES: Mapping[Any, tuple[Kind, str]] = {
+    Mode.BLOCKING: (Kind.ASKED, "asks"),
+    Mode.ADVISORY: (Kind.ADVISED, "advises"),
+    Mode.OBSERVATIONAL: (Kind.NOTED, "looks on"),
+}
+
+
+def _triggered(data: Mapping[str, Any]) -> tuple[Kind, str]:
+    kind, verb = _MODES.get(_text(data.get("mode")), (Kind.NOTED, "fires"))
+    fired_by = data.get("trigger_data")
+    when = _when(_text(type_in(data)), fired_by if isinstance(fired_by, Mapping) else {})
+    return kind, f"{verb} {when}".rstrip()
+
+
+def _when(trigger: str, data: Mapping[str, Any]) -> str:
+    action = _text(data.get("action_id"))
+    match trigger:
+        case TriggerType.SESSION_START:
+            return "as the session begins"
+        case TriggerType.SESSION_END:
+            return "as the session ends"
+        case TriggerType.INTERACTIVE:
+            return "before anything goes on"
+        case TriggerType.ACTION_PRE:
+            return f"before {action} runs"
+        case TriggerType.CAPABILITY_ACCESS:
+            return f"before {action} runs: its capability is locked"
+        case TriggerType.RISK_THRESHOLD:
+            return f"before {action} runs, for its risk"
+        case TriggerType.ACTION_POST:
+            return f"after {action} ended"
+        case TriggerType.KEYWORD:
+            words = data.get("matched")
+            heard = [_text(word) for word in words[:SHOWN_ANSWERS]] if isinstance(words, list) else []
+            return "because of " + (", ".join(f"“{word}”" for word in heard) or "what was said")
+        case TriggerType.TIME_INTERVAL:
+            return f"because {_text(data.get('seconds'))} seconds have passed"
+        case TriggerType.COUNT_INTERVAL:
+            return f"because {_text(data.get('actions'))} actions have run"
+        case TriggerType.EXPLICIT_REQUEST:
+            return f"because the agent asked for “{_text(data.get('requested'))}”"
+        case TriggerType.ERROR_OCCURRED:
+            return f"because something went wrong: {_text(data.get('error'))}"
+        case TriggerType.CUSTOM:
+            return f"because {_text(data.get('trigger_id'))} said so"
+    return f"at {trigger}" if trigger else ""
+
+
+# What became of it -----------------------------------------------------------------------------------------------
+
+
+def _response(data: Mapping[str, Any]) -> tuple[Kind, str]:
+    given = data.get("answers")
+    answers = list(given.items()) if isinstance(given, Mapping) else []
+    parts = [f"{_text(key)} = {_text(value)}" for key, value in answers[:SHOWN_ANSWERS]]
+    if len(answers) > SHOWN_ANSWERS:
+        parts.append(f"and {len(answers) - SHOWN_ANSWERS} more")
+    heard = ", ".join(parts) or "nothing"
+    about = f" for {_text(data['action_id'])}" if data.get("action_id") else ""
+    result = data.get("validation_result")
+    wrong = _faults(data.get("faults"))
+    if result == "valid":
+        return Kind.ANSWERED, f"is answered{about}: {heard}"
+    if result == "invalid":
+        return Kind.REFUSED, f"is answered{about}: {heard}; not accepted{wrong}"
+    return Kind.ANSWERED, f"is answered{about}: {heard}; accepted all the same{wrong}"
+
+
+def _faults(faults: Any) -> str:
+    if not isinstance(faults, Mapping) or not faults:
+        return ""
+    told = [f"{_text(key)}: {_text(said)}" for key, said in list(faults.items())[:SHOWN_ANSWERS]]
+    return f" ({'; '.join(told)})"
+
+
+def _passed(data: Mapping[str, Any]) -> tuple[Kind, str]:
+    named = (
+        ("opens", "unlocked_capabilities"),
+        ("locks", "locked_capabilities"),
+        ("tells", "injected_contexts"),
+    )
+    more = data.get("more")
+    more = more if isinstance(more, Mapping) else {}
+    effects = [f"{verb} {_names(data[field], more.get(field))}" for verb, field in named if data.get(field)]
+    return Kind.PASSED, "is passed" + (f": {', '.join(effects)}" if effects else "")
+
+
+def _names(names: Any, more: Any) -> str:
+    if not isinstance(names, list):
+        return _text(names)
+    left = max(0, len(names) - SHOWN_ANSWERS) + (more if isinstance(more, int) else 0)
+    shown = ", ".join(_text(name) for name in names[:SHOWN_ANSWERS])
+    return f"{shown} and {left} more" if left else shown
+
+
+def _blocked(data: Mapping[str, Any]) -> tuple[Kind, str]:
+    what = _text(data.get("blocked_action")) or "the session"
+    reason = _text(data.get("reason"))
+    if reason == UNANSWERED:
+        return Kind.BLOCKED, f"stops {what} until it is answered"
+    return Kind.BLOCKED, f"stops {what}" + (f": {reason}" if reason else "")
+
+
+def _skipped(data: Mapping[str, Any]) -> tuple[Kind, str]:
+    what = "is left out"
+    if data.get("context_id"):
+        what = f"does not tell {_text(data['context_id'])}"
+    elif data.get("guidance"):
+        what = "gives no guidance"
+    if data.get("others"):
+        what = f"and {_text(data['others'])} others are left out"
+    return Kind.SKIPPED, f"{what}: the budget {_text(data.get('reason'))} is used up"
+
+
+_TOLD: Mapping[str, Callable[[Mapping[str, Any]], tuple[Kind, str]]] = {
+    TraceType.TRIGGERED: _triggered,
+    TraceType.RESPONSE: _response,
+    TraceType.PASSED: _passed,
+    TraceType.BLOCKED: _blocked,
+    TraceType.SKIPPED: _skipped,
+}
+
+
+def _text(value: Any) -> str:
+    """On one line, and no longer than a reader wants."""
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+    line = " ".join(text[: SHOWN * 8].split())
+    return line if len(line) <= SHOWN and len(text) <= SHOWN * 8 else line[: SHOWN - 1] + "…"

@@ -1,0 +1,193 @@
+-- name: add_connection_notice
+select notify_mapping($1, $2)
+
+
+-- name: answer_webhook
+update inbound_event set answer = $3, answered_at = plane_now()
+where connection_id = $1 and event_id = $2 and answer is null
+returning true
+
+
+-- name: begin_delivery
+update notification n
+set tried_at = coalesce(n.tried_at, plane_now()), attempts = n.attempts + 1, taken_until = plane_now() + $4::interval
+where n.id = $1 and n.lane = $3 and n.taken_by = $2
+returning exists (
+  select from notification o
+  where o.lane = $3 and o.taken_by = $2 and o.id <> $1 and o.taken_until < plane_now() + $4::interval * 0.75) as others_run_out
+
+
+-- name: claim_webhook
+insert into inbound_event (org_id, connection_id, event_id, body_hash) values ($1, $2, $3, $4)
+on conflict do nothing
+
+
+-- name: count_failures
+update channel_connection set failing_since = plane_now() where id = $1 and failing_since is null
+
+
+-- name: deliveries_of_approval
+select n.id, n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, c.name as connection, n.user_account_id as member_id,
+  coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward') as member, n.address, n.status, n.attempts, n.desired_version, n.rendered_version, n.next_attempt_at,
+  n.last_error, n.message_ref, n.sent_at, n.created_at
+from notification n
+join channel_connection c on c.org_id = n.org_id and c.id = n.connection_id
+left join user_account u on u.org_id = n.org_id and u.id = n.user_account_id
+where n.approval_id = $1
+order by n.created_at, n.seq
+
+
+-- name: disable_connection
+update channel_connection
+set disabled_at = plane_now(), disabled_reason = $2, revision = revision + 1, updated_at = plane_now()
+where id = $1 and disabled_at is null
+returning name
+
+
+-- name: get_delivery
+select n.id, n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, c.name as connection, n.user_account_id as member_id,
+  coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward') as member, n.address, n.status, n.attempts, n.desired_version, n.rendered_version, n.next_attempt_at,
+  n.last_error, n.message_ref, n.sent_at, n.created_at
+from notification n
+join channel_connection c on c.org_id = n.org_id and c.id = n.connection_id
+left join user_account u on u.org_id = n.org_id and u.id = n.user_account_id
+where n.id = $1
+
+
+-- name: get_webhook
+select body_hash, answer from inbound_event where connection_id = $1 and event_id = $2
+
+
+-- name: give_up_delivery
+update notification n
+set attempts = $3, last_error = $4, taken_by = null, taken_until = null, status = 'dead', next_attempt_at = null
+where n.id = $1 and n.taken_by = $2
+returning n.id
+
+
+-- name: hasten_delivery
+-- What somebody has taken or changes at this moment finds its own time.
+with waiting as (
+  select n.id from notification n
+  where n.org_id = $1 and n.connection_id = $2 and n.status = 'pending' and n.taken_by is null
+  order by n.id
+  for no key update skip locked)
+update notification n set next_attempt_at = least(n.next_attempt_at, plane_now()), attempts = 0
+from waiting w where n.org_id = $1 and n.id = w.id
+
+
+-- name: insert_invitation
+insert into notification (org_id, id, kind, connection_id, channel_type, mapping_id, user_account_id, address, data,
+  next_attempt_at, created_at)
+select $1, $2, 'invitation', c.id, c.channel_type, $4, $5, $6, $7, t.at, t.at
+from channel_connection c cross join (select plane_now() as at) t
+where c.id = $3
+returning id
+
+
+-- name: list_deliveries
+select n.id, n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, c.name as connection, n.user_account_id as member_id,
+  coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward') as member, n.address, n.status, n.attempts, n.desired_version, n.rendered_version, n.next_attempt_at,
+  n.last_error, n.message_ref, n.sent_at, n.created_at
+from notification n
+join channel_connection c on c.org_id = n.org_id and c.id = n.connection_id
+left join user_account u on u.org_id = n.org_id and u.id = n.user_account_id
+where ($1::timestamptz is null or (n.created_at, n.id) < ($1, $2::uuid))
+  and ($4::text is null or n.status = $4)
+  and ($5::uuid is null or n.approval_id = $5)
+order by n.created_at desc, n.id desc
+limit $3
+
+
+-- name: open_delivery
+select n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, n.user_account_id as member_id, n.address, n.data,
+  n.mapping_id, n.desired_version, n.message_ref, n.shown, n.said, n.tried_at, n.sent_at, n.attempts, n.created_at,
+  c.name as connection, c.config, c.sealed as connection_sealed, c.disabled_at is not null as disabled,
+  m.verified_at is not null as verified, m.removed_at is not null as removed, m.mac as mapping_mac, m.suppressed_reason, coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward') as member,
+  u.deactivated_at is not null as deactivated, o.name as org, o.settings -> 'redact' as redact,
+  to_jsonb(a) || jsonb_build_object('programs', program_changes(a.org_id, a.id)) as approval, coalesce(d.names, '{}') as deciders, coalesce(d.decides, false) as decides,
+  (select coalesce(jsonb_agg(to_jsonb(v) || jsonb_build_object('member_id', v.user_account_id) order by v.created_at), '[]')
+   from approval_vote v where v.org_id = n.org_id and v.approval_id = n.approval_id and v.version = a.version) as votes,
+  (select coalesce(jsonb_agg(to_jsonb(h) || jsonb_build_object('at', h.created_at) order by h.id), '[]')
+   from approval_delegation h where h.org_id = n.org_id and h.approval_id = n.approval_id) as delegations,
+  plane_now() as now
+from notification n
+join org o on o.id = n.org_id
+join channel_connection c on c.org_id = n.org_id and c.id = n.connection_id
+left join user_account u on u.org_id = n.org_id and u.id = n.user_account_id
+left join channel_mapping m on m.org_id = n.org_id and m.id = n.mapping_id
+left join approval_shown a on a.org_id = n.org_id and a.id = n.approval_id
+left join lateral (
+  select (array_agg(p.display_name order by p.display_name))[1:20] as names, bool_or(p.id = n.user_account_id) as decides
+  from approval_deciders(n.org_id, n.approval_id) p where a.status = 'pending') d on true
+where n.id = $1 and n.taken_by = $2 and n.taken_until > (select plane_now())
+
+
+-- name: postpone_delivery
+-- Shared, so that whoever enables it at this moment is waited for: what they find put off they make due. For messages nobody is
+-- waited for: whoever changes their requests makes them due, and what is left taken is free when its lease has run out.
+with way as (select c.id, c.disabled_at from channel_connection c where c.id = $3 for share),
+free as (
+  select n.id from notification n
+  where n.lane = $2 and n.taken_by = $1 and n.connection_id = $3
+  for no key update skip locked)
+update notification n
+set taken_by = null, taken_until = null, last_error = $4,
+  next_attempt_at = case when w.disabled_at is null then plane_now() else plane_now() + $5::interval end
+from way w, free f
+where n.lane = $2 and n.id = f.id
+
+
+-- name: record_accepted
+-- What only tells how it ended is no news after a day; an agent that waits for it is told however late.
+select n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, n.mapping_id, n.user_account_id as member_id,
+  coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward') as member, n.attempts, r.session_id, r.job_id,
+  case when n.call_id is null then r.resolved_at end as resolved_at, plane_now() as now
+from notification n
+left join user_account u on u.org_id = n.org_id and u.id = n.user_account_id
+left join approval_request r on r.org_id = n.org_id and r.id = n.approval_id
+where n.id = $1 and n.taken_by = $2
+
+
+-- name: release_deliveries
+update notification set taken_by = null, taken_until = null where id = $1 and taken_by = $2
+
+
+-- name: renew_lease
+-- Whoever changes several requests waits for their messages one after the other: here nobody waits while holding one.
+update notification n set taken_until = plane_now() + $3::interval
+where n.lane = $2 and n.id in (
+  select o.id from notification o
+  where o.lane = $2 and o.taken_by = $1 and o.taken_until < plane_now() + $3::interval * 0.75
+  for no key update skip locked)
+
+
+-- name: resend_delivery
+update notification n
+set status = 'pending', attempts = 0, next_attempt_at = plane_now(),
+  desired_version = greatest(n.desired_version, n.rendered_version + 1)
+from (select p.org_id, p.id, a.session_id, a.job_id from notification p
+  left join approval_request a on a.org_id = p.org_id and a.id = p.approval_id where p.id = $1) r
+where n.org_id = r.org_id and n.id = r.id and n.status = 'dead'
+returning r.session_id, r.job_id
+
+
+-- name: reset_failures
+update channel_mapping m set suppressed_at = null, suppressed_reason = null
+from notification n
+where n.id = $1 and m.org_id = n.org_id and m.id = n.mapping_id and m.suppressed_at is not null
+returning m.id
+
+
+-- name: retry_delivery
+update notification n
+set attempts = $4, last_error = $5, taken_by = null, taken_until = null,
+  next_attempt_at = case when n.desired_version > $3 then plane_now() else plane_now() + $6::interval end
+where n.id = $1 and n.taken_by = $2
+returning n.id
+
+
+-- name: suppress_delivery
+update channel_mapping set suppressed_at = plane_now(), suppressed_reason = $2
+where id = $1 and suppressed_at is null
+returning id

@@ -1,0 +1,539 @@
+"""Versions of policy files, and the policies that a job brings with its request."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import AfterValidator, Field, StrictBool, StringConstraints
+from pydantic.dataclasses import dataclass as draft
+from pydantic_core import PydanticCustomError
+
+from cortex_plane.agents.model.tools import Confirmed, Risk
+from cortex_plane.kernel.canonical import canonical, check_text
+from cortex_plane.kernel.conditions import MAX_LENGTH, Condition
+from cortex_plane.kernel.errors import InvalidInput, MissingExtra
+from cortex_plane.kernel.fields import (
+    DRAFT,
+    ChannelType,
+    Clearance,
+    JsonObject,
+    Moment,
+    Name,
+    Note,
+    Ref,
+    adapter,
+    parse,
+)
+from cortex_plane.policies.model.policies import (
+    MAX_TIMEOUT_SECONDS,
+    Explanation,
+    Level,
+    OnDeny,
+    PolicyRow,
+    PolicySet,
+    PolicyVerdict,
+    Quorum,
+    RoleVotes,
+    Template,
+)
+from cortex_plane.tenancy.model.orgs import Role
+
+MAX_FILE_BYTES = 16 * 1024 * 1024
+MAX_ROWS = 100_000
+MAX_SHOWN_CHANGES = 200
+MAX_SHOWN_ROWS = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlacedRow:
+    """A row and where it stands: the org's own or a team's, in the order of the file."""
+
+    level: Level
+    team_id: UUID | None
+    team: str | None
+    """Its slug when the file was applied."""
+    position: int
+    row: PolicyRow
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyVersion:
+    version: int
+    digest: str
+    """SHA-256 of the file, in hex."""
+    rows: int
+    note: str | None
+    applied_by: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyVersionDetails:
+    """One version with its rows and its file. Version 0 is the org before its first file."""
+
+    version: int
+    digest: str | None
+    note: str | None
+    applied_by: str | None
+    created_at: datetime | None
+    source: str
+    """The file, whole."""
+    total: int
+    rows: list[PlacedRow]
+    """The first thousand."""
+    platform: list[PolicyRow]
+    """The platform's rows, as they are now."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FieldChange:
+    field: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowChange:
+    """A row that was added, removed, changed or moved."""
+
+    change: str
+    level: Level
+    team: str | None
+    name: str
+    fields: list[FieldChange]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyDiff:
+    added: int
+    removed: int
+    changed: int
+    changes: list[RowChange]
+    """The first two hundred."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Applied:
+    version: int
+    """The version that holds now; with a dry run, the one that it would have become."""
+    changed: bool
+    dry_run: bool
+    rows: int
+    diff: PolicyDiff
+    warnings: list[str]
+
+
+PolicyText = Annotated[str, StringConstraints(max_length=MAX_FILE_BYTES)]
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class PolicyFile:
+    """What a steward applies: the whole of an org's rows. What is not in it is gone."""
+
+    text: PolicyText
+    dry_run: StrictBool = False
+    note: Note | None = None
+    expected_version: Annotated[int, Field(strict=True, ge=0, le=2**62)] | None = None
+    """Refused where another version holds by now."""
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class ExplainRequest:
+    """A call that nobody made: what would be said about it?"""
+
+    agent: Ref
+    tool: TargetGlob
+    arguments: JsonObject = Field(default_factory=dict)
+    read_only: StrictBool | None = None
+    """Where absent: as the tool was last published."""
+    risk: Risk | None = None
+    session_kind: Annotated[str, StringConstraints(pattern="^(conversation|programmatic|external)$")] = (
+        "programmatic"
+    )
+    policies: RequestPolicies = Field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explained:
+    """The walk, and what it was asked about."""
+
+    agent: str
+    tool: str
+    read_only: bool
+    risk: Risk
+    published: bool
+    """Whether a worker has published this tool; where none has, the strictest is assumed."""
+    explanation: Explanation
+
+
+def row_as_json(row: PolicyRow) -> dict[str, Any]:
+    made: dict[str, Any] = adapter(PolicyRow).dump_python(row, mode="json")
+    return made
+
+
+def placed_as_json(placed: PlacedRow) -> dict[str, Any]:
+    """A row as it is stored: the names in it are looked up."""
+    return {
+        "position": placed.position,
+        "level": placed.level,
+        "team_id": None if placed.team_id is None else str(placed.team_id),
+        "team": placed.team,
+        **row_as_json(placed.row),
+    }
+
+
+class RowsDigest:
+    """SHA-256 over the rows of a version, in their order: one line of canonical JSON each."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, placed: PlacedRow) -> None:
+        self._hash.update(canonical(placed_as_json(placed)) + b"\n")
+
+    def value(self) -> str:
+        return self._hash.hexdigest()
+
+
+def rows_digest(rows: Iterable[PlacedRow]) -> str:
+    digest = RowsDigest()
+    for placed in rows:
+        digest.add(placed)
+    return digest.value()
+
+
+def policy_set(
+    version: str,
+    placed: Iterable[PlacedRow],
+    platform: Sequence[PolicyRow],
+    confirmed: Mapping[tuple[str, str, str], Confirmed] | None = None,
+) -> PolicySet:
+    org: list[PolicyRow] = []
+    teams: dict[UUID, list[PolicyRow]] = {}
+    for one in placed:
+        (org if one.team_id is None else teams.setdefault(one.team_id, [])).append(one.row)
+    return PolicySet(
+        version=version,
+        platform=tuple(platform),
+        org=tuple(org),
+        teams={id: tuple(rows) for id, rows in teams.items()},
+        confirmed=confirmed or {},
+    )
+
+
+def difference(before: Sequence[PlacedRow], after: Sequence[PlacedRow]) -> PolicyDiff:
+    """Rows are the same where level and name are; their order within a level counts too."""
+    old, new = _by_name(before), _by_name(after)
+    changes = []
+    added = removed = changed = 0
+    for key, (place, row) in new.items():
+        if key not in old:
+            added += 1
+            changes.append(_change("added", row, []))
+            continue
+        was_place, was = old[key]
+        found = _fields(was.row, row.row)
+        if was_place != place:
+            found.append(FieldChange(field="place", before=was_place, after=place))
+        if found:
+            changed += 1
+            changes.append(_change("changed", row, found))
+    for key, (_, row) in old.items():
+        if key not in new:
+            removed += 1
+            changes.append(_change("removed", row, []))
+    return PolicyDiff(added=added, removed=removed, changed=changed, changes=changes[:MAX_SHOWN_CHANGES])
+
+
+def _by_name(placed: Sequence[PlacedRow]) -> dict[tuple[UUID | None, str], tuple[int, PlacedRow]]:
+    places: dict[UUID | None, int] = {}
+    found = {}
+    for one in placed:
+        places[one.team_id] = place = places.get(one.team_id, 0) + 1
+        found[one.team_id, one.row.name] = (place, one)
+    return found
+
+
+def _fields(before: PolicyRow, after: PolicyRow) -> list[FieldChange]:
+    return [
+        FieldChange(field=field.name, before=_shown(old), after=_shown(new))
+        for field in fields(PolicyRow)
+        if (old := getattr(before, field.name)) != (new := getattr(after, field.name))
+    ]
+
+
+def _shown(value: Any) -> Any:
+    return value if value is None or isinstance(value, str | int) else adapter(type(value)).dump_python(value)
+
+
+def _change(change: str, placed: PlacedRow, found: list[FieldChange]) -> RowChange:
+    return RowChange(change=change, level=placed.level, team=placed.team, name=placed.row.name, fields=found)
+
+
+def placed(row: Mapping[str, Any]) -> PlacedRow:
+    """A row as it is stored."""
+    return PlacedRow(
+        level=Level(row["level"]),
+        team_id=row["team_id"],
+        team=row["team"],
+        position=row["position"],
+        row=parse(PolicyRow, row),
+    )
+
+
+# Simulations --------------------------------------------------------------------------------------------------------
+
+DEFAULT_CALLS, MAX_CALLS = 10_000, 100_000
+DEFAULT_SECONDS, MAX_SECONDS = 7 * 86400, 366 * 86400
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class SimulationRequest:
+    """A policy file that is not applied, and the calls that it is tried on."""
+
+    text: PolicyText
+    since: Moment | None = None
+    within_seconds: Annotated[int, Field(strict=True, ge=1, le=MAX_SECONDS)] | None = None
+    """So long before `until`, instead of `since`. Where both are absent: seven days."""
+    until: Moment | None = None
+    """Where absent: now."""
+    limit: Annotated[int, Field(strict=True, ge=1, le=MAX_CALLS)] = DEFAULT_CALLS
+    """How many calls at most, the newest first."""
+
+    def __post_init__(self) -> None:
+        if self.since is not None and self.within_seconds is not None:
+            raise PydanticCustomError("one_of", "say `since` or `within_seconds`, not both")
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            raise PydanticCustomError("empty_span", "`since` must be earlier than `until`")
+
+
+class Direction(StrEnum):
+    STRICTER = "stricter"
+    LOOSER = "looser"
+    OTHERWISE = "otherwise"
+    """Neither, or both: other people decide, for example."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    verdict: PolicyVerdict
+    rule: str
+    """Without the version: level and name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recorded:
+    """What was answered about calls when they were made."""
+
+    verdict: PolicyVerdict | None
+    rule: str | None
+    calls: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChangeGroup:
+    """Calls that would be judged otherwise, in the same way."""
+
+    tool: str
+    agent: str
+    direction: Direction
+    before: Judged
+    """By the policies of now."""
+    after: Judged
+    """By the proposed file."""
+    terms: list[str]
+    """Which of the terms differ, where both ask people."""
+    calls: int
+    recorded: list[Recorded]
+    """As it was then, the most frequent first; at most three."""
+    examples: list[UUID]
+    """Ids of calls, the newest first; at most three."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SimulationTotals:
+    looked_at: int
+    unchanged: int
+    other_rule: int
+    """Of the unchanged: another row says the same."""
+    changed: int
+    stricter: int
+    looser: int
+    unknown: int
+    """Calls that no policy is asked about: there is no such tool, or its arguments do not fit."""
+    drifted: int
+    """Calls of which the policies of now say another verdict than was recorded when they were made."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Simulation:
+    version: str
+    """The policies that hold now, and that the file was compared with."""
+    rows: int
+    """How many the file has."""
+    warnings: list[str]
+    since: datetime
+    until: datetime
+    stopped: bool
+    """There are more calls in this time: only the newest were looked at."""
+    oldest: datetime | None
+    """When the oldest call was made that was looked at."""
+    totals: SimulationTotals
+    groups: list[ChangeGroup]
+    """The largest first; at most two hundred."""
+    total_groups: int
+
+
+MAX_NAME = 100
+MAX_TARGET = 200
+MAX_REQUEST_ROWS = 20
+MAX_NAMED = 20
+MAX_VOTES = 10
+MAX_CHANNELS = 20
+MAX_DETAILS_BYTES = 8 * 1024
+
+
+def check_condition(text: str) -> str:
+    """Here where it can be; the plane checks it in any case."""
+    try:
+        Condition.of(check_text(text, "when"))
+    except MissingExtra:
+        return text
+    except InvalidInput as error:
+        raise PydanticCustomError("condition", "{reason}", {"reason": error.message}) from None
+    return text
+
+
+def _no_permission(effect: PolicyVerdict) -> PolicyVerdict:
+    if effect is PolicyVerdict.ALLOW:
+        raise PydanticCustomError(
+            "only_tightens", "must be requires_approval or deny: a request only tightens"
+        )
+    return effect
+
+
+def _only_off(standing: bool) -> bool:
+    if standing:
+        raise PydanticCustomError("only_tightens", "must be false: a request only tightens")
+    return standing
+
+
+def _no_guest(role: Role) -> Role:
+    if role is Role.GUEST:
+        raise PydanticCustomError("guest_role", "guests decide nothing")
+    return role
+
+
+def _small(details: dict[str, Any]) -> dict[str, Any]:
+    size = len(canonical(details))
+    if size > MAX_DETAILS_BYTES:
+        raise PydanticCustomError(
+            "too_large",
+            "is {size} bytes; the limit is {limit}",
+            {"size": size, "limit": MAX_DETAILS_BYTES},
+        )
+    return details
+
+
+def _distinct(named: list[Any]) -> list[Any]:
+    return list(dict.fromkeys(named))
+
+
+Votes = Annotated[int, Field(strict=True, ge=1, le=MAX_VOTES)]
+Seconds = Annotated[int, Field(strict=True, ge=1, le=MAX_TIMEOUT_SECONDS)]
+SecondsOrNever = Annotated[int, Field(strict=True, ge=0, le=MAX_TIMEOUT_SECONDS)]
+TargetGlob = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_TARGET, pattern=r"^[^\x00-\x20\x7f]+$")
+]
+RowName = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+]
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class QuorumDraft:
+    """How many must say yes; by role, so many of them with that role."""
+
+    votes: Votes | None = None
+    """Where absent: as many as the roles need."""
+    roles: dict[Annotated[Role, AfterValidator(_no_guest)], Votes] = Field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.votes is not None and any(votes > self.votes for votes in self.roles.values()):
+            raise PydanticCustomError("too_few_votes", "a role asks for more votes than there are in all")
+
+    def as_quorum(self) -> Quorum:
+        return quorum_of(self.votes, self.roles)
+
+
+def quorum_of(votes: int | None, roles: Mapping[Role, int]) -> Quorum:
+    return Quorum(
+        votes=votes if votes is not None else max(roles.values(), default=1),
+        roles=tuple(RoleVotes(role=role, votes=needed) for role, needed in sorted(roles.items())),
+    )
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class RequestPolicy:
+    """A row that one job brings along. It only tightens what holds anyway."""
+
+    name: RowName
+    target: TargetGlob
+    effect: Annotated[PolicyVerdict, AfterValidator(_no_permission)]
+    when: Annotated[str, StringConstraints(max_length=MAX_LENGTH), AfterValidator(check_condition)] | None = (
+        None
+    )
+    clearance: Clearance | None = None
+    template: Template | None = None
+    timeout_seconds: Seconds | None = None
+    remind_before_seconds: Seconds | None = None
+    on_deny: OnDeny | None = None
+    self_approval: StrictBool | None = None
+    quorum: Votes | QuorumDraft | None = None
+    escalate_before_seconds: SecondsOrNever | None = None
+    """0 for never."""
+    channels: (
+        Annotated[list[ChannelType], Field(max_length=MAX_CHANNELS), AfterValidator(_distinct)] | None
+    ) = None
+    standing: Annotated[StrictBool, AfterValidator(_only_off)] | None = None
+    approvers: (
+        Annotated[list[UUID], Field(min_length=1, max_length=MAX_NAMED), AfterValidator(_distinct)] | None
+    ) = None
+    """Ids of members: of those who may decide, only these are asked; where no policy says who decides, these do."""
+    action: Name | None = None
+    """What is to happen, in one line; shown to whoever decides."""
+    details: Annotated[JsonObject, AfterValidator(_small)] | None = None
+
+    def as_row(self) -> PolicyRow:
+        return PolicyRow(
+            name=self.name,
+            target=self.target,
+            effect=self.effect,
+            condition=self.when,
+            required_clearance=self.clearance,
+            template=self.template,
+            timeout_seconds=self.timeout_seconds,
+            reminder_seconds=self.remind_before_seconds,
+            on_deny=self.on_deny,
+            self_approval=self.self_approval,
+            quorum=self.quorum.as_quorum() if isinstance(self.quorum, QuorumDraft) else _votes(self.quorum),
+            escalation_seconds=self.escalate_before_seconds,
+            channels=None if self.channels is None else tuple(self.channels),
+            standing=self.standing,
+            named=None if self.approvers is None else tuple(self.approvers),
+            action=self.action,
+            details=self.details,
+        )
+
+
+def _votes(votes: int | None) -> Quorum | None:
+    return None if votes is None else Quorum(votes=votes)
+
+
+RequestPolicies = Annotated[list[RequestPolicy], Field(max_length=MAX_REQUEST_ROWS)]

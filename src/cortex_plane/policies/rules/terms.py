@@ -1,0 +1,389 @@
+"""Terms of an approval: who decides, by when, by which quorum, and the words that describe them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.policies.model.policies import (
+    MAX_TIMEOUT_SECONDS,
+    OWNER_DECIDES,
+    TEMPLATES,
+    Approvers,
+    OnDeny,
+    PolicyRow,
+    PolicyVerdict,
+    Quorum,
+    Template,
+    Terms,
+    quorum_said,
+    stricter_quorum,
+)
+from cortex_plane.tenancy.model.orgs import Role
+
+Origins = dict[str, str]
+ADMINS = Approvers(roles=(Role.ADMIN,))
+"""The last level of every chain that the engine builds: an org always has admins."""
+
+_ORDER = {template: place for place, template in enumerate(TEMPLATES)}
+_OF_TEMPLATES = (
+    "timeout_seconds",
+    "reminder_seconds",
+    "escalation_seconds",
+    "approvers",
+    "self_approval",
+    "standing",
+)
+_TERMS = (
+    "required_clearance",
+    "timeout_seconds",
+    "reminder_seconds",
+    "approvers",
+    "on_deny",
+    "self_approval",
+    "quorum",
+    "escalation_seconds",
+    "channels",
+    "standing",
+)
+_DEFAULTS: Origins = dict.fromkeys(Terms.__slots__, "default")
+
+
+# What a row says -------------------------------------------------------------------------------------------------
+
+
+def resolve_terms(
+    row: PolicyRow | None, platform: PolicyRow | None, above: Sequence[PolicyRow] = (), who: str = "row"
+) -> tuple[Terms, Origins]:
+    """A null inherits: row, its template, the platform's match and its template, the default. ``above`` are the matches of
+    the levels over the row: it escalates to them where it does not say otherwise."""
+    said: dict[str, Any] = {"template": OWNER_DECIDES.template, "escalate_to": None}
+    origins = dict(_DEFAULTS)
+    for name in _TERMS:
+        said[name] = getattr(OWNER_DECIDES, name)
+    if platform is not None and platform is not row:
+        _say(said, origins, platform, "platform")
+    if row is not None:
+        _say(said, origins, row, "platform" if row is platform else who)
+    steps = said.pop("escalate_to")
+    if said["escalation_seconds"]:
+        said["escalations"] = _escalations(said["approvers"], steps, above, said["template"])
+        if steps is None:
+            origins["escalations"] = "the levels above"
+    return _fitting(Terms(**said)), origins
+
+
+def _say(said: dict[str, Any], origins: Origins, row: PolicyRow, who: str) -> None:
+    source = f"{who} {row.name}"
+    if row.template is not None:
+        template = TEMPLATES[row.template]
+        said["template"], origins["template"] = row.template, source
+        said["escalate_to"] = None
+        for name in _OF_TEMPLATES:
+            said[name], origins[name] = getattr(template, name), f"template {row.template} of {source}"
+    for name in _TERMS:
+        value = getattr(row, name)
+        if value is not None:
+            said[name], origins[name] = value, source
+    if row.escalate_to is not None:
+        said["escalate_to"], origins["escalations"] = row.escalate_to, source
+
+
+def own_timeout(row: PolicyRow) -> int | None:
+    """The time that a row speaks of, itself or by its template."""
+    if row.timeout_seconds is not None or row.template is None:
+        return row.timeout_seconds
+    return TEMPLATES[row.template].timeout_seconds
+
+
+def own_approvers(row: PolicyRow) -> Approvers | None:
+    """Whom a row names, itself or by its template."""
+    if row.approvers is not None or row.template is None:
+        return row.approvers
+    return TEMPLATES[row.template].approvers
+
+
+def _own_standing(row: PolicyRow) -> bool | None:
+    if row.standing is not None or row.template is None:
+        return row.standing
+    return TEMPLATES[row.template].standing
+
+
+def _own_escalation(row: PolicyRow) -> int | None:
+    if row.escalation_seconds is not None or row.template is None:
+        return row.escalation_seconds
+    return TEMPLATES[row.template].escalation_seconds
+
+
+# Who is asked after whom -----------------------------------------------------------------------------------------
+
+
+def _escalations(
+    asked: Approvers, steps: Sequence[Approvers] | None, above: Sequence[PolicyRow], template: Template
+) -> tuple[Approvers, ...]:
+    """As the row says; else up the levels, and to the admins in the end."""
+    if steps is not None:
+        return adding(asked, steps)
+    named = (own_approvers(row) for row in above if row.effect is PolicyVerdict.REQUIRES_APPROVAL)
+    found = adding(asked, [*(each for each in named if each is not None), ADMINS])
+    return found[:1] if TEMPLATES[template].escalates_once else found
+
+
+def adding(asked: Approvers, steps: Sequence[Approvers]) -> tuple[Approvers, ...]:
+    """The steps that ask somebody who was not asked before them."""
+    owner, roles, members = asked.owner, set(asked.roles), set(asked.members)
+    found = []
+    for step in steps:
+        if (
+            (step.owner and not owner)
+            or not roles.issuperset(step.roles)
+            or not members.issuperset(step.members)
+        ):
+            found.append(step)
+        owner = owner or step.owner
+        roles.update(step.roles)
+        members.update(step.members)
+    return tuple(found)
+
+
+# Limits ----------------------------------------------------------------------------------------------------------
+
+
+def limit_terms(
+    terms: Terms,
+    origins: Origins,
+    limit: PolicyRow,
+    platform: PolicyRow | None,
+    above: Sequence[PolicyRow],
+    rule: str,
+) -> tuple[Terms, Origins]:
+    """Clearance, time, quorum and channels of the limit hold, and its no to standing approvals. A final row that asks for
+    people also says who they are, who is asked after them, and that a denial fails the job."""
+    changes = _narrower(terms, limit)
+    if limit.final and limit.effect is PolicyVerdict.REQUIRES_APPROVAL:
+        outer, _ = resolve_terms(limit, platform, above)
+        changes["approvers"] = outer.approvers
+        changes["escalations"] = outer.escalations
+        changes["escalation_seconds"] = outer.escalation_seconds
+        changes["self_approval"] = terms.self_approval and outer.self_approval
+        changes["template"] = _stricter_template(terms.template, outer.template)
+        if limit.on_deny is OnDeny.FAIL:
+            changes["on_deny"] = limit.on_deny
+    return _changed(terms, origins, changes, f"limit {rule}")
+
+
+def tighten_terms(
+    terms: Terms, origins: Origins, asked: PolicyRow, rule: str, *, by_default: bool
+) -> tuple[Terms, Origins]:
+    """Who decides is not the request's to say where the rest already said it: there it only chooses among them. Where
+    nothing but the default speaks (``by_default``), those whom it names decide instead of the owner."""
+    changes = _narrower(terms, asked)
+    if asked.template is not None:
+        changes["template"] = _stricter_template(terms.template, asked.template)
+        changes["self_approval"] = terms.self_approval and TEMPLATES[asked.template].self_approval
+        changes["reminder_seconds"] = terms.reminder_seconds or TEMPLATES[asked.template].reminder_seconds
+    if asked.self_approval is False:
+        changes["self_approval"] = False
+    if asked.reminder_seconds:
+        changes["reminder_seconds"] = asked.reminder_seconds
+    if asked.on_deny is OnDeny.FAIL:
+        changes["on_deny"] = asked.on_deny
+    changes |= _instead(terms, asked) if by_default else _among(terms, asked)
+    changes |= _of_request(asked)
+    return _changed(terms, origins, changes, f"request {rule}")
+
+
+def _instead(terms: Terms, asked: PolicyRow) -> dict[str, Any]:
+    """What a request says where nobody else did."""
+    changes: dict[str, Any] = {}
+    approvers = Approvers(members=asked.named) if asked.named else terms.approvers
+    seconds = _own_escalation(asked)
+    if asked.named:
+        changes["approvers"] = approvers
+    if seconds:
+        changes["escalation_seconds"] = seconds
+        changes["escalations"] = adding(approvers, [ADMINS])
+    return changes
+
+
+def _among(terms: Terms, asked: PolicyRow) -> dict[str, Any]:
+    """What a request says where a row decided: it chooses among those who may decide, and when the others are asked."""
+    changes: dict[str, Any] = {}
+    if asked.named:
+        changes["named"] = asked.named
+    if asked.escalation_seconds is not None and terms.escalations:
+        changes["escalation_seconds"] = asked.escalation_seconds
+    return changes
+
+
+def requested_terms(
+    asked: PolicyRow, platform: PolicyRow | None, above: Sequence[PolicyRow]
+) -> tuple[Terms, Origins]:
+    """Where a request demands an approval that nothing else asks for: it says by whom."""
+    row = replace(asked, approvers=Approvers(members=asked.named)) if asked.named else asked
+    terms, origins = resolve_terms(row, platform, above, "request")
+    told = _of_request(asked)
+    return replace(terms, **told), origins | dict.fromkeys(told, f"request {asked.name}")
+
+
+def _of_request(asked: PolicyRow) -> dict[str, Any]:
+    told = {"action": asked.action, "details": asked.details}
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _fewer(channels: tuple[str, ...] | None, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    return wanted if channels is None else tuple(channel for channel in channels if channel in wanted)
+
+
+def _narrower(terms: Terms, row: PolicyRow) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    if row.required_clearance is not None:
+        changes["required_clearance"] = max(terms.required_clearance, row.required_clearance)
+    timeout = own_timeout(row)
+    if timeout is not None:
+        changes["timeout_seconds"] = min(terms.timeout_seconds, timeout)
+    if row.quorum is not None:
+        changes["quorum"] = stricter_quorum(terms.quorum, row.quorum)
+    if _own_standing(row) is False:
+        changes["standing"] = False
+    if row.channels is not None:
+        changes["channels"] = _fewer(terms.channels, row.channels)
+    return changes
+
+
+# Where nobody can tell which row matches -------------------------------------------------------------------------
+
+
+def how_strict(terms: Terms) -> tuple[int, ...]:
+    """By this the strictest is found, which gives its name to what several rows say together."""
+    return _ORDER[terms.template], terms.quorum.votes, terms.required_clearance
+
+
+def both_terms(
+    terms: Terms, origins: Origins, other: Terms, who: str, *, owner: bool = True
+) -> tuple[Terms, Origins]:
+    """What fulfils both. ``owner``: whether all others let the session's owner decide too."""
+    alone = terms.self_approval and other.self_approval
+    approvers = _of_both(terms.approvers, other.approvers, owner=owner and alone)
+    changes: dict[str, Any] = {
+        "template": _stricter_template(terms.template, other.template),
+        "required_clearance": max(terms.required_clearance, other.required_clearance),
+        "timeout_seconds": min(terms.timeout_seconds, other.timeout_seconds),
+        "approvers": approvers,
+        "quorum": stricter_quorum(terms.quorum, other.quorum),
+        "self_approval": alone,
+        "standing": terms.standing and other.standing,
+        "escalations": adding(approvers, terms.escalations) if terms.escalations == other.escalations else (),
+    }
+    if other.on_deny is OnDeny.FAIL:
+        changes["on_deny"] = other.on_deny
+    if other.channels is not None:
+        changes["channels"] = _fewer(terms.channels, other.channels)
+    if other.named is not None:
+        named = other.named if terms.named is None else [id for id in terms.named if id in other.named]
+        changes["named"] = tuple(named) or terms.named
+    return _changed(terms, origins, changes, who)
+
+
+def _of_both(one: Approvers, other: Approvers, *, owner: bool) -> Approvers:
+    """Those whom both name. The owner is whom the agent works for, and gives way to everybody else; where the two have
+    nobody in common, it is for the admins."""
+    if one == other:
+        return one
+    owner = owner and one.owner and other.owner
+    if not owner and not (one.roles or one.members):
+        one = other
+    if not owner and not (other.roles or other.members):
+        other = one
+    found = Approvers(
+        owner=owner,
+        roles=tuple(role for role in one.roles if role in other.roles),
+        members=tuple(id for id in one.members if id in other.members),
+    )
+    return found if found.owner or found.roles or found.members else ADMINS
+
+
+def row_saying(row: PolicyRow, terms: Terms) -> PolicyRow:
+    """The same row with all of this said by itself."""
+    said: dict[str, Any] = {name: getattr(terms, name) for name in _TERMS}
+    for name in ("reminder_seconds", "escalation_seconds"):
+        said[name] = said[name] or 0
+    return replace(row, template=terms.template, escalate_to=terms.escalations, **said)
+
+
+def _stricter_template(one: Template, other: Template) -> Template:
+    return one if _ORDER[one] >= _ORDER[other] else other
+
+
+def _changed(terms: Terms, origins: Origins, changes: dict[str, Any], who: str) -> tuple[Terms, Origins]:
+    changed = {name: value for name, value in changes.items() if getattr(terms, name) != value}
+    if not changed:
+        return terms, origins
+    return _fitting(replace(terms, **changed)), origins | dict.fromkeys(changed, who)
+
+
+def _fitting(terms: Terms) -> Terms:
+    """Within the cap; what would come before the request comes at half of its time; who never escalates has no levels."""
+    timeout = min(terms.timeout_seconds, MAX_TIMEOUT_SECONDS)
+    reminder = _within(timeout, terms.reminder_seconds)
+    escalation = _within(timeout, terms.escalation_seconds) if terms.escalations else None
+    escalations = terms.escalations if escalation is not None else ()
+    if (timeout, reminder, escalation, escalations) == (
+        terms.timeout_seconds, terms.reminder_seconds, terms.escalation_seconds, terms.escalations,
+    ):  # fmt: skip
+        return terms
+    return replace(
+        terms,
+        timeout_seconds=timeout,
+        reminder_seconds=reminder,
+        escalation_seconds=escalation,
+        escalations=escalations,
+    )
+
+
+def _within(timeout: int, seconds: int | None) -> int | None:
+    if seconds and seconds >= timeout:
+        return timeout // 2 or None
+    return seconds or None
+
+
+_NEVER = frozenset({"reminder_seconds", "escalation_seconds"})
+MAX_SHOWN = 200
+
+
+def term_said(name: str, value: Any) -> str:
+    """One term, short."""
+    match value:
+        case None:
+            return {"channels": "all", "named": "anybody of them"}.get(
+                name, "never" if name in _NEVER else "none"
+            )
+        case bool():
+            return "yes" if value else "no"
+        case Approvers():
+            return approvers_said(value)
+        case Quorum():
+            return quorum_said(value)
+        case tuple():
+            return _tuple_said(name, value)
+        case Mapping():
+            text = canonical(dict(value)).decode()
+            return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+    return str(value)
+
+
+def _tuple_said(name: str, values: tuple[Any, ...]) -> str:
+    if name == "escalations":
+        return ", then ".join(map(approvers_said, values)) or "nobody"
+    if name == "channels":
+        return ", ".join(values) or "the dashboard alone"
+    return ", ".join(map(str, values))
+
+
+def approvers_said(approvers: Approvers) -> str:
+    parts = ["the session's owner"] if approvers.owner else []
+    parts += [f"role {role}" for role in approvers.roles]
+    parts += [f"member {id}" for id in approvers.members]
+    return ", ".join(parts) or "nobody"

@@ -1,0 +1,170 @@
+"""Policies and what simulations read in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from cortex_plane.db.database import Queries, Row, Transaction
+from cortex_plane.kernel.fields import parse
+from cortex_plane.policies.model.policies import PolicyRow
+from cortex_plane.policies.model.versions import PlacedRow, PolicyVersion, placed, placed_as_json
+from cortex_plane.policies.rules.simulations import PastCall
+from cortex_plane.tenancy.rules import Forged, Kind, rows_digest
+from cortex_plane.tenancy.store.orgs import in_force_mac
+
+queries = Queries("policies")
+
+
+async def current_version(tx: Transaction) -> str | None:
+    """The org's and the platform's, as `policies_version` writes them."""
+    found: str | None = await tx.value(queries.current_version, tx.org)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    version: int
+    newest: int
+    """The highest version that there is. Another one is in force only where somebody put it there by hand."""
+    true: bool
+    """The plane itself put it in force, with the rows that it has."""
+
+
+async def lock_policy_version(tx: Transaction) -> InForce | None:
+    """The org's version; nobody changes it before this transaction ends."""
+    row = await tx.row(queries.lock_policy_version, tx.org)
+    if row is None:
+        return None
+    try:
+        if await policies_in_force(tx):
+            await require_true_rows(tx, row["policy_version"])
+        true = True
+    except Forged:
+        true = False
+    return InForce(row["policy_version"], max(row["newest"], row["policy_version"]), true)
+
+
+async def insert_policies(
+    tx: Transaction,
+    version: int,
+    rows: Sequence[PlacedRow],
+    source: str,
+    digest: str,
+    note: str | None,
+    applied_by: str,
+    applied_by_id: UUID | None,
+) -> None:
+    """A new version with its rows, which hold from now on."""
+    await insert_policy_version(tx, version, source, digest, len(rows), note, applied_by, applied_by_id)
+    await insert_rows(tx, version, rows)
+    await sign_policy_version(tx, version)
+    await set_policy_version(tx, version)
+
+
+async def insert_policy_version(
+    tx: Transaction,
+    version: int,
+    source: str,
+    digest: str,
+    count: int,
+    note: str | None,
+    applied_by: str,
+    applied_by_id: UUID | None,
+) -> None:
+    await tx.rows(
+        queries.insert_policy_version, tx.org, version, source, digest, count, note, applied_by, applied_by_id
+    )
+
+
+async def insert_rows(tx: Transaction, version: int, rows: Sequence[PlacedRow]) -> None:
+    await tx.rows(queries.insert_rows, tx.org, version, [placed_as_json(placed) for placed in rows])
+
+
+async def sign_policy_version(tx: Transaction, version: int) -> None:
+    """Its MAC, over its rows as they are read back."""
+    written = _version_fields(tx, version, await tx.rows(queries.list_rows, version, None))
+    await tx.rows(queries.sign_policy_version, version, tx.credential_key.mac(Kind.POLICY_VERSION, written))
+
+
+def _version_fields(tx: Transaction, version: int, rows: Sequence[Row]) -> Row:
+    return {"org_id": tx.org, "version": version, "rows_digest": rows_digest(rows)}
+
+
+async def set_policy_version(tx: Transaction, version: int) -> None:
+    await tx.rows(queries.set_policy_version, tx.org, version, in_force_mac(tx, version))
+
+
+async def policies_in_force(tx: Transaction) -> int | None:
+    """The org's version. Raises ``Forged`` where somebody else than the plane put it in force."""
+    row = await tx.row(queries.policies_in_force, tx.org)
+    if row is None:
+        return None
+    if not tx.credential_key.is_true(Kind.POLICY_IN_FORCE, row, row["policy_mac"]):
+        raise Forged(Kind.POLICY_IN_FORCE, tx.org, str(row["policy_version"]))
+    version: int = row["policy_version"]
+    return version
+
+
+async def version_mac(tx: Transaction, version: int) -> bytes | None:
+    mac: bytes | None = await tx.value(queries.version_mac, version)
+    return mac
+
+
+async def require_true_rows(tx: Transaction, version: int) -> list[PlacedRow]:
+    """As ``rows``. Raises ``Forged`` where they are not those that were applied."""
+    try:
+        kept = await tx.rows(queries.list_rows, version, None)
+    except ValueError:  # JSON that nobody can read
+        raise Forged(Kind.POLICY_VERSION, tx.org, str(version)) from None
+    written = _version_fields(tx, version, kept)
+    if not tx.credential_key.is_true(Kind.POLICY_VERSION, written, await version_mac(tx, version)):
+        raise Forged(Kind.POLICY_VERSION, tx.org, str(version))
+    return [placed(row) for row in kept]
+
+
+async def list_rows(tx: Transaction, version: int, limit: int | None = None) -> list[PlacedRow]:
+    return [placed(row) for row in await tx.rows(queries.list_rows, version, limit)]
+
+
+async def platform_rows(tx: Transaction) -> list[PolicyRow]:
+    return [parse(PolicyRow, row) for row in await tx.rows(queries.platform_rows)]
+
+
+async def get_policy_version(tx: Transaction, version: int) -> Row | None:
+    return await tx.row(queries.get_policy_version, version)
+
+
+async def list_policy_versions(tx: Transaction, below: int | None, limit: int) -> list[PolicyVersion]:
+    return [parse(PolicyVersion, row) for row in await tx.rows(queries.list_policy_versions, below, limit)]
+
+
+async def list_people(tx: Transaction) -> Sequence[Row]:
+    """Whoever could decide something at all."""
+    return await tx.rows(queries.list_people)
+
+
+async def list_deciding_members(tx: Transaction, ids: Sequence[UUID]) -> set[UUID]:
+    """Those of them who are active members, and no guests."""
+    return {row["id"] for row in await tx.rows(queries.list_deciding_members, list(ids))}
+
+
+async def simulation_start(tx: Transaction) -> datetime:
+    at: datetime = await tx.value(queries.simulation_start)
+    return at
+
+
+async def list_past_calls(
+    tx: Transaction, since: datetime, until: datetime, limit: int, batch: int
+) -> AsyncGenerator[list[PastCall], None]:
+    """Newest first, a few at a time: arguments may be large."""
+    found: list[PastCall] = []
+    async for row in tx.stream(queries.list_past_calls, since, until, limit, batch=batch):
+        found.append(parse(PastCall, row))
+        if len(found) == batch:
+            yield found
+            found = []
+    if found:
+        yield found
