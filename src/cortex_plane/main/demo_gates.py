@@ -20,7 +20,7 @@ from cortex_plane.kernel.fields import adapter
 from cortex_plane.main.demo import GATES_AGENT, act, has_acted
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.context import ToolContext
+from cortex_plane.worker.tools.arguments import ToolContext
 
 REFERENCE = "cortex_plane.main.demo_gates:app"
 AGENT = GATES_AGENT

@@ -20,10 +20,9 @@ from cortex_plane.kernel.fields import to_json
 from cortex_plane.main.master_key import master_key_at_hand
 from cortex_plane.main.settings import Settings
 from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.keys import Keys
+from cortex_plane.worker.models.credentials import Keys
 from cortex_plane.worker.preflight import Preflight
-from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.loader import load_app
+from cortex_plane.worker.tools.app import App, load_app
 
 NOTHING, SOME, COULD_NOT_LOOK = 0, 1, 2
 """Exit codes."""

@@ -16,8 +16,7 @@ from cortex_plane.main.databases import opened
 from cortex_plane.main.master_key import master_key
 from cortex_plane.main.settings import Settings
 from cortex_plane.worker.scheduler import Scheduler, scheduling
-from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.loader import load_app
+from cortex_plane.worker.tools.app import App, load_app
 from cortex_plane.worker.worker import Worker, WorkerSettings
 
 log = structlog.get_logger()
