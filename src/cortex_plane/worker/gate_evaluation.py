@@ -79,12 +79,12 @@ class AttemptGates:
         """On top of what the database has now."""
         self.atlases, self.revision = atlases, int(bound["revision"])
         self._kept = state_of(bound["state"])
-        self._retell()
+        self._trace_again()
         self._replay()
         self.metered = bool(minutes_of(atlases))
         """Some steward limits how many calls run in a minute."""
 
-    def _retell(self) -> None:
+    def _trace_again(self) -> None:
         """What fires once fired for whoever wrote first, and is told by them."""
         state = self._kept
         for each in self._done:
@@ -92,7 +92,7 @@ class AttemptGates:
                 changed = each.change(self.atlases, state)
                 state, each.traces = changed.state, changed.traces
 
-    def _again(self, state: GateState, done: Iterable[Done]) -> GateState:
+    def _apply(self, state: GateState, done: Iterable[Done]) -> GateState:
         for each in done:
             if each.change is not None:
                 state = each.change(self.atlases, state).state
@@ -101,15 +101,15 @@ class AttemptGates:
     def _replay(self) -> None:
         """On top of what is kept by now, also what held before the response: what others used up is gone for it too."""
         self._ahead = None
-        self._before = self._again(self._kept, without(self._done, self._response))
-        self.state = self._again(self._kept, self._done) if self._response else self._before
+        self._before = self._apply(self._kept, without(self._done, self._response))
+        self.state = self._apply(self._kept, self._done) if self._response else self._before
 
     def _remember(self, change: Change | None, traces: Sequence[Trace], call: str = "") -> None:
         if change is not None or traces:
             self._done.append(Done(change, tuple(traces), call))
             self._response.append(self._done[-1])
 
-    def _did(self, change: Callable[[CompiledAtlases, GateState], C], call: str = "") -> C:
+    def _evaluate(self, change: Callable[[CompiledAtlases, GateState], C], call: str = "") -> C:
         done = change(self.atlases, self.state)
         self._remember(change if done.state != self.state else None, done.traces, call)
         self.state = done.state
@@ -138,12 +138,12 @@ class AttemptGates:
 
     # Between two steps -----------------------------------------------------------------------------------------
 
-    def look(self, moment: GateInput, elapsed_ms: float = 0.0, traces: Sequence[Trace] = ()) -> None:
+    def evaluate(self, moment: GateInput, elapsed_ms: float = 0.0, traces: Sequence[Trace] = ()) -> None:
         """``traces``: of gates that could not be evaluated."""
-        self._did(lambda atlases, state: at_boundary(atlases, state, moment, elapsed_ms))
+        self._evaluate(lambda atlases, state: at_boundary(atlases, state, moment, elapsed_ms))
         self._remember(None, traces)
 
-    def happened(self, calls: Sequence[Call]) -> None:
+    def end_calls(self, calls: Sequence[Call]) -> None:
         """Calls ended: what comes after them is part of the write that records how."""
         ended = [call for call in calls if call.status in _RUNS and governed(call)]
         finished = tuple(call.name for call in ended)
@@ -152,25 +152,27 @@ class AttemptGates:
         )
         self._ahead = None  # what ran gives what it grants
         if finished:
-            self.look(GateInput(now=self._now(), finished=finished, errors=errors))
+            self.evaluate(GateInput(now=self._now(), finished=finished, errors=errors))
 
-    def went_wrong(self, error: str) -> None:
-        self.look(GateInput(now=self._now(), errors=(error,)))
+    def record_error(self, error: str) -> None:
+        self.evaluate(GateInput(now=self._now(), errors=(error,)))
 
     # A response ------------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
+    def begin_response(self) -> None:
         """The calls of one response are judged by what held before it."""
         self._before, self._response, self._ahead, self.tried = self.state, [], None, False
         self._due = {id: each for id, each in self._due.items() if each[0].status is not CallStatus.REJECTED}
         self._let_by = {id: state for id, state in self._let_by.items() if id in self._due}
 
-    def judged(self, call: GatedCall) -> Ruling:
+    def judge_new(self, call: GatedCall) -> Ruling:
         """Of a new call. Calls that are on their way use up what lets them through, so that each needs its own."""
         now = self._now()
         state = self._after_due(self._before, call, now)
         if state is self.state:
-            return self._did(lambda atlases, now_state: judge(atlases, now_state, call, now), call.call_id)
+            return self._evaluate(
+                lambda atlases, now_state: judge(atlases, now_state, call, now), call.call_id
+            )
         ruling = judge(self.atlases, state, call, now)
 
         def change(atlases: CompiledAtlases, now_state: GateState) -> Ruling:
@@ -179,7 +181,7 @@ class AttemptGates:
             state = _opened(atlases, replace(done.state, open=now_state.open), ruling.asks, now)
             return replace(done, state=state, traces=ruling.traces)
 
-        self._did(change, call.call_id)
+        self._evaluate(change, call.call_id)
         return ruling
 
     def _after_due(self, state: GateState, call: GatedCall, now: datetime) -> GateState:
@@ -194,7 +196,7 @@ class AttemptGates:
             self._ahead = state, after
         return after
 
-    def judged_again(self, call: GatedCall, *, sent: bool) -> Ruling:
+    def judge_again(self, call: GatedCall, *, sent: bool) -> Ruling:
         """Of a call that was judged before; nothing is told or remembered of it. ``sent``: it passed its gates and was
         counted then, and only what is forbidden now keeps it from being sent again."""
         now = self._now()
@@ -223,7 +225,7 @@ class AttemptGates:
                 None if known else (state, ran(self.atlases, after, gated, self._now(), grants=False).state)
             )
 
-    def take_back(self, call: Call) -> None:
+    def withdraw(self, call: Call) -> None:
         """It is not sent after all."""
         self._let_by.pop(call.id, None)
         if self._due.pop(call.id, None) is not None:
@@ -236,12 +238,12 @@ class AttemptGates:
             (each.action, each.input_hash) == (call.name, call.input_hash) for each in self.state.passes
         )
 
-    def asks_people(self, call: Call) -> None:
+    def add_request(self, call: Call) -> None:
         """With the gates on what they see, which is recorded by the write that asks, and by no other."""
         if call.ruling is not None:
             self._asking[call.id] = as_gated(call), call.ruling.people
 
-    def meant(self, gate: str, call: str | None) -> AnswerTarget:
+    def answer_target(self, gate: str, call: str | None) -> AnswerTarget:
         """Only what was asked before the response can be answered by it."""
         found = meant(self.atlases, self._before, gate, call)
         if found.which is None:
@@ -252,7 +254,7 @@ class AttemptGates:
         self.tried = self.tried or not same[0].call
         return AnswerTarget(gate=found.gate, which=same[0])
 
-    def answered(
+    def record_answer(
         self, found: AnswerTarget, answers: Mapping[str, Any], custom: Mapping[str, str | None]
     ) -> Answered:
         """``custom``: what validators said."""
@@ -267,25 +269,25 @@ class AttemptGates:
                 asked = AnswerTarget(error="It does not wait for an answer any more.")
             return answer(atlases, state, asked, answers, custom, now)
 
-        return self._did(change)
+        return self._evaluate(change)
 
     def waits_for(self, which: Open) -> bool:
         return any(_question(each) == _question(which) for each in self.state.open)
 
-    def requested(self, what: str) -> dict[str, Any]:
+    def request_context(self, what: str) -> dict[str, Any]:
         now, known = self._now(), set(self.state.contexts)
-        done = self._did(lambda atlases, state: requested(atlases, state, what, now))
+        done = self._evaluate(lambda atlases, state: requested(atlases, state, what, now))
         given = [key for key in done.state.contexts if key not in known]
         names = [self.atlases.contexts[key].name for key in given if key in self.atlases.contexts]
         if done.fired:
             return {"found": True, "given": names, "next": "It stands in your instructions from now on."}
         return {"found": False, "next": "Nobody wrote anything down under this name; go on without it."}
 
-    def unanswered(self) -> None:
+    def count_unanswered(self) -> None:
         """After a response: where it did not even try to answer what stops the session, that counts as a wrong answer."""
         if self._before.asks and not self.tried and self.state.asks:
             now = self._now()
-            self._did(lambda atlases, state: ignored(atlases, state, now))
+            self._evaluate(lambda atlases, state: ignored(atlases, state, now))
 
     @property
     def shut(self) -> Shut | None:
@@ -303,25 +305,25 @@ class AttemptGates:
 
     # What is said of a refusal ---------------------------------------------------------------------------------
 
-    def waits(self, ruling: Ruling) -> tuple[Open, ...]:
+    def open_questions(self, ruling: Ruling) -> tuple[Open, ...]:
         """What must be answered before the call is made again."""
         if ruling.asks or ruling.verdict is not PolicyVerdict.DENY or self._before.ended is not None:
             return ruling.asks
         return self._before.asks
 
-    def said(self, call: Call, ruling: Ruling) -> str:
+    def refusal_text(self, call: Call, ruling: Ruling) -> str:
         """Why gates refused a call, for whoever made it."""
-        waiting = self.waits(ruling)
+        waiting = self.open_questions(ruling)
         if ruling.asks:
             return f"`{call.name}` was not called. {questions(self.atlases, waiting)} {AGAIN}"
         if waiting:
             return f"`{call.name}` was not called: {ruling.reason}. {AGAIN}"
         return f"`{call.name}` is denied ({ruling.rule}): {ruling.reason or 'its atlas does not allow it'}. {NEXT}"
 
-    def closed(self, call: Call, ruling: Ruling) -> GateClosed | None:
+    def gate_closed(self, call: Call, ruling: Ruling) -> GateClosed | None:
         """The same for code; None where no answer would help."""
-        asked = asked_of_all(self.atlases, self.waits(ruling))
-        return GateClosed(call.error or self.said(call, ruling), questions=asked) if asked else None
+        asked = asked_of_all(self.atlases, self.open_questions(ruling))
+        return GateClosed(call.error or self.refusal_text(call, ruling), questions=asked) if asked else None
 
     # Writing ---------------------------------------------------------------------------------------------------
 
@@ -330,7 +332,7 @@ class AttemptGates:
         """Something must be durable before anything else happens."""
         return any(trace.sync for each in self._done for trace in each.traces)
 
-    def sent_by(self, write: StepWrite) -> list[tuple[UUID, GatedCall]]:
+    def calls_sent_by(self, write: StepWrite) -> list[tuple[UUID, GatedCall]]:
         """The calls that run with this write and were not charged yet."""
         if not self._due:
             return []
@@ -339,20 +341,20 @@ class AttemptGates:
         ids += [row["id"] for row in orjson.loads(write.granted or b"[]") if "standing_id" not in row]
         return [(id, self._due[id][1]) for id in map(UUID, ids) if id in self._due]
 
-    def still_allow(self, write: StepWrite) -> bool:
+    def allows_write(self, write: StepWrite) -> bool:
         """Whether every call that a write sends would be let through by what is known now."""
-        return self._allow(self._due[id] for id, _ in self.sent_by(write))
+        return self._allows(self._due[id] for id, _ in self.calls_sent_by(write))
 
-    def allow(self, calls: Iterable[Call]) -> bool:
+    def allows_calls(self, calls: Iterable[Call]) -> bool:
         """The same of calls that are about to run."""
-        return self._allow(self._due[call.id] for call in calls if call.id in self._due)
+        return self._allows(self._due[call.id] for call in calls if call.id in self._due)
 
-    def _allow(self, calls: Iterable[tuple[Call, GatedCall]]) -> bool:
+    def _allows(self, calls: Iterable[tuple[Call, GatedCall]]) -> bool:
         """By what happened, and not by what gates said of calls that are not settled: whoever goes on judges those anew. What
         is settled ran already."""
         ids = {str(id) for id in self._due}
         state, now = (
-            self._again(self._kept, (each for each in self._done if each.call not in ids)),
+            self._apply(self._kept, (each for each in self._done if each.call not in ids)),
             self._now(),
         )
         for made, call in calls:
@@ -368,28 +370,28 @@ class AttemptGates:
     def unwritten(self) -> tuple[Done, ...]:
         return tuple(self._done)
 
-    def carry(self, write: StepWrite, done: tuple[Done, ...]) -> GateWrite:
+    def changes_for(self, write: StepWrite, done: tuple[Done, ...]) -> GateWrite:
         """What goes with this write, of what was done before it. Nothing changes here until it is made."""
         state, now = self.state, self._now()
         if list(done) != self._done:
             # What came while the write was tried belongs to others, and goes with what they write.
-            state = self._again(self._kept, done)
-        told = [trace for each in done for trace in each.traces]
+            state = self._apply(self._kept, done)
+        traces = [trace for each in done for trace in each.traces]
         for request in write.requests:
             if request.kind is ApprovalKind.CALL and request.call_id in self._asking:
                 state = shown(self.atlases, state, *self._asking[request.call_id], now).state
-        sent = self.sent_by(write)
+        sent = self.calls_sent_by(write)
         for _, call in sent:
             charged = ran(self.atlases, state, call, now)
             state = charged.state
-            told += charged.traces
+            traces += charged.traces
         more: dict[str, Any] = {}
         if state != self._kept:
             more = {"state": kept_state(state)}
         if write.dispatches and sent and self.metered:
             more["minutes"] = minutes_of(self.atlases, len(sent))
         news = notices(
-            self.atlases, told, [RanCall(action=c.action, risk=c.risk, call_id=str(id)) for id, c in sent]
+            self.atlases, traces, [RanCall(action=c.action, risk=c.risk, call_id=str(id)) for id, c in sent]
         )
         if news:
             more["notices"] = news
@@ -399,11 +401,11 @@ class AttemptGates:
         if more:
             more["revision"] = self.revision
         return GateWrite(
-            state=state, is_new="state" in more, done=done, ids=tuple(id for id, _ in sent), told=tuple(told),
+            state=state, is_new="state" in more, done=done, ids=tuple(id for id, _ in sent), traces=tuple(traces),
             more=more,
         )  # fmt: skip
 
-    def made(self, carried: GateWrite) -> None:
+    def commit(self, carried: GateWrite) -> None:
         """The write was made: what it held is behind us, what came meanwhile is not."""
         self.revision += carried.is_new
         self._kept = carried.state
@@ -444,7 +446,7 @@ def as_gated(call: Call, *, approved: bool = False) -> GatedCall:
         risk=call.code.risk,
         approved=approved,
         call_id=str(call.id),
-        told=call.judged,
+        told=call.judged_before,
     )
 
 
@@ -482,7 +484,7 @@ class GateWrite:
     """The row is written."""
     done: tuple[Done, ...]
     ids: tuple[UUID, ...]
-    told: tuple[Trace, ...]
+    traces: tuple[Trace, ...]
     more: dict[str, Any]
 
 
