@@ -137,7 +137,7 @@ class StepWriter:
             raise Conflict(
                 "The gates of this session changed since this call was let through.", code=GATES_CHANGED
             )
-        evaluations = gates.unwritten
+        evaluations = gates.history.unwritten
         for tries in range(1, GATE_TRIES + 1):
             changes = gates.changes_for(step, evaluations)
             try:
@@ -150,7 +150,7 @@ class StepWriter:
                 if tries > IN_A_ROW:
                     await asyncio.sleep(random.random() * tries / 100)  # noqa: S311 -- jitter
                 await self._gates.reload(gates)
-                if (step.dispatches or step.reads) and (gates.unmet or not gates.allows_write(step)):
+                if (step.dispatches or step.reads) and (gates.history.unmet or not gates.allows_write(step)):
                     raise
                 continue
             if is_applied(step, result):
@@ -241,7 +241,7 @@ class Attempt:
         step, response = self.lease.progress.step, point.response
         if response is None:
             raise RuntimeError(f"The response of step {step} is not recorded.")
-        if self.gates.bound is not None and self.gates.bound.unmet:
+        if self.gates.bound is not None and self.gates.bound.history.unmet:
             # The session was bound to more atlases since: gates that fire at a start come before anything is sent.
             await self._evaluate_gates()
         rows = point.calls_of(step)
@@ -285,7 +285,7 @@ class Attempt:
             raise Ended(JobRetried(error.error_class, str(error), retry_after=error.retry_after)) from error
         step = await self._plan_step(response)
         if not step.calls:
-            if self.gates.bound is not None and self.gates.bound.state.asks:
+            if self.gates.bound is not None and self.gates.bound.history.state.asks:
                 await self._ignore_text(step)
             else:
                 await self._answer(step)
@@ -302,7 +302,7 @@ class Attempt:
                 response, step_events.call_events(index, response.text, step.calls)
             ),
         )
-        if self.gates.bound is not None and self.gates.bound.shut is not None:
+        if self.gates.bound is not None and self.gates.bound.history.shut is not None:
             # The agent is out of tries: nothing of its response is sent, and all of it is kept.
             pending = PendingWrite(due)
             pending.new(*(call for call in step.calls if call.settled))
@@ -356,7 +356,7 @@ class Attempt:
         await self.authorizer.authorize(calls)
         self.gates.mark_judged()
         if self.gates.bound is not None:
-            self.gates.bound.count_unanswered()
+            self.gates.bound.dialogue.count_unanswered()
         return Step(record, response, calls)
 
     # A response without calls ----------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ class Attempt:
         """A text is no answer to a question of a gate: it is kept, ends nothing, and the model is asked again."""
         if self.gates.bound is not None:
             self.gates.bound.begin_response()
-            self.gates.bound.count_unanswered()
+            self.gates.bound.dialogue.count_unanswered()
         index = step.record.index
         self._log_step(index, "unanswered", step.text, 0)
         self.lease.progress.step = index + 1

@@ -62,7 +62,7 @@ class SessionGates:
         except (CortexError, ValueError) as error:
             raise Ended(self._unreadable(error)) from error
         # Messages from before the session was bound are history.
-        since = max(int(bound["since"]), self.bound.state.heard)
+        since = max(int(bound["since"]), self.bound.history.state.heard)
         self.add_messages([message for message in messages if message.seq > since])
 
     def _unreadable(self, error: CortexError | ValueError) -> JobHeld:
@@ -100,7 +100,7 @@ class SessionGates:
             return False
         is_conversation = lease.assignment.kind is JobKind.CONVERSATION
         inputs, self._messages = self._inputs(), []
-        result = await gate_code.run_triggers(gates.atlases, lease.app.triggers, inputs)
+        result = await gate_code.run_triggers(gates.history.atlases, lease.app.triggers, inputs)
         moment = GateInput(
             now=lease.time.now(),
             inputs=inputs,
@@ -114,7 +114,7 @@ class SessionGates:
             lease.notes.append(lease.fact("trigger_failed", gate=gate.key, reason=reason))
         lease.progress.gates = {**lease.progress.gates, INPUT: 1}
         self.require_open()
-        return gates.urgent
+        return gates.history.urgent
 
     @property
     def _task(self) -> str:
@@ -125,14 +125,14 @@ class SessionGates:
         if assignment.kind is JobKind.CONVERSATION:
             return tuple(message.text for message in self._messages)
         if self._lease.progress.gates.get(INPUT) or (
-            self.bound is not None and self._task in self.bound.state.tasks
+            self.bound is not None and self._task in self.bound.history.state.tasks
         ):
             return ()
         return inputs_of(assignment.payload, code=self._runs_code)
 
     def require_open(self, write: StepWrite | None = None) -> None:
         """A gate that shut the whole session ends the job. ``write``: what is kept of the step."""
-        shut = self.bound.shut if self.bound is not None else None
+        shut = self.bound.history.shut if self.bound is not None else None
         if shut is not None:
             raise Ended(
                 JobFailed(
@@ -148,12 +148,12 @@ class SessionGates:
         """The calls of a step were judged: the gate events go with the next write, and are not written again."""
         if self.bound is not None:
             progress = self._lease.progress
-            progress.gates = {**progress.gates, JUDGED: len(self.bound.atlases.atlases)}
+            progress.gates = {**progress.gates, JUDGED: len(self.bound.history.atlases.atlases)}
 
     def restore_judged(self, calls: Sequence[Call]) -> None:
         """Of calls that an earlier attempt judged. If an atlas was bound since, they are judged again."""
         judged_before = self.bound is not None and self._lease.progress.gates.get(JUDGED) == len(
-            self.bound.atlases.atlases
+            self.bound.history.atlases.atlases
         )
         for call in calls:
             call.judged_before = judged_before
@@ -203,7 +203,7 @@ class SessionGates:
         if self.bound is None or ruling is None or call.status is not CallStatus.REJECTED:
             return
         if ruling.verdict is PolicyVerdict.DENY:
-            call.error = self.bound.refusal_text(call, ruling)
+            call.error = self.bound.dialogue.refusal_text(call, ruling)
 
     async def answer(self, calls: Sequence[Call]) -> None:
         """Settle the agent's calls to gates, after all other calls of the response were judged."""
@@ -214,19 +214,19 @@ class SessionGates:
             reply = (
                 await self._check_answer(self.bound, call.values)
                 if call.name == ANSWER
-                else self.bound.request_context(str(call.values["name"]))
+                else self.bound.dialogue.request_context(str(call.values["name"]))
             )
             call.kind, call.status = CallKind.READ, CallStatus.COMPLETED
             call.result = canonical(reply)
 
     async def _check_answer(self, gates: AttemptGates, values: Mapping[str, Any]) -> dict[str, Any]:
         answers: Mapping[str, Any] = values["answers"]
-        target = gates.answer_target(str(values["gate"]), values["call"])
+        target = gates.dialogue.answer_target(str(values["gate"]), values["call"])
         faults: dict[str, str | None] = {}
         if target.gate is not None:
             faults = await gate_code.run_validators(target.gate, self._lease.app.validators, answers)
-        result = gates.record_answer(target, answers, faults)
-        if result.valid or target.which is None or gates.waits_for(target.which):
+        result = gates.dialogue.record_answer(target, answers, faults)
+        if result.valid or target.which is None or gates.dialogue.waits_for(target.which):
             return result.told
         return {
             **result.told,
@@ -240,10 +240,10 @@ class SessionGates:
         """A system prompt with the parts that gates add to it; the parts that rarely change come first."""
         if self.bound is None:
             return own
-        parts = self.bound.prompt
+        parts = self.bound.dialogue.prompt
         return "\n\n".join(part for part in (parts.instructions, own, parts.knowledge) if part) or None
 
     @property
     def notice(self) -> str:
         """The questions that must be answered before anything else."""
-        return self.bound.prompt.questions if self.bound is not None else ""
+        return self.bound.dialogue.prompt.questions if self.bound is not None else ""

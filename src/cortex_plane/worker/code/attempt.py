@@ -282,7 +282,7 @@ class CodeAttempt:
                 JobFailed(f"The agent's function never awaited: {names}.", "Write `await` before it.")
             )
         self.entries.record_failures()
-        questions = self.gates.bound.state.asks if self.gates.bound is not None else ()
+        questions = self.gates.bound.history.state.asks if self.gates.bound is not None else ()
         if questions:
             raise Ended(
                 JobFailed(
