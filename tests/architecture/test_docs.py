@@ -80,12 +80,21 @@ def test_the_files_that_the_architecture_names_exist() -> None:
 
 def test_links_between_docs_lead_somewhere() -> None:
     broken = [
-        f"{page.name}: {link}"
+        f"{page.name}: {link}#{anchor}"
         for page in [*DOCS.rglob("*.md"), *ROOT.glob("*.md")]
-        for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
-        if not link.startswith("http") and not (page.parent / link).exists()
+        for link, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text())
+        if not link.startswith("http") and not _leads_somewhere(page.parent / link if link else page, anchor)
     ]
     assert broken == []
+
+
+def _leads_somewhere(target: Path, anchor: str) -> bool:
+    if not target.exists():
+        return False
+    return not anchor or anchor in {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+    }
 
 
 def test_every_command_is_in_the_docs() -> None:
