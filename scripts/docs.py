@@ -50,7 +50,7 @@ NOTES = {
     "⁴": "The [request](../guides/approvals.md) says who may decide it. Guests and service keys never may.",
     "⁵": "A service key needs this permission by name (`cortex key create NAME --service --permission PERMISSION`).",
     "⁶": "Never for service keys.",
-    "⁷": "No key needed: the body carries a single-use token of one person.",
+    "⁷": "No key needed: the body carries a single-use token or code of one person.",
 }
 
 
@@ -58,7 +58,7 @@ def access_table() -> str:
     lines = [
         "# Who may do what",
         "",
-        "One table in the code decides, and a test tries every route with every role. `●` may, `○` may for their own sessions and jobs.",
+        "One table in the code decides, and a test tries every route with every role. `●` may, `○` may for their own sessions, jobs and requests.",
         "The pages of the [dashboard](../guides/dashboard.md) call the same operations with the roles of the member.",
         "",
         f"| route | permission | {' | '.join(Role)} |",
