@@ -78,6 +78,13 @@ def test_the_files_that_the_architecture_names_exist() -> None:
     assert missing == []
 
 
+def test_the_folders_that_the_glossary_names_exist() -> None:
+    _, _, glossary = (ROOT / "CONTRIBUTING.md").read_text().partition("## Glossary")
+    named = set(re.findall(r"`([a-z/]+/)`", glossary.partition("\n## ")[0]))
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / "src" / "cortex_plane" / name).is_dir()] == []
+
+
 def test_links_between_docs_lead_somewhere() -> None:
     broken = [
         f"{page.name}: {link}#{anchor}"
