@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import EnumType
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -125,9 +125,19 @@ def resolve(words: list[str], *, whole: bool = True) -> None:
         missing = [each.name for each in command.params if each.required and not values.get(each.name)]
         assert missing == [], f"arguments are missing: {missing}"
     for each in command.params:
-        kind, value = each.type_descriptor.annotation, values.get(each.name)
-        if isinstance(kind, EnumType) and isinstance(value, str) and not value.isupper():
-            kind(value)
+        check_choice(each.type_descriptor.annotation, values.get(each.name))
+
+
+def check_choice(kind: Any, given: Any) -> None:
+    """A value of an option with choices is one of them, or a placeholder in capitals."""
+    kind = next(iter(get_args(kind)), kind)
+    if not isinstance(kind, EnumType):
+        return
+    known = [str(choice) for choice in kind]
+    for value in given if isinstance(given, list) else [given]:
+        placeholder = isinstance(value, str) and value.isupper() and not known[0].isupper()
+        if isinstance(value, str) and not placeholder:
+            assert value in known, f"{value} is not one of {known}"
 
 
 def check_yaml_file(text: str) -> None:
