@@ -25,7 +25,7 @@ from cortex_plane.client import client as client_module
 from cortex_plane.gates.files import atlases, scenarios
 from cortex_plane.http.app import openapi_document
 from cortex_plane.main.main import app
-from cortex_plane.policies.files import policies
+from cortex_plane.policies import files as policies
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
