@@ -22,7 +22,7 @@ UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 Member = Annotated[str | None, typer.Option(help="For admins: who is absent; an id or the whole name.")]
 
 
-@app.command()
+@app.command("add")
 def add(
     to: Annotated[str, typer.Option(help="Who decides meanwhile: an id or the whole name.")],
     until: Annotated[
@@ -92,13 +92,13 @@ def list_absences(
     show_many(run(find), columns, as_json)
 
 
-@app.command()
+@app.command("cancel")
 def cancel(absence_id: UUID, as_json: AsJson = False) -> None:
     """Back early: what is asked from now on reaches you again."""
     show_one(run(lambda plane: plane.absences.cancel(absence_id)), as_json)
 
 
-@app.command()
+@app.command("delegates")
 def delegates(
     approval: Annotated[
         UUID | None, typer.Option(help="Only those who could take your part in this request.")

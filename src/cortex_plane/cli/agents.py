@@ -20,7 +20,7 @@ Channels = Annotated[
 ]
 
 
-@app.command()
+@app.command("create")
 def create(
     slug: str,
     model: Annotated[str, typer.Option(help="The model's identifier.")],
@@ -87,12 +87,12 @@ def list_agents(
     show_many(found, ["id", "slug", "name", "status", "role", "config_version"], as_json)
 
 
-@app.command()
+@app.command("show")
 def show(agent: str, as_json: AsJson = False) -> None:
     show_one(run(lambda plane: plane.agents.get(agent)), as_json)
 
 
-@app.command()
+@app.command("update")
 def update(
     agent: str,
     name: Annotated[str | None, typer.Option()] = None,
@@ -123,14 +123,14 @@ def update(
     show_one(run(lambda plane: plane.agents.update(agent, change, revision=revision)), as_json)
 
 
-@app.command()
+@app.command("versions")
 def versions(agent: str, limit: Limit = 50, as_json: AsJson = False) -> None:
     """The configurations it has had, newest first."""
     found = run(lambda plane: collect(plane.agents.versions(agent, limit)))
     show_many(found, ["version", "model_config", "created_by", "created_at"], as_json)
 
 
-@app.command()
+@app.command("delete")
 def delete(agent: str) -> None:
     """Delete an agent that was never used; archive it otherwise."""
     run(lambda plane: plane.agents.delete(agent))

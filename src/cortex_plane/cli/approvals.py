@@ -61,7 +61,7 @@ def list_approvals(
     )
 
 
-@app.command()
+@app.command("show")
 def show(approval_id: UUID, as_json: AsJson = False) -> None:
     """The whole card: what would be sent, why it needs a person, who may decide, until when."""
     details = run(lambda plane: plane.approvals.get(approval_id))
@@ -72,7 +72,7 @@ def show(approval_id: UUID, as_json: AsJson = False) -> None:
         tell(line)
 
 
-@app.command()
+@app.command("approve")
 def approve(
     approval_id: credentials.ApprovalId = None,
     reason: Annotated[str | None, typer.Option(help="For the audit trail.")] = None,
@@ -109,7 +109,7 @@ def approve(
     _told(run(decide), as_json)
 
 
-@app.command()
+@app.command("deny")
 def deny(
     approval_id: credentials.ApprovalId = None,
     reason: Annotated[str | None, typer.Option(help="The agent and the audit trail are told.")] = None,
@@ -132,7 +132,7 @@ def deny(
     _told(run(decide), as_json)
 
 
-@app.command()
+@app.command("delegate")
 def delegate(
     approval_id: UUID,
     to: Annotated[str, typer.Option(help="Who decides instead of you: an id or the whole name.")],
@@ -152,7 +152,7 @@ def delegate(
         said(f"{harmless(approval.tool_name)} waits for {harmless(to)} instead of you")
 
 
-@app.command()
+@app.command("answer")
 def answer(
     approval_id: UUID,
     verdict: Verdict,
@@ -167,7 +167,7 @@ def answer(
     _told(run(lambda plane: plane.approvals.answer(approval_id, given)), as_json)
 
 
-@app.command()
+@app.command("watch")
 def watch(
     as_json: AsJson = False,
     once: Annotated[bool, typer.Option(help="Show what waits now, then end.")] = False,

@@ -29,11 +29,11 @@ _MARKS = {"added": "+", "removed": "-", "changed": "~"}
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(publish)
+    app.command("publish")(publish)
     app.command("list")(list_atlases)
-    app.command()(get)
-    app.command()(diff)
-    app.command()(retire)
+    app.command("get")(get)
+    app.command("diff")(diff)
+    app.command("retire")(retire)
 
 
 def publish(file: File, as_json: AsJson = False) -> None:

@@ -23,7 +23,7 @@ atlas_scenarios.register(app)
 Files = Annotated[list[Path], typer.Argument(help="YAML or JSON; - reads stdin.")]
 
 
-@app.command()
+@app.command("validate")
 def validate(
     files: Files,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings are faults too: exit with 1.")] = False,
@@ -42,7 +42,7 @@ def validate(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command("schema")
 def schema() -> None:
     """Print the JSON Schema of atlas files, for editors."""
     from cortex_plane.gates.model.atlases import schema as published

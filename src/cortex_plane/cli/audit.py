@@ -32,14 +32,14 @@ def list_audit(
     show_many(found, ["seq", "created_at", "action", "body", "hash"], as_json)
 
 
-@app.command()
+@app.command("roots")
 def roots(limit: Limit = 50, as_json: AsJson = False) -> None:
     """Signed roots over all chains, newest first. Keep the hash of one elsewhere: nobody can take back what it covers."""
     found = run(lambda plane: collect(plane.audit.roots(limit)))
     show_many(found, ["seq", "created_at", "covers", "chains", "hash", "fingerprint"], as_json)
 
 
-@app.command()
+@app.command("root")
 def root(as_json: AsJson = False) -> None:
     """Make a root over everything so far, without waiting for the hour."""
     answer = run(lambda plane: plane.audit.make_root())
@@ -53,7 +53,7 @@ def root(as_json: AsJson = False) -> None:
     tell(f"  signed with  {new.fingerprint}")
 
 
-@app.command()
+@app.command("keys")
 def keys(as_json: AsJson = False) -> None:
     """The public keys that receipts and roots are signed with. Write their fingerprints down where others cannot."""
     found = run(lambda plane: plane.audit.keys())
@@ -66,7 +66,7 @@ def rotate_key(as_json: AsJson = False) -> None:
     show_one(run(lambda plane: plane.audit.rotate_key()), as_json)
 
 
-@app.command()
+@app.command("export")
 def export(
     file: Annotated[str, typer.Argument(help="Where to; - is standard output.")] = "-",
     session: Annotated[

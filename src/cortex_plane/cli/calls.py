@@ -24,7 +24,7 @@ def list_calls(
     show_many(found, ["id", "agent", "tool", "status", "rule", "attempt", "key", "created_at"], as_json)
 
 
-@app.command()
+@app.command("show")
 def show(
     call_id: UUID,
     wait: Annotated[float, typer.Option(help="Wait so many seconds for a decision.", min=0, max=60)] = 0,

@@ -21,7 +21,7 @@ from cortex_plane.tenancy.model.identities import (
 app = typer.Typer(no_args_is_help=True, help="Channel connections: bots, workspaces, mailboxes, webhooks.")
 
 
-@app.command()
+@app.command("create")
 def create(
     first: Annotated[str, typer.Argument(metavar="CHANNEL|NAME")],
     second: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None,
@@ -60,23 +60,23 @@ def list_connections(limit: Limit = 50, as_json: AsJson = False) -> None:
     )
 
 
-@app.command()
+@app.command("show")
 def show(connection_id: UUID, as_json: AsJson = False) -> None:
     show_one(run(lambda plane: plane.connections.get(connection_id)), as_json)
 
 
-@app.command()
+@app.command("rename")
 def rename(connection_id: UUID, name: str, as_json: AsJson = False) -> None:
     show_one(run(lambda plane: plane.connections.update(connection_id, ConnectionChange(name=name))), as_json)
 
 
-@app.command()
+@app.command("enable")
 def enable(connection_id: UUID, as_json: AsJson = False) -> None:
     change = ConnectionChange(enabled=True)
     show_one(run(lambda plane: plane.connections.update(connection_id, change)), as_json)
 
 
-@app.command()
+@app.command("disable")
 def disable(connection_id: UUID, as_json: AsJson = False) -> None:
     """Refuse messages over it until it is enabled again."""
     change = ConnectionChange(enabled=False)
@@ -119,7 +119,7 @@ def map_member(
     show_one(run(lambda plane: plane.connections.map(connection_id, draft)), as_json)
 
 
-@app.command()
+@app.command("ingest")
 def ingest(
     connection_id: UUID,
     user: Annotated[str, typer.Option(help="The person's id on that channel.")],

@@ -36,13 +36,13 @@ def list_deliveries(
     show_many(found, COLUMNS, as_json)
 
 
-@app.command()
+@app.command("show")
 def show(delivery_id: UUID, as_json: AsJson = False) -> None:
     """One message: where it goes, how often it was tried, and what went wrong last."""
     show_one(run(lambda plane: plane.deliveries.get(delivery_id)), as_json)
 
 
-@app.command()
+@app.command("resend")
 def resend(delivery_id: UUID, as_json: AsJson = False) -> None:
     """Try again what was given up, at once."""
     show_one(run(lambda plane: plane.deliveries.resend(delivery_id)), as_json)

@@ -28,7 +28,7 @@ app = typer.Typer(no_args_is_help=True, help="Jobs: the units of durable work.")
 IdempotencyKey = Annotated[str | None, typer.Option(help="Repeat safely: one key has one effect.")]
 
 
-@app.command()
+@app.command("submit")
 def submit(
     agent: str,
     payload: Annotated[str, typer.Option(help="A JSON object.")] = "{}",
@@ -60,7 +60,7 @@ def list_jobs(
     show_many(found, ["id", "status", "kind", "session_id", "created_at", "error_message"], as_json)
 
 
-@app.command()
+@app.command("show")
 def show(job_id: UUID, as_json: AsJson = False) -> None:
     if as_json:
         show_one(run(lambda plane: plane.jobs.get(job_id)), True)
@@ -78,14 +78,14 @@ async def _with_usage(plane: Client, job_id: UUID) -> tuple[Job, UsageTotals]:
     return await plane.jobs.get(job_id), await plane.usage.of_job(job_id)
 
 
-@app.command()
+@app.command("history")
 def history(job_id: UUID, as_json: AsJson = False) -> None:
     """Every change of its status."""
     found = run(lambda plane: plane.jobs.history(job_id))
     show_many(found, ["created_at", "previous_status", "new_status", "metadata"], as_json)
 
 
-@app.command()
+@app.command("steps")
 def steps(job_id: UUID, limit: Limit = 200, as_json: AsJson = False) -> None:
     """What the model said and what its calls did, in order."""
     found = run(lambda plane: collect(plane.jobs.steps(job_id, limit)))
@@ -96,7 +96,7 @@ def steps(job_id: UUID, limit: Limit = 200, as_json: AsJson = False) -> None:
         show_many(lines, ["step", "tool", "arguments", "status", "result"], False)
 
 
-@app.command()
+@app.command("journal")
 def journal(job_id: UUID, limit: Limit = 200, as_json: AsJson = False) -> None:
     """What the code of a job did so far: each operation, and what it came to."""
     found = run(lambda plane: collect(plane.jobs.journal(job_id, limit)))
@@ -108,7 +108,7 @@ def journal(job_id: UUID, limit: Limit = 200, as_json: AsJson = False) -> None:
         )
 
 
-@app.command()
+@app.command("checkpoint")
 def checkpoint(job_id: UUID, as_json: AsJson = False) -> None:
     """The durable state that the job would be resumed from."""
     blob = run(lambda plane: plane.jobs.checkpoint(job_id))
@@ -116,14 +116,14 @@ def checkpoint(job_id: UUID, as_json: AsJson = False) -> None:
     sys.stdout.write(json.dumps(blob, indent=None if as_json else 2) + "\n")
 
 
-@app.command()
+@app.command("waits")
 def waits(job_id: UUID, as_json: AsJson = False) -> None:
     """The signals that it waits for, and what came."""
     found = run(lambda plane: plane.jobs.waits(job_id))
     show_many(found, ["entry", "name", "key", "created_at", "arrived_at", "payload"], as_json)
 
 
-@app.command()
+@app.command("questions")
 def questions(job_id: UUID, as_json: AsJson = False) -> None:
     """Calls of which nobody knows whether they happened, and the commands that settle them."""
     found = run(lambda plane: plane.jobs.questions(job_id))
@@ -137,7 +137,7 @@ def questions(job_id: UUID, as_json: AsJson = False) -> None:
             tell(line)
 
 
-@app.command()
+@app.command("settle")
 def settle(
     job_id: UUID,
     call_id: UUID,
@@ -154,7 +154,7 @@ def settle(
     show_receipt(run(lambda plane: plane.jobs.settle(job_id, call_id, answer)), as_json)
 
 
-@app.command()
+@app.command("pause")
 def pause(
     job_id: UUID, reason: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False
 ) -> None:
@@ -162,13 +162,13 @@ def pause(
     show_receipt(run(lambda plane: plane.jobs.pause(job_id, reason)), as_json)
 
 
-@app.command()
+@app.command("resume")
 def resume(job_id: UUID, note: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False) -> None:
     """Let a held job go on. A question is answered with `settle` instead."""
     show_receipt(run(lambda plane: plane.jobs.resume(job_id, note)), as_json)
 
 
-@app.command()
+@app.command("cancel")
 def cancel(
     job_id: UUID, reason: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False
 ) -> None:
@@ -176,7 +176,7 @@ def cancel(
     show_receipt(run(lambda plane: plane.jobs.cancel(job_id, reason)), as_json)
 
 
-@app.command()
+@app.command("watch")
 def watch(
     job_id: UUID,
     interval: Annotated[
@@ -197,7 +197,7 @@ def watch(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command("resubmit")
 def resubmit(job_id: UUID, idempotency_key: IdempotencyKey = None, as_json: AsJson = False) -> None:
     """A failed or cancelled job once more, as a new job."""
     show_one(run(lambda plane: plane.jobs.resubmit(job_id, idempotency_key=idempotency_key)), as_json)

@@ -14,7 +14,7 @@ from cortex_plane.tenancy.model.orgs import Role
 app = typer.Typer(no_args_is_help=True, help="API keys: your own, and those of services.")
 
 
-@app.command()
+@app.command("create")
 def create(
     name: str,
     service: Annotated[bool, typer.Option("--service", help="For a program; needs --role.")] = False,
@@ -50,12 +50,12 @@ def list_keys(limit: Limit = 50, as_json: AsJson = False) -> None:
     show_many(found, columns, as_json)
 
 
-@app.command()
+@app.command("show")
 def show(key_id: UUID, as_json: AsJson = False) -> None:
     show_one(run(lambda plane: plane.keys.get(key_id)), as_json)
 
 
-@app.command()
+@app.command("revoke")
 def revoke(key_id: UUID, as_json: AsJson = False) -> None:
     """At once and for good, with the keys and browser sessions that came from it."""
     show_one(run(lambda plane: plane.keys.revoke(key_id)), as_json)

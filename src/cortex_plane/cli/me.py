@@ -15,13 +15,13 @@ from cortex_plane.tenancy.model.credentials import NewKey, Redemption
 app = typer.Typer()
 
 
-@app.command()
+@app.command("me")
 def me(as_json: AsJson = False) -> None:
     """Who the key stands for, and what it may do."""
     show_one(run(lambda plane: plane.me()), as_json)
 
 
-@app.command()
+@app.command("enrol")
 def enrol(
     code: Annotated[
         str, typer.Argument(help="What an admin handed you; `-` reads it from standard input.")

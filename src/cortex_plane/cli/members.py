@@ -20,7 +20,7 @@ Teams = Annotated[list[str] | None, typer.Option("--team", help="Id or slug; may
 Clearance = Annotated[int | None, typer.Option(min=0, max=1000)]
 
 
-@app.command()
+@app.command("add")
 def add(
     name: str, role: Roles = None, clearance: Clearance = None, team: Teams = None, as_json: AsJson = False
 ) -> None:
@@ -31,7 +31,7 @@ def add(
     show_one(run(lambda plane: plane.members.create(draft)), as_json)
 
 
-@app.command()
+@app.command("invite")
 def invite(
     email: Annotated[str, typer.Option(help="Where the mail goes.")],
     name: Annotated[str | None, typer.Option(help="The person's name.")] = None,
@@ -57,7 +57,7 @@ def invite(
     )
 
 
-@app.command()
+@app.command("unlink")
 def unlink(member_id: UUID, mapping_id: UUID) -> None:
     """Take a channel or an address from a member: a lost phone, an invitation to the wrong address."""
     run(lambda plane: plane.identities.unlink_member(member_id, mapping_id))
@@ -74,12 +74,12 @@ def list_members(
     show_many(found, ["id", "display_name", "roles", "clearance", "deactivated_at"], as_json)
 
 
-@app.command()
+@app.command("show")
 def show(member_id: UUID, as_json: AsJson = False) -> None:
     show_one(run(lambda plane: plane.members.get(member_id)), as_json)
 
 
-@app.command()
+@app.command("update")
 def update(
     member_id: UUID,
     name: Annotated[str | None, typer.Option()] = None,
@@ -99,14 +99,14 @@ def update(
     show_one(run(lambda plane: plane.members.update(member_id, change)), as_json)
 
 
-@app.command()
+@app.command("channels")
 def channels(member_id: UUID, limit: Limit = 50, as_json: AsJson = False) -> None:
     """Where a member can be reached."""
     found = run(lambda plane: collect(plane.members.mappings(member_id, limit)))
     show_many(found, ["id", "channel_type", "channel_user_id", "verified_at"], as_json)
 
 
-@app.command()
+@app.command("sessions")
 def sessions(member_id: UUID, limit: Limit = 50, as_json: AsJson = False) -> None:
     """Where a member is logged in."""
     found = run(lambda plane: collect(plane.members.browser_sessions(member_id, limit)))
@@ -138,7 +138,7 @@ def login_link(as_json: AsJson = False) -> None:
     said(f"works once, until {link.expires_at.astimezone():%H:%M:%S}")
 
 
-@app.command()
+@app.command("enrol")
 def enrol(member_id: UUID, as_json: AsJson = False) -> None:
     """A code to hand to a member who has no mail here: they redeem it for a session or a key of their own.
 

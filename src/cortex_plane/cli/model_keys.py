@@ -36,12 +36,12 @@ def list_keys(as_json: AsJson = False) -> None:
     show_many(found, ["provider", "last_characters", "set_by", "updated_at"], as_json)
 
 
-@app.command()
+@app.command("show")
 def show(provider: Provider, as_json: AsJson = False) -> None:
     show_one(run(lambda plane: plane.model_keys.get(provider)), as_json)
 
 
-@app.command()
+@app.command("remove")
 def remove(provider: Provider) -> None:
     """Within seconds no worker uses it any more."""
     run(lambda plane: plane.model_keys.remove(provider))

@@ -11,7 +11,7 @@ from cortex_plane.tenancy.model.orgs import OrgChange, OrgDraft, OrgSettingsChan
 app = typer.Typer(no_args_is_help=True, help="Orgs: the tenants of a plane.")
 
 
-@app.command()
+@app.command("create")
 def create(
     slug: str,
     name: Annotated[str | None, typer.Option(help="A name for people; the slug if left out.")] = None,
@@ -33,13 +33,13 @@ def list_orgs(limit: Limit = 50, as_json: AsJson = False) -> None:
     show_many(found, ["id", "slug", "name", "created_at"], as_json)
 
 
-@app.command()
+@app.command("show")
 def show(as_json: AsJson = False) -> None:
     """The org of the key."""
     show_one(run(lambda plane: plane.orgs.get()), as_json)
 
 
-@app.command()
+@app.command("update")
 def update(
     name: Annotated[str | None, typer.Option()] = None,
     guests_may_chat: Annotated[

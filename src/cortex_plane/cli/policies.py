@@ -41,7 +41,7 @@ File = Annotated[
 ]
 
 
-@app.command()
+@app.command("apply")
 def apply(
     file: File,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
@@ -65,7 +65,7 @@ def list_versions(limit: Limit = 50, as_json: AsJson = False) -> None:
     show_many(found, ["version", "rows", "applied_by", "created_at", "note", "digest"], as_json)
 
 
-@app.command()
+@app.command("show")
 def show(
     version: Annotated[int | None, typer.Option(min=0, help="The one that holds now if left out.")] = None,
     source: Annotated[bool, typer.Option("--source", help="Print the file as it was applied.")] = False,
@@ -86,7 +86,7 @@ def show(
             said(f"the first {len(found.rows)} of them; --source prints the whole file")
 
 
-@app.command()
+@app.command("simulate")
 def simulate(
     file: File,
     since: Annotated[
@@ -114,7 +114,7 @@ def simulate(
         _tell_simulated(simulated)
 
 
-@app.command()
+@app.command("explain")
 def explain(
     agent: str,
     tool: str,

@@ -22,7 +22,7 @@ LONGEST_LINE = 256 * 1024 * 1024
 WIDTH = 13
 
 
-@app.command()
+@app.command("receipt")
 def receipt(
     approval_id: Annotated[UUID | None, typer.Argument(help="Whose receipt to fetch.")] = None,
     out: Annotated[Path | None, typer.Option(help="Save it here instead of printing it.")] = None,

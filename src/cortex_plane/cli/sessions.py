@@ -14,7 +14,7 @@ from cortex_plane.sessions.model.sessions import SessionChange, SessionDraft, Se
 app = typer.Typer(no_args_is_help=True, help="Sessions: the conversation of one user with one agent.")
 
 
-@app.command()
+@app.command("create")
 def create(
     agent: str,
     title: Annotated[str | None, typer.Option()] = None,
@@ -40,17 +40,17 @@ def list_sessions(
     show_many(found, ["id", "kind", "status", "title", "last_activity_at"], as_json)
 
 
-@app.command()
+@app.command("show")
 def show(session_id: UUID, as_json: AsJson = False) -> None:
     show_one(run(lambda plane: plane.sessions.get(session_id)), as_json)
 
 
-@app.command()
+@app.command("rename")
 def rename(session_id: UUID, title: str, as_json: AsJson = False) -> None:
     show_one(run(lambda plane: plane.sessions.update(session_id, SessionChange(title=title))), as_json)
 
 
-@app.command()
+@app.command("send")
 def send(
     session_id: UUID,
     text: str,
@@ -62,14 +62,14 @@ def send(
     show_one(delivery, as_json)
 
 
-@app.command()
+@app.command("messages")
 def messages(session_id: UUID, limit: Limit = 200, as_json: AsJson = False) -> None:
     """What was said, in order."""
     found = run(lambda plane: collect(plane.sessions.messages(session_id, limit)))
     show_many(found, ["seq", "role", "text", "created_at"], as_json)
 
 
-@app.command()
+@app.command("memory")
 def memory(
     session_id: UUID,
     history: Annotated[bool, typer.Option(help="Also the older ones that it was made from.")] = False,
@@ -84,13 +84,13 @@ def memory(
         show_one(found[0], as_json)
 
 
-@app.command()
+@app.command("permissions")
 def permissions(session_id: UUID, as_json: AsJson = False) -> None:
     """What is allowed in a session now, and which gate, capability or policy did it."""
     show_permissions(run(lambda plane: plane.sessions.permissions(session_id)), as_json)
 
 
-@app.command()
+@app.command("pause")
 def pause(
     session_id: UUID, reason: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False
 ) -> None:
@@ -98,7 +98,7 @@ def pause(
     show_session_receipt(run(lambda plane: plane.sessions.pause(session_id, reason)), as_json)
 
 
-@app.command()
+@app.command("resume")
 def resume(
     session_id: UUID, note: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False
 ) -> None:
@@ -106,7 +106,7 @@ def resume(
     show_session_receipt(run(lambda plane: plane.sessions.resume(session_id, note)), as_json)
 
 
-@app.command()
+@app.command("terminate")
 def terminate(
     session_id: UUID, reason: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False
 ) -> None:

@@ -15,7 +15,7 @@ from cortex_plane.kernel.errors import InvalidInput
 app = typer.Typer(no_args_is_help=True, help="Signals: tell jobs that wait what happened.")
 
 
-@app.command()
+@app.command("send")
 def send(
     name: Annotated[str, typer.Argument(help="What happened: payment.received")],
     key: Annotated[str, typer.Argument(help="To which one: order-4711")],

@@ -70,13 +70,13 @@ def list_standing(
     show_many(found, columns, as_json)
 
 
-@app.command()
+@app.command("show")
 def show(standing_id: UUID, as_json: AsJson = False) -> None:
     """What it covers, who gave it, how often it was used, and whether it still holds."""
     show_one(run(lambda plane: plane.standing_approvals.get(standing_id)), as_json)
 
 
-@app.command()
+@app.command("revoke")
 def revoke(
     standing_id: UUID,
     reason: Annotated[str | None, typer.Option(help="For the audit trail.")] = None,

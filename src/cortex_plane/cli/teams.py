@@ -11,7 +11,7 @@ from cortex_plane.tenancy.model.orgs import TeamChange, TeamDraft
 app = typer.Typer(no_args_is_help=True, help="Teams: groups of members, and what agents belong to.")
 
 
-@app.command()
+@app.command("create")
 def create(
     slug: str,
     name: Annotated[str | None, typer.Option(help="A name for people; the slug if left out.")] = None,
@@ -29,17 +29,17 @@ def list_teams(limit: Limit = 50, as_json: AsJson = False) -> None:
     show_many(found, ["id", "slug", "name", "parent_id", "created_at"], as_json)
 
 
-@app.command()
+@app.command("show")
 def show(team: str, as_json: AsJson = False) -> None:
     show_one(run(lambda plane: plane.teams.get(team)), as_json)
 
 
-@app.command()
+@app.command("rename")
 def rename(team: str, name: str, as_json: AsJson = False) -> None:
     show_one(run(lambda plane: plane.teams.update(team, TeamChange(name=name))), as_json)
 
 
-@app.command()
+@app.command("delete")
 def delete(team: str) -> None:
     """Delete a team that nothing uses."""
     run(lambda plane: plane.teams.delete(team))

@@ -61,7 +61,7 @@ def _tell_of_servers(of_app: str | None, as_json: bool) -> None:
             said(f"server {place}: {server.state}, since {since}{why}")
 
 
-@app.command()
+@app.command("servers")
 def servers(as_json: AsJson = False) -> None:
     """The MCP servers of the workers that are there: up or down, since when, and why.
 
@@ -71,7 +71,7 @@ def servers(as_json: AsJson = False) -> None:
     show_many(run(lambda plane: plane.tools.servers()), columns, as_json)
 
 
-@app.command()
+@app.command("confirm")
 def confirm(
     name: Name,
     read_only: Annotated[bool, typer.Option("--read-only", help="It changes nothing.")] = False,
@@ -145,7 +145,7 @@ def _show(tool: ToolVersion) -> None:
     tell(f"digest       {tool.digest}")
 
 
-@app.command()
+@app.command("unconfirm")
 def unconfirm(name: Name, of_app: OfApp = None, as_json: AsJson = False) -> None:
     """Take it back: the tool counts as having side effects again."""
     revoked = run(lambda plane: _unconfirm(plane, name, of_app))
@@ -166,7 +166,7 @@ async def _unconfirm(plane: Client, name: str, of_app: str | None) -> ToolConfir
     )
 
 
-@app.command()
+@app.command("confirmations")
 def confirmations(
     every: Annotated[bool, typer.Option("--all", help="Also what was revoked or replaced.")] = False,
     limit: Limit = 50,

@@ -15,7 +15,7 @@ app = typer.Typer()
 Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"])]
 
 
-@app.command()
+@app.command("usage")
 def usage(
     by: Annotated[Grouping, typer.Option(help="What to sum by.")] = Grouping.DAY,
     since: Day = None,

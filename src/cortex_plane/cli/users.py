@@ -13,7 +13,7 @@ from cortex_plane.tenancy.model.identities import AddressDraft
 app = typer.Typer(no_args_is_help=True, help="Yourself: where you are reached, and where you are logged in.")
 
 
-@app.command()
+@app.command("link")
 def link(
     email: Annotated[str | None, typer.Option(help="A mail address of yours, instead of a channel.")] = None,
     as_json: AsJson = False,
@@ -36,14 +36,14 @@ def link(
     said(f"type it on the other channel; works once, until {code.expires_at.astimezone():%H:%M:%S}")
 
 
-@app.command()
+@app.command("channels")
 def channels(limit: Limit = 50, as_json: AsJson = False) -> None:
     """Where you are reached. What is not verified yet receives nothing."""
     found = run(lambda plane: collect(plane.identities.mappings(limit)))
     show_many(found, ["id", "channel_type", "channel_user_id", "verified_at"], as_json)
 
 
-@app.command()
+@app.command("unlink")
 def unlink(mapping_id: UUID) -> None:
     """Give up a channel or an address of yours."""
     run(lambda plane: plane.identities.unlink(mapping_id))
@@ -56,7 +56,7 @@ All = Annotated[
 ]
 
 
-@app.command()
+@app.command("sessions")
 def sessions(limit: Limit = 50, as_json: AsJson = False) -> None:
     """Where you are logged in."""
     found = run(lambda plane: collect(plane.members.browser_sessions(limit=limit)))
@@ -83,7 +83,7 @@ def end_sessions(member_id: UUID | None, session_id: UUID | None, all_of_them: b
     said("ended")
 
 
-@app.command()
+@app.command("keys")
 def keys(limit: Limit = 50, as_json: AsJson = False) -> None:
     """Your keys."""
     found = run(lambda plane: collect(plane.keys.list_own(limit)))

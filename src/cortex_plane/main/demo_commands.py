@@ -72,7 +72,7 @@ def run_gates(
     raise typer.Exit(0 if ended.status is JobStatus.COMPLETED else 1)
 
 
-@app.command()
+@app.command("crash")
 def crash(version: Version = "2.4.0") -> None:
     """Kill a worker with SIGKILL in the middle of a side effect, and see the job resume without repeating it."""
     with extra("all"):

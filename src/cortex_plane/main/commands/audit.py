@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cortex_plane.proof.rules.roots import Held
 
 
-@app.command()
+@app.command("verify")
 def verify(
     remote: Annotated[
         bool, typer.Option(help="Ask the API about the key's org instead of the database.")

@@ -26,7 +26,7 @@ def migrate_command() -> None:
     typer.echo(f"applied {len(applied)} scripts" if applied else "nothing to do")
 
 
-@app.command()
+@app.command("status")
 def status() -> None:
     """What this release's schema has that the database lacks."""
     with extra("server"):
@@ -48,7 +48,7 @@ def status() -> None:
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command("provision")
 def provision() -> None:
     """Make a plain login for the plane, with the login of DATABASE_ADMIN_URL or DATABASE_URL, and print its URL."""
     with extra("server"):

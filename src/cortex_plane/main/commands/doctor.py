@@ -37,7 +37,7 @@ def doctor_command(context: typer.Context) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command("preflight")
 def preflight(
     apps: Annotated[
         list[str] | None,

@@ -23,7 +23,7 @@ def _settings() -> Settings:
     return load()
 
 
-@app.command()
+@app.command("up")
 def up(
     apps: Annotated[
         list[str] | None, typer.Option("--app", help="An app for the worker to load: package.module:app.")
@@ -37,7 +37,7 @@ def up(
     start_everything(settings, apps or [])
 
 
-@app.command()
+@app.command("api")
 def api() -> None:
     """Serve the API on a database that is migrated already (DATABASE_URL)."""
     import asyncio
@@ -76,7 +76,7 @@ def api() -> None:
         asyncio.run(main())
 
 
-@app.command()
+@app.command("worker")
 def worker(
     apps: Annotated[
         list[str] | None,
