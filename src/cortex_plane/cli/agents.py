@@ -16,7 +16,7 @@ from cortex_plane.agents.model.tools import ConfirmationDraft, Risk, ToolConfirm
 from cortex_plane.cli.output import AsJson, Limit, harmless, said, show_many, show_one, tell
 from cortex_plane.cli.plane import collect, run
 from cortex_plane.client import Client
-from cortex_plane.kernel.documents import unique
+from cortex_plane.kernel.canonical import unique
 from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound
 from cortex_plane.kernel.fields import parse
 

@@ -19,7 +19,7 @@ from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import Job, JobStatus
 from cortex_plane.jobs.model.journal import MAX_PAYLOAD_BYTES
 from cortex_plane.jobs.model.usage import Grouping, UsageRow, cost_text
-from cortex_plane.kernel.documents import unique
+from cortex_plane.kernel.canonical import unique
 from cortex_plane.kernel.errors import InvalidInput
 
 if TYPE_CHECKING:

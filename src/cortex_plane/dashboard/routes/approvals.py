@@ -31,8 +31,7 @@ from cortex_plane.approvals.verbs import approvals
 from cortex_plane.dashboard import pages, text
 from cortex_plane.dashboard.visits import Visit, find_member, signed_in
 from cortex_plane.jobs.verbs import workers
-from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.documents import unique
+from cortex_plane.kernel.canonical import canonical, unique
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound
 from cortex_plane.kernel.fields import BODY_LIMIT, MAX_BODY_BYTES, parse, to_json
 from cortex_plane.policies.model.policies import Approvers
