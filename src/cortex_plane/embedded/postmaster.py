@@ -1,16 +1,18 @@
-"""What a killed predecessor left behind: processes that still run, and files that name processes long gone.
+"""The server processes of a data directory: whether one is ready, and what a killed predecessor left behind.
 
-The caller holds the directory's lock, so whoever started these is dead. The server itself got SIGINT when that
-happened and is shutting down; its backends notice the loss of a killed server by themselves. Both take a moment.
+The caller holds the directory's lock, so whoever started a process found here is dead. That server received SIGINT when
+its owner died and is shutting down; backends notice the loss of a killed server by themselves. Both take a moment.
 
-The pid file alone proves nothing: PostgreSQL takes any living or zombie process with that number for a server
-and then refuses to start. What counts here is a process that works in this very data directory.
+The pid file alone proves nothing: PostgreSQL takes any living or zombie process with that number for a server and then
+refuses to start. What counts is a process that works in this very data directory.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
+import struct
 import subprocess
 import time
 from collections.abc import Callable
@@ -18,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cortex_plane.embedded.child import STOP_STEPS
-from cortex_plane.embedded.configuration import CLUSTER_NAME
+from cortex_plane.embedded.server import CLUSTER_NAME, LOOPBACK, SUPERUSER
 from cortex_plane.kernel.errors import SetupError
 
 PID_FILE = "postmaster.pid"
@@ -30,11 +32,11 @@ _BACKEND_TITLE = "postgres: "
 _STEPS = (*STOP_STEPS, STOP_STEPS[-1])
 
 
-def clear(data: Path, socket: Path | None, report: Callable[[str], None]) -> None:
+def clear_leftovers(data: Path, socket: Path | None, report: Callable[[str], None]) -> None:
     """Afterwards no process works in ``data`` and nothing keeps a new server from starting."""
     running = _processes(data)
     for pid in running:
-        if CLUSTER_NAME not in _command(pid) and _still(pid, data):
+        if CLUSTER_NAME not in _command(pid) and _is_server_of(pid, data):
             raise SetupError(
                 f"A PostgreSQL that was not started from here (pid {pid}) already serves {data}.",
                 code="embedded_foreign_server",
@@ -82,11 +84,11 @@ def _processes(data: Path) -> list[int]:
     return [
         int(entry.name)
         for entry in os.scandir(_PROC)
-        if entry.name.isdecimal() and _still(int(entry.name), data)
+        if entry.name.isdecimal() and _is_server_of(int(entry.name), data)
     ]
 
 
-def _still(pid: int, data: Path) -> bool:
+def _is_server_of(pid: int, data: Path) -> bool:
     if not _HAS_PROC:
         return bool(_command(pid))
     try:
@@ -119,3 +121,48 @@ def _command(pid: int) -> str:
         return (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+_PROTOCOL = 3 << 16
+_SECONDS = 2.0
+_STATUS_LINE = 7
+_NOT_YET = b"C57P03\0"
+
+
+def is_ready(data: Path, pid: int, socket_file: Path | None, port: int) -> bool:
+    """The server says so in its pid file, and a client gets an answer.
+
+    The file goes first: it names the process, so that a stranger on the same port is never taken for ours, and
+    asking too early would fill the log with refusals.
+    """
+    return _announced(data, pid) and _answers(socket_file, port)
+
+
+def _announced(data: Path, pid: int) -> bool:
+    try:
+        lines = (data / PID_FILE).read_text(errors="replace").split("\n")
+    except FileNotFoundError:
+        return False
+    return len(lines) > _STATUS_LINE and lines[0] == str(pid) and lines[_STATUS_LINE].strip() == "ready"
+
+
+def _answers(socket_file: Path | None, port: int) -> bool:
+    family = socket.AF_UNIX if socket_file else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_SECONDS)
+        try:
+            connection.connect(str(socket_file) if socket_file else (LOOPBACK, port))
+            connection.sendall(_startup_packet())
+            answer = connection.recv(1024)
+        except OSError:
+            return False
+    # R asks for credentials or waives them. An error other than "not yet" also comes from a server at work.
+    return answer[:1] == b"R" or (answer[:1] == b"E" and _NOT_YET not in answer)
+
+
+def _startup_packet() -> bytes:
+    body = struct.pack("!i", _PROTOCOL)
+    for text in ("user", SUPERUSER, "database", "postgres"):
+        body += text.encode() + b"\0"
+    body += b"\0"
+    return struct.pack("!i", len(body) + 4) + body

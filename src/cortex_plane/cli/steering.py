@@ -1,4 +1,4 @@
-"""What became of a request to steer something, in the words that a person needs first."""
+"""How a request to pause, resume, cancel or settle is answered on the terminal."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def show_receipt(receipt: SteeringResult, as_json: bool) -> None:
         sys.stdout.write(to_json(receipt).decode() + "\n")
         return
     _tell_change(f"job {receipt.job.id} is {receipt.job.status}", receipt.changed)
-    for line in standing(receipt.job):
+    for line in job_standing(receipt.job):
         tell(f"  {line}")
-    tell(f"  settled: {_counted(receipt.settled)}")
-    tell(f"  uncertain: {_counted(receipt.uncertain)}{_advice(receipt)}")
+    tell(f"  settled: {_call_count(receipt.settled)}")
+    tell(f"  uncertain: {_call_count(receipt.uncertain)}{_advice(receipt)}")
 
 
 def show_session_receipt(receipt: SessionReceipt, as_json: bool) -> None:
@@ -35,10 +35,10 @@ def show_session_receipt(receipt: SessionReceipt, as_json: bool) -> None:
     if receipt.pending:
         tell("  pending: some of its jobs run to their next boundary")
     for job in receipt.jobs:
-        tell("  " + ", ".join([f"job {job.id} is {job.status}", *standing(job)]))
+        tell("  " + ", ".join([f"job {job.id} is {job.status}", *job_standing(job)]))
 
 
-def standing(job: Job) -> Iterator[str]:
+def job_standing(job: Job) -> Iterator[str]:
     """What is asked of a job and not done yet, and what holds it."""
     if job.pending_cancel:
         yield "pending_cancel: running to its next boundary"
@@ -52,7 +52,7 @@ def _tell_change(what: str, changed: bool) -> None:
     tell(what if changed else f"{what}; nothing changed")
 
 
-def _counted(calls: list[UUID]) -> str:
+def _call_count(calls: list[UUID]) -> str:
     if not calls:
         return "nothing"
     return f"{len(calls)} call{'s' if len(calls) > 1 else ''} ({', '.join(str(id) for id in calls)})"

@@ -1,4 +1,4 @@
-"""`cortex audit`: the commands over the API, and `verify`, which also looks into the database."""
+"""`cortex audit verify`, which also looks into the database."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cortex_plane.cli import proofs
-from cortex_plane.cli.audit import app
+from cortex_plane.cli import proof
 from cortex_plane.cli.output import AsJson
 from cortex_plane.cli.plane import run
+from cortex_plane.cli.proof import audit_app
 from cortex_plane.kernel.errors import InvalidInput, extra
 from cortex_plane.proof.rules.roots import read_copies, read_times
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from cortex_plane.proof.rules.roots import Held
 
 
-@app.command()
-def verify(
+@audit_app.command("verify")
+def verify_trail(
     remote: Annotated[
         bool, typer.Option(help="Ask the API about the key's org instead of the database.")
     ] = False,
@@ -40,21 +40,21 @@ def verify(
 ) -> None:
     """Follow every audit chain and signed root, in the database or in a file; names the first bad entry of each, and in the
     database every row that is not what the trail says of it."""
-    trusted = [proofs.checked_fingerprint(key) for key in keys or ()]
-    copies = _copies(roots, remote=remote)
+    trusted = [proof.check_fingerprint(key) for key in keys or ()]
+    copies = _read_root_copies(roots, remote=remote)
     held = read_copies(copies) if copies else None
     if export is not None:
         from cortex_plane.proof.rules.exports import verify_export
 
-        results = {str(export): verify_export(proofs.export_lines(export), held, read_times(copies))}
+        results = {str(export): verify_export(proof.export_lines(export), held, read_times(copies))}
     elif remote:
         results = {"this org": run(lambda plane: plane.audit.verify())}
     else:
         results = asyncio.run(_verify_database(held))
-    proofs.show_verification(results, trusted, as_json)
+    proof.show_verification(results, trusted, as_json)
 
 
-def _copies(roots: Path | None, *, remote: bool) -> list[bytes]:
+def _read_root_copies(roots: Path | None, *, remote: bool) -> list[bytes]:
     if roots is None:
         return []
     if remote:
@@ -62,7 +62,7 @@ def _copies(roots: Path | None, *, remote: bool) -> list[bytes]:
             "--roots is for the database and for an export.",
             hint="Export the trail with `cortex audit export`, and verify that.",
         )
-    return list(proofs.export_lines(roots))
+    return list(proof.export_lines(roots))
 
 
 async def _verify_database(held: Held | None) -> dict[str, Verification]:
@@ -71,12 +71,12 @@ async def _verify_database(held: Held | None) -> dict[str, Verification]:
         from cortex_plane.db.database import Database
         from cortex_plane.db.vault import Vault
         from cortex_plane.jobs.verbs import workers
-        from cortex_plane.main.commands.database import app_url
-        from cortex_plane.main.master_key import master_key_at_hand
+        from cortex_plane.main.commands import app_url
+        from cortex_plane.main.databases import existing_master_key
         from cortex_plane.main.settings import load
         from cortex_plane.proof.verbs.audit import verify_all
 
-    key = master_key_at_hand(load())
+    key = existing_master_key(load())
     database = await Database.open(app_url(), max_size=2, vault=Vault(key) if key else None, reads_only=True)
     try:
         if key is not None:

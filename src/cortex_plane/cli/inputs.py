@@ -1,7 +1,9 @@
-"""People, as somebody types them: an id, or a whole name."""
+"""What people type: files, JSON, and the names of people."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -9,6 +11,17 @@ from cortex_plane.kernel.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
     from cortex_plane.client import Client
+
+
+def text_of(file: Path) -> str:
+    """A file as text; `-` is stdin."""
+    try:
+        content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        return content.decode()
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be read: {error.strerror}.", hint="Name a file.") from error
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{file} is not UTF-8: {error}.", hint="Save it as UTF-8.") from error
 
 
 async def member_id(plane: Client, text: str) -> UUID:

@@ -1,20 +1,23 @@
-"""Proofs that need no plane: the receipt of a decision, and what became of a verification."""
+"""`cortex audit`, `cortex approval receipt`, and how a verification is shown."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 from uuid import UUID
 
+import orjson
 import typer
 
-from cortex_plane.cli.approvals import app
-from cortex_plane.cli.output import harmless, show_many, tell
-from cortex_plane.cli.plane import run
-from cortex_plane.kernel.errors import AlreadyExists, InvalidInput
+from cortex_plane.cli.approvals import approval_app
+from cortex_plane.cli.output import AsJson, Limit, harmless, show_many, show_one, tell
+from cortex_plane.cli.plane import collect, run
+from cortex_plane.client import Client
+from cortex_plane.kernel.errors import AlreadyExists, InvalidInput, Unavailable
 from cortex_plane.proof.model import KEY_BYTES, Verification, fingerprint, from_base64
 from cortex_plane.proof.rules.receipts import Checked, as_file, check_file
 
@@ -22,8 +25,8 @@ LONGEST_LINE = 256 * 1024 * 1024
 WIDTH = 13
 
 
-@app.command()
-def receipt(
+@approval_app.command("receipt")
+def show_or_verify_receipt(
     approval_id: Annotated[UUID | None, typer.Argument(help="Whose receipt to fetch.")] = None,
     out: Annotated[Path | None, typer.Option(help="Save it here instead of printing it.")] = None,
     verify: Annotated[
@@ -43,17 +46,17 @@ def receipt(
         if key is not None or public_key is not None:
             raise InvalidInput("--key and --public-key are for --verify.", hint="See --help.")
         id = approval_id
-        _deliver(as_file(run(lambda plane: plane.approvals.receipt(id))), out)
+        _save_receipt(as_file(run(lambda plane: plane.approvals.receipt(id))), out)
         return
-    checked = check_file(_content(verify), _trusted(key, public_key))
+    checked = check_file(_read_bytes(verify), _trusted_fingerprint(key, public_key))
     pinned = key is not None or public_key is not None
-    for line in _told(checked, pinned):
+    for line in _receipt_lines(checked, pinned):
         tell(line)
     if checked.fault is not None:
         raise typer.Exit(1)
 
 
-def _deliver(content: bytes, out: Path | None) -> None:
+def _save_receipt(content: bytes, out: Path | None) -> None:
     if out is None:
         sys.stdout.write(content.decode())
         return
@@ -70,7 +73,7 @@ def _deliver(content: bytes, out: Path | None) -> None:
     tell(f"saved to {out}; verify it anywhere with `cortex approval receipt --verify {out}`")
 
 
-def _content(file: Path | None) -> bytes:
+def _read_bytes(file: Path | None) -> bytes:
     if file is None or str(file) == "-":
         return sys.stdin.buffer.read()
     try:
@@ -79,21 +82,21 @@ def _content(file: Path | None) -> bytes:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}.", hint="Check its name.") from error
 
 
-def _trusted(key: str | None, public_key: Path | None) -> str | None:
+def _trusted_fingerprint(key: str | None, public_key: Path | None) -> str | None:
     if key is not None and public_key is not None:
         raise InvalidInput("--key and --public-key say the same: give one of them.", hint="See --help.")
     if public_key is not None:
-        raw = from_base64(_content(public_key).decode(errors="replace").strip(), KEY_BYTES)
+        raw = from_base64(_read_bytes(public_key).decode(errors="replace").strip(), KEY_BYTES)
         if raw is None:
             raise InvalidInput(
                 f"{public_key} does not hold a public key.",
                 hint="It holds 32 bytes in base64, and nothing else.",
             )
         return fingerprint(raw)
-    return checked_fingerprint(key) if key is not None else None
+    return check_fingerprint(key) if key is not None else None
 
 
-def checked_fingerprint(key: str) -> str:
+def check_fingerprint(key: str) -> str:
     if len(key) != 64 or not set(key) <= set("0123456789abcdef"):
         raise InvalidInput(
             "A fingerprint is 64 lower-case hexadecimal digits.", hint="`cortex audit keys` lists them."
@@ -104,7 +107,7 @@ def checked_fingerprint(key: str) -> str:
 # What a receipt says ---------------------------------------------------------------------------------------------
 
 
-def _told(checked: Checked, pinned: bool) -> Iterator[str]:
+def _receipt_lines(checked: Checked, pinned: bool) -> Iterator[str]:
     if checked.fault is not None:
         yield f"NOT valid: {harmless(checked.fault)}"
         return
@@ -119,11 +122,11 @@ def _told(checked: Checked, pinned: bool) -> Iterator[str]:
         "policy": f"{says['policy']['rule']} (version {says['policy']['version']})",
         "policy file": says["policy"]["file_digest"],
         "card": says["card"]["digest"],
-        "votes": _joined(f"{_who(vote['by'])} {vote['decision']} at {vote['at']}" for vote in says["votes"]),
-        "delegated": _joined(f"{_who(hop['from'])} to {_who(hop['to'])}" for hop in says["delegations"]),
-        "standing": _stands(says["standing"]),
+        "votes": _join(f"{_who(vote['by'])} {vote['decision']} at {vote['at']}" for vote in says["votes"]),
+        "delegated": _join(f"{_who(hop['from'])} to {_who(hop['to'])}" for hop in says["delegations"]),
+        "standing": _standing_line(says["standing"]),
         "session": says["session"],
-        "checkpoint": _joined(
+        "checkpoint": _join(
             f"job {mark['job']} step {mark['step_index']} crc32 {mark['crc32']}"
             for mark in says["checkpoints"]
         ),
@@ -137,7 +140,7 @@ def _told(checked: Checked, pinned: bool) -> Iterator[str]:
         yield "  compare the key with `cortex audit keys`, or name it with --key"
 
 
-def _stands(given: dict[str, Any] | None) -> str:
+def _standing_line(given: dict[str, Any] | None) -> str:
     """The yes to more calls of the session, with its bounds."""
     if given is None:
         return ""
@@ -150,7 +153,7 @@ def _stands(given: dict[str, Any] | None) -> str:
     return f"{given['id']}, until {given['expires_at']}{told}"
 
 
-def _joined(parts: Iterator[str]) -> str:
+def _join(parts: Iterator[str]) -> str:
     return "; ".join(parts)
 
 
@@ -172,18 +175,18 @@ def export_lines(file: Path) -> Iterator[bytes]:
 
 def show_verification(results: Mapping[str, Verification], keys: Sequence[str], as_json: bool) -> None:
     """Ends the command with 1 where anything is wrong, or is signed with a key that is none of ``keys``."""
-    strange = {name: _strangers(result, keys) for name, result in results.items()}
+    strange = {name: _unknown_keys(result, keys) for name, result in results.items()}
     if as_json:
         show_many(list(results.values()), [], True)
     else:
         for name, result in results.items():
-            _show(name, result, strange[name], pinned=bool(keys))
+            _show_result(name, result, strange[name], pinned=bool(keys))
     broken = any(not result.whole for result in results.values())
     if broken or any(strange.values()):
         raise typer.Exit(1)
 
 
-def _show(name: str, result: Verification, strange: Sequence[str], *, pinned: bool) -> None:
+def _show_result(name: str, result: Verification, strange: Sequence[str], *, pinned: bool) -> None:
     bad = len(result.faults) + len(result.root_faults) + len(result.row_faults) + len(strange)
     counted = f"{result.chains} chains, {result.entries} entries" + (
         f", {result.roots} roots" if result.roots else ""
@@ -213,9 +216,113 @@ def _show(name: str, result: Verification, strange: Sequence[str], *, pinned: bo
         )
 
 
-def _strangers(result: Verification, keys: Sequence[str]) -> list[str]:
+def _unknown_keys(result: Verification, keys: Sequence[str]) -> list[str]:
     if not keys:
         return []
     if not result.fingerprints:
         return ["no root is signed with a key that you named: nothing vouches for this"]
     return [f"signed with {used}, which you did not name" for used in result.fingerprints if used not in keys]
+
+
+audit_app = typer.Typer(no_args_is_help=True, help="The audit trail.")
+
+
+@audit_app.command("list")
+def list_entries(
+    session: Annotated[
+        UUID | None, typer.Option(help="The chain of a session; the org's own if left out.")
+    ] = None,
+    limit: Limit = 200,
+    as_json: AsJson = False,
+) -> None:
+    """The entries of a chain, oldest first."""
+    found = run(lambda plane: collect(plane.audit.list(session, limit)))
+    show_many(found, ["seq", "created_at", "action", "body", "hash"], as_json)
+
+
+@audit_app.command("roots")
+def list_roots(limit: Limit = 50, as_json: AsJson = False) -> None:
+    """Signed roots over all chains, newest first. Keep the hash of one elsewhere: nobody can take back what it covers."""
+    found = run(lambda plane: collect(plane.audit.roots(limit)))
+    show_many(found, ["seq", "created_at", "covers", "chains", "hash", "fingerprint"], as_json)
+
+
+@audit_app.command("root")
+def create_root(as_json: AsJson = False) -> None:
+    """Make a root over everything so far, without waiting for the hour."""
+    answer = run(lambda plane: plane.audit.make_root())
+    if as_json:
+        show_one(answer, True)
+        return
+    new = answer.root
+    what = f"covers {new.covers} of {new.chains} chains" if answer.made else "nothing was appended since"
+    tell(f"root {new.seq}: {what}")
+    tell(f"  hash         {new.hash}")
+    tell(f"  signed with  {new.fingerprint}")
+
+
+@audit_app.command("keys")
+def list_signing_keys(as_json: AsJson = False) -> None:
+    """The public keys that receipts and roots are signed with. Write their fingerprints down where others cannot."""
+    found = run(lambda plane: plane.audit.keys())
+    show_many(list(found), ["id", "fingerprint", "public_key", "created_at", "retired_at"], as_json)
+
+
+@audit_app.command("rotate-key")
+def rotate_signing_key(as_json: AsJson = False) -> None:
+    """Sign with a new key from now on. The old one stays listed, and what it signed stays valid."""
+    show_one(run(lambda plane: plane.audit.rotate_key()), as_json)
+
+
+@audit_app.command("export")
+def export_trail(
+    file: Annotated[str, typer.Argument(help="Where to; - is standard output.")] = "-",
+    session: Annotated[
+        UUID | None, typer.Option(help="Only the chain of a session; the whole org's trail if left out.")
+    ] = None,
+) -> None:
+    """The trail as a file that can be verified without the plane: examples/verify_export.py."""
+
+    async def copy(plane: Client, output: BinaryIO) -> bytes:
+        last = b""
+        async for piece in plane.audit.export(session):
+            output.write(piece)
+            # A trailer is short: this much holds it, wherever the network cut the pieces.
+            last = (last + piece)[-1000:]
+        output.flush()
+        return last
+
+    with _new_file(file) as output:
+        trailer = _trailer(run(lambda plane: copy(plane, output)))
+    typer.echo(f"{trailer['chains']} chains, {trailer['entries']} entries", err=True)
+
+
+@contextlib.contextmanager
+def _new_file(file: str) -> Iterator[BinaryIO]:
+    """A new file for its owner alone, gone again if it does not get whole. An old one is evidence, and stays."""
+    if file == "-":
+        yield sys.stdout.buffer
+        return
+    path = Path(file)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except FileExistsError as error:
+        raise AlreadyExists(f"{file} is there already.", hint="Choose another name, or remove it.") from error
+    except OSError as error:
+        raise InvalidInput(
+            f"{file} cannot be written: {error.strerror}.", hint="Choose another place."
+        ) from error
+    try:
+        with os.fdopen(descriptor, "wb") as output:
+            yield output
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _trailer(last: bytes) -> dict[str, Any]:
+    with contextlib.suppress(orjson.JSONDecodeError):
+        found: dict[str, Any] = orjson.loads(last.splitlines()[-1] if last else b"")
+        if last.endswith(b"\n") and found.get("type") == "trailer":
+            return found
+    raise Unavailable("The export was cut off.", code="cut_off", hint="Ask again.")
