@@ -28,9 +28,8 @@ from cortex_plane.jobs.rules.attempts import Assignment
 from cortex_plane.jobs.verbs import attempts, steering, workers
 from cortex_plane.sessions.model.sessions import InboundMessage
 from cortex_plane.sessions.verbs import sessions
-from cortex_plane.worker.acting import Acting
-from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.scripted import ScriptedModel
+from cortex_plane.worker.attempt import Acting
+from cortex_plane.worker.models.backends import Backends, ScriptedModel
 from cortex_plane.worker.worker import Worker, attempt_of
 from tests.approvals import decide, pending
 from tests.atlases import plain, publish

@@ -160,7 +160,7 @@ class PreflightTally:
 
 def preflight(settings: Settings, url: str, references: Sequence[str], *, as_json: bool, replay: bool) -> int:
     """The exit code. Raises where it cannot even look."""
-    from cortex_plane.worker.tools.loader import load_app
+    from cortex_plane.worker.tools.app import load_app
 
     apps = [load_app(reference) for reference in references]
     told = _JsonFindings() if as_json else _show_finding
@@ -177,7 +177,7 @@ async def _look_at_jobs(
     settings: Settings, url: str, apps: Sequence[App], told: Callable[[Finding], None], *, replay: bool
 ) -> PreflightTally:
     from cortex_plane.worker.models.backends import Backends
-    from cortex_plane.worker.models.keys import Keys
+    from cortex_plane.worker.models.credentials import Keys
     from cortex_plane.worker.preflight import Preflight
 
     key = existing_master_key(settings)

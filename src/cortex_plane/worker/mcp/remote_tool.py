@@ -1,4 +1,4 @@
-"""A tool of an MCP server, as everything else sees it: like any other tool."""
+"""A tool of an MCP server, with the interface of any other tool: its bounded schema, its calls and its results."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import orjson
+
 from cortex_plane.agents.model.tools import (
     Confirmed,
     DidNotHappen,
     Happened,
     InvalidApp,
+    InvalidArguments,
     OnUncertain,
     ToolVersion,
     is_tool_name,
     provider_name,
 )
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.schemas import Unusable
-from cortex_plane.worker.tools.arguments import Parsed
-from cortex_plane.worker.tools.context import ToolContext
-from cortex_plane.worker.tools.mcp.redaction import Redaction
-from cortex_plane.worker.tools.mcp.schemas import Schema
-from cortex_plane.worker.tools.mcp.servers import McpServer
+from cortex_plane.kernel.schemas import Unusable, check, compiled, faults
+from cortex_plane.worker.mcp.servers import McpServer, Redaction
+from cortex_plane.worker.tools.arguments import Parsed, ToolContext, exact_bytes
 from cortex_plane.worker.tools.tool import Tool
 
 if TYPE_CHECKING:
+    from mcp_types import CallToolResult
     from mcp_types import Tool as Listed
+
 
 MAX_DESCRIPTION = 4000
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9_.]")
@@ -218,3 +220,111 @@ def remembered(caller: Caller, server: McpServer, versions: Sequence[ToolVersion
         if tool.digest == version.digest:
             made.append(tool)
     return made
+
+
+MAX_BLOCKS = 200
+MAX_DATA = 512 * 1024
+"""Characters of an image or a blob in base64; larger ones are named and left out."""
+MAX_ERROR = 2000
+
+
+def as_json(result: CallToolResult, redaction: Redaction) -> Any:
+    """Structured content as it is; one text as a text; anything else as a list of blocks."""
+    blocks = [_block(each) for each in result.content[:MAX_BLOCKS]]
+    if len(result.content) > MAX_BLOCKS:
+        blocks.append({"type": "left_out", "blocks": len(result.content) - MAX_BLOCKS})
+    structured = result.structured_content
+    if structured is not None:
+        other = [block for block in blocks if block["type"] != "text"]
+        made: Any = {"structured": structured, "content": other} if other else structured
+    elif len(blocks) == 1 and set(blocks[0]) == {"type", "text"}:
+        made = blocks[0]["text"]
+    else:
+        made = blocks
+    return redaction.value(_clean(made))
+
+
+def error_text(result: CallToolResult, redaction: Redaction) -> str:
+    texts = [each.text for each in result.content[:MAX_BLOCKS] if each.type == "text"]
+    said = _text(" ".join(texts)).strip() or "it says no more"
+    return redaction.text(said)[:MAX_ERROR]
+
+
+def _block(block: Any) -> dict[str, Any]:
+    if block.type == "text":
+        return {"type": "text", "text": block.text}
+    if block.type in ("image", "audio"):
+        return {"type": block.type, "mime_type": block.mime_type, **_data(block.data)}
+    if block.type == "resource_link":
+        # A name for something elsewhere. Whether anybody looks there is not ours to say.
+        linked = {"uri": str(block.uri), "name": block.name, "mime_type": block.mime_type}
+        return {"type": "resource_link", **{key: each for key, each in linked.items() if each is not None}}
+    if block.type == "resource":
+        held = block.resource
+        kept = {"text": held.text} if hasattr(held, "text") else _data(held.blob)
+        return {"type": "resource", "uri": str(held.uri), "mime_type": held.mime_type, **kept}
+    return {"type": "unknown"}
+
+
+def _data(data: str) -> dict[str, Any]:
+    if len(data) > MAX_DATA:
+        return {"left_out": f"{len(data)} characters of base64, more than {MAX_DATA}"}
+    return {"data": data}
+
+
+def _clean(value: Any) -> Any:
+    """Texts that the database cannot keep are made so that it can; it happened, whatever they say."""
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, list):
+        return [_clean(each) for each in value]
+    if isinstance(value, dict):
+        return {_text(str(key)): _clean(each) for key, each in value.items()}
+    return value
+
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+
+
+_SHOWN_FAULTS = 10
+_OPEN = (
+    "additionalProperties",
+    "patternProperties",
+    "unevaluatedProperties",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "$ref",
+    "if",
+)
+
+
+class Schema:
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.schema = _strict(given)
+        self._validator = compiled(self.schema)
+
+    def parse(self, given: dict[str, Any] | str) -> Parsed:
+        exact = exact_bytes(given)
+        values: dict[str, Any] = orjson.loads(exact)
+        try:
+            found = faults(self._validator, values)
+        except Unusable as error:  # a pattern that takes too long
+            raise InvalidArguments(f"It cannot be called: {error}.") from None
+        if found:
+            more = f"; and {len(found) - _SHOWN_FAULTS} more faults" if len(found) > _SHOWN_FAULTS else ""
+            raise InvalidArguments(f"The arguments are not valid: {'; '.join(found[:_SHOWN_FAULTS])}{more}.")
+        return Parsed(values=values, canonical=exact, digest=hashlib.sha256(exact).hexdigest())
+
+
+def _strict(given: dict[str, Any]) -> dict[str, Any]:
+    """What the server does not speak of is refused: a made-up argument would be shown to approvers as if it counted."""
+    schema = {key: each for key, each in given.items() if key != "$id"}
+    if schema.get("type", "object") != "object":
+        raise Unusable("its arguments are no JSON object")
+    schema["type"] = "object"
+    if not any(key in schema for key in _OPEN):
+        schema["additionalProperties"] = False
+    check(schema)
+    return schema

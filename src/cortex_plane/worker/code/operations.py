@@ -1,22 +1,39 @@
-"""What a code agent asks for: each operation before it is performed, checked and with the digest of its input."""
+"""The operations of a code agent before they are performed: checked, with the digest of their input, and the scopes they run in.
+
+The function itself is one scope, and so is each branch of a gather. Within a scope the recorded operations must come again in
+the same order, each with the same kind, name and input. Anything else means that the code has changed, and nothing is run.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import orjson
 
+from cortex_plane.agents.model.tools import OnUncertain, provider_name
 from cortex_plane.gates.model.gates import ANSWER
-from cortex_plane.jobs.model.journal import ContextMisused, EntryKind, check_name, digest
+from cortex_plane.jobs.model.journal import (
+    MAX_KEY,
+    ContextMisused,
+    EntryKind,
+    JournalEntry,
+    check_name,
+    digest,
+    scope_of,
+)
 from cortex_plane.kernel.canonical import canonical, check_text
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.policies.model.policies import MAX_TIMEOUT_SECONDS, PolicyRow, PolicyVerdict, Quorum
-from cortex_plane.worker.tools.results import encode_result
+from cortex_plane.worker.calls import Toolbox
+from cortex_plane.worker.tools.tool import Tool, encode_result
 
 MAX_INPUT_BYTES = 256 * 1024
 MAX_SECONDS = 10 * 366 * 24 * 3600.0
@@ -285,3 +302,108 @@ def _members(given: Sequence[UUID | str] | None) -> tuple[UUID, ...] | None:
     if not named or isinstance(given, str):
         raise ContextMisused("`approvers` must be ids of members.", hint="`cortex member list` shows them.")
     return named
+
+
+async def _ask(action: str, details: dict[str, Any] | None = None) -> dict[str, Any]:  # noqa: ARG001
+    """Ask people whether this may happen."""
+    return {"approved": True}
+
+
+ASK_TOOL = Tool(_ask, name=ASK, on_uncertain=OnUncertain.RETRY_WITH_KEY)
+
+
+@functools.cache
+def _digest() -> str:
+    return ASK_TOOL.version("plane").digest
+
+
+def with_ask(toolbox: Toolbox) -> Toolbox:
+    """Code may ask; the model is not told of it."""
+    return replace(
+        toolbox,
+        tools={**toolbox.tools, provider_name(ASK): ASK_TOOL},
+        digests={**toolbox.digests, ASK: _digest()},
+    )
+
+
+class Unwind(BaseException):
+    """Takes the agent's function back to its caller: it waits, or its attempt is over. Not for `except Exception`."""
+
+
+class Mismatch(Exception):
+    """The code does something else than what was recorded."""
+
+
+@dataclass(eq=False, slots=True)
+class Scope:
+    prefix: str
+    recorded: list[JournalEntry] = field(default_factory=list)
+    visited: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    busy: str | None = None
+    """The operation under way: a branch does one thing after the other."""
+    unwound: bool = False
+    """It was taken back: whatever its code still tries, in a `finally` or behind an `except`, does not begin."""
+
+    def visit(self, kind: EntryKind, name: str, input_hash: str) -> tuple[str, JournalEntry | None]:
+        """The key of the operation that comes now, and what was recorded of it."""
+        key = f"{self.prefix}{name}#{self.counts[name]}"
+        if len(key) > MAX_KEY:
+            raise ContextMisused(
+                f"The key of `{name}` is longer than {MAX_KEY} characters.", hint="Nest less."
+            )
+        expected = self.recorded[self.visited] if self.visited < len(self.recorded) else None
+        if expected is not None:
+            _compare(expected, key, kind, input_hash)
+            self.visited += 1
+        self.counts[name] += 1
+        return key, expected
+
+    @property
+    def unvisited(self) -> JournalEntry | None:
+        return self.recorded[self.visited] if self.visited < len(self.recorded) else None
+
+
+def _compare(expected: JournalEntry, key: str, kind: EntryKind, input_hash: str) -> None:
+    if expected.key != key or expected.kind is not kind:
+        raise Mismatch(f"expected {said(expected.kind, expected.key)}, and {said(kind, key)} came")
+    if expected.input_hash != input_hash:
+        raise Mismatch(f"expected {said(kind, key)} with the input that was recorded, and another input came")
+
+
+def said(kind: EntryKind, key: str) -> str:
+    return f"{kind} `{key}`"
+
+
+class Scopes:
+    """All scopes of one attempt, each with what was recorded of it."""
+
+    def __init__(self, entries: Iterable[JournalEntry]) -> None:
+        self._recorded: dict[str, list[JournalEntry]] = {}
+        for entry in sorted(entries, key=lambda each: each.position):
+            self._recorded.setdefault(scope_of(entry.key), []).append(entry)
+        self.opened: dict[str, Scope] = {}
+
+    def open(self, prefix: str) -> Scope:
+        scope = self.opened[prefix] = Scope(prefix, self._recorded.get(prefix, []))
+        return scope
+
+    def unvisited(self) -> JournalEntry | None:
+        """The first operation that was recorded and did not come again."""
+        left = [entry for scope in self.opened.values() if (entry := scope.unvisited) is not None]
+        return min(left, key=lambda entry: entry.position, default=None)
+
+
+def last_round(entries: Iterable[JournalEntry]) -> int:
+    """How often the function began again, because somebody said more in its conversation."""
+    return max(
+        (int(e.key[1:]) for e in entries if e.key.startswith("/") and scope_of(e.key) == "/"), default=0
+    )
+
+
+def round_prefix(number: int) -> str:
+    return f"/{number}/" if number else ""
+
+
+current: ContextVar[Scope] = ContextVar("scope")
+"""The scope of whoever runs: each branch is a task with a context of its own."""

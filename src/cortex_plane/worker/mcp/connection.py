@@ -1,7 +1,7 @@
 """One MCP server of this process: connected, kept, restarted after its death, and asked.
 
-What a call may become is told apart here. The server answered: the outcome is known, also where it is an error. Nothing
-was sent: that is known too. Everything else, a death, a flood, a broken answer, is uncertain: it may have happened.
+A call ends in one of three ways. The server answered: the outcome is known, also where it is an error. Nothing was sent: that
+is known too. Everything else, a death, a flood, a broken answer, is uncertain: it may have happened.
 """
 
 from __future__ import annotations
@@ -16,19 +16,16 @@ import structlog
 
 from cortex_plane.agents.model.tools import ToolError, UncertainOutcome, trouble
 from cortex_plane.kernel.errors import CortexError
-from cortex_plane.worker.clock import ticks
-from cortex_plane.worker.tools.mcp import bounds
-from cortex_plane.worker.tools.mcp.bounds import Changes, Line, bounded
-from cortex_plane.worker.tools.mcp.http import KEY, http
-from cortex_plane.worker.tools.mcp.redaction import Redaction
-from cortex_plane.worker.tools.mcp.remote_tool import RemoteTool, offered
-from cortex_plane.worker.tools.mcp.results import as_json, error_text
-from cortex_plane.worker.tools.mcp.servers import McpServer
-from cortex_plane.worker.tools.mcp.stdio import stdio
+from cortex_plane.worker.limits import ticks
+from cortex_plane.worker.mcp import transports
+from cortex_plane.worker.mcp.remote_tool import RemoteTool, as_json, error_text, offered
+from cortex_plane.worker.mcp.servers import McpServer, Redaction
+from cortex_plane.worker.mcp.transports import KEY, Changes, Line, bounded, http, stdio
 
 if TYPE_CHECKING:
     from mcp import Client
     from mcp_types import Tool as Listed
+
 
 log = structlog.get_logger()
 
@@ -218,7 +215,7 @@ class Connection:
         if not self._doubted.is_set():
             pause = self._read_at + self._changes.pause(ticks()) - ticks()
             await _first(line.over, self._doubted, within=max(0.0, pause))
-        await _first(line.over, within=max(0.0, self._read_at + bounds.READ_SECONDS - ticks()))
+        await _first(line.over, within=max(0.0, self._read_at + transports.READ_SECONDS - ticks()))
 
     async def _read(self, client: Client) -> None:
         self._read_at = ticks()
@@ -236,7 +233,7 @@ class Connection:
         if self._digests is not None and digests != self._digests and not self._changes.add(ticks()):
             # Said before it is ended: the first reason counts.
             self._line.end(
-                f"it changed its list of tools more than {bounds.MAX_CHANGES} times within an hour"
+                f"it changed its list of tools more than {transports.MAX_CHANGES} times within an hour"
             )
             raise Broken(self._line.reason)
         if digests != self._digests or not self._up.is_set():

@@ -1,8 +1,8 @@
-"""Keeping the window of a job: what its model is told, and what is written down of the rest before it is forgotten.
+"""The context window of a job: what its model is sent, and the memory that replaces older turns.
 
-Compacting is one question to the model and one commit: the memory, how far it goes, the event and the entry on the
-trail are durable together, and only then the turns are gone. Whoever dies before that commit asks again; whoever dies
-after it goes on from the memory. What people say meanwhile lies beyond what a memory covers, and is heard next.
+Compacting is one request to the model and one commit: the memory, how far it goes, the event and the audit entry are
+durable together, and only then the turns are dropped. A worker that dies before that commit asks the model again; one that
+dies after it goes on from the memory. Messages that arrive meanwhile lie beyond the memory, and are read next.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from cortex_plane.sessions.rules import (
 
 if TYPE_CHECKING:
     from cortex_plane.worker.model_calls import Voice
+
 
 log = structlog.get_logger()
 

@@ -1,6 +1,6 @@
-"""A server as a child process: JSON-RPC by lines over its pipes, nothing of it unbounded, and no process left behind.
+"""Transports to MCP servers: a child process (JSON-RPC by lines over its pipes) or streamable HTTP, both bounded.
 
-Not the ``mcp`` package's own client: that keeps a line of any length in memory, and passes the server's stderr on.
+Not the ``mcp`` package's own stdio client: that keeps a line of any length in memory, and passes the server's stderr on.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import orjson
 import structlog
 
 from cortex_plane.kernel.errors import SetupError
-from cortex_plane.worker.clock import ticks
-from cortex_plane.worker.tools.mcp.bounds import MAX_MESSAGE_BYTES, Line
-from cortex_plane.worker.tools.mcp.redaction import Redaction
-from cortex_plane.worker.tools.mcp.servers import McpServer
+from cortex_plane.worker.limits import ticks
+from cortex_plane.worker.mcp.servers import McpServer, Redaction
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
-    from mcp.client._transport import TransportStreams
+    from mcp.client._transport import Transport, TransportStreams
+
 
 log = structlog.get_logger()
 
@@ -207,3 +207,163 @@ async def _exit_code(child: Child, seconds: float) -> int | None:
 def _signal(child: Child, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.process.pid, number)
+
+
+KEY = "cortex-plane/idempotency-key"
+CONNECT_SECONDS = 15.0
+QUIET_SECONDS = 300.0
+
+
+@contextlib.asynccontextmanager
+async def http(server: McpServer, line: Line) -> AsyncIterator[TransportStreams]:
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+
+    class Counted(httpx2.AsyncByteStream):
+        """One body. An event stream lasts, and its events are bounded one by one."""
+
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            seen = 0
+            async for chunk in self._inner:
+                seen += len(chunk)
+                if seen > MAX_MESSAGE_BYTES:
+                    line.end(f"it answered with more than {MAX_MESSAGE_BYTES} bytes")
+                    raise httpx2.StreamError(line.reason)
+                yield chunk
+
+        async def aclose(self) -> None:
+            await self._inner.aclose()
+
+    async def look(response: Any) -> None:
+        if response.status_code in (401, 403) and not line.begun:
+            line.end(f"it refuses this worker with status {response.status_code}: look at its headers")
+        if response.status_code == 404:
+            line.turned_away |= _sent_to_a_session(response.request)
+        if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+            response.stream = Counted(response.stream)
+
+    timeout = httpx2.Timeout(CONNECT_SECONDS, read=max(QUIET_SECONDS, server.timeout_seconds + 30))
+    async with (
+        httpx2.AsyncClient(
+            headers=server.sent_headers(), timeout=timeout, event_hooks={"response": [look]}
+        ) as client,
+        streamable_http_client(
+            server.url or "", http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES
+        ) as streams,
+    ):
+        yield streams
+
+
+def _sent_to_a_session(request: Any) -> set[str]:
+    """The key of the call that this request is. The status alone says that its session is over, never an answer's text."""
+    if request.method != "POST" or "mcp-session-id" not in request.headers:
+        return set()
+    try:
+        return {orjson.loads(request.content)["params"]["_meta"][KEY]}
+    except (ValueError, KeyError, TypeError):
+        return set()  # no call of a tool
+
+
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+MAX_GARBAGE = 100
+"""Lines that are no messages, for as long as a connection lasts: banners and stray prints are forgiven."""
+WINDOW_SECONDS, MAX_IN_WINDOW = 10.0, 2_000
+"""Notifications and requests that nobody asked for."""
+READ_SECONDS, LONGEST_READ_PAUSE = 1.0, 60.0
+"""Between two readings of a list of tools: longer with each change of it."""
+CHANGES_SECONDS, MAX_CHANGES = 3600.0, 20
+"""Each change of a list is published for everybody, and outgrows what was approved."""
+
+
+class Line:
+    """Whether a connection lasts, and why it does not any more. The first reason counts."""
+
+    def __init__(self, ended: Callable[[], None] = lambda: None) -> None:
+        """``ended`` is called at once: nobody may be told that it lasts any more."""
+        self.over = asyncio.Event()
+        self.reason = ""
+        self.begun = False
+        """It was up: from then on what one call is answered is no reason to end it for the others."""
+        self.turned_away: set[str] = set()
+        """Keys of calls that came to a session which the server does not have: nothing of them was begun."""
+        self._ended = ended
+
+    def end(self, reason: str) -> None:
+        if not self.over.is_set():
+            self.reason = reason
+            self.over.set()
+            self._ended()
+
+
+class Flood:
+    def __init__(self) -> None:
+        self._since = ticks()
+        self._seen = self._garbage = 0
+
+    def fault(self, message: Any) -> str | None:
+        """Why this message is one too many."""
+        if isinstance(message, Exception):
+            self._garbage += 1
+            if self._garbage > MAX_GARBAGE:
+                return f"it sent more than {MAX_GARBAGE} messages that are none"
+            return None
+        if not hasattr(message.message, "method"):
+            return None  # an answer to what was asked
+        now = ticks()
+        if now - self._since > WINDOW_SECONDS:
+            self._since, self._seen = now, 0
+        self._seen += 1
+        if self._seen > MAX_IN_WINDOW:
+            return f"it sent more than {MAX_IN_WINDOW} notifications within {WINDOW_SECONDS:g} s"
+        return None
+
+
+class Changes:
+    """How often a list of tools has changed lately, through every restart of its server."""
+
+    def __init__(self) -> None:
+        self._at: list[float] = []
+
+    def add(self, now: float) -> bool:
+        """Whether it may change now; one too many does not count."""
+        self._at = [at for at in self._at if now - at < CHANGES_SECONDS]
+        if len(self._at) >= MAX_CHANGES:
+            return False
+        self._at.append(now)
+        return True
+
+    def pause(self, now: float) -> float:
+        recent = sum(now - at < CHANGES_SECONDS for at in self._at)
+        return min(LONGEST_READ_PAUSE, READ_SECONDS * 2.0 ** max(0, recent - 1))
+
+
+@contextlib.asynccontextmanager
+async def bounded(transport: Transport, line: Line) -> AsyncIterator[TransportStreams]:
+    """The same transport, until it ends or says too much."""
+    async with transport as (inner, write):
+        send, receive = anyio.create_memory_object_stream[Any](0)
+        pumping = asyncio.create_task(_pump(inner, send, line))
+        try:
+            yield receive, write
+        finally:
+            pumping.cancel()
+            await asyncio.gather(pumping, return_exceptions=True)
+            send.close()
+            receive.close()
+
+
+async def _pump(inner: Any, send: Any, line: Line) -> None:
+    flood = Flood()
+    with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream):
+        async for message in inner:
+            fault = flood.fault(message)
+            if fault is not None:
+                line.end(fault)
+                break
+            if not isinstance(message, Exception):
+                await send.send(message)
+    line.end("it closed the connection")
+    send.close()

@@ -1,19 +1,20 @@
 """A lease that several branches of one function share: what they record is written together, and what ends it is put off.
 
-An operation is written before it has effects and after it. What it came to goes with the next write: at the latest as soon
-as the function waits for anything else. So nothing begins before all that came before it is durable, and steps one after
-the other cost one commit each.
+An operation is written before it has effects and after it. Its outcome goes with the next write, at the latest as soon as the
+function waits for anything else. So nothing begins before everything that came before it is durable, and steps one after the
+other cost one commit each.
 """
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
 from uuid import UUID
 
+from cortex_plane.approvals.verbs.approval_requests import Possible
 from cortex_plane.gates.rules.authorization import Authorization, authorize
 from cortex_plane.jobs.model.checkpoints import LogEntry
 from cortex_plane.jobs.model.jobs import Hold, JobStatus
@@ -22,14 +23,11 @@ from cortex_plane.jobs.rules.attempts import Assignment, StepWrite, WriteResult
 from cortex_plane.kernel.meters import meters
 from cortex_plane.policies.model.policies import OnDeny, PolicyVerdict
 from cortex_plane.policies.rules.terms import both_terms
-from cortex_plane.worker.acting import Acting
+from cortex_plane.worker.attempt import Acting
 from cortex_plane.worker.calls import Call, storable, together
-from cortex_plane.worker.clock import ticks
-from cortex_plane.worker.code.asks import with_ask
-from cortex_plane.worker.code.ends import Failure, Held, StopReasons
-from cortex_plane.worker.code.scopes import Unwind
-from cortex_plane.worker.code.wishes import ASK
+from cortex_plane.worker.code.operations import ASK, Unwind, with_ask
 from cortex_plane.worker.lease import CheckpointTooLarge, WorkerContext
+from cortex_plane.worker.limits import ticks
 
 
 class JournalWriter(Acting, ABC):
@@ -223,3 +221,50 @@ class JournalWriter(Acting, ABC):
         if call.name != ASK:
             return super().summary_of(call)
         return f"{self.given.agent} asks: {self.demands[call.id].action}"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    message: str
+    remedy: str
+    write: StepWrite | None
+    keep_checkpoint: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    hold: Hold
+    event: dict[str, Any]
+    write: StepWrite | None
+
+
+@dataclass(slots=True)
+class StopReasons:
+    error: BaseException | None = None
+    """The attempt is over, and nothing can be written; or something broke that is not the agent's."""
+    failures: list[Failure] = field(default_factory=list)
+    holds: list[Held] = field(default_factory=list)
+    handed_back: str | None = None
+    hand_back_counts: bool = False
+    """The worker does not stop: something changed meanwhile."""
+    cancelled: bool = False
+    awaiting: list[Call] = field(default_factory=list)
+    terms: dict[UUID, Possible] = field(default_factory=dict)
+    wakes: list[datetime] = field(default_factory=list)
+    waits: list[dict[str, str]] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    """What it sleeps for."""
+    held_back: bool = False
+    """An operation did not begin, because somebody holds the job."""
+
+    @property
+    def now(self) -> bool:
+        """Nothing may begin any more, in any branch."""
+        return bool(self.error or self.failures or self.handed_back or self.cancelled)
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self.awaiting or self.wakes or self.waits)
+
+    def __bool__(self) -> bool:
+        return self.now or self.waiting or bool(self.holds)

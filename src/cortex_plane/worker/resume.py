@@ -1,4 +1,4 @@
-"""Opening a job: where it stopped, what its calls became meanwhile, and by which policies it goes on."""
+"""Resumes a job: from its checkpoint, what its calls became meanwhile, and by which policies it goes on."""
 
 from __future__ import annotations
 
@@ -30,14 +30,13 @@ from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.policies.verbs.policy_cache import book, request_rows
 from cortex_plane.proof.rules.receipts import Stamp
 from cortex_plane.sessions.rules import Thread, as_sent, opening, rebuilt, requests_of
-from cortex_plane.worker import receipts, step_events
+from cortex_plane.worker import approval_requests, step_events
 from cortex_plane.worker.calls import Call, CallKind, Toolbox, authorized, leans, plan_call, restored
-from cortex_plane.worker.gate_tools import with_gate_tools
-from cortex_plane.worker.lease import Ended, WorkerContext
-from cortex_plane.worker.progress import Progress
+from cortex_plane.worker.gate_code import with_gate_tools
+from cortex_plane.worker.lease import Ended, Progress, WorkerContext
+from cortex_plane.worker.mcp.remote_tool import RemoteTool
 from cortex_plane.worker.session_gates import Governed
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.mcp.confirmations import as_confirmed
 
 log = structlog.get_logger()
 
@@ -147,7 +146,7 @@ class Opening(Governed):
             self.host.db, self.given, self.at.message_seq, uncovered, taken, Vault(self.host.master_key)
         )
         for standing_id, why in found.refused:
-            self.notes.append(receipts.standing_refused(self, call, standing_id, why))
+            self.notes.append(approval_requests.standing_refused(self, call, standing_id, why))
         if found.leaning is not None:
             self.leaning[call.id] = found.leaning
         return found.leaning
@@ -314,7 +313,7 @@ class Opening(Governed):
 
     def _check_receipt(self, call: Call) -> None:
         """What was sent with an approval is sent again with it only if its receipt is true."""
-        wrong = receipts.refusal(self, call, sent=True) if call.granted else None
+        wrong = approval_requests.receipt_refusal(self, call, sent=True) if call.granted else None
         if wrong is not None:
             call.granted = False
             self.notes.append(self.fact("receipt_refused", call=str(call.id), tool=call.name, reason=wrong))
@@ -381,3 +380,16 @@ def _toolbox(app: App, _revision: int, skills: SkillSettings) -> Toolbox:
         digests={version.name: version.digest for version in app.versions},
         side_effect_tools=skills.side_effect_tools,
     )
+
+
+def as_confirmed(call: Call, policies: CompiledPolicies, app: str, toolbox: Toolbox) -> None:
+    """Before it is judged, each time: confirmations come and go as policies do, and are kept with them.
+
+    A call that the ledger knows stays what it was written as; only what is judged of it is of today.
+    """
+    if not isinstance(call.tool, RemoteTool) or call.digest is None:
+        return
+    call.tool = call.tool.trusted(policies.confirmed.get((app, call.name, call.digest)))
+    if call.status is None and not call.written:
+        call.kind = CallKind.EFFECT if toolbox.has_side_effects(call.tool) else CallKind.READ
+        call.declared = None

@@ -1,19 +1,20 @@
-"""What is declared about an MCP server, and what of the worker's environment it is given."""
+"""The declaration of an MCP server, the environment that it is given, and the redaction of its secrets."""
 
 from __future__ import annotations
 
+import base64
+import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from cortex_plane.agents.model.tools import InvalidApp, OnUncertain, Risk
 from cortex_plane.kernel.errors import SetupError
-from cortex_plane.worker.tools.mcp.redaction import MIN_SECRET, Redaction
 
 MIN_TIMEOUT, MAX_TIMEOUT = 0.05, 86_400.0
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
@@ -219,3 +220,38 @@ def _settling(name: str, given: OnUncertain | str) -> OnUncertain:
 
 def _wrong(name: str, what: str, hint: str) -> InvalidApp:
     return InvalidApp(f"The MCP server `{name}` is declared in a way that cannot work: {what}.", hint=hint)
+
+
+MIN_SECRET = 4
+REDACTED = "[redacted]"
+
+
+class Redaction:
+    """Secrets as they are, and as servers commonly write them: quoted for a URL, in JSON, in base64."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        forms: set[str] = set()
+        for secret in secrets:
+            raw = secret.encode("utf-8", "surrogateescape")
+            forms |= {secret, quote(secret, safe=""), json.dumps(secret)[1:-1]}
+            forms |= {
+                base64.b64encode(raw).decode().rstrip("="),
+                base64.urlsafe_b64encode(raw).decode().rstrip("="),
+            }
+        longest_first = sorted((form for form in forms if len(form) >= MIN_SECRET), key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    def text(self, text: str) -> str:
+        return text if self._pattern is None else self._pattern.sub(REDACTED, text)
+
+    def value(self, value: Any) -> Any:
+        """JSON, with keys and texts redacted, in its depth."""
+        if self._pattern is None:
+            return value
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, list):
+            return [self.value(each) for each in value]
+        if isinstance(value, dict):
+            return {self.text(str(key)): self.value(each) for key, each in value.items()}
+        return value

@@ -1,4 +1,4 @@
-"""The MCP servers of a worker: started with it, told about, and stopped with it."""
+"""The MCP servers of a worker: started with it, announced, and stopped with it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import structlog
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.errors import CortexError
+from cortex_plane.worker.mcp.connection import Connection
+from cortex_plane.worker.mcp.remote_tool import RemoteTool, remembered
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.mcp.connection import Connection
-from cortex_plane.worker.tools.mcp.remote_tool import RemoteTool, remembered
 
 log = structlog.get_logger()
 
