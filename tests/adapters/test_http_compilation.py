@@ -189,7 +189,7 @@ async def test_files_of_policies_are_read_one_at_a_time_and_leave_threads_to_oth
 async def test_file_of_policies_with_too_many_values_is_not_read(
     http: httpx.AsyncClient, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert policy_files.BOUNDS.nodes == 1_000_000
+    assert policy_files.BOUNDS.nodes == 200_000
     monkeypatch.setattr(policy_files, "BOUNDS", Bounds(1000, nodes=6))
     answer = await http.post(
         "/v1/policies", json={"text": "policies: [1, 2, 3, 4, 5]"}, headers=world.admin.headers
