@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -14,6 +12,7 @@ from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates import store as gates_store
 from cortex_plane.gates.model.atlases import Atlas
 from cortex_plane.gates.rules.index import CompiledAtlases
+from cortex_plane.kernel.caches import LruCache, SharedLoads
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.shares import loading
 from cortex_plane.tenancy.rules import Forged
@@ -56,35 +55,26 @@ class AtlasCache:
     """The sets of atlases that were used last, up to a number of sets and of bytes of their manifests."""
 
     def __init__(self, *, max_entries: int = 500, max_bytes: int = 64 * 1024 * 1024) -> None:
-        self._max_entries = max_entries
-        self._max_bytes = max_bytes
-        self._sets: OrderedDict[CacheKey, CachedSet] = OrderedDict()
-        self._loading: dict[CacheKey, asyncio.Task[CachedSet]] = {}
+        self._sets = LruCache[CacheKey, CachedSet](max_size=max_bytes, max_entries=max_entries)
+        self._loads = SharedLoads[CacheKey, CachedSet]()
 
     def known(self, org_id: UUID, pins: Pins) -> CompiledAtlases | None:
         """What is here already."""
-        key = _cache_key(org_id, pins)
-        entry = self._sets.get(key)
-        if entry is None:
-            return None
-        self._sets.move_to_end(key)
-        return entry.compiled
+        entry = self._sets.get(_cache_key(org_id, pins))
+        return None if entry is None else entry.compiled
 
     async def at(self, db: Database, org_id: UUID, pins: Pins) -> CompiledAtlases:
         """The atlases of one session as one. Several callers at once load them once.
 
         Raises ``Conflict`` (`atlas_corrupt`) where the row is not what was published.
         """
-        compiled = self.known(org_id, pins)
-        if compiled is not None:
-            return compiled
         key = _cache_key(org_id, pins)
-        task = self._loading.get(key)
-        if task is None or task.get_loop() is not asyncio.get_running_loop():
-            task = self._loading[key] = asyncio.create_task(self._load(db, org_id, _in_order(pins)))
-            task.add_done_callback(lambda task: self._keep(key, task))
-        # A caller that stops waiting does not cancel it for the others.
-        return (await asyncio.shield(task)).compiled
+        entry = self._sets.get(key) or await self._loads.run(
+            key,
+            lambda: self._load(db, org_id, _in_order(pins)),
+            lambda entry: self._sets.put(key, entry, entry.size),
+        )
+        return entry.compiled
 
     async def _load(self, db: Database, org_id: UUID, pins: Pins) -> CachedSet:
         parts: list[CachedAtlas | StoredAtlas] = []
@@ -103,18 +93,6 @@ class AtlasCache:
             if org == org_id and digest in digests:
                 return entry.parts[digests.index(digest)]
         return None
-
-    def _keep(self, key: CacheKey, task: asyncio.Task[CachedSet]) -> None:
-        if self._loading.get(key) is task:
-            del self._loading[key]
-        if task.cancelled() or task.exception() is not None or key in self._sets:
-            return
-        self._sets[key] = task.result()
-        while len(self._sets) > 1 and (
-            len(self._sets) > self._max_entries
-            or sum(entry.size for entry in self._sets.values()) > self._max_bytes
-        ):
-            self._sets.popitem(last=False)
 
 
 def _in_order(pins: Pins) -> list[Mapping[str, Any]]:
