@@ -20,12 +20,23 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from cortex_plane.client.access import write_private
 from cortex_plane.db import schema
-from cortex_plane.db.database import Database
+from cortex_plane.db.database import Database, wrong_master_key
 from cortex_plane.db.schema import migrate, require_current
 from cortex_plane.db.vault import Vault
-from cortex_plane.jobs.verbs import workers
+from cortex_plane.jobs.verbs.master_key import (
+    Resealed,
+    begin_rotation,
+    finish_rotation,
+    read_plane_key,
+    require_key,
+)
 from cortex_plane.kernel.errors import SetupError
-from cortex_plane.main.master_key import master_key
+from cortex_plane.main.master_key import (
+    NEXT_KEY_FILE,
+    install_next_master_key,
+    master_key,
+    next_master_key,
+)
 from cortex_plane.main.root_places import copying_roots
 from cortex_plane.main.settings import Settings
 from cortex_plane.tenancy.verbs import keys
@@ -49,24 +60,67 @@ class Urls:
 @asynccontextmanager
 async def opened(settings: Settings, url: str) -> AsyncIterator[Database]:
     """The pool, on a schema that fits, with the key that opens its secrets."""
-    key = master_key(settings)
+    if (settings.home / NEXT_KEY_FILE).exists():
+        async with _without_key(url) as db:
+            await install_next_master_key(settings, db)
+    vault = Vault(master_key(settings))
     db = await Database.open(
         url,
         max_size=settings.pool_size,
         prepared_statements=settings.prepared_statements,
-        vault=Vault(key),
+        vault=vault,
         heavy_reads=settings.heavy_reads,
         org_connections=settings.org_connections,
     )
     try:
         await require_current(db)
-        await workers.require_key(db, key)
+        await require_key(db, vault)
+        await finish_rotation(db, vault)
         await keys.convert_credentials(db)
         async with copying_roots(settings):
             yield db
     finally:
         with suppress(TimeoutError):
             await asyncio.wait_for(db.close(), CLOSE_SECONDS)
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """``resealed`` is None where the plane has the new key already."""
+
+    resealed: Resealed | None
+    resumed: bool
+
+
+async def rotate_master_key(settings: Settings, url: str, read_new_key: Callable[[], bytes]) -> Rotation:
+    """Put a new master key into the place of the old one, or finish a rotation that was begun before.
+
+    ``read_new_key`` is called where the key comes from the environment; else the new one is made beside the old."""
+    async with _without_key(url) as db:
+        await install_next_master_key(settings, db)
+        old = Vault(master_key(settings))
+        known = await read_plane_key(db)
+        if known is None or known.fingerprint == old.fingerprint:
+            resealed = await finish_rotation(db, old)
+            if resealed is not None:
+                return Rotation(resealed, resumed=True)
+        elif settings.master_key is None:
+            raise wrong_master_key()
+        new = Vault(read_new_key() if settings.master_key else next_master_key(settings))
+        if known is None or known.fingerprint == old.fingerprint or known.fingerprint != new.fingerprint:
+            await begin_rotation(db, old, new, settings.poison_deaths)
+            await install_next_master_key(settings, db)
+        return Rotation(await finish_rotation(db, new), resumed=False)
+
+
+@asynccontextmanager
+async def _without_key(url: str) -> AsyncIterator[Database]:
+    db = await Database.open(url, max_size=4, prepared_statements=False)
+    try:
+        await require_current(db)
+        yield db
+    finally:
+        await db.close()
 
 
 @contextmanager
