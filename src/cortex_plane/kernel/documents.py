@@ -348,24 +348,6 @@ class Values:
         return [found for one in node.items if (found := read_one(one)) is not None]
 
 
-_SHOWN = 100
-
-
-def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The ``object_pairs_hook`` of ``json.loads``. Raises ``InvalidInput`` for a key that stands there twice."""
-    made = dict(pairs)
-    if len(made) == len(pairs):
-        return made
-    known: set[str] = set()
-    for name, _ in pairs:
-        if name in known:
-            break
-        known.add(name)
-    raise InvalidInput(
-        f"`{name[:_SHOWN]}` stands there twice.", code="duplicate_key", hint="Keep one of the two."
-    )
-
-
 # What is read once is not tried again (`++`, `*+`): trying again would remember every character of a long text.
 _TOKEN = re.compile(
     r"""([ \t\r\n]*)(?:
