@@ -87,14 +87,4 @@ def _may_deny(approval: Approval, actor: Actor) -> bool:
     """Whoever asked for a thing may always say no to it, also where somebody else must say yes."""
     if approval.kind is ApprovalKind.UNCERTAIN_EFFECT:
         return False
-    refused = refusal(
-        approvers=approval.approvers,
-        required_clearance=approval.required_clearance,
-        self_approval=approval.self_approval,
-        owner_id=approval.owner_id,
-        causes=approval.causes,
-        actor=actor,
-        choice=Choice.DENIED,
-        delegated=approval.delegated,
-    )
-    return refused is None
+    return refusal(approval, actor, Choice.DENIED) is None

@@ -23,7 +23,7 @@ from cortex_plane.approvals.model.approvals import (
     DelegationDraft,
     EffectAnswer,
 )
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.verbs import approvals, decisions, settlements
 from cortex_plane.dashboard import pages, text
 from cortex_plane.dashboard.cards import ASKED_TWICE, card, seen_of
 from cortex_plane.dashboard.people import chosen
@@ -98,7 +98,7 @@ async def decide(visit: Visit) -> Response:
         decision = _decision(form)
         if await _needs_confirmation(visit, id, decision):
             return await _ask_again(visit, id, decision)
-        await approvals.decide(visit.db, visit.actor, id, decision, Channel.DASHBOARD)
+        await decisions.decide(visit.db, visit.actor, id, decision, Channel.DASHBOARD)
     except Conflict as error:
         return await _show_what_happened(visit, id, form, error)
     except (InvalidInput, Forbidden) as error:
@@ -307,7 +307,7 @@ async def answer(visit: Visit) -> Response:
     except pydantic.ValidationError as error:
         raise _unreadable(error) from None
     try:
-        await approvals.answer(visit.db, visit.actor, id, answered, Channel.DASHBOARD)
+        await settlements.answer(visit.db, visit.actor, id, answered, Channel.DASHBOARD)
     except Conflict as error:
         return await _show_what_happened(visit, id, form, error)
     except Forbidden as error:
