@@ -1,14 +1,14 @@
-"""Which PostgreSQL the plane runs on, and with which login.
+"""Which PostgreSQL the plane runs on, with which login, and the master key that opens its secrets.
 
 Three cases. Nothing set: an embedded server in the plane's directory. DATABASE_URL names a plain login: it is used as
-it is, and DATABASE_ADMIN_URL, if set, migrates. DATABASE_URL names a login that may create roles: it migrates, and a
-plain login of the plane's own is made with it, because the plane refuses to serve with one that could see past
-row-level security.
+it is, and DATABASE_ADMIN_URL, if set, migrates. DATABASE_URL names a login that may create roles: it migrates and creates
+a plain login for the plane, because the plane refuses to serve with one that could bypass row-level security.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import secrets
@@ -18,16 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
+from cortex_plane.channels.root_copies import RootsAddress, RootsFile
 from cortex_plane.client.access import write_private
 from cortex_plane.db import schema
 from cortex_plane.db.database import Database
 from cortex_plane.db.schema import migrate, require_current
 from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.verbs import workers
+from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import SetupError
-from cortex_plane.main.master_key import master_key
-from cortex_plane.main.root_places import copying_roots
-from cortex_plane.main.settings import Settings
+from cortex_plane.main.settings import OFF, Settings
+from cortex_plane.proof.verbs.roots import RootPlace, copied_to
 from cortex_plane.tenancy.verbs import keys
 
 DATABASE = "cortex"
@@ -47,7 +48,7 @@ class Urls:
 
 
 @asynccontextmanager
-async def opened(settings: Settings, url: str) -> AsyncIterator[Database]:
+async def open_database(settings: Settings, url: str) -> AsyncIterator[Database]:
     """The pool, on a schema that fits, with the key that opens its secrets."""
     key = master_key(settings)
     db = await Database.open(
@@ -62,7 +63,7 @@ async def opened(settings: Settings, url: str) -> AsyncIterator[Database]:
         await require_current(db)
         await workers.require_key(db, key)
         await keys.convert_credentials(db)
-        async with copying_roots(settings):
+        async with copy_roots(settings):
             yield db
     finally:
         with suppress(TimeoutError):
@@ -100,7 +101,7 @@ def prepare(settings: Settings, urls: Urls, progress: Progress = lambda _: None)
 
 def plain_login(home: Path, admin: str) -> str:
     """The plane's own login on this server: made once, its password kept where only its owner can read it."""
-    kept = _read(home / LOGIN_FILE)
+    kept = _read_json(home / LOGIN_FILE)
     name = kept.get("login") or f"cortex_plane_{secrets.token_hex(4)}"
     password = kept.get("password") or secrets.token_urlsafe(24)
     schema.ensure_login(admin, name, password)
@@ -117,7 +118,7 @@ def with_login(url: str, name: str, password: str) -> str:
 
 def running_app_url(home: Path) -> str | None:
     """The plain login's URL of a plane that runs here now, as it wrote it down."""
-    kept = _read(home / RUNNING_FILE)
+    kept = _read_json(home / RUNNING_FILE)
     try:
         os.kill(int(kept["pid"]), 0)
     except (KeyError, ValueError, OSError):
@@ -125,7 +126,7 @@ def running_app_url(home: Path) -> str | None:
     return str(kept["database_url"])
 
 
-def shown(url: str) -> str:
+def without_password(url: str) -> str:
     """A URL without its password."""
     parts = urlsplit(url)
     user, _, host = parts.netloc.rpartition("@")
@@ -146,9 +147,106 @@ def require_home(home: Path) -> None:
         ) from error
 
 
-def _read(path: Path) -> dict[str, str]:
+def _read_json(path: Path) -> dict[str, str]:
     try:
         found: dict[str, str] = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
     return found
+
+
+KEY_FILE = "master.key"
+KEY_BYTES = 32
+
+
+def master_key(settings: Settings) -> bytes:
+    if settings.master_key is not None:
+        return _parse_key(settings.master_key, "CORTEX_MASTER_KEY")
+    path = settings.home / KEY_FILE
+    if not path.exists():
+        try:
+            _make_key(path)
+        except OSError as error:
+            raise SetupError(
+                f"The master key cannot be kept in {path}: {error.strerror}.",
+                code="home_unusable",
+                hint="Set CORTEX_MASTER_KEY, or CORTEX_HOME to a folder that you may write to.",
+            ) from error
+    return _parse_key(_read_key(path), str(path))
+
+
+def existing_master_key(settings: Settings) -> bytes | None:
+    """For whoever only looks: None where there is none, or not for this user to read. None is made."""
+    if settings.master_key is None and not os.access(settings.home / KEY_FILE, os.R_OK):
+        return None
+    return master_key(settings)
+
+
+def _make_key(path: Path) -> None:
+    """Whole and on the disk before it has its name: what is signed with a lost key could never be opened again."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        if os.geteuid() == 0:
+            owner = path.parent.stat()
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+        file.write(secrets.token_bytes(KEY_BYTES).hex() + "\n")
+        file.flush()
+        os.fsync(descriptor)
+    try:
+        with contextlib.suppress(FileExistsError):  # whoever was first made the key for all
+            os.link(draft, path)
+    finally:
+        draft.unlink()
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _read_key(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise SetupError(
+            f"The master key in {path} cannot be read: {error.strerror}.", code="home_unusable"
+        ) from error
+
+
+def _parse_key(text: str, source: str) -> bytes:
+    try:
+        key = bytes.fromhex(text.strip())
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise SetupError(
+            f"{source} does not hold a key: 64 hexadecimal digits are needed.",
+            code="invalid_setting",
+            hint="Make one with `openssl rand -hex 32`, and use the same for every process of the plane.",
+        )
+    return key
+
+
+ROOTS_FILE = "roots.jsonl"
+
+
+@contextlib.asynccontextmanager
+async def copy_roots(settings: Settings) -> AsyncIterator[None]:
+    """For as long as the block runs."""
+    places: list[RootPlace] = []
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.roots_file != OFF:
+            places.append(RootsFile((settings.home / (settings.roots_file or ROOTS_FILE)).absolute()))
+        if settings.roots_url is not None:
+            from cortex_plane.channels.pinned_http import PinnedClient
+
+            # The operator names this one address, wherever it is; it is no tenant's.
+            parts = urlsplit(settings.roots_url)
+            own = Allowed(hosts=frozenset({((parts.hostname or "").lower(), None)}))
+            address = RootsAddress(settings.roots_url, PinnedClient(own))
+            stack.push_async_callback(address.close)
+            places.append(address)
+        stack.enter_context(copied_to(places))
+        yield
