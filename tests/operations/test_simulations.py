@@ -231,5 +231,5 @@ async def test_the_newest_calls_are_found_by_index(world: World, admin: asyncpg.
     await admin.execute("set enable_seqscan = off; set role cortex_app")
     await admin.execute("select set_config('app.org_id', $1, false)", str(world.org_id))
     bounds = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC), 10)
-    plan = "\n".join(row[0] for row in await admin.fetch(f"explain {queries.calls}", *bounds))
+    plan = "\n".join(row[0] for row in await admin.fetch(f"explain {queries.list_past_calls}", *bounds))
     assert "idx_tool_call_time" in plan, plan

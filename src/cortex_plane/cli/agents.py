@@ -9,7 +9,7 @@ import typer
 from cortex_plane.agents.model.agents import AgentChange, AgentDraft, AgentStatus, ModelConfig, ResourceLimits
 from cortex_plane.cli.output import AsJson, Limit, said, show_many, show_one
 from cortex_plane.cli.plane import collect, run
-from cortex_plane.kernel.documents import unique
+from cortex_plane.kernel.canonical import unique
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import parse
 

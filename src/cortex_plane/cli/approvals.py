@@ -28,7 +28,7 @@ from cortex_plane.cli.delegates import member_id
 from cortex_plane.cli.output import COLOURS, AsJson, Limit, harmless, said, short, show_many, show_one, tell
 from cortex_plane.cli.plane import collect, run
 from cortex_plane.jobs.model.effects import MAX_REPEATS, Verdict
-from cortex_plane.kernel.documents import unique
+from cortex_plane.kernel.canonical import unique
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import to_json
 from cortex_plane.policies.model.policies import ONE_HUMAN, quorum_said

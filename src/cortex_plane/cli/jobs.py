@@ -14,7 +14,7 @@ from cortex_plane.cli.plane import collect, run
 from cortex_plane.cli.receipts import show_receipt
 from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.kernel.documents import unique
+from cortex_plane.kernel.canonical import unique
 from cortex_plane.kernel.errors import InvalidInput
 
 if TYPE_CHECKING:

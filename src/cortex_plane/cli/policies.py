@@ -15,7 +15,7 @@ from cortex_plane.agents.model.tools import Risk
 from cortex_plane.cli.files import text_of
 from cortex_plane.cli.output import AsJson, Limit, harmless, said, short, show_many, show_one, tell
 from cortex_plane.cli.plane import collect, run
-from cortex_plane.kernel.documents import unique
+from cortex_plane.kernel.canonical import unique
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.policies.model.policies import PolicyRow, Terms, quorum_said
 from cortex_plane.policies.model.versions import (

@@ -9,7 +9,7 @@ import typer
 from cortex_plane.cli.output import AsJson, Limit, harmless, said, show_many, show_one
 from cortex_plane.cli.plane import collect, run
 from cortex_plane.jobs.model.journal import MAX_PAYLOAD_BYTES
-from cortex_plane.kernel.documents import unique
+from cortex_plane.kernel.canonical import unique
 from cortex_plane.kernel.errors import InvalidInput
 
 app = typer.Typer(no_args_is_help=True, help="Signals: tell jobs that wait what happened.")

@@ -139,3 +139,21 @@ def _text_fault(value: str) -> str | None:
         except UnicodeEncodeError:
             return "contains a lone surrogate, which is not valid Unicode."
     return None
+
+
+_SHOWN = 100
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The ``object_pairs_hook`` of ``json.loads``. Raises ``InvalidInput`` for a key that stands there twice."""
+    made = dict(pairs)
+    if len(made) == len(pairs):
+        return made
+    known: set[str] = set()
+    for name, _ in pairs:
+        if name in known:
+            break
+        known.add(name)
+    raise InvalidInput(
+        f"`{name[:_SHOWN]}` stands there twice.", code="duplicate_key", hint="Keep one of the two."
+    )

@@ -277,18 +277,3 @@ def _text(event: Any, line: int, faults: Faults) -> str:
         except InvalidInput as error:
             faults.refuse(line, error.message)
     return text
-
-
-def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The ``object_pairs_hook`` of ``json.loads``. Raises ``InvalidInput`` for a key that stands there twice."""
-    made = dict(pairs)
-    if len(made) == len(pairs):
-        return made
-    known: set[str] = set()
-    for name, _ in pairs:
-        if name in known:
-            break
-        known.add(name)
-    raise InvalidInput(
-        f"`{name[:100]}` stands there twice.", code="duplicate_key", hint="Keep one of the two."
-    )

@@ -29,8 +29,7 @@ from cortex_plane.dashboard.cards import ASKED_TWICE, card, seen_of
 from cortex_plane.dashboard.people import chosen
 from cortex_plane.dashboard.visits import Visit, signed_in
 from cortex_plane.jobs.verbs import workers
-from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.documents import unique
+from cortex_plane.kernel.canonical import canonical, unique
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound
 from cortex_plane.kernel.fields import BODY_LIMIT, MAX_BODY_BYTES, parse, to_json
 from cortex_plane.policies.model.policies import Approvers

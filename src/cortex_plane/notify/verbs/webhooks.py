@@ -26,7 +26,7 @@ from cortex_plane.approvals.model.credentials import ASKS_FOR_LOGIN, login_requi
 from cortex_plane.approvals.verbs import approvals as deciding
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.addresses import Allowed
-from cortex_plane.kernel.documents import unique
+from cortex_plane.kernel.canonical import unique
 from cortex_plane.kernel.errors import (
     AlreadyExists,
     Conflict,
