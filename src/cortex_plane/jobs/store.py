@@ -67,6 +67,13 @@ async def insert_job(
     )
 
 
+async def insert_external_job(
+    tx: Transaction, id: UUID, session_id: UUID, agent_id: UUID, caused_by: UUID | None, submitted_by: UUID
+) -> None:
+    """A job that runs elsewhere from the start, and that no worker claims."""
+    await insert_job(tx, id, session_id, agent_id, {}, 0, None, JobKind.EXTERNAL, caused_by, submitted_by)
+
+
 async def open_conversation(tx: Transaction, session_id: UUID) -> UUID | None:
     id: UUID | None = await tx.value(queries.open_conversation, session_id)
     return id
