@@ -326,7 +326,7 @@ async def test_a_server_that_is_down_stops_neither_the_worker_nor_what_was_appro
 ) -> None:
     monkeypatch.setattr("cortex_plane.worker.mcp.supervisor.START_SECONDS", 0.5)
     monkeypatch.setattr("cortex_plane.worker.mcp.connection.WAIT_SECONDS", 0.2)
-    monkeypatch.setattr("cortex_plane.worker.resume.SERVER_SECONDS", 0.2)
+    monkeypatch.setattr("cortex_plane.worker.authorization.SERVER_SECONDS", 0.2)
     db = strict.db
     asking = App("tests")
     hostile(asking, tmp_path)

@@ -32,7 +32,7 @@ from cortex_plane.jobs.model.journal import (
 from cortex_plane.kernel.canonical import canonical, check_text
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.policies.model.policies import MAX_TIMEOUT_SECONDS, PolicyRow, PolicyVerdict, Quorum
-from cortex_plane.worker.calls import Toolbox
+from cortex_plane.worker.calls import ASK, Toolbox
 from cortex_plane.worker.tools.tool import Tool, encode_result
 
 MAX_INPUT_BYTES = 256 * 1024
@@ -40,8 +40,6 @@ MAX_SECONDS = 10 * 366 * 24 * 3600.0
 MAX_ACTION, MAX_DETAILS_BYTES = 200, 16 * 1024
 MAX_BRANCHES = 1000
 MAX_RETRIES = 100
-ASK = "plane.ask"
-"""The plane's own tool: a call of it is a question to people, and does nothing else."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +50,7 @@ class PlannedOperation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StepWish(PlannedOperation):
+class PlannedStep(PlannedOperation):
     function: Callable[..., Any]
     arguments: Sequence[Any]
     retries: int
@@ -60,7 +58,7 @@ class StepWish(PlannedOperation):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ToolWish(PlannedOperation):
+class PlannedCall(PlannedOperation):
     tool: str
     arguments: dict[str, Any]
     demand: PolicyRow | None = field(default=None, hash=False)
@@ -68,7 +66,7 @@ class ToolWish(PlannedOperation):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ModelWish(PlannedOperation):
+class PlannedModelCall(PlannedOperation):
     prompt: str
     system: str | None
     temperature: float | None
@@ -76,25 +74,25 @@ class ModelWish(PlannedOperation):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SleepWish(PlannedOperation):
+class PlannedSleep(PlannedOperation):
     seconds: float | None
     until: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WaitWish(PlannedOperation):
+class PlannedWait(PlannedOperation):
     key: str
     timeout: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ValueWish(PlannedOperation):
+class PlannedValue(PlannedOperation):
     make: Callable[[], Any]
 
 
-def step(
+def plan_step(
     name: str, function: Callable[..., Any], arguments: Sequence[Any], retries: int, timeout: float | None
-) -> StepWish:
+) -> PlannedStep:
     checked = check_name(name, "a step")
     if not callable(function):
         raise ContextMisused(
@@ -105,7 +103,7 @@ def step(
         raise ContextMisused(
             f"`retries={retries!r}` of the step `{checked}` is not possible.", hint="Use 0 to 100."
         )
-    return StepWish(
+    return PlannedStep(
         kind=EntryKind.STEP,
         name=checked,
         input_hash=_hash(
@@ -118,9 +116,9 @@ def step(
     )
 
 
-def tool(name: str, arguments: dict[str, Any]) -> ToolWish:
+def plan_tool(name: str, arguments: dict[str, Any]) -> PlannedCall:
     checked = check_name(name, "a tool")
-    return ToolWish(
+    return PlannedCall(
         kind=EntryKind.TOOL,
         name=checked,
         input_hash=_hash(arguments, f"The arguments of `{checked}`"),
@@ -129,24 +127,24 @@ def tool(name: str, arguments: dict[str, Any]) -> ToolWish:
     )
 
 
-def answer(gate: str, answers: Mapping[str, Any], call: str | None) -> ToolWish:
+def plan_answer(gate: str, answers: Mapping[str, Any], call: str | None) -> PlannedCall:
     if not isinstance(gate, str) or not gate.strip() or not isinstance(answers, Mapping):
         raise ContextMisused(
             "An answer needs the id of a gate and a mapping with one value for each of its questions.",
             hint="Write `await ctx.answer('delete-confirm', {'confirm': 'understood'})`.",
         )
     given = {"gate": gate, "answers": dict(answers)}
-    return tool(ANSWER, given if call is None else {**given, "call": call})
+    return plan_tool(ANSWER, given if call is None else {**given, "call": call})
 
 
-def approval(
+def plan_approval(
     action: str,
     details: Mapping[str, Any] | None,
     approvers: Sequence[UUID | str] | None,
     timeout: float | None,
     quorum: int | None,
     clearance: int | None,
-) -> ToolWish:
+) -> PlannedCall:
     if not isinstance(action, str) or not action.strip() or len(action) > MAX_ACTION:
         raise ContextMisused(
             f"What people are asked must be a text of 1 to {MAX_ACTION} characters.",
@@ -172,7 +170,7 @@ def approval(
         action=action,
         details=shown,
     )
-    return ToolWish(
+    return PlannedCall(
         kind=EntryKind.APPROVAL,
         name="approval",
         input_hash=digest(exact),
@@ -182,11 +180,13 @@ def approval(
     )
 
 
-def model(prompt: str, system: str | None, temperature: float | None, max_tokens: int | None) -> ModelWish:
+def plan_model(
+    prompt: str, system: str | None, temperature: float | None, max_tokens: int | None
+) -> PlannedModelCall:
     if not isinstance(prompt, str) or not prompt.strip():
         raise ContextMisused("The prompt of a model is empty or not a text.", hint="Say what you want of it.")
     given = {"prompt": prompt, "system": system, "temperature": temperature, "max_tokens": max_tokens}
-    return ModelWish(
+    return PlannedModelCall(
         kind=EntryKind.MODEL,
         name="model",
         input_hash=_hash(given, "The request to the model", most=8 * MAX_INPUT_BYTES),
@@ -197,7 +197,7 @@ def model(prompt: str, system: str | None, temperature: float | None, max_tokens
     )
 
 
-def sleep(seconds: float | timedelta | None, until: datetime | None) -> SleepWish:
+def plan_sleep(seconds: float | timedelta | None, until: datetime | None) -> PlannedSleep:
     if (seconds is None) == (until is None):
         raise ContextMisused(
             "A sleep needs either seconds or `until`.", hint="Write `await ctx.sleep(3600)`."
@@ -216,12 +216,12 @@ def sleep(seconds: float | timedelta | None, until: datetime | None) -> SleepWis
             least=0.0,
         )
         given = {"seconds": length}
-    return SleepWish(
+    return PlannedSleep(
         kind=EntryKind.SLEEP, name="sleep", input_hash=_hash(given, "A sleep"), seconds=length, until=until
     )
 
 
-def wait(name: str, key: str, timeout: float | timedelta | None) -> WaitWish:
+def plan_wait(name: str, key: str, timeout: float | timedelta | None) -> PlannedWait:
     checked = check_name(name, "a signal")
     if not isinstance(key, str) or not 1 <= len(key) <= 255:
         raise ContextMisused(
@@ -230,7 +230,7 @@ def wait(name: str, key: str, timeout: float | timedelta | None) -> WaitWish:
     check_text(key, "key")
     length = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     seconds = None if length is None else _seconds(length, f"timeout of the signal `{checked}`")
-    return WaitWish(
+    return PlannedWait(
         kind=EntryKind.WAIT,
         name=checked,
         input_hash=_hash({"key": key, "timeout": seconds}, "A wait"),
@@ -239,11 +239,11 @@ def wait(name: str, key: str, timeout: float | timedelta | None) -> WaitWish:
     )
 
 
-def value(name: str, make: Callable[[], Any]) -> ValueWish:
-    return ValueWish(kind=EntryKind.VALUE, name=name, input_hash=digest(b"[]"), make=make)
+def plan_value(name: str, make: Callable[[], Any]) -> PlannedValue:
+    return PlannedValue(kind=EntryKind.VALUE, name=name, input_hash=digest(b"[]"), make=make)
 
 
-def gather(branches: int) -> PlannedOperation:
+def plan_gather(branches: int) -> PlannedOperation:
     if branches > MAX_BRANCHES:
         raise ContextMisused(
             f"{branches} branches are too many.", hint=f"Use at most {MAX_BRANCHES} at once."
