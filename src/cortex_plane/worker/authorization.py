@@ -160,12 +160,12 @@ class CallAuthorizer:
             or call.digest is None
         ):
             return None
-        uncovered = standing_approvals.Uncovered(
+        question = standing_approvals.Uncovered(
             call_id=call.id, tool_name=call.name, tool_digest=call.digest, input_hash=call.input_hash,
             facts=self._facts(call), terms=terms,
         )  # fmt: skip
         cover = await standing_approvals.cover(
-            lease.db, lease.assignment, lease.progress.message_seq, uncovered, uses, lease.worker.vault
+            lease.db, lease.assignment, lease.progress.message_seq, question, uses, lease.worker.vault
         )
         for standing_id, why in cover.refused:
             # A standing approval without a true receipt covers nothing, and that is on the audit trail.
@@ -198,8 +198,8 @@ class CallAuthorizer:
             for row in orjson.loads(write.calls or b"[]")
             if "standing_id" in row
         ]  # fmt: skip
-        granted = orjson.dumps([*orjson.loads(write.granted or b"[]"), *again]) if again else write.granted
-        return replace(write, granted=granted, facts=[*write.facts, *facts])
+        grants = orjson.dumps([*orjson.loads(write.granted or b"[]"), *again]) if again else write.granted
+        return replace(write, granted=grants, facts=[*write.facts, *facts])
 
     # Calls of an earlier attempt -------------------------------------------------------------------------------
 
@@ -267,8 +267,8 @@ class CallAuthorizer:
 
     # Receipts --------------------------------------------------------------------------------------------------
 
-    def receipt_refusal(self, call: Call, *, sent: bool) -> str | None:
-        """Why an approved call must not be sent; None if its receipt is true. ``sent``: it was, in time, before."""
+    def receipt_refusal(self, call: Call, *, is_resend: bool) -> str | None:
+        """Why an approved call must not be sent; None if its receipt is true. ``is_resend``: it was sent, in time, before."""
         lease = self._lease
         why = receipt_fault(
             lease.worker.vault,
@@ -278,7 +278,7 @@ class CallAuthorizer:
             tool_name=call.name,
             tool_digest=call.digest,
             input_hash=call.input_hash,
-            now=None if sent else lease.time.now(),
+            now=None if is_resend else lease.time.now(),
         )
         if why is not None:
             job_id = str(lease.assignment.job_id)
@@ -287,7 +287,7 @@ class CallAuthorizer:
 
     def _check_receipt(self, call: Call) -> None:
         """A call that was sent with an approval is sent again with it only if its receipt is true."""
-        why = self.receipt_refusal(call, sent=True) if call.has_grant else None
+        why = self.receipt_refusal(call, is_resend=True) if call.has_grant else None
         if why is not None:
             call.has_grant = False
             self._note("receipt_refused", call, why)
