@@ -119,7 +119,9 @@ async def test_a_confirmation_is_part_of_the_policies_of_its_org_alone(world: Wo
     assert shown.version == 1
     file = PolicyFile(text=EVERYTHING_GOES.replace("everything", "anything"))
     assert (await policies.apply_policies(db, world.admin.actor, file)).version == 2
-    tried = await simulations.simulate_policies(db, world.admin.actor, SimulationRequest(text=EVERYTHING_GOES))
+    tried = await simulations.simulate_policies(
+        db, world.admin.actor, SimulationRequest(text=EVERYTHING_GOES)
+    )
     assert tried.version == "2.1.1"
     await tools.revoke(db, world.admin.actor, made.id)
     version, compiled = await book.current(db, world.org_id)

@@ -15,7 +15,7 @@ from cortex_plane.cli.output import AsJson, harmless, tell
 from cortex_plane.kernel.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from cortex_plane.gates.rules.scenarios import Outcome
+    from cortex_plane.gates.rules.scenarios import ScenarioOutcome
 
 BESIDE = ".scenarios.yaml"
 _SHOWN = (
@@ -82,21 +82,21 @@ def _paths(files: list[Path], named: list[Path] | None) -> list[Path]:
     return found
 
 
-def _play(atlases: Any, path: Path) -> list[Outcome]:
+def _play(atlases: Any, path: Path) -> list[ScenarioOutcome]:
     from cortex_plane.gates.files.scenarios import read
     from cortex_plane.gates.rules.scenarios import play
 
     return [play(atlases, each) for each in read(text_of(path), name=str(path))]
 
 
-def _row(path: Path, outcome: Outcome) -> dict[str, Any]:
+def _row(path: Path, outcome: ScenarioOutcome) -> dict[str, Any]:
     return {
         "file": str(path), "line": outcome.line, "name": outcome.name, "passed": outcome.passed,
         "faults": outcome.faults, "found": outcome.found,
     }  # fmt: skip
 
 
-def _tell(path: Path, outcome: Outcome) -> None:
+def _tell(path: Path, outcome: ScenarioOutcome) -> None:
     mark = ("✓", "green") if outcome.passed else ("✗", "red")
     tell(Text.assemble(mark, f" {harmless(outcome.name)}"))
     if outcome.passed:

@@ -16,7 +16,7 @@ from cortex_plane.cli.output import COLOURS, short, tell
 from cortex_plane.cli.plane import collect
 from cortex_plane.cli.receipts import standing
 from cortex_plane.client import Client
-from cortex_plane.gates.rules.prompts import Kind, news
+from cortex_plane.gates.rules.prompts import NewsKind, news
 from cortex_plane.jobs.model.effects import Question, Verdict
 from cortex_plane.jobs.model.jobs import Hold, Job, JobStatus, Step, StepCall
 from cortex_plane.kernel.errors import CortexError, Unavailable
@@ -29,7 +29,7 @@ ARGUMENTS, RESULT, SAID = 80, 100, 200
 """How much of each is shown on a line."""
 GATE = 600
 _GATES = {
-    Kind.ASKED: "magenta", Kind.PASSED: "green", Kind.BLOCKED: "red", Kind.REFUSED: "red", Kind.SKIPPED: "yellow",
+    NewsKind.ASKED: "magenta", NewsKind.PASSED: "green", NewsKind.BLOCKED: "red", NewsKind.REFUSED: "red", NewsKind.SKIPPED: "yellow",
 }  # fmt: skip
 
 
