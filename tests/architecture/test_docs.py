@@ -32,8 +32,8 @@ def test_every_setting_has_a_heading() -> None:
 
 def test_every_error_code_is_documented() -> None:
     page = (DOCS / "reference" / "errors.md").read_text()
-    cells = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", page, re.MULTILINE)
-    documented = [code for cell in cells for code in re.findall(r"\w+", cell)]
+    items = re.findall(r"^- (`\w+`(?:, `\w+`)*): ", page, re.MULTILINE)
+    documented = [code for item in items for code in re.findall(r"\w+", item)]
     assert len(documented) == len(set(documented))
     assert set(documented) == error_codes()
 
