@@ -26,8 +26,7 @@ from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.verbs import jobs
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.tenancy.verbs import keys
-from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.scripted import ScriptedModel
+from cortex_plane.worker.models.backends import Backends, ScriptedModel
 from cortex_plane.worker.worker import Worker, WorkerSettings
 
 RESUMES, PEER_RESUMES, DECISIONS, EACH = 100, 40, 400, 100

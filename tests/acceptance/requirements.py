@@ -507,7 +507,7 @@ REQUIREMENTS = [
     _R("D.313", "Every key of an atlas file is documented."),
     _R("D.314", "JSON and YAML are read strictly: anchors, aliases, tags, bombs, second documents, repeated keys, depth and what cannot be"
        " stored are refused with their line."),
-    _R("D.315", "Atlas files have limits of size, values, gates and contexts; 100,000 gates are read and compiled."),
+    _R("D.315", "Atlas files have limits of size, values, gates and contexts; 2,000 gates are read and compiled."),
     _R("D.316", "Whatever tree or damaged file comes, it is an atlas or it is refused."),
     _R("D.317", "`cortex atlas validate` reads files without a plane and tells counts, warnings and faults, with exit codes and as JSON."),
     _R("D.318", "The JSON Schema of atlas files is served to everybody and printed by `cortex atlas schema`."),

@@ -17,7 +17,7 @@ from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.verbs.master_key import begin_rotation
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.main.databases import opened
+from cortex_plane.main.databases import open_database
 from cortex_plane.main.settings import Settings
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections, keys
@@ -41,7 +41,7 @@ async def started(urls: Urls, home: Path) -> AsyncIterator[Database]:
     """A process of the plane that has just started, which the HTTP application uses from here on."""
     settings = Settings(home=home, master_key=MASTER_KEY, pool_size=5)
     state = _application().state
-    async with opened(settings, urls.app) as db:
+    async with open_database(settings, urls.app) as db:
         before, state.db = state.db, db
         try:
             yield db

@@ -35,7 +35,7 @@ from cortex_plane.http.metrics import Metrics
 from cortex_plane.http.streams import OpenStreams
 from cortex_plane.kernel.errors import TooMany, Unavailable
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.main.application import create_app
+from cortex_plane.main.api_process import create_app
 from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.test_http_approvals import Door
 from tests.adapters.test_http_bad_input import problem

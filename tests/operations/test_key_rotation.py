@@ -23,8 +23,7 @@ from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.verbs import master_key, workers
 from cortex_plane.kernel.errors import SetupError
-from cortex_plane.main.databases import opened
-from cortex_plane.main.master_key import KEY_FILE, NEXT_KEY_FILE
+from cortex_plane.main.databases import KEY_FILE, NEXT_KEY_FILE, open_database
 from cortex_plane.main.settings import Settings
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.credentials import ModelKeyDraft, Provider
@@ -65,7 +64,7 @@ async def cortex(urls: Urls, *words: str, stdin: str = "", **environment: str) -
 async def started(urls: Urls, settings: Settings) -> AsyncIterator[Database]:
     """A process of the plane, which the HTTP application uses from here on."""
     state = _application().state
-    async with opened(settings, urls.app) as db:
+    async with open_database(settings, urls.app) as db:
         before, state.db = state.db, db
         try:
             yield db
@@ -178,7 +177,7 @@ async def test_every_secret_is_sealed_with_the_new_key(
         _, output = await cortex(urls, "audit", "verify", CORTEX_HOME=str(home))
         assert "NOT checked" not in output
     with pytest.raises(SetupError) as refused:
-        async with opened(Settings(home=home, master_key=MASTER_KEY), urls.app):
+        async with open_database(Settings(home=home, master_key=MASTER_KEY), urls.app):
             pass
     assert refused.value.code == "wrong_master_key"
 

@@ -322,18 +322,18 @@ async def test_a_failed_load_is_tried_again(world: World) -> None:
     assert (await book.at(world.db, world.org_id, "0.1")).version == "0.1"
 
 
-async def test_the_book_forgets_what_was_not_asked_for_by_entries_and_by_bytes(world: World) -> None:
+async def test_the_book_forgets_what_was_not_asked_for_by_entries_and_by_rows(world: World) -> None:
     for n in range(1, 5):
         await apply(world, *(f"name: r{i}-{n}, target: t{i}, effect: deny" for i in range(10)))
     few = PolicyCache(max_entries=2)
     for version in ("1.1", "2.1", "1.1", "3.1"):
         await few.at(world.db, world.org_id, version)
-    assert [version for _, version in few._known] == ["1.1", "3.1"]
-    one = (await few.at(world.db, world.org_id, "1.1")).weight
-    small = PolicyCache(max_bytes=one * 5 // 2)  # room for two of them
+    assert [version for (_, version), _ in few._versions.items()] == ["1.1", "3.1"]
+    one = (await few.at(world.db, world.org_id, "1.1")).rows
+    small = PolicyCache(max_rows=one * 5 // 2)  # room for two of them
     for version in ("1.1", "2.1", "3.1"):
         await small.at(world.db, world.org_id, version)
-    assert [version for _, version in small._known] == ["2.1", "3.1"]
+    assert [version for (_, version), _ in small._versions.items()] == ["2.1", "3.1"]
 
 
 # Teams, requests, explain ----------------------------------------------------------------------------------------

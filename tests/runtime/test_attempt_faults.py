@@ -18,11 +18,11 @@ from cortex_plane.jobs.model.usage import ModelCall
 from cortex_plane.jobs.rules.attempts import Leased, StepWrite
 from cortex_plane.jobs.verbs import attempts
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.worker import acting, effects, lease
-from cortex_plane.worker.clock import ticks
+from cortex_plane.worker import attempt, effects, lease
 from cortex_plane.worker.code.attempt import CodeAttempt
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.lease import WriteFailed
+from cortex_plane.worker.limits import ticks
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.worker import Worker
@@ -316,7 +316,7 @@ async def _one_effect(ctx: Context) -> str:
 async def test_a_write_that_was_cut_off_is_known_before_the_job_is_handed_back(
     world: World, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acting, "LAST_WRITE_SECONDS", 60.0)
+    monkeypatch.setattr(attempt, "LAST_WRITE_SECONDS", 60.0)
     began = await begun(world, _one_effect)
     async with admin.transaction():
         running = await _stuck(admin, began)
@@ -334,7 +334,7 @@ async def test_a_write_that_was_cut_off_is_known_before_the_job_is_handed_back(
 async def test_a_job_whose_write_nobody_knows_of_is_abandoned(
     world: World, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acting, "LAST_WRITE_SECONDS", 0.0)
+    monkeypatch.setattr(attempt, "LAST_WRITE_SECONDS", 0.0)
     began = await begun(world, _one_effect)
     async with admin.transaction():
         running = await _stuck(admin, began)

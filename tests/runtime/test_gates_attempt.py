@@ -20,7 +20,7 @@ from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.worker.calls import Call, plan_call
 from cortex_plane.worker.gate_evaluation import AttemptGates, as_gated
-from cortex_plane.worker.opening import _anew, toolbox_of
+from cortex_plane.worker.resume import _anew, toolbox_of
 from tests.gates import ATLAS, NOON, atlas, capability, gate, human
 from tests.runtime.gated import Desk
 from tests.storage.leases import call as row

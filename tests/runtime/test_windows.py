@@ -25,10 +25,10 @@ from cortex_plane.kernel.fields import adapter
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.rules import Thread
 from cortex_plane.sessions.verbs import events, sessions
-from cortex_plane.worker.executor import Attempt
+from cortex_plane.worker.attempt import Attempt
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.context import ToolContext
+from cortex_plane.worker.tools.arguments import ToolContext
 from tests.approvals import Shipping, decide, pending_soon, ship
 from tests.people import World, apply_policies
 from tests.runtime.planes import (

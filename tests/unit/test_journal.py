@@ -24,11 +24,10 @@ from cortex_plane.jobs.model.journal import (
 )
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.worker.calls import together
-from cortex_plane.worker.code import wishes
-from cortex_plane.worker.code.context import Context
+from cortex_plane.worker.code import operations
+from cortex_plane.worker.code.context import Context, decoded, described, failure
 from cortex_plane.worker.code.dry_run import dry_run
-from cortex_plane.worker.code.journal_replay import decoded, described, failure
-from cortex_plane.worker.code.scopes import Mismatch, Scope, last_round
+from cortex_plane.worker.code.operations import Mismatch, Scope, last_round
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -129,7 +128,7 @@ async def _planned(ctx: Context) -> str:
 def _recorded(plan: str) -> list[JournalEntry]:
     return [
         entry("plan#0", 0, result=plan),
-        entry("gather#0", 1, EntryKind.GATHER, input_hash=wishes.gather(2).input_hash),
+        entry("gather#0", 1, EntryKind.GATHER, input_hash=operations.gather(2).input_hash),
         entry("gather#0/0/left#0", 2, result=1),
         entry("gather#0/1/right#0", 3, result=2),
     ]
@@ -152,7 +151,7 @@ async def test_a_dry_run_performs_nothing_and_tells_the_difference() -> None:
     assert await dry_run(_planned, [], {}) is None
     assert await dry_run(_planned, _recorded("bold")[:2], {}) is None
     assert "another input came" in (await dry_run(careless, _recorded("bold"), {}) or "")
-    slept = entry("sleep#0", 4, EntryKind.SLEEP, input_hash=wishes.sleep(60, None).input_hash)
+    slept = entry("sleep#0", 4, EntryKind.SLEEP, input_hash=operations.sleep(60, None).input_hash)
     assert await dry_run(_planned, [*_recorded("careful"), slept], {}) is None
     assert await dry_run(_planned, [*_recorded("bold"), slept], {}) == (
         "expected sleep `sleep#0`, and the function returned"

@@ -1,7 +1,10 @@
+"""`cortex approval` and `standing`: requests, decisions by id or by token, and standing approvals."""
+
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from dataclasses import replace
 from datetime import datetime
@@ -20,11 +23,11 @@ from cortex_plane.approvals.model.approvals import (
     DecisionReceipt,
     DelegationDraft,
     EffectAnswer,
+    StandingDraft,
     shaped_by,
 )
 from cortex_plane.approvals.rules.deciders import in_words
-from cortex_plane.cli import credentials, standing_approvals
-from cortex_plane.cli.delegates import member_id
+from cortex_plane.cli.inputs import member_id
 from cortex_plane.cli.output import COLOURS, AsJson, Limit, harmless, said, short, show_many, show_one, tell
 from cortex_plane.cli.plane import collect, run
 from cortex_plane.jobs.model.effects import MAX_REPEATS, Verdict
@@ -36,14 +39,126 @@ from cortex_plane.policies.model.policies import ONE_HUMAN, quorum_said
 if TYPE_CHECKING:
     from cortex_plane.client import Client
 
-app = typer.Typer(no_args_is_help=True, help="Approvals: what agents may not do without a person's yes.")
+
+ApprovalId = Annotated[UUID | None, typer.Argument(show_default=False)]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        help="Instead of an id and a key: the token of a message, which decides what that message showed."
+        " `-` reads it from standard input, so that no shell remembers it."
+    ),
+]
+
+
+def require_id(approval_id: UUID | None) -> UUID:
+    if approval_id is None:
+        raise InvalidInput("Which one?", hint="Give the id of the approval, or `--token` with a token.")
+    return approval_id
+
+
+def decide_by_token(choice: Choice, token: str, reason: str | None, *others: Any) -> DecisionReceipt:
+    """A token says which request and which version it decides, so none of the ``others`` may be given."""
+    if any(each not in (None, False) for each in others):
+        raise InvalidInput(
+            "A token decides its own request, as its message showed it.",
+            hint="Give `--token` with `--reason` at most; decide by id to name a version or to edit.",
+        )
+    given = (sys.stdin.readline() if token == "-" else token).strip()  # noqa: S105
+    if not given:
+        raise InvalidInput("There is no token.", hint="Copy it whole from the message.")
+    return run(lambda plane: plane.approvals.decide_by_token(given, choice, reason=reason), without_key=True)
+
+
+standing_app = typer.Typer(
+    no_args_is_help=True, help="Standing approvals: a yes to more than one call, with bounds, until revoked."
+)
+
+_SPAN = re.compile(r"(\d{1,6})([smhd])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+# The options of `cortex approval approve`.
+StandingCalls = Annotated[
+    int | None, typer.Option("--standing-calls", help="Say yes to so many more calls of this tool, too.")
+]
+StandingFor = Annotated[
+    str | None, typer.Option("--standing-for", help="So long, as 90s, 30m, 2h or 1d; a day if left out.")
+]
+StandingSame = Annotated[
+    bool, typer.Option("--standing-same-arguments", help="Only to calls with exactly these arguments.")
+]
+StandingWhen = Annotated[
+    str | None,
+    typer.Option("--standing-when", help="Only while this CEL condition holds: 'args.amount < 100'."),
+]
+
+
+def standing_draft(calls: int | None, span: str | None, same: bool, when: str | None) -> StandingDraft | None:
+    """None where none of the options was given."""
+    if calls is None and span is None and not same and when is None:
+        return None
+    return StandingDraft(
+        same_arguments=same, calls=calls, seconds=_seconds(span) if span is not None else None, condition=when
+    )
+
+
+def _seconds(span: str) -> int:
+    found = _SPAN.fullmatch(span.strip())
+    if found is None:
+        raise InvalidInput(
+            f"{span[:40]!r} is not a span of time.", hint="A number and a unit: 90s, 30m, 2h or 1d."
+        )
+    return int(found[1]) * _UNITS[found[2]]
+
+
+@standing_app.command("list")
+def list_standing(
+    session: Annotated[UUID | None, typer.Option(help="Only those of this session.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Also what is revoked, over or used up.")] = False,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Standing approvals that may still cover something, newest first."""
+    found = run(
+        lambda plane: collect(plane.standing_approvals.list(limit, session_id=session, active=not every))
+    )
+    columns = [
+        "id", "tool_name", "agent", "granted_by", "used_calls", "max_calls", "expires_at", "condition", "usable",
+        "why_not",
+    ]  # fmt: skip
+    show_many(found, columns, as_json)
+
+
+@standing_app.command("show")
+def show_standing(standing_id: UUID, as_json: AsJson = False) -> None:
+    """What it covers, who gave it, how often it was used, and whether it still holds."""
+    show_one(run(lambda plane: plane.standing_approvals.get(standing_id)), as_json)
+
+
+@standing_app.command("revoke")
+def revoke_standing(
+    standing_id: UUID,
+    reason: Annotated[str | None, typer.Option(help="For the audit trail.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take it back: from now on each call is asked about again. What was sent was sent."""
+    standing = run(lambda plane: plane.standing_approvals.revoke(standing_id, reason=reason))
+    if as_json:
+        show_one(standing, True)
+        return
+    times = f"{standing.used_calls} call{'s' if standing.used_calls != 1 else ''}"
+    said(f"{harmless(standing.tool_name)} is asked about again; it covered {times}")
+
+
+approval_app = typer.Typer(
+    no_args_is_help=True, help="Approvals: what agents may not do without a person's yes."
+)
 
 WATCH_SECONDS = 1.0
 WIDTH = 12
 RISKS = {"low": "green", "medium": "yellow", "high": "red", "critical": "bold red"}
 
 
-@app.command("list")
+@approval_app.command("list")
 def list_approvals(
     status: Annotated[ApprovalStatus | None, typer.Option(help="Pending ones if left out.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Whatever their status.")] = False,
@@ -61,20 +176,20 @@ def list_approvals(
     )
 
 
-@app.command()
-def show(approval_id: UUID, as_json: AsJson = False) -> None:
+@approval_app.command("show")
+def show_approval(approval_id: UUID, as_json: AsJson = False) -> None:
     """The whole card: what would be sent, why it needs a person, who may decide, until when."""
     details = run(lambda plane: plane.approvals.get(approval_id))
     if as_json:
         sys.stdout.write(to_json(details).decode() + "\n")
         return
-    for line in card(details):
+    for line in card_lines(details):
         tell(line)
 
 
-@app.command()
-def approve(
-    approval_id: credentials.ApprovalId = None,
+@approval_app.command("approve")
+def approve_call(
+    approval_id: ApprovalId = None,
     reason: Annotated[str | None, typer.Option(help="For the audit trail.")] = None,
     edit: Annotated[
         str | None, typer.Option(help="A JSON object: approve the call with these arguments.")
@@ -83,57 +198,57 @@ def approve(
         int | None,
         typer.Option(help="The version you saw; where left out, a terminal shows the card and asks."),
     ] = None,
-    standing_calls: standing_approvals.Calls = None,
-    standing_for: standing_approvals.For = None,
-    standing_same: standing_approvals.SameArguments = False,
-    standing_when: standing_approvals.When = None,
-    token: credentials.Token = None,
+    standing_calls: StandingCalls = None,
+    standing_for: StandingFor = None,
+    standing_same: StandingSame = False,
+    standing_when: StandingWhen = None,
+    token: Token = None,
     as_json: AsJson = False,
 ) -> None:
     """Let the call be sent, exactly as the card shows it, or as you edit it; with --standing-… also some that follow."""
     if token is not None:
         others = (approval_id, edit, version, standing_calls, standing_for, standing_same, standing_when)
-        _told(credentials.decide(Choice.APPROVED, token, reason, *others), as_json)
+        _show_decision(decide_by_token(Choice.APPROVED, token, reason, *others), as_json)
         return
-    id = credentials.named(approval_id)
+    id = require_id(approval_id)
     arguments = _object(edit) if edit is not None else None
-    standing = standing_approvals.draft_of(standing_calls, standing_for, standing_same, standing_when)
+    standing = standing_draft(standing_calls, standing_for, standing_same, standing_when)
 
     async def decide(plane: Client) -> DecisionReceipt:
         details = await plane.approvals.get(id)
         if version is None and not as_json:
-            await asyncio.to_thread(_confirmed, details)
+            await asyncio.to_thread(_confirm, details)
         seen = _seen(details, version)
         return await plane.approvals.approve(seen, reason=reason, arguments=arguments, standing=standing)
 
-    _told(run(decide), as_json)
+    _show_decision(run(decide), as_json)
 
 
-@app.command()
-def deny(
-    approval_id: credentials.ApprovalId = None,
+@approval_app.command("deny")
+def deny_call(
+    approval_id: ApprovalId = None,
     reason: Annotated[str | None, typer.Option(help="The agent and the audit trail are told.")] = None,
     version: Annotated[
         int | None, typer.Option(help="The version you saw; the current one if left out.")
     ] = None,
-    token: credentials.Token = None,
+    token: Token = None,
     as_json: AsJson = False,
 ) -> None:
     """Refuse the call. Its job fails, or goes another way where the policy says so."""
     if token is not None:
-        _told(credentials.decide(Choice.DENIED, token, reason, approval_id, version), as_json)
+        _show_decision(decide_by_token(Choice.DENIED, token, reason, approval_id, version), as_json)
         return
-    id = credentials.named(approval_id)
+    id = require_id(approval_id)
 
     async def decide(plane: Client) -> DecisionReceipt:
         seen = _seen(await plane.approvals.get(id), version)
         return await plane.approvals.deny(seen, reason=reason)
 
-    _told(run(decide), as_json)
+    _show_decision(run(decide), as_json)
 
 
-@app.command()
-def delegate(
+@approval_app.command("delegate")
+def delegate_approval(
     approval_id: UUID,
     to: Annotated[str, typer.Option(help="Who decides instead of you: an id or the whole name.")],
     reason: Annotated[str | None, typer.Option(help="For them, and for the audit trail.")] = None,
@@ -152,8 +267,8 @@ def delegate(
         said(f"{harmless(approval.tool_name)} waits for {harmless(to)} instead of you")
 
 
-@app.command()
-def answer(
+@approval_app.command("answer")
+def answer_uncertain(
     approval_id: UUID,
     verdict: Verdict,
     result: Annotated[
@@ -164,11 +279,11 @@ def answer(
 ) -> None:
     """About an uncertain effect: it happened, it did not (and is sent again), or give the job up."""
     given = EffectAnswer(verdict=verdict, result=_json(result) if result is not None else None, note=note)
-    _told(run(lambda plane: plane.approvals.answer(approval_id, given)), as_json)
+    _show_decision(run(lambda plane: plane.approvals.answer(approval_id, given)), as_json)
 
 
-@app.command()
-def watch(
+@approval_app.command("watch")
+def watch_approvals(
     as_json: AsJson = False,
     once: Annotated[bool, typer.Option(help="Show what waits now, then end.")] = False,
 ) -> None:
@@ -181,7 +296,7 @@ def watch(
             for approval in reversed(pending):
                 if told.get(approval.id) != approval.version:
                     told[approval.id] = approval.version
-                    _arrived(approval, as_json)
+                    _show_arrival(approval, as_json)
             if once:
                 return
             await asyncio.sleep(WATCH_SECONDS)
@@ -189,7 +304,7 @@ def watch(
     run(follow)
 
 
-def _arrived(approval: Approval, as_json: bool) -> None:
+def _show_arrival(approval: Approval, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(to_json(approval).decode() + "\n")
         sys.stdout.flush()
@@ -207,7 +322,7 @@ def _arrived(approval: Approval, as_json: bool) -> None:
 # The card --------------------------------------------------------------------------------------------------------
 
 
-def card(details: ApprovalDetails) -> list[str | Text]:
+def card_lines(details: ApprovalDetails) -> list[str | Text]:
     """In the order in which somebody needs it to decide."""
     approval = details.approval
     lines: list[str | Text] = [_head(approval), ""]
@@ -319,10 +434,10 @@ def _grain(seconds: int) -> int:
     return 3600 if seconds >= 7200 else 60 if seconds >= 120 else 1
 
 
-def _confirmed(details: ApprovalDetails) -> None:
+def _confirm(details: ApprovalDetails) -> None:
     """Whoever names no version and sits before a terminal sees what they approve, and says yes to that."""
     if details.approval.may_decide and sys.stdin.isatty() and sys.stdout.isatty():
-        for line in card(details):
+        for line in card_lines(details):
             tell(line)
         typer.confirm("Approve exactly this?", abort=True)
 
@@ -334,7 +449,7 @@ def _seen(details: ApprovalDetails, version: int | None) -> Approval:
     return approval
 
 
-def _told(receipt: DecisionReceipt, as_json: bool) -> None:
+def _show_decision(receipt: DecisionReceipt, as_json: bool) -> None:
     if as_json:
         show_one(receipt, True)
         return

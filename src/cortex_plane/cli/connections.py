@@ -1,3 +1,5 @@
+"""`cortex connection` and `delivery`: channels, and what was sent over them."""
+
 from __future__ import annotations
 
 from dataclasses import fields
@@ -14,15 +16,18 @@ from cortex_plane.tenancy.model.identities import (
     Connection,
     ConnectionChange,
     ConnectionDraft,
+    DeliveryStatus,
     MappingDraft,
     NewConnection,
 )
 
-app = typer.Typer(no_args_is_help=True, help="Channel connections: bots, workspaces, mailboxes, webhooks.")
+connection_app = typer.Typer(
+    no_args_is_help=True, help="Channel connections: bots, workspaces, mailboxes, webhooks."
+)
 
 
-@app.command()
-def create(
+@connection_app.command("create")
+def create_connection(
     first: Annotated[str, typer.Argument(metavar="CHANNEL|NAME")],
     second: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None,
     channel: Annotated[
@@ -52,7 +57,7 @@ def _without_secret(new: NewConnection) -> Connection:
     return Connection(**{each.name: getattr(new, each.name) for each in fields(Connection)})
 
 
-@app.command("list")
+@connection_app.command("list")
 def list_connections(limit: Limit = 50, as_json: AsJson = False) -> None:
     found = run(lambda plane: collect(plane.connections.list(limit)))
     show_many(
@@ -60,43 +65,43 @@ def list_connections(limit: Limit = 50, as_json: AsJson = False) -> None:
     )
 
 
-@app.command()
-def show(connection_id: UUID, as_json: AsJson = False) -> None:
+@connection_app.command("show")
+def show_connection(connection_id: UUID, as_json: AsJson = False) -> None:
     show_one(run(lambda plane: plane.connections.get(connection_id)), as_json)
 
 
-@app.command()
-def rename(connection_id: UUID, name: str, as_json: AsJson = False) -> None:
+@connection_app.command("rename")
+def rename_connection(connection_id: UUID, name: str, as_json: AsJson = False) -> None:
     show_one(run(lambda plane: plane.connections.update(connection_id, ConnectionChange(name=name))), as_json)
 
 
-@app.command()
-def enable(connection_id: UUID, as_json: AsJson = False) -> None:
+@connection_app.command("enable")
+def enable_connection(connection_id: UUID, as_json: AsJson = False) -> None:
     change = ConnectionChange(enabled=True)
     show_one(run(lambda plane: plane.connections.update(connection_id, change)), as_json)
 
 
-@app.command()
-def disable(connection_id: UUID, as_json: AsJson = False) -> None:
+@connection_app.command("disable")
+def disable_connection(connection_id: UUID, as_json: AsJson = False) -> None:
     """Refuse messages over it until it is enabled again."""
     change = ConnectionChange(enabled=False)
     show_one(run(lambda plane: plane.connections.update(connection_id, change)), as_json)
 
 
-@app.command("set-url")
-def set_url(connection_id: UUID, url: str, as_json: AsJson = False) -> None:
+@connection_app.command("set-url")
+def set_connection_url(connection_id: UUID, url: str, as_json: AsJson = False) -> None:
     """Send the messages of a webhook somewhere else. Its secret stays."""
     show_one(run(lambda plane: plane.connections.update(connection_id, ConnectionChange(url=url))), as_json)
 
 
-@app.command("rotate-secret")
-def rotate_secret(connection_id: UUID, as_json: AsJson = False) -> None:
+@connection_app.command("rotate-secret")
+def rotate_connection_secret(connection_id: UUID, as_json: AsJson = False) -> None:
     """Print a new secret for a webhook, once. For a day the one before it counts as well: messages are signed with both."""
     new = run(lambda plane: plane.connections.rotate_secret(connection_id))
     show_one(new, as_json)
 
 
-@app.command("test")
+@connection_app.command("test")
 def send_ping(connection_id: UUID, as_json: AsJson = False) -> None:
     """Send a signed `ping` to a webhook now, and say what came back. Exits with 1 where it did not arrive."""
     ping = run(lambda plane: plane.connections.test(connection_id))
@@ -105,7 +110,7 @@ def send_ping(connection_id: UUID, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command("map")
+@connection_app.command("map")
 def map_member(
     connection_id: UUID,
     member: Annotated[UUID, typer.Option(help="The member's id.")],
@@ -119,8 +124,8 @@ def map_member(
     show_one(run(lambda plane: plane.connections.map(connection_id, draft)), as_json)
 
 
-@app.command()
-def ingest(
+@connection_app.command("ingest")
+def ingest_message(
     connection_id: UUID,
     user: Annotated[str, typer.Option(help="The person's id on that channel.")],
     agent: Annotated[str, typer.Option(help="The agent's id or slug.")],
@@ -135,3 +140,44 @@ def ingest(
         run(lambda plane: plane.connections.ingest(connection_id, message, idempotency_key=idempotency_key)),
         as_json,
     )
+
+
+delivery_app = typer.Typer(
+    no_args_is_help=True, help="Deliveries: what was sent to whom, and what did not arrive."
+)
+
+DELIVERY_COLUMNS = [
+    "id",
+    "status",
+    "channel_type",
+    "member",
+    "address",
+    "approval_id",
+    "attempts",
+    "sent_at",
+    "last_error",
+]
+
+
+@delivery_app.command("list")
+def list_deliveries(
+    status: Annotated[DeliveryStatus | None, typer.Option(help="`dead` for what was given up.")] = None,
+    approval: Annotated[UUID | None, typer.Option(help="Of this request.")] = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Messages to people, newest first."""
+    found = run(lambda plane: collect(plane.deliveries.list(limit, status=status, approval_id=approval)))
+    show_many(found, DELIVERY_COLUMNS, as_json)
+
+
+@delivery_app.command("show")
+def show_delivery(delivery_id: UUID, as_json: AsJson = False) -> None:
+    """One message: where it goes, how often it was tried, and what went wrong last."""
+    show_one(run(lambda plane: plane.deliveries.get(delivery_id)), as_json)
+
+
+@delivery_app.command("resend")
+def resend_delivery(delivery_id: UUID, as_json: AsJson = False) -> None:
+    """Try again what was given up, at once."""
+    show_one(run(lambda plane: plane.deliveries.resend(delivery_id)), as_json)

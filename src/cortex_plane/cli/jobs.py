@@ -1,19 +1,24 @@
+"""`cortex job`, `signal`, `workers` and `usage`."""
+
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import typer
 
-from cortex_plane.cli.output import AsJson, Atlases, Limit, said, short, show_many, show_one, tell
+from cortex_plane.cli.output import AsJson, Atlases, Limit, harmless, said, short, show_many, show_one, tell
 from cortex_plane.cli.plane import collect, run
-from cortex_plane.cli.receipts import show_receipt
+from cortex_plane.cli.steering import show_receipt
 from cortex_plane.jobs.model.effects import Answer, Verdict
-from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.jobs.model.jobs import Job, JobStatus
+from cortex_plane.jobs.model.journal import MAX_PAYLOAD_BYTES
+from cortex_plane.jobs.model.usage import Grouping, UsageRow, cost_text
 from cortex_plane.kernel.canonical import unique
 from cortex_plane.kernel.errors import InvalidInput
 
@@ -23,13 +28,14 @@ if TYPE_CHECKING:
     from cortex_plane.jobs.model.journal import JournalEntry
     from cortex_plane.jobs.model.usage import UsageTotals
 
-app = typer.Typer(no_args_is_help=True, help="Jobs: the units of durable work.")
+
+job_app = typer.Typer(no_args_is_help=True, help="Jobs: the units of durable work.")
 
 IdempotencyKey = Annotated[str | None, typer.Option(help="Repeat safely: one key has one effect.")]
 
 
-@app.command()
-def submit(
+@job_app.command("submit")
+def submit_job(
     agent: str,
     payload: Annotated[str, typer.Option(help="A JSON object.")] = "{}",
     session: Annotated[UUID | None, typer.Option(help="An open session; a new one if left out.")] = None,
@@ -48,7 +54,7 @@ def submit(
     show_one(run(lambda plane: plane.jobs.submit(draft, idempotency_key=idempotency_key)), as_json)
 
 
-@app.command("list")
+@job_app.command("list")
 def list_jobs(
     status: Annotated[JobStatus | None, typer.Option()] = None,
     session: Annotated[UUID | None, typer.Option()] = None,
@@ -60,8 +66,8 @@ def list_jobs(
     show_many(found, ["id", "status", "kind", "session_id", "created_at", "error_message"], as_json)
 
 
-@app.command()
-def show(job_id: UUID, as_json: AsJson = False) -> None:
+@job_app.command("show")
+def show_job(job_id: UUID, as_json: AsJson = False) -> None:
     if as_json:
         show_one(run(lambda plane: plane.jobs.get(job_id)), True)
         return
@@ -78,53 +84,53 @@ async def _with_usage(plane: Client, job_id: UUID) -> tuple[Job, UsageTotals]:
     return await plane.jobs.get(job_id), await plane.usage.of_job(job_id)
 
 
-@app.command()
-def history(job_id: UUID, as_json: AsJson = False) -> None:
+@job_app.command("history")
+def list_history(job_id: UUID, as_json: AsJson = False) -> None:
     """Every change of its status."""
     found = run(lambda plane: plane.jobs.history(job_id))
     show_many(found, ["created_at", "previous_status", "new_status", "metadata"], as_json)
 
 
-@app.command()
-def steps(job_id: UUID, limit: Limit = 200, as_json: AsJson = False) -> None:
+@job_app.command("steps")
+def list_steps(job_id: UUID, limit: Limit = 200, as_json: AsJson = False) -> None:
     """What the model said and what its calls did, in order."""
     found = run(lambda plane: collect(plane.jobs.steps(job_id, limit)))
     if as_json:
         show_many(found, [], True)
     else:
-        lines = [line for step in found for line in _lines(step)]
+        lines = [line for step in found for line in _step_rows(step)]
         show_many(lines, ["step", "tool", "arguments", "status", "result"], False)
 
 
-@app.command()
-def journal(job_id: UUID, limit: Limit = 200, as_json: AsJson = False) -> None:
+@job_app.command("journal")
+def list_journal(job_id: UUID, limit: Limit = 200, as_json: AsJson = False) -> None:
     """What the code of a job did so far: each operation, and what it came to."""
     found = run(lambda plane: collect(plane.jobs.journal(job_id, limit)))
     if as_json:
         show_many(found, [], True)
     else:
         show_many(
-            [_operation(entry) for entry in found], ["position", "key", "kind", "status", "result"], False
+            [_journal_row(entry) for entry in found], ["position", "key", "kind", "status", "result"], False
         )
 
 
-@app.command()
-def checkpoint(job_id: UUID, as_json: AsJson = False) -> None:
+@job_app.command("checkpoint")
+def show_checkpoint(job_id: UUID, as_json: AsJson = False) -> None:
     """The durable state that the job would be resumed from."""
     blob = run(lambda plane: plane.jobs.checkpoint(job_id))
     # ASCII, so that nothing in it can disturb a terminal.
     sys.stdout.write(json.dumps(blob, indent=None if as_json else 2) + "\n")
 
 
-@app.command()
-def waits(job_id: UUID, as_json: AsJson = False) -> None:
+@job_app.command("waits")
+def list_waits(job_id: UUID, as_json: AsJson = False) -> None:
     """The signals that it waits for, and what came."""
     found = run(lambda plane: plane.jobs.waits(job_id))
     show_many(found, ["entry", "name", "key", "created_at", "arrived_at", "payload"], as_json)
 
 
-@app.command()
-def questions(job_id: UUID, as_json: AsJson = False) -> None:
+@job_app.command("questions")
+def list_questions(job_id: UUID, as_json: AsJson = False) -> None:
     """Calls of which nobody knows whether they happened, and the commands that settle them."""
     found = run(lambda plane: plane.jobs.questions(job_id))
     if as_json or not found:
@@ -137,8 +143,8 @@ def questions(job_id: UUID, as_json: AsJson = False) -> None:
             tell(line)
 
 
-@app.command()
-def settle(
+@job_app.command("settle")
+def settle_call(
     job_id: UUID,
     call_id: UUID,
     verdict: Verdict,
@@ -154,30 +160,32 @@ def settle(
     show_receipt(run(lambda plane: plane.jobs.settle(job_id, call_id, answer)), as_json)
 
 
-@app.command()
-def pause(
+@job_app.command("pause")
+def pause_job(
     job_id: UUID, reason: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False
 ) -> None:
     """Hold a job until it is resumed. One that runs stops at its next boundary."""
     show_receipt(run(lambda plane: plane.jobs.pause(job_id, reason)), as_json)
 
 
-@app.command()
-def resume(job_id: UUID, note: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False) -> None:
+@job_app.command("resume")
+def resume_job(
+    job_id: UUID, note: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False
+) -> None:
     """Let a held job go on. A question is answered with `settle` instead."""
     show_receipt(run(lambda plane: plane.jobs.resume(job_id, note)), as_json)
 
 
-@app.command()
-def cancel(
+@job_app.command("cancel")
+def cancel_job(
     job_id: UUID, reason: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False
 ) -> None:
     """End a job. One that runs ends at its next boundary."""
     show_receipt(run(lambda plane: plane.jobs.cancel(job_id, reason)), as_json)
 
 
-@app.command()
-def watch(
+@job_app.command("watch")
+def watch_job(
     job_id: UUID,
     interval: Annotated[
         float, typer.Option(min=0.01, max=60, help="Seconds between two tries to reach a plane that is away.")
@@ -197,14 +205,14 @@ def watch(
         raise typer.Exit(1)
 
 
-@app.command()
-def resubmit(job_id: UUID, idempotency_key: IdempotencyKey = None, as_json: AsJson = False) -> None:
+@job_app.command("resubmit")
+def resubmit_job(job_id: UUID, idempotency_key: IdempotencyKey = None, as_json: AsJson = False) -> None:
     """A failed or cancelled job once more, as a new job."""
     show_one(run(lambda plane: plane.jobs.resubmit(job_id, idempotency_key=idempotency_key)), as_json)
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _StepRow:
     step: int
     tool: str | None
     arguments: str | None
@@ -213,7 +221,7 @@ class _Line:
 
 
 @dataclass(frozen=True, slots=True)
-class _Operation:
+class _JournalRow:
     position: int
     key: str
     kind: str
@@ -221,22 +229,22 @@ class _Operation:
     result: str
 
 
-def _operation(entry: JournalEntry) -> _Operation:
+def _journal_row(entry: JournalEntry) -> _JournalRow:
     from cortex_plane.cli.watch import RESULT
 
     outcome = entry.error["message"] if entry.error else entry.result
-    return _Operation(entry.position, entry.key, entry.kind, entry.status, short(outcome, 2 * RESULT))
+    return _JournalRow(entry.position, entry.key, entry.kind, entry.status, short(outcome, 2 * RESULT))
 
 
-def _lines(step: Step) -> Iterator[_Line]:
+def _step_rows(step: Step) -> Iterator[_StepRow]:
     """What was said, then each call."""
     from cortex_plane.cli.watch import ARGUMENTS, RESULT, SAID, outcome
 
     if step.text:
-        yield _Line(step.step_index, None, None, None, short(step.text, SAID))
+        yield _StepRow(step.step_index, None, None, None, short(step.text, SAID))
     for call in step.calls:
         arguments = short(call.arguments, ARGUMENTS)
-        yield _Line(step.step_index, call.tool_name, arguments, call.status, outcome(call)[: 2 * RESULT])
+        yield _StepRow(step.step_index, call.tool_name, arguments, call.status, outcome(call)[: 2 * RESULT])
 
 
 def _json(option: str, text: str) -> Any:
@@ -244,3 +252,126 @@ def _json(option: str, text: str) -> Any:
         return json.loads(text, object_pairs_hook=unique)
     except ValueError as error:
         raise InvalidInput(f"{option} is not valid JSON: {error}.", hint="Quote it: '{\"a\": 1}'.") from error
+
+
+signal_app = typer.Typer(no_args_is_help=True, help="Signals: tell jobs that wait what happened.")
+
+
+@signal_app.command("send")
+def send_signal(
+    name: Annotated[str, typer.Argument(help="What happened: payment.received")],
+    key: Annotated[str, typer.Argument(help="To which one: order-4711")],
+    payload: Annotated[
+        str, typer.Option(help="JSON that the jobs are given; - reads it from stdin.")
+    ] = "null",
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Repeat safely: one key has one effect.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Wake every job that waits for this name and key, now or later. The first payload stays."""
+    given = _payload(payload)
+    receipt = run(lambda plane: plane.signals.send(name, key, given, idempotency_key=idempotency_key))
+    if as_json:
+        show_one(receipt, True)
+        return
+    jobs = f"{receipt.woken} job{'' if receipt.woken == 1 else 's'}"
+    what = f"{harmless(name)} {harmless(key)}"
+    said(
+        f"sent {what}: {jobs} waited for it"
+        if receipt.changed
+        else f"{what} was sent before; nothing changed"
+    )
+
+
+@signal_app.command("list")
+def list_signals(
+    name: Annotated[str | None, typer.Option(help="Only those with this name.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only those with this key.")] = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """What was sent, newest first."""
+    found = run(lambda plane: collect(plane.signals.list(limit, name=name, key=key)))
+    show_many(found, ["created_at", "name", "key", "sent_by", "payload", "id"], as_json)
+
+
+def _payload(text: str) -> Any:
+    # One more than fits tells that it does not; nobody reads a stream without end.
+    given = sys.stdin.read(MAX_PAYLOAD_BYTES * 2 + 1) if text == "-" else text
+    try:
+        return json.loads(given, object_pairs_hook=unique)
+    except (ValueError, RecursionError):
+        raise InvalidInput(
+            "--payload is not JSON.",
+            hint="""Quote it for the shell: --payload '{"paid": true}'; or pipe it: --payload -""",
+        ) from None
+
+
+workers_app = typer.Typer(no_args_is_help=True, help="Workers: the processes that run jobs.")
+
+
+@workers_app.command("list")
+def list_workers(as_json: AsJson = False) -> None:
+    """Who is there, newest first. Needs a platform key."""
+    found = run(lambda plane: plane.workers.list())
+    columns = ["id", "name", "alive", "apps", "concurrency", "started_at", "expires_at", "stopped_at"]
+    show_many(found, columns, as_json)
+
+
+usage_app = typer.Typer()
+
+Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"])]
+
+
+@usage_app.command("usage")
+def list_usage(
+    by: Annotated[Grouping, typer.Option(help="What to sum by.")] = Grouping.DAY,
+    since: Day = None,
+    until: Day = None,
+    agent: Annotated[str | None, typer.Option(help="Id or slug.")] = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """What models were asked, what it took and what it cost. Times are UTC; `--until` itself is left out."""
+    found = run(
+        lambda plane: collect(plane.usage.list(by, limit, since=_utc(since), until=_utc(until), agent=agent))
+    )
+    if as_json:
+        show_many(found, [], True)
+    else:
+        columns = ["calls", "prompt", "cache_read", "cache_write", "completion", "cost"]
+        show_many([_usage_row(row) for row in found], [by.value, *columns], False)
+
+
+def _utc(given: datetime | None) -> datetime | None:
+    return None if given is None else given.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class _UsageRow:
+    day: str
+    agent: str
+    job: str
+    model: str
+    calls: int
+    prompt: int
+    cache_read: int
+    cache_write: int
+    completion: int
+    cost: str
+
+
+def _usage_row(row: UsageRow) -> _UsageRow:
+    return _UsageRow(
+        day=row.key,
+        agent=row.agent or row.key,
+        job=row.key,
+        model=row.key,
+        calls=row.calls,
+        prompt=row.prompt_tokens,
+        cache_read=row.cache_read_tokens,
+        cache_write=row.cache_write_tokens,
+        completion=row.completion_tokens,
+        cost=cost_text(row),
+    )

@@ -1,3 +1,5 @@
+"""`cortex policy`: apply, show, simulate and explain policies."""
+
 from __future__ import annotations
 
 import json
@@ -12,7 +14,7 @@ from uuid import UUID
 import typer
 
 from cortex_plane.agents.model.tools import Risk
-from cortex_plane.cli.files import text_of
+from cortex_plane.cli.inputs import text_of
 from cortex_plane.cli.output import AsJson, Limit, harmless, said, short, show_many, show_one, tell
 from cortex_plane.cli.plane import collect, run
 from cortex_plane.kernel.canonical import unique
@@ -34,15 +36,17 @@ from cortex_plane.policies.model.versions import (
 from cortex_plane.policies.rules.terms import approvers_said, term_said
 
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-app = typer.Typer(no_args_is_help=True, help="Policies: which calls are allowed, denied, or need a person.")
+policy_app = typer.Typer(
+    no_args_is_help=True, help="Policies: which calls are allowed, denied, or need a person."
+)
 
 File = Annotated[
     Path, typer.Argument(exists=True, dir_okay=False, allow_dash=True, help="YAML; - reads stdin.")
 ]
 
 
-@app.command()
-def apply(
+@policy_app.command("apply")
+def apply_policies(
     file: File,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
     note: Annotated[str | None, typer.Option(help="For the audit trail.")] = None,
@@ -58,15 +62,15 @@ def apply(
         _tell_applied(applied)
 
 
-@app.command("list")
+@policy_app.command("list")
 def list_versions(limit: Limit = 50, as_json: AsJson = False) -> None:
     """The versions that were applied, newest first."""
     found = run(lambda plane: collect(plane.policies.versions(limit)))
     show_many(found, ["version", "rows", "applied_by", "created_at", "note", "digest"], as_json)
 
 
-@app.command()
-def show(
+@policy_app.command("show")
+def show_policies(
     version: Annotated[int | None, typer.Option(min=0, help="The one that holds now if left out.")] = None,
     source: Annotated[bool, typer.Option("--source", help="Print the file as it was applied.")] = False,
     as_json: AsJson = False,
@@ -80,14 +84,14 @@ def show(
     else:
         who = f", applied by {harmless(found.applied_by)}" if found.applied_by else ""
         said(f"version {found.version}: {found.total} policies{who}")
-        lines = [_line(one) for one in found.rows] + [_platform_line(row) for row in found.platform]
+        lines = [_placed_row(one) for one in found.rows] + [_platform_row(row) for row in found.platform]
         show_many(lines, ["level", "name", "target", "when", "effect", "terms"], False)
         if found.total > len(found.rows):
             said(f"the first {len(found.rows)} of them; --source prints the whole file")
 
 
-@app.command()
-def simulate(
+@policy_app.command("simulate")
+def simulate_policies(
     file: File,
     since: Annotated[
         str, typer.Option(help="How far back: 12h, 7d; or a time such as 2026-01-31T12:00Z.")
@@ -114,8 +118,8 @@ def simulate(
         _tell_simulated(simulated)
 
 
-@app.command()
-def explain(
+@policy_app.command("explain")
+def explain_call(
     agent: str,
     tool: str,
     args: Annotated[str, typer.Option(help="The call's arguments: a JSON object.")] = "{}",
@@ -169,7 +173,7 @@ def _shown(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _PolicyRow:
     level: str
     name: str
     target: str
@@ -178,16 +182,16 @@ class _Line:
     terms: str
 
 
-def _line(placed: PlacedRow) -> _Line:
+def _placed_row(placed: PlacedRow) -> _PolicyRow:
     level = f"team {placed.team}" if placed.team else str(placed.level)
-    return _row_line(level, placed.row)
+    return _policy_row(level, placed.row)
 
 
-def _platform_line(row: PolicyRow) -> _Line:
-    return _row_line("platform", row)
+def _platform_row(row: PolicyRow) -> _PolicyRow:
+    return _policy_row("platform", row)
 
 
-def _row_line(level: str, row: PolicyRow) -> _Line:
+def _policy_row(level: str, row: PolicyRow) -> _PolicyRow:
     parts = [str(row.template)] if row.template else []
     if row.required_clearance is not None:
         parts.append(f"clearance {row.required_clearance}")
@@ -212,11 +216,11 @@ def _row_line(level: str, row: PolicyRow) -> _Line:
         parts.append("self approval" if row.self_approval else "no self approval")
     if row.final:
         parts.append("final")
-    return _Line(level, row.name, row.target, row.condition, str(row.effect), ", ".join(parts))
+    return _PolicyRow(level, row.name, row.target, row.condition, str(row.effect), ", ".join(parts))
 
 
 @dataclass(frozen=True, slots=True)
-class _Considered:
+class _WalkRow:
     level: str
     policy: str
     target: str
@@ -226,7 +230,7 @@ class _Considered:
 
 
 @dataclass(frozen=True, slots=True)
-class _Term:
+class _TermRow:
     term: str
     value: str
     source: str
@@ -241,7 +245,7 @@ def _tell_explained(explained: Explained) -> None:
     )
     if walk.considered:
         rows = [
-            _Considered(
+            _WalkRow(
                 str(one.level),
                 one.name,
                 one.target,
@@ -260,12 +264,12 @@ def _tell_explained(explained: Explained) -> None:
         tell(f"limit {limit.level}:{harmless(limit.name)} ({limit.why}): {harmless(changes)}")
     tell(f"verdict: {walk.decision.verdict} by {harmless(walk.decision.rule)}")
     if walk.decision.terms is not None:
-        show_many(_terms(walk.decision.terms, walk.origins), ["term", "value", "source"], False)
+        show_many(_term_rows(walk.decision.terms, walk.origins), ["term", "value", "source"], False)
 
 
-def _terms(terms: Terms, origins: dict[str, str]) -> list[_Term]:
+def _term_rows(terms: Terms, origins: dict[str, str]) -> list[_TermRow]:
     return [
-        _Term(
+        _TermRow(
             name.removesuffix("_seconds").replace("_", " "),
             _value(name, getattr(terms, name)),
             origins.get(name, "default"),
@@ -290,7 +294,7 @@ def _time(seconds: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Changed:
+class _SimulationRow:
     calls: int
     tool: str
     agent: str
@@ -307,7 +311,7 @@ def _tell_simulated(simulated: Simulation) -> None:
         tell(f"warning: {harmless(warning)}")
     columns = ["calls", "tool", "agent", "change", "now", "then", "terms", "recorded", "examples"]
     if simulated.groups:
-        show_many([_changed(group) for group in simulated.groups], columns, False)
+        show_many([_simulation_row(group) for group in simulated.groups], columns, False)
     hidden = simulated.total_groups - len(simulated.groups)
     if hidden > 0:
         tell(f"… and {hidden} more kinds of changes")
@@ -328,12 +332,12 @@ def _tell_simulated(simulated: Simulation) -> None:
     )
 
 
-def _changed(group: ChangeGroup) -> _Changed:
+def _simulation_row(group: ChangeGroup) -> _SimulationRow:
     recorded = [
         f"{each.calls} × {each.verdict} by {each.rule}" if each.verdict else f"{each.calls} × not recorded"
         for each in group.recorded
     ]
-    return _Changed(
+    return _SimulationRow(
         group.calls,
         group.tool,
         group.agent,

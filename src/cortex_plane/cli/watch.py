@@ -14,7 +14,7 @@ from rich.text import Text
 
 from cortex_plane.cli.output import COLOURS, short, tell
 from cortex_plane.cli.plane import collect
-from cortex_plane.cli.receipts import standing
+from cortex_plane.cli.steering import job_standing
 from cortex_plane.client import Client
 from cortex_plane.gates.rules.prompts import Kind, news
 from cortex_plane.jobs.model.effects import Question, Verdict
@@ -205,7 +205,8 @@ def outcome(call: StepCall) -> str:
 
 def job_line(job: Job) -> Text:
     return Text.assemble(
-        (job.status, COLOURS.get(job.status, "")), *(f"  {part}" for part in (*standing(job), *_about(job)))
+        (job.status, COLOURS.get(job.status, "")),
+        *(f"  {part}" for part in (*job_standing(job), *_about(job))),
     )
 
 

@@ -1,14 +1,14 @@
-"""Which PostgreSQL the plane runs on, and with which login.
+"""Which PostgreSQL the plane runs on, with which login, and the master key that opens its secrets.
 
 Three cases. Nothing set: an embedded server in the plane's directory. DATABASE_URL names a plain login: it is used as
-it is, and DATABASE_ADMIN_URL, if set, migrates. DATABASE_URL names a login that may create roles: it migrates, and a
-plain login of the plane's own is made with it, because the plane refuses to serve with one that could see past
-row-level security.
+it is, and DATABASE_ADMIN_URL, if set, migrates. DATABASE_URL names a login that may create roles: it migrates and creates
+a plain login for the plane, because the plane refuses to serve with one that could bypass row-level security.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import secrets
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
+from cortex_plane.channels.root_copies import RootsAddress, RootsFile
 from cortex_plane.client.access import write_private
 from cortex_plane.db import schema
 from cortex_plane.db.database import Database, wrong_master_key
@@ -30,15 +31,10 @@ from cortex_plane.jobs.verbs.master_key import (
     read_plane_key,
     require_key,
 )
+from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import SetupError
-from cortex_plane.main.master_key import (
-    NEXT_KEY_FILE,
-    install_next_master_key,
-    master_key,
-    next_master_key,
-)
-from cortex_plane.main.root_places import copying_roots
-from cortex_plane.main.settings import Settings
+from cortex_plane.main.settings import OFF, Settings
+from cortex_plane.proof.verbs.roots import RootPlace, copied_to
 from cortex_plane.tenancy.verbs import keys
 
 DATABASE = "cortex"
@@ -58,7 +54,7 @@ class Urls:
 
 
 @asynccontextmanager
-async def opened(settings: Settings, url: str) -> AsyncIterator[Database]:
+async def open_database(settings: Settings, url: str) -> AsyncIterator[Database]:
     """The pool, on a schema that fits, with the key that opens its secrets."""
     if (settings.home / NEXT_KEY_FILE).exists():
         async with _without_key(url) as db:
@@ -77,11 +73,201 @@ async def opened(settings: Settings, url: str) -> AsyncIterator[Database]:
         await require_key(db, vault)
         await finish_rotation(db, vault)
         await keys.convert_credentials(db)
-        async with copying_roots(settings):
+        async with copy_roots(settings):
             yield db
     finally:
         with suppress(TimeoutError):
             await asyncio.wait_for(db.close(), CLOSE_SECONDS)
+
+
+@contextmanager
+def database(settings: Settings, progress: Progress = lambda _: None) -> Iterator[Urls]:
+    """The database for as long as the block runs. Not yet migrated."""
+    if settings.database_url:
+        yield Urls(settings.database_url, settings.database_admin_url)
+        return
+    from cortex_plane.embedded import EmbeddedPostgres
+
+    server = EmbeddedPostgres(settings.home, binaries=settings.postgres_binaries, on_progress=progress)
+    with server as running:
+        schema.create_database(running.url(), DATABASE)
+        yield Urls(running.url(DATABASE), running.url(DATABASE))
+
+
+def prepare(settings: Settings, urls: Urls, progress: Progress = lambda _: None) -> str:
+    """Migrate where there is a login that may, and return the URL of the plain login."""
+    admin = urls.admin
+    if admin is None and schema.may_create_roles(urls.app):
+        admin = urls.app
+    if admin is None:
+        return urls.app
+    progress("checking the schema")
+    schema.run(migrate(admin, on_progress=progress))
+    if urls.app != admin:
+        return urls.app
+    progress("checking the plane's own login")
+    return plain_login(settings.home, admin)
+
+
+def plain_login(home: Path, admin: str) -> str:
+    """The plane's own login on this server: made once, its password kept where only its owner can read it."""
+    kept = _read_json(home / LOGIN_FILE)
+    name = kept.get("login") or f"cortex_plane_{secrets.token_hex(4)}"
+    password = kept.get("password") or secrets.token_urlsafe(24)
+    schema.ensure_login(admin, name, password)
+    if not kept:
+        write_private(home / LOGIN_FILE, {"login": name, "password": password})
+    return with_login(admin, name, password)
+
+
+def with_login(url: str, name: str, password: str) -> str:
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{quote(name, safe='')}:{quote(password, safe='')}@{host}"))
+
+
+def running_app_url(home: Path) -> str | None:
+    """The plain login's URL of a plane that runs here now, as it wrote it down."""
+    kept = _read_json(home / RUNNING_FILE)
+    try:
+        os.kill(int(kept["pid"]), 0)
+    except (KeyError, ValueError, OSError):
+        return None
+    return str(kept["database_url"])
+
+
+def without_password(url: str) -> str:
+    """A URL without its password."""
+    parts = urlsplit(url)
+    user, _, host = parts.netloc.rpartition("@")
+    login = unquote(user.partition(":")[0])
+    return urlunsplit(parts._replace(netloc=f"{login}@{host}" if login else host))
+
+
+def require_home(home: Path) -> None:
+    """The launcher makes the directory itself, with the rights that it needs."""
+    try:
+        # Root's server runs as somebody else, who must be able to pass through.
+        home.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetupError(
+            f"The plane's directory {home} cannot be made: {error.strerror}.",
+            code="home_unusable",
+            hint="Run from a folder that you may write to, or set CORTEX_HOME.",
+        ) from error
+
+
+def _read_json(path: Path) -> dict[str, str]:
+    try:
+        found: dict[str, str] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+KEY_FILE = "master.key"
+NEXT_KEY_FILE = "master.key.next"
+"""A rotation writes the new key here before the database knows it. Whichever process comes next puts it into the place of the old one,
+once the database knows it."""
+KEY_BYTES = 32
+
+
+def master_key(settings: Settings) -> bytes:
+    if settings.master_key is not None:
+        return parse_key(settings.master_key, "CORTEX_MASTER_KEY")
+    path = settings.home / KEY_FILE
+    if not path.exists():
+        try:
+            _make_key(path)
+        except OSError as error:
+            raise SetupError(
+                f"The master key cannot be kept in {path}: {error.strerror}.",
+                code="home_unusable",
+                hint="Set CORTEX_MASTER_KEY, or CORTEX_HOME to a folder that you may write to.",
+            ) from error
+    return parse_key(_read_key(path), str(path))
+
+
+def existing_master_key(settings: Settings) -> bytes | None:
+    """For whoever only looks: None where there is none, or not for this user to read. None is made."""
+    if settings.master_key is None and not os.access(settings.home / KEY_FILE, os.R_OK):
+        return None
+    return master_key(settings)
+
+
+def _make_key(path: Path) -> None:
+    """Whole and on the disk before it has its name: what is signed with a lost key could never be opened again."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        if os.geteuid() == 0:
+            owner = path.parent.stat()
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+        file.write(secrets.token_bytes(KEY_BYTES).hex() + "\n")
+        file.flush()
+        os.fsync(descriptor)
+    try:
+        with contextlib.suppress(FileExistsError):  # whoever was first made the key for all
+            os.link(draft, path)
+    finally:
+        draft.unlink()
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read_key(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise SetupError(
+            f"The master key in {path} cannot be read: {error.strerror}.", code="home_unusable"
+        ) from error
+
+
+def parse_key(text: str, source: str) -> bytes:
+    try:
+        key = bytes.fromhex(text.strip())
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise SetupError(
+            f"{source} does not hold a key: 64 hexadecimal digits are needed.",
+            code="invalid_setting",
+            hint="Make one with `openssl rand -hex 32`, and use the same for every process of the plane.",
+        )
+    return key
+
+
+def next_master_key(settings: Settings) -> bytes:
+    """The new key of a rotation. It is made once, also where two rotations begin at the same moment or one of them died."""
+    path = settings.home / NEXT_KEY_FILE
+    if not path.exists():
+        _make_key(path)
+    return parse_key(_read_key(path), str(path))
+
+
+async def install_next_master_key(settings: Settings, db: Database) -> None:
+    """Put the new key into the place of the old one, where the database knows it already. The old one gets a name of its own:
+    backups from before need it."""
+    current, path = settings.home / KEY_FILE, settings.home / NEXT_KEY_FILE
+    if settings.master_key is not None or not path.exists():
+        return
+    plane_key = await read_plane_key(db)
+    with contextlib.suppress(FileNotFoundError):  # another process was faster
+        new, old = (Vault(parse_key(file.read_text(), str(file))) for file in (path, current))
+        if plane_key is not None and plane_key.fingerprint == new.fingerprint:
+            with contextlib.suppress(FileExistsError):
+                os.link(current, current.with_name(f"{KEY_FILE}.{old.fingerprint.hex()[:8]}"))
+            path.replace(current)
+            _sync_folder(settings.home)
 
 
 @dataclass(frozen=True)
@@ -123,86 +309,24 @@ async def _without_key(url: str) -> AsyncIterator[Database]:
         await db.close()
 
 
-@contextmanager
-def database(settings: Settings, progress: Progress = lambda _: None) -> Iterator[Urls]:
-    """The database for as long as the block runs. Not yet migrated."""
-    if settings.database_url:
-        yield Urls(settings.database_url, settings.database_admin_url)
-        return
-    from cortex_plane.embedded import EmbeddedPostgres
-
-    server = EmbeddedPostgres(settings.home, binaries=settings.postgres_binaries, on_progress=progress)
-    with server as running:
-        schema.create_database(running.url(), DATABASE)
-        yield Urls(running.url(DATABASE), running.url(DATABASE))
+ROOTS_FILE = "roots.jsonl"
 
 
-def prepare(settings: Settings, urls: Urls, progress: Progress = lambda _: None) -> str:
-    """Migrate where there is a login that may, and return the URL of the plain login."""
-    admin = urls.admin
-    if admin is None and schema.may_create_roles(urls.app):
-        admin = urls.app
-    if admin is None:
-        return urls.app
-    progress("checking the schema")
-    schema.run(migrate(admin, on_progress=progress))
-    if urls.app != admin:
-        return urls.app
-    progress("checking the plane's own login")
-    return plain_login(settings.home, admin)
+@contextlib.asynccontextmanager
+async def copy_roots(settings: Settings) -> AsyncIterator[None]:
+    """For as long as the block runs."""
+    places: list[RootPlace] = []
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.roots_file != OFF:
+            places.append(RootsFile((settings.home / (settings.roots_file or ROOTS_FILE)).absolute()))
+        if settings.roots_url is not None:
+            from cortex_plane.channels.pinned_http import PinnedClient
 
-
-def plain_login(home: Path, admin: str) -> str:
-    """The plane's own login on this server: made once, its password kept where only its owner can read it."""
-    kept = _read(home / LOGIN_FILE)
-    name = kept.get("login") or f"cortex_plane_{secrets.token_hex(4)}"
-    password = kept.get("password") or secrets.token_urlsafe(24)
-    schema.ensure_login(admin, name, password)
-    if not kept:
-        write_private(home / LOGIN_FILE, {"login": name, "password": password})
-    return with_login(admin, name, password)
-
-
-def with_login(url: str, name: str, password: str) -> str:
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{quote(name, safe='')}:{quote(password, safe='')}@{host}"))
-
-
-def running_app_url(home: Path) -> str | None:
-    """The plain login's URL of a plane that runs here now, as it wrote it down."""
-    kept = _read(home / RUNNING_FILE)
-    try:
-        os.kill(int(kept["pid"]), 0)
-    except (KeyError, ValueError, OSError):
-        return None
-    return str(kept["database_url"])
-
-
-def shown(url: str) -> str:
-    """A URL without its password."""
-    parts = urlsplit(url)
-    user, _, host = parts.netloc.rpartition("@")
-    login = unquote(user.partition(":")[0])
-    return urlunsplit(parts._replace(netloc=f"{login}@{host}" if login else host))
-
-
-def require_home(home: Path) -> None:
-    """The launcher makes the directory itself, with the rights that it needs."""
-    try:
-        # Root's server runs as somebody else, who must be able to pass through.
-        home.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise SetupError(
-            f"The plane's directory {home} cannot be made: {error.strerror}.",
-            code="home_unusable",
-            hint="Run from a folder that you may write to, or set CORTEX_HOME.",
-        ) from error
-
-
-def _read(path: Path) -> dict[str, str]:
-    try:
-        found: dict[str, str] = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found
+            # The operator names this one address, wherever it is; it is no tenant's.
+            parts = urlsplit(settings.roots_url)
+            own = Allowed(hosts=frozenset({((parts.hostname or "").lower(), None)}))
+            address = RootsAddress(settings.roots_url, PinnedClient(own))
+            stack.push_async_callback(address.close)
+            places.append(address)
+        stack.enter_context(copied_to(places))
+        yield

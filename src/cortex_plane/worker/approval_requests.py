@@ -1,7 +1,8 @@
-"""Asking people: a job whose calls need approval lets go of everything and waits.
+"""Requests to people: a job whose calls need approval gives up its lease and waits.
 
-All calls of a response that need approval are asked for together, in the commit that records the response; nothing of
-that response runs before all of them are decided.
+All calls of a response that need approval are requested together, in the commit that records the response; nothing of
+that response runs before all of them are decided. Before an approved call is sent its receipt is checked: a row could have
+been written by anybody who can write to the database, but a receipt is signed with a key that only the plane can open.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 from uuid import UUID
+
+import structlog
 
 from cortex_plane.agents.model.completions import AssistantTurn, UserTurn
 from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewRequest
@@ -20,17 +23,22 @@ from cortex_plane.approvals.verbs.approval_requests import (
     nobody_can,
 )
 from cortex_plane.calls.verbs.authorization import asked_of_people
+from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus
 from cortex_plane.jobs.model.effects import CallStatus, doubt
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import OnDeny
+from cortex_plane.proof.model import Fact
+from cortex_plane.proof.verbs.receipts import receipt_fault
 from cortex_plane.worker.calls import Call, PendingWrite, storable
 from cortex_plane.worker.lease import Ended
 
 if TYPE_CHECKING:
-    from cortex_plane.worker.acting import Acting
+    from cortex_plane.worker.attempt import Acting
+    from cortex_plane.worker.resume import Opening
+
 
 SHOWN_TEXT = 4000
 
@@ -161,3 +169,36 @@ def _agent_says(attempt: Acting) -> str | None:
 def _asked_for(attempt: Acting) -> str | None:
     turn = next((turn for turn in reversed(attempt.turns) if isinstance(turn, UserTurn)), None)
     return storable(turn.text)[:SHOWN_TEXT] if turn is not None else None
+
+
+log = structlog.get_logger()
+
+
+def receipt_refusal(attempt: Opening, call: Call, *, sent: bool) -> str | None:
+    """Why an approved call must not be sent; None where its receipt is true. ``sent``: it was, in time, before."""
+    given = attempt.given
+    stamp = attempt.receipts.get(call.id)
+    why = receipt_fault(
+        Vault(attempt.host.master_key),
+        stamp,
+        org_id=given.org_id,
+        call_id=call.id,
+        tool_name=call.name,
+        tool_digest=call.digest,
+        input_hash=call.input_hash,
+        now=None if sent else attempt.time.now(),
+    )
+    if why is not None:
+        log.error("receipt refused", job_id=str(given.job_id), call=str(call.id), tool=call.name, reason=why)
+    return why
+
+
+def standing_refused(attempt: Opening, call: Call, standing_id: UUID, why: str) -> Fact:
+    """A standing approval that nobody gave covers nothing; somebody should hear of it all the same."""
+    log.error(
+        "standing approval refused", job_id=str(attempt.given.job_id), call=str(call.id), tool=call.name,
+        standing=str(standing_id), reason=why,
+    )  # fmt: skip
+    return attempt.fact(
+        "receipt_refused", call=str(call.id), tool=call.name, standing=str(standing_id), reason=why
+    )

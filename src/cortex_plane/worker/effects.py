@@ -22,15 +22,15 @@ from cortex_plane.jobs.model.effects import CallStatus, Settlement, settlement
 from cortex_plane.jobs.model.jobs import Hold
 from cortex_plane.jobs.rules.attempts import StepWrite, WriteResult
 from cortex_plane.kernel.errors import CortexError
-from cortex_plane.worker import receipts
+from cortex_plane.worker import approval_requests
 from cortex_plane.worker.approval_requests import uncertain
 from cortex_plane.worker.calls import Call, WriteBlobs, outcome_of, storable, without_intents
-from cortex_plane.worker.clock import ticks
-from cortex_plane.worker.tools.context import ToolContext
-from cortex_plane.worker.tools.results import encode_result
+from cortex_plane.worker.limits import ticks
+from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import encode_result
 
 if TYPE_CHECKING:
-    from cortex_plane.worker.acting import Acting
+    from cortex_plane.worker.attempt import Acting
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -72,7 +72,7 @@ async def perform(attempt: Acting, call: Call, calls: Sequence[Call], due: StepW
 
 async def _require_receipt(attempt: Acting, call: Call, due: StepWrite) -> None:
     """Without a true receipt an approved call is not sent: the job ends, and says why. What was done before is kept."""
-    wrong = receipts.refusal(attempt, call, sent=False)
+    wrong = approval_requests.receipt_refusal(attempt, call, sent=False)
     if wrong is None:
         return
     call.status, call.error = CallStatus.REJECTED, f"not sent: {wrong}"

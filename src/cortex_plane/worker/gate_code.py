@@ -1,26 +1,27 @@
-"""Triggers and validators that an app registers for gates: asked within their time, and never trusted to answer.
+"""Code around gates: the triggers and validators that an app registers, and the tools by which an agent answers gates.
 
-What cannot be asked does not open anything: a gate that blocks counts as fired, what another one forbids is forbidden, and
-an answer counts as not looked at.
+A trigger or validator runs within a time limit, and its failure opens nothing: a blocking gate counts as fired, what another
+gate forbids is forbidden, and an answer counts as not checked.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
 
+from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import Gate, Mode, TriggerType
-from cortex_plane.gates.model.gates import Trace, skipped
+from cortex_plane.gates.model.gates import ANSWER, REQUEST_CONTEXT, Trace, skipped
 from cortex_plane.gates.rules.answers import custom_checks
 from cortex_plane.gates.rules.index import CompiledAtlases
-from cortex_plane.worker.calls import storable
-from cortex_plane.worker.clock import ticks
+from cortex_plane.worker.calls import Toolbox, storable
 from cortex_plane.worker.effects import TimedOut, within
-from cortex_plane.worker.tools.tool import run_function
+from cortex_plane.worker.limits import ticks
+from cortex_plane.worker.tools.tool import Tool, run_function
 
 log = structlog.get_logger()
 
@@ -116,3 +117,34 @@ async def _asked(function: Callable[..., Any], what: str, *arguments: Any) -> tu
         trouble = storable(f"{what} raised {type(error).__name__}: {error}")[:MAX_FAULT]
     log.warning("gate code failed", what=what, trouble=trouble)
     return None, trouble
+
+
+async def _answer(gate: str, answers: dict[str, Any], call: str | None = None) -> dict[str, Any]:  # noqa: ARG001
+    """Answer the questions of a gate that waits: `gate` is its id, `answers` has one value for each question id, and `call`
+    names the call that it stops, where the question names one. An answer counts from your next response on."""
+    raise AssertionError("gates are answered where they are kept")
+
+
+async def _request_context(name: str) -> dict[str, Any]:  # noqa: ARG001
+    """Ask for what was written down for you under this name."""
+    raise AssertionError("gates are asked where they are kept")
+
+
+TOOLS = (
+    Tool(_answer, name=ANSWER, read_only=True, risk=Risk.LOW),
+    Tool(_request_context, name=REQUEST_CONTEXT, read_only=True, risk=Risk.LOW),
+)
+
+
+@functools.cache
+def _digests() -> dict[str, str]:
+    return {tool.name: tool.version("plane").digest for tool in TOOLS}
+
+
+def with_gate_tools(toolbox: Toolbox) -> Toolbox:
+    return replace(
+        toolbox,
+        tools={**toolbox.tools, **{tool.provider_name: tool for tool in TOOLS}},
+        specs=[*toolbox.specs, *(tool.spec for tool in TOOLS)],
+        digests={**toolbox.digests, **_digests()},
+    )

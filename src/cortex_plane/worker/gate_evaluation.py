@@ -1,18 +1,18 @@
-"""The gates of a session in one attempt: what they say, what they remember, and how that goes with the attempt's writes.
+"""The gates of a session in one attempt: their rulings, their state, and how the state goes with the attempt's writes.
 
-Evaluating changes nothing but what is held here. The state goes with whatever write comes next, together with the step, the
+Evaluating changes nothing but the state that is held here. The state goes with the next write, together with the step, the
 intents and the facts that it belongs to; what was evaluated while a write was under way goes with the one after it. A call
-uses up what let it through in the very write that has its intent, or, where it only reads, its result: so it is charged
-once, and never for asking. If somebody else of the same session wrote first, all that was not written is done again on top
-of what they wrote.
+uses up its pass in the write that has its intent, or, where it only reads, its result: so it is charged once, and never for
+asking. If another attempt of the same session wrote first, everything that was not written is evaluated again on top of its
+write.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 import orjson
@@ -47,7 +47,6 @@ from cortex_plane.jobs.model.journal import GateClosed
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.worker.calls import Call
-from cortex_plane.worker.gate_writes import C, Change, Done, GateWrite, without
 
 _RUNS = (CallStatus.INTENDED, CallStatus.COMPLETED, CallStatus.FAILED)
 AGAIN = "Answer it, then make the same call again."
@@ -447,3 +446,45 @@ def as_gated(call: Call, *, approved: bool = False) -> GatedCall:
         call_id=str(call.id),
         told=call.judged,
     )
+
+
+class Changed(Protocol):
+    """What every evaluation gives."""
+
+    @property
+    def state(self) -> GateState: ...
+    @property
+    def traces(self) -> tuple[Trace, ...]: ...
+
+
+C = TypeVar("C", bound=Changed)
+Change = Callable[[CompiledAtlases, GateState], Changed]
+
+
+@dataclass(slots=True, eq=False)
+class Done:
+    """One evaluation that is not written yet."""
+
+    change: Change | None
+    """None where it changed nothing."""
+    traces: tuple[Trace, ...]
+    """What it tells: anew, where it is done again on top of what somebody else wrote."""
+    call: str = ""
+    """The call that it was about, until it is settled or sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateWrite:
+    """What one write holds of gates."""
+
+    state: GateState
+    is_new: bool
+    """The row is written."""
+    done: tuple[Done, ...]
+    ids: tuple[UUID, ...]
+    told: tuple[Trace, ...]
+    more: dict[str, Any]
+
+
+def without(done: Sequence[Done], gone: Sequence[Done]) -> list[Done]:
+    return [each for each in done if each not in gone] if gone else list(done)

@@ -1,6 +1,6 @@
-"""The lease of one job: who holds it, where it stands, and the writes that move it on.
+"""The lease of one job: who holds it, where the job stands, and the writes that move it on.
 
-Every write is fenced and numbered. Nothing goes on without its write: whoever cannot write gives the job back.
+Every write is fenced and numbered. Nothing goes on without its write: an attempt that cannot write gives the job back.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import asyncio
 import hashlib
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, NoReturn
 from uuid import UUID
 
@@ -18,7 +19,19 @@ import structlog
 from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
-from cortex_plane.jobs.model.checkpoints import WARN_BYTES, CheckpointStatus, Sealed, seal
+from cortex_plane.jobs.model.checkpoints import (
+    WARN_BYTES,
+    ActiveTool,
+    Checkpoint,
+    CheckpointStatus,
+    Cursor,
+    LogEntry,
+    Phase,
+    Sealed,
+    TokenUsage,
+    log_with,
+    seal,
+)
 from cortex_plane.jobs.model.jobs import Hold, JobStatus
 from cortex_plane.jobs.model.usage import OpenModelCall
 from cortex_plane.jobs.rules.attempts import HAND_BACK_REMEDY, Assignment, StepWrite, WriteResult, hand_back
@@ -29,10 +42,8 @@ from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import worker_actor
 from cortex_plane.worker import step_events
 from cortex_plane.worker.calls import Call, storable
-from cortex_plane.worker.clock import DatabaseTime, ticks
-from cortex_plane.worker.limits import Limits
+from cortex_plane.worker.limits import DatabaseTime, Limits, ticks
 from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.progress import Progress
 from cortex_plane.worker.tools.app import App
 
 log = structlog.get_logger()
@@ -400,3 +411,86 @@ class Lease:
             self.time.heard(written.now, ticks())
             return replace(written, sent=sent)
         raise AssertionError("the last try returns or raises")
+
+
+@dataclass(slots=True)
+class Progress:
+    agent_id: UUID
+    prompt_hash: str
+    step: int = 0
+    phase: Phase = Phase.MODEL
+    message_seq: int = 0
+    iterations: int = 0
+    invocation: UUID | None = None
+    gates: Mapping[str, int] = field(default_factory=dict)
+    window_step: int = 0
+    window_seq: int = 0
+    status: CheckpointStatus = CheckpointStatus.IN_PROGRESS
+    last_step: int = 0
+    last_step_id: str = "start"
+    active_tools: tuple[ActiveTool, ...] = ()
+    working_data: Mapping[str, bytes] = field(default_factory=dict)
+    accumulated_facts: tuple[str, ...] = ()
+    conversation_summary: str | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    log: tuple[LogEntry, ...] = ()
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Progress:
+        cursor, usage = checkpoint.cursor, checkpoint.token_usage
+        return cls(
+            agent_id=checkpoint.agent_id,
+            prompt_hash=checkpoint.system_prompt_hash,
+            step=cursor.step,
+            phase=cursor.phase,
+            message_seq=cursor.message_seq,
+            iterations=cursor.iterations,
+            invocation=cursor.invocation,
+            gates=cursor.gates,
+            window_step=cursor.window_step,
+            window_seq=cursor.window_seq,
+            status=checkpoint.status,
+            last_step=checkpoint.step_index,
+            last_step_id=checkpoint.step_id,
+            active_tools=checkpoint.active_tools,
+            working_data=checkpoint.working_data,
+            accumulated_facts=checkpoint.accumulated_facts,
+            conversation_summary=checkpoint.conversation_summary,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            log=checkpoint.execution_log,
+        )
+
+    def checkpoint(self, id: UUID, at: datetime) -> Checkpoint:
+        return Checkpoint(
+            checkpoint_id=id,
+            agent_id=self.agent_id,
+            created_at=at,
+            step_index=self.last_step,
+            step_id=self.last_step_id,
+            status=self.status,
+            cursor=Cursor(
+                step=self.step,
+                phase=self.phase,
+                message_seq=self.message_seq,
+                iterations=self.iterations,
+                invocation=self.invocation,
+                gates=self.gates,
+                window_step=self.window_step,
+                window_seq=self.window_seq,
+            ),
+            system_prompt_hash=self.prompt_hash,
+            active_tools=self.active_tools,
+            working_data=self.working_data,
+            accumulated_facts=self.accumulated_facts,
+            conversation_summary=self.conversation_summary,
+            token_usage=TokenUsage(
+                prompt_tokens=self.prompt_tokens, completion_tokens=self.completion_tokens
+            ),
+            execution_log=self.log,
+        )
+
+    def finished(self, entry: LogEntry) -> None:
+        self.last_step, self.last_step_id = entry.step_index, entry.step_id
+        self.log = log_with(self.log, entry)

@@ -1,8 +1,10 @@
-"""What one agent version allows its jobs, read once per attempt."""
+"""Time and limits of an attempt: clocks that never jump, and what an agent version allows its jobs."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from cortex_plane.agents.model.agents import (
     CheckpointGranularity,
@@ -13,6 +15,27 @@ from cortex_plane.agents.model.agents import (
 from cortex_plane.jobs.rules.attempts import Assignment
 from cortex_plane.kernel.errors import Backoff
 from cortex_plane.kernel.fields import parse
+
+# The monotonic clock stops while a machine is suspended; a lease does not.
+_BOOT = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def ticks() -> float:
+    return time.clock_gettime(_BOOT) if _BOOT is not None else time.monotonic()
+
+
+@dataclass(slots=True)
+class DatabaseTime:
+    """The database's time, carried forward by this machine's ticks. Never ahead of it: it counts from the answer."""
+
+    at: datetime
+    answered: float
+
+    def now(self) -> datetime:
+        return self.at + timedelta(seconds=ticks() - self.answered)
+
+    def heard(self, at: datetime, answered: float) -> None:
+        self.at, self.answered = at, answered
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,15 +24,14 @@ from cortex_plane.jobs.verbs.master_key import require_key
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
-from cortex_plane.worker.acting import Acting
-from cortex_plane.worker.clock import ticks
+from cortex_plane.worker.attempt import Acting, Attempt
 from cortex_plane.worker.code.attempt import CodeAttempt
-from cortex_plane.worker.executor import Attempt
 from cortex_plane.worker.lease import WorkerContext, WriteFailed, refuse
+from cortex_plane.worker.limits import ticks
+from cortex_plane.worker.mcp.supervisor import Servers
 from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.keys import Keys
+from cortex_plane.worker.models.credentials import Keys
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.mcp.supervisor import Servers
 
 log = structlog.get_logger()
 

@@ -26,14 +26,12 @@ from cortex_plane.sessions.rules import SessionMessage
 from cortex_plane.worker import step_events
 from cortex_plane.worker.approval_requests import park
 from cortex_plane.worker.calls import Call, outcome_of, storable, together
-from cortex_plane.worker.code.context import Context
-from cortex_plane.worker.code.ends import Failure, Held
-from cortex_plane.worker.code.journal_replay import CodeAgent
-from cortex_plane.worker.code.journal_writer import JournalWriter
+from cortex_plane.worker.code.context import CodeAgent, Context
+from cortex_plane.worker.code.journal import Failure, Held, JournalWriter
+from cortex_plane.worker.code.operations import Unwind, last_round
 from cortex_plane.worker.code.performer import Performer
-from cortex_plane.worker.code.scopes import Unwind, last_round
 from cortex_plane.worker.lease import Ended
-from cortex_plane.worker.tools.results import encode_result
+from cortex_plane.worker.tools.tool import encode_result
 
 log = structlog.get_logger()
 

@@ -1,20 +1,37 @@
-"""What the function of a code agent is given: every way in which it may wait, act or look at something that changes."""
+"""The context of a code agent's function, and the replay of its journal.
+
+Recorded operations return their recorded results; others are performed, by an attempt (`performer`) or not at all (`dry_run`).
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 from uuid import UUID
 
-from cortex_plane.jobs.model.journal import ContextMisused, GateClosed, ToolFailed
-from cortex_plane.worker.code import wishes
-
-if TYPE_CHECKING:
-    from cortex_plane.worker.code.journal_replay import JournalReplay
+from cortex_plane.agents.model.completions import ModelError
+from cortex_plane.jobs.model.journal import (
+    ContextMisused,
+    EntryKind,
+    EntryStatus,
+    GateClosed,
+    JournalEntry,
+    StepFailed,
+    ToolDenied,
+    ToolFailed,
+    WaitTimeout,
+)
+from cortex_plane.kernel.errors import CortexError
+from cortex_plane.worker.calls import storable
+from cortex_plane.worker.code import operations
+from cortex_plane.worker.code.operations import Mismatch, PlannedOperation, Scope, Scopes, Unwind, current
 
 T = TypeVar("T")
 NO_MORE = "It takes no more answers: go another way."
@@ -110,23 +127,23 @@ class Context:
         happen once is a tool. Raises `StepFailed` where the function raised, after so many ``retries``."""
         return self._operation(
             f"The step `{name}`",
-            lambda: self._player.perform(wishes.step(name, function, args, retries, timeout)),
+            lambda: self._player.perform(operations.step(name, function, args, retries, timeout)),
         )
 
     def tool(self, name: str, /, **arguments: Any) -> Operation[Any]:
         """Call a tool of the app: by its policies, approvals and ledger. Raises `ToolFailed` or `ToolDenied`."""
         return self._operation(
-            f"The tool `{name}`", lambda: self._player.perform(wishes.tool(name, arguments))
+            f"The tool `{name}`", lambda: self._player.perform(operations.tool(name, arguments))
         )
 
     def answer(self, gate: str, answers: Mapping[str, Any], *, call: str | None = None) -> Operation[bool]:
         """Answer a gate that `GateClosed` told of: whether it is passed. ``call`` names the call that it stops, where it
         stops several. Raises `GateClosed` where it takes no more answers, `ToolFailed` where it does not wait for any."""
         return self._operation(
-            f"The answer to `{gate}`", lambda: self._answered(wishes.answer(gate, answers, call))
+            f"The answer to `{gate}`", lambda: self._answered(operations.answer(gate, answers, call))
         )
 
-    async def _answered(self, wish: wishes.ToolWish) -> bool:
+    async def _answered(self, wish: operations.ToolWish) -> bool:
         return passed(await self._player.perform(wish))
 
     def request_approval(
@@ -144,7 +161,7 @@ class Context:
         return self._operation(
             "The request for approval",
             lambda: self._player.perform(
-                wishes.approval(action, details, approvers, timeout, quorum, clearance)
+                operations.approval(action, details, approvers, timeout, quorum, clearance)
             ),
         )
 
@@ -159,36 +176,36 @@ class Context:
         """Ask the agent's model, without tools, and record its text. Raises `ModelError`."""
         return self._operation(
             "The request to the model",
-            lambda: self._player.perform(wishes.model(prompt, system, temperature, max_tokens)),
+            lambda: self._player.perform(operations.model(prompt, system, temperature, max_tokens)),
         )
 
     def sleep(
         self, seconds: float | timedelta | None = None, *, until: datetime | None = None
     ) -> Operation[None]:
         """Go on later. Until then the job holds no worker."""
-        return self._operation("The sleep", lambda: self._player.perform(wishes.sleep(seconds, until)))
+        return self._operation("The sleep", lambda: self._player.perform(operations.sleep(seconds, until)))
 
     def wait_event(self, name: str, *, key: str, timeout: float | timedelta | None = None) -> Operation[Any]:
         """The payload of the signal ``name`` with this key, sent before or after. Raises `WaitTimeout`."""
         return self._operation(
-            f"The wait for `{name}`", lambda: self._player.perform(wishes.wait(name, key, timeout))
+            f"The wait for `{name}`", lambda: self._player.perform(operations.wait(name, key, timeout))
         )
 
     def now(self) -> Operation[datetime]:
         """The time of the plane, the same whenever the job goes on."""
         return self._operation(
-            "The time", lambda: self._player.perform(wishes.value("now", self._player.now))
+            "The time", lambda: self._player.perform(operations.value("now", self._player.now))
         )
 
     def random(self) -> Operation[float]:
         """A number from 0 to 1, the same whenever the job goes on."""
         # Not for secrets: it stands in the journal.
         return self._operation(
-            "The number", lambda: self._player.perform(wishes.value("random", random.random))
+            "The number", lambda: self._player.perform(operations.value("random", random.random))
         )
 
     def uuid(self) -> Operation[UUID]:
-        return self._operation("The id", lambda: self._player.perform(wishes.value("uuid", uuid.uuid4)))
+        return self._operation("The id", lambda: self._player.perform(operations.value("uuid", uuid.uuid4)))
 
     def gather(self, *branches: Awaitable[Any], return_exceptions: bool = False) -> Operation[list[Any]]:
         """All of these at once, each a branch of its own. If one waits, the others go as far as they can; if one raises,
@@ -197,3 +214,204 @@ class Context:
 
     def _operation(self, what: str, begin: Callable[[], Coroutine[Any, Any, Any]]) -> Operation[Any]:
         return Operation(self._player, what, begin)
+
+
+CodeAgent = Callable[[Context], Awaitable[Any]]
+FAILURES: dict[str, type[CortexError]] = {
+    kind.__name__: kind for kind in (StepFailed, ToolFailed, ToolDenied, GateClosed, WaitTimeout, ModelError)
+}
+"""What an operation may raise, by the name under which it is recorded."""
+
+
+class JournalReplay(ABC):
+    def __init__(self, entries: Iterable[JournalEntry]) -> None:
+        self.scopes = Scopes(entries)
+        self.unawaited: list[Operation[Any]] = []
+        self.closed = False
+        self.mismatch: str | None = None
+        """How the code differs from the one that was recorded."""
+        self._loop = asyncio.get_running_loop()
+
+    async def play(self, function: CodeAgent, ctx: Context, prefix: str = "") -> Any:
+        """The function from its beginning to its end, or to where it cannot go on."""
+        current.set(self.scopes.open(prefix))
+        result = await _without_exits(function(ctx))
+        self.require_visited("the function returned")
+        return result
+
+    async def perform(self, wish: PlannedOperation) -> Any:
+        """One operation, in the branch of whoever awaits it."""
+        scope = self._scope(wish)
+        if scope.unwound:
+            await asyncio.sleep(0)  # code that tries it for ever must not stop the worker
+            raise Unwind
+        try:
+            return await self._begun(scope, wish)
+        except Unwind:
+            scope.unwound = True
+            raise
+
+    async def _begun(self, scope: Scope, wish: PlannedOperation) -> Any:
+        self.boundary()
+        key, entry = self._visited(scope, wish)
+        if entry is not None and entry.status is not EntryStatus.OPEN:
+            return await self._replayed(entry)
+        scope.busy = key
+        try:
+            return await self.live(scope, key, entry, wish)
+        finally:
+            if not self.under_way(key):
+                scope.busy = None
+
+    async def branch(self, branches: Sequence[Awaitable[Any]], return_exceptions: bool) -> list[Any]:
+        key = await self.perform(operations.gather(len(branches)))
+        parent = current.get()
+        parent.busy = key
+        scopes = [self.scopes.open(f"{key}/{number}/") for number in range(len(branches))]
+        tasks = [self._branch_task(scope, each) for scope, each in zip(scopes, branches, strict=True)]
+        try:
+            if tasks:
+                await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+        finally:
+            parent.busy = None
+            parent.unwound = parent.unwound or any(scope.unwound for scope in scopes)
+        ended = [_ended(task) for task in tasks]
+        for end in ended:
+            if isinstance(end, BaseException) and not isinstance(end, Exception):
+                raise end
+        for end in ended:
+            if isinstance(end, Exception) and not return_exceptions:
+                raise end
+        return ended
+
+    def _branch_task(self, scope: Scope, branch: Awaitable[Any]) -> asyncio.Task[Any]:
+        context = contextvars.copy_context()
+        context.run(current.set, scope)
+
+        async def run() -> Any:
+            result = await _without_exits(branch)
+            if scope.unvisited is not None:
+                self.require_visited(f"the branch `{scope.prefix}` ended")
+            return result
+
+        return self._loop.create_task(run(), context=context)
+
+    def require_visited(self, when: str) -> None:
+        left = self.scopes.unvisited()
+        if left is not None and self.mismatch is None and not self.stopped:
+            self.mismatch = f"expected {left.kind} `{left.key}`, and {when}"
+        if self.mismatch is not None:
+            raise Unwind
+
+    def _visited(self, scope: Scope, wish: PlannedOperation) -> tuple[str, JournalEntry | None]:
+        try:
+            return scope.visit(wish.kind, wish.name, wish.input_hash)
+        except Mismatch as error:
+            self.mismatch = self.mismatch or str(error)
+            raise Unwind from None
+
+    def _scope(self, wish: PlannedOperation) -> Scope:
+        if self.closed:
+            raise ContextMisused(f"The context was used for {wish.kind} `{wish.name}` after its job ended.")
+        try:
+            foreign = asyncio.get_running_loop() is not self._loop
+            scope = current.get()
+        except (RuntimeError, LookupError):
+            foreign = True
+        if foreign:
+            raise ContextMisused(
+                f"The context was used for {wish.kind} `{wish.name}` outside of its agent's function.",
+                hint="Use it only in the function itself and in the branches of `ctx.gather`, never in another thread.",
+            )
+        if scope.busy is not None:
+            raise ContextMisused(
+                f"{wish.kind} `{wish.name}` was begun while `{scope.busy}` of the same branch is under way.",
+                hint="Await one operation after the other, outside of the functions of steps; for several at once use "
+                "`ctx.gather`, and the `timeout` of an operation instead of `asyncio.timeout`.",
+            )
+        return scope
+
+    async def _replayed(self, entry: JournalEntry) -> Any:
+        if entry.status is EntryStatus.FAILED:
+            raise failure(entry.error or {})
+        return decoded(entry.kind, entry.name, await self.result_of(entry), entry.key)
+
+    @abstractmethod
+    async def live(self, scope: Scope, key: str, entry: JournalEntry | None, wish: PlannedOperation) -> Any:
+        """An operation that is not settled. ``entry``: it was begun before."""
+
+    @abstractmethod
+    async def result_of(self, entry: JournalEntry) -> Any:
+        """What was recorded, also where it is kept elsewhere."""
+
+    @abstractmethod
+    def boundary(self) -> None:
+        """Between two operations: raises `Unwind` where nothing may begin any more."""
+
+    @property
+    @abstractmethod
+    def stopped(self) -> bool:
+        """Whether the function was stopped before its end."""
+
+    @abstractmethod
+    def now(self) -> datetime: ...
+
+    def under_way(self, key: str) -> bool:  # noqa: ARG002
+        """Whether an operation goes on although nobody awaits it any more."""
+        return False
+
+
+def decoded(kind: EntryKind, name: str, result: Any, key: str) -> Any:
+    """A recorded result as the agent gets it."""
+    if kind is EntryKind.APPROVAL:
+        return Decision(**result)
+    if kind is EntryKind.GATHER:
+        return key
+    if kind is EntryKind.SLEEP:
+        return None
+    if kind is EntryKind.VALUE and name == "now":
+        return datetime.fromisoformat(result)
+    if kind is EntryKind.VALUE and name == "uuid":
+        return UUID(result)
+    return result
+
+
+def failure(error: dict[str, Any]) -> CortexError:
+    kind = FAILURES.get(error.get("type", ""), StepFailed)
+    more: dict[str, Any] = {"status": error.get("status")} if kind is ModelError else {}
+    if kind is GateClosed:
+        more = {"questions": error.get("questions")}
+    return kind(error.get("message", "It failed."), code=error.get("code"), hint=error.get("hint"), **more)
+
+
+def described(error: CortexError) -> dict[str, Any]:
+    """As it is recorded, so that `failure` makes the same of it."""
+    said: dict[str, Any] = {
+        "type": type(error).__name__, "message": storable(error.message), "code": storable(error.code),
+        "hint": storable(error.hint),
+    }  # fmt: skip
+    if isinstance(error, GateClosed):
+        return {**said, "questions": error.questions}
+    return {**said, "status": error.status} if isinstance(error, ModelError) else said
+
+
+async def _without_exits(running: Awaitable[Any]) -> Any:
+    """What an agent raises ends its job, never the worker around it."""
+    try:
+        return await running
+    except SystemExit as error:
+        raise RuntimeError(f"SystemExit: {error.code}") from error
+    except KeyboardInterrupt as error:
+        raise RuntimeError("KeyboardInterrupt") from error
+
+
+def _ended(task: asyncio.Task[Any]) -> Any:
+    if task.cancelled():
+        return asyncio.CancelledError()
+    error = task.exception()
+    return task.result() if error is None else error

@@ -11,10 +11,8 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.jobs.model.journal import JournalEntry
-from cortex_plane.worker.code.context import Context
-from cortex_plane.worker.code.journal_replay import CodeAgent, JournalReplay
-from cortex_plane.worker.code.scopes import Scope, Unwind, last_round, round_prefix
-from cortex_plane.worker.code.wishes import PlannedOperation
+from cortex_plane.worker.code.context import CodeAgent, Context, JournalReplay
+from cortex_plane.worker.code.operations import PlannedOperation, Scope, Unwind, last_round, round_prefix
 
 NOBODY = UUID(int=0)
 Fetch = Callable[[UUID], Awaitable[bytes | None]]
