@@ -16,7 +16,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.http.app import framed
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.kernel.errors import TooMany
-from cortex_plane.main.application import create_app
+from cortex_plane.main.api_process import create_app
 from cortex_plane.tenancy.model.credentials import KeyDraft
 from cortex_plane.tenancy.store import orgs as orgs_store
 from cortex_plane.tenancy.verbs import keys, logins, request_rates

@@ -26,6 +26,8 @@ from cortex_plane.http.app import framed
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.rules.attempts import Assignment
 from cortex_plane.jobs.verbs import attempts, steering, workers
+from cortex_plane.policies.model.versions import PolicyFile
+from cortex_plane.policies.verbs import policies
 from cortex_plane.sessions.model.sessions import InboundMessage
 from cortex_plane.sessions.verbs import sessions
 from cortex_plane.worker.attempt import Attempt
@@ -353,6 +355,25 @@ async def guarded_call(stage: Stage, times: int) -> AsyncIterator[Perform]:
 
 
 @asynccontextmanager
+async def policy_apply(stage: Stage, times: int) -> AsyncIterator[Perform]:
+    """A policy file with 20 rows, of which one differs from the version before."""
+    world = stage.world
+    rows = "".join(
+        f"  - {{name: r{n}, target: svc{n}.*, effect: requires_approval, when: args.amount > {n}, approvers: {{roles: [admin]}}}}\n"
+        for n in range(18)
+    )
+    rest = "  - {name: rest, target: '*', effect: allow}\n"
+    texts = [
+        f"policies:\n{rows}  - {{name: new-{n}, target: once, effect: deny}}\n{rest}" for n in range(times)
+    ]
+
+    async def perform() -> None:
+        await policies.apply_policies(world.db, world.admin.actor, PolicyFile(text=texts.pop(0)))
+
+    yield perform
+
+
+@asynccontextmanager
 async def known_work(stage: Stage, times: int) -> AsyncIterator[Perform]:
     """Four statements, of which one reads a whole table and one writes a row: shows that the meter sees them."""
     world = stage.world
@@ -377,4 +398,5 @@ OPERATIONS: dict[str, Operation] = {
     "message": message,
     "first_message": first_message,
     "claim": claim,
+    "policy_apply": policy_apply,
 }

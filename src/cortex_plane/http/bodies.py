@@ -23,7 +23,7 @@ from starlette.responses import Response
 from cortex_plane.http.exchange import HEAVY, authenticated
 from cortex_plane.http.frame import SMALL_BODY_BYTES
 from cortex_plane.http.problems import MANY_FAULTS, SHOWN_FAULTS
-from cortex_plane.kernel.documents import unique
+from cortex_plane.kernel.canonical import unique
 from cortex_plane.kernel.errors import InvalidInput, TooLarge
 from cortex_plane.kernel.fields import BODY_LIMIT, MAX_BODY_BYTES, SLUG_PATTERN
 from cortex_plane.kernel.shares import Turns

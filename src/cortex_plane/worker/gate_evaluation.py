@@ -37,11 +37,10 @@ from cortex_plane.gates.model.gates import (
 )
 from cortex_plane.gates.rules.answers import AnswerTarget, answer, ignored, meant
 from cortex_plane.gates.rules.authorization import LIMITING
-from cortex_plane.gates.rules.effects import EvaluationRun, RanCall, notices
+from cortex_plane.gates.rules.effects import EvaluationRun, RanCall, minutes_of, notices
 from cortex_plane.gates.rules.evaluation import at_boundary, judge, ran, requested, shown
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.prompts import asked_of_all, prompt_parts, questions
-from cortex_plane.gates.verbs.atlas_cache import minutes_of
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.journal import GateClosed
 from cortex_plane.jobs.rules.attempts import StepWrite

@@ -17,8 +17,10 @@ import structlog
 
 from cortex_plane.agents.model.agents import DEFAULT_APP
 from cortex_plane.db.database import NOBODY, Database
+from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.rules.attempts import Assignment, SlotShares
 from cortex_plane.jobs.verbs import attempts, workers
+from cortex_plane.jobs.verbs.master_key import require_key
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
@@ -132,7 +134,7 @@ class Worker:
         self.work.set()
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
-        await workers.require_key(self.db, self._master_key)
+        await require_key(self.db, Vault(self._master_key))
         async with self._servers.running():
             await self._run(on_ready)
 
