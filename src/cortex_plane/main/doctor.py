@@ -177,7 +177,7 @@ async def _look_at_jobs(
     settings: Settings, url: str, apps: Sequence[App], told: Callable[[Finding], None], *, replay: bool
 ) -> PreflightTally:
     from cortex_plane.worker.models.backends import Backends
-    from cortex_plane.worker.models.credentials import Keys
+    from cortex_plane.worker.models.credentials import ProviderKeys
     from cortex_plane.worker.preflight import Preflight
 
     key = existing_master_key(settings)
@@ -201,7 +201,7 @@ async def _look_at_jobs(
             )
         await require_known_key(db, vault)
         tally = PreflightTally()
-        backends = Backends(keys=Keys(db, key))
+        backends = Backends(keys=ProviderKeys(db, key))
         look = await Preflight.of(db, apps, backends, key, replay=replay)
         async for org, job in list_every_parked(db):
             found = await look.look(org.id, org.slug, job)

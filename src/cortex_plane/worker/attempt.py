@@ -175,7 +175,7 @@ def is_applied(step: StepWrite, result: WriteResult) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ResponseStep:
     """One response of the model, with its planned and authorised calls."""
 
     record: NewStep
@@ -310,7 +310,7 @@ class Attempt:
         )
         return await self.conversation.ask(replace(request, notice=self.gates.notice))
 
-    async def _plan_step(self, response: Response) -> Step:
+    async def _plan_step(self, response: Response) -> ResponseStep:
         """The response as it is recorded, with its calls planned and authorised. Nothing is written yet."""
         progress = self.lease.progress
         self.conversation.add_tokens(response.usage)
@@ -338,7 +338,7 @@ class Attempt:
         turn = AssistantTurn(text=response.text, calls=response.calls)
         self.conversation.turns.append(turn, step=progress.step, seq=progress.message_seq)
         if not response.calls:
-            return Step(record, response)
+            return ResponseStep(record, response)
         calls = [
             plan_call(position, request, new_id(), self.lease.toolbox, progress.step)
             for position, request in enumerate(response.calls)
@@ -347,11 +347,11 @@ class Attempt:
         self.gates.mark_judged()
         if self.gates.bound is not None:
             self.gates.bound.dialogue.count_unanswered()
-        return Step(record, response, calls)
+        return ResponseStep(record, response, calls)
 
     # A response without calls ----------------------------------------------------------------------------------
 
-    async def _ignore_text(self, step: Step) -> None:
+    async def _ignore_text(self, step: ResponseStep) -> None:
         """A text is no answer to a question of a gate: it is kept, ends nothing, and the model is asked again."""
         if self.gates.bound is not None:
             self.gates.bound.begin_response()
@@ -368,7 +368,7 @@ class Attempt:
         self.gates.require_open(write)
         await self._check_hold(await self.writer.write(write))
 
-    async def _answer(self, step: Step) -> None:
+    async def _answer(self, step: ResponseStep) -> None:
         """A response without calls ends the job, unless a newer message arrived."""
         progress, index, text = self.lease.progress, step.record.index, step.text
         cut = {"truncated": True} if step.response.stop_reason is StopReason.MAX_TOKENS else {}

@@ -66,7 +66,7 @@ Change = Callable[[CompiledAtlases, GateState], Changed]
 
 
 @dataclass(slots=True, eq=False)
-class Evaluation:
+class PendingEvaluation:
     """One evaluation that is not written yet."""
 
     change: Change | None
@@ -84,7 +84,7 @@ class GateWrite:
     state: GateState
     is_new: bool
     """The row is written."""
-    evaluations: tuple[Evaluation, ...]
+    evaluations: tuple[PendingEvaluation, ...]
     ids: tuple[UUID, ...]
     """Of the calls that it charges."""
     traces: tuple[Trace, ...]
@@ -95,9 +95,9 @@ class GateHistory:
     """The state of a session's gates: as it is written, and as the evaluations since the last write leave it."""
 
     def __init__(self, atlases: CompiledAtlases, bound: Mapping[str, Any]) -> None:
-        self.evaluations: list[Evaluation] = []
+        self.evaluations: list[PendingEvaluation] = []
         """Since the last write: evaluated again where another attempt wrote first."""
-        self._response: list[Evaluation] = []
+        self._response: list[PendingEvaluation] = []
         """Those of them since the current response began."""
         self.rebase(atlases, bound)
 
@@ -113,7 +113,7 @@ class GateHistory:
                 state, evaluation.traces = result.state, result.traces
         self._replay()
 
-    def apply(self, state: GateState, evaluations: Iterable[Evaluation]) -> GateState:
+    def apply(self, state: GateState, evaluations: Iterable[PendingEvaluation]) -> GateState:
         for evaluation in evaluations:
             if evaluation.change is not None:
                 state = evaluation.change(self.atlases, state).state
@@ -129,7 +129,7 @@ class GateHistory:
 
     def add(self, change: Change | None, traces: Sequence[Trace], call: str = "") -> None:
         if change is not None or traces:
-            self.evaluations.append(Evaluation(change, tuple(traces), call))
+            self.evaluations.append(PendingEvaluation(change, tuple(traces), call))
             self._response.append(self.evaluations[-1])
 
     def evaluate(self, change: Callable[[CompiledAtlases, GateState], C], call: str = "") -> C:
@@ -155,7 +155,7 @@ class GateHistory:
         self.written = changes.state
         self._drop(changes.evaluations)
 
-    def _drop(self, evaluations: Sequence[Evaluation]) -> None:
+    def _drop(self, evaluations: Sequence[PendingEvaluation]) -> None:
         self.evaluations = without(self.evaluations, evaluations)
         self._response = without(self._response, evaluations)
         self._replay()
@@ -460,7 +460,7 @@ class AttemptGates:
             state = ran(history.atlases, state, request, now, grants=call.settled).state
         return True
 
-    def changes_for(self, write: StepWrite, evaluations: tuple[Evaluation, ...]) -> GateWrite:
+    def changes_for(self, write: StepWrite, evaluations: tuple[PendingEvaluation, ...]) -> GateWrite:
         """What goes with this write, of the evaluations before it. Nothing changes here until it is made."""
         history, now = self.history, self._now()
         atlases, state = history.atlases, history.state
@@ -505,7 +505,9 @@ class AttemptGates:
             self._states.pop(id, None)
 
 
-def without(evaluations: Sequence[Evaluation], removal: Sequence[Evaluation]) -> list[Evaluation]:
+def without(
+    evaluations: Sequence[PendingEvaluation], removal: Sequence[PendingEvaluation]
+) -> list[PendingEvaluation]:
     return (
         [evaluation for evaluation in evaluations if evaluation not in removal]
         if removal
