@@ -61,8 +61,8 @@ def check_strangers(schema: dict[str, Any]) -> None:
     _refuse_patterns(schema)
     try:
         # What is only there to be referred to counts where it is.
-        used = {key: each for key, each in schema.items() if key not in ("$defs", "definitions")}
-        nodes = _nodes(used, schema, {})
+        parts = {key: each for key, each in schema.items() if key not in ("$defs", "definitions")}
+        nodes = _nodes(parts, schema, {})
     except RecursionError:
         raise Unusable("what its schema refers to is nested too deeply") from None
     if nodes > MAX_NODES:
@@ -164,31 +164,31 @@ def _refuse_outside(value: Any) -> None:
         _refuse_outside(each)
 
 
-def _nodes(value: Any, root: dict[str, Any], known: dict[str, int | None]) -> int:
+def _nodes(value: Any, root: dict[str, Any], counts: dict[str, int | None]) -> int:
     """``known``: of each place that something refers to; None while it is being counted."""
     if isinstance(value, list):
-        return 1 + sum(_nodes(each, root, known) for each in value)
+        return 1 + sum(_nodes(each, root, counts) for each in value)
     if not isinstance(value, dict):
         return 0
     total = 1
     for key, each in value.items():
         if key in _REFERENCES and isinstance(each, str):
-            total += _referred(key, each, root, known)
+            total += _referred(key, each, root, counts)
         else:
-            total += _nodes(each, root, known)
+            total += _nodes(each, root, counts)
     return total
 
 
-def _referred(key: str, place: str, root: dict[str, Any], known: dict[str, int | None]) -> int:
+def _referred(key: str, place: str, root: dict[str, Any], counts: dict[str, int | None]) -> int:
     if key != "$ref" or (place != "#" and not place.startswith("#/")):
         raise Unusable("its schema refers to a place that is not written as a path, such as #/$defs/Item")
-    if place not in known:
-        known[place] = None
-        known[place] = _nodes(_at(root, place), root, known)
-    found = known[place]
-    if found is None:
+    if place not in counts:
+        counts[place] = None
+        counts[place] = _nodes(_at(root, place), root, counts)
+    count = counts[place]
+    if count is None:
         raise Unusable("its schema refers to itself")
-    return found
+    return count
 
 
 def _at(root: dict[str, Any], place: str) -> Any:

@@ -36,25 +36,25 @@ class Shares:
         return self._held.get(org.int, 0)
 
     def has_room(self, org: UUID) -> bool:
-        held = self._held.get(org.int, 0)
-        return held < self._share and self.free > (self._reserve if held else 0)
+        places = self._held.get(org.int, 0)
+        return places < self._share and self.free > (self._reserve if places else 0)
 
     def take(self, org: UUID) -> bool:
         """False where there is no room for this org."""
-        held = self._held.get(org.int, 0)
-        if held >= self._share or self.free <= (self._reserve if held else 0):
+        places = self._held.get(org.int, 0)
+        if places >= self._share or self.free <= (self._reserve if places else 0):
             return False
         self.free -= 1
-        self._held[org.int] = held + 1
+        self._held[org.int] = places + 1
         return True
 
     def give_back(self, org: UUID) -> None:
         self.free += 1
-        held = self._held[org.int]
-        if held == 1:
+        places = self._held[org.int]
+        if places == 1:
             del self._held[org.int]
         else:
-            self._held[org.int] = held - 1
+            self._held[org.int] = places - 1
 
 
 FAILURES = 30
@@ -73,12 +73,12 @@ class Throttle:
     def failed(self, host: str) -> None:
         """Count a failure. Raises ``TooMany`` in the place of its reason where the address failed too often."""
         address = _network(host)
-        left = self._left(address)
-        self._buckets[address] = (max(left - 1, 0.0), self._clock())
+        remaining = self._left(address)
+        self._buckets[address] = (max(remaining - 1, 0.0), self._clock())
         self._buckets.move_to_end(address)
         if len(self._buckets) > ADDRESSES:
             self._buckets.popitem(last=False)
-        if left < 1:
+        if remaining < 1:
             raise TooMany(
                 "Too many tokens or links from this address were wrong.",
                 code="too_many_failures",
@@ -86,19 +86,19 @@ class Throttle:
             )
 
     def _left(self, address: str) -> float:
-        left, at = self._buckets.get(address, (float(FAILURES), 0.0))
-        return min(float(FAILURES), left + (self._clock() - at) * FAILURES / PER_SECONDS)
+        tokens, at = self._buckets.get(address, (float(FAILURES), 0.0))
+        return min(float(FAILURES), tokens + (self._clock() - at) * FAILURES / PER_SECONDS)
 
 
 def _network(host: str) -> str:
     """Of IPv6 the network: whoever has one address there has all of them."""
     try:
-        given = ipaddress.ip_address(host)
+        address = ipaddress.ip_address(host)
     except ValueError:
         return host
-    if isinstance(given, ipaddress.IPv4Address):
+    if isinstance(address, ipaddress.IPv4Address):
         return host
-    return str(ipaddress.ip_network((given, 64), strict=False))
+    return str(ipaddress.ip_network((address, 64), strict=False))
 
 
 P = ParamSpec("P")
@@ -116,7 +116,7 @@ class Turns:
         self._here = 0
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
-    async def run(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self._most is not None and self._here >= self._most:
             raise Unavailable(
                 f"{self._here} files are being read already.",
@@ -127,7 +127,7 @@ class Turns:
         self._here += 1
         try:
             async with turns:
-                return await asyncio.to_thread(work, *args, **named)
+                return await asyncio.to_thread(work, *args, **kwargs)
         finally:
             self._here -= 1
 

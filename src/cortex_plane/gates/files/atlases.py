@@ -86,78 +86,78 @@ def compiled(manifest: bytes) -> Atlas:
     return _atlas(orjson.loads(manifest), manifest)
 
 
-def _atlas(given: Plain, manifest: bytes) -> Atlas:
-    locked = unlockable(given)
+def _atlas(manifest_data: Plain, manifest: bytes) -> Atlas:
+    locked_ids = unlockable(manifest_data)
     return Atlas(
-        atlas_id=given["atlas_id"],
-        version=given["version"],
-        name=given["name"],
+        atlas_id=manifest_data["atlas_id"],
+        version=manifest_data["version"],
+        name=manifest_data["name"],
         digest=hashlib.sha256(manifest).hexdigest(),
-        steward=_steward(given["steward"]),
-        description=given.get("description", ""),
-        gates=tuple(gates_of(given)),
-        capabilities=tuple(_capability(each, locked) for each in given.get("capabilities", ())),
-        contexts=tuple(_context(each) for each in given.get("context_blocks", ())),
-        policies=tuple(_policy(each) for each in given.get("policies", ())),
-        actions=tuple(_action(each) for each in given.get("actions", ())),
-        budget=GateBudget(**given.get("checkpoint_config", {}).get("budget", {})),
+        steward=_steward(manifest_data["steward"]),
+        description=manifest_data.get("description", ""),
+        gates=tuple(gates_of(manifest_data)),
+        capabilities=tuple(_capability(each, locked_ids) for each in manifest_data.get("capabilities", ())),
+        contexts=tuple(_context(each) for each in manifest_data.get("context_blocks", ())),
+        policies=tuple(_policy(each) for each in manifest_data.get("policies", ())),
+        actions=tuple(_action(each) for each in manifest_data.get("actions", ())),
+        budget=GateBudget(**manifest_data.get("checkpoint_config", {}).get("budget", {})),
     )
 
 
-def _steward(given: Plain) -> Steward:
-    access, told = given.get("access", {}), given.get("notifications", {})
+def _steward(steward: Plain) -> Steward:
+    access, notifications = steward.get("access", {}), steward.get("notifications", {})
     return Steward(
-        id=given["id"],
-        name=given["name"],
-        contact=given.get("contact"),
+        id=steward["id"],
+        name=steward["name"],
+        contact=steward.get("contact"),
         access=AccessType(access.get("type", AccessType.PUBLIC)),
         api_keys=tuple(access.get("api_keys", ())),
         requests_per_minute=access.get("rate_limit", {}).get("requests_per_minute"),
-        webhook=told.get("channels", {}).get("webhook"),
-        notify_on=tuple(dict.fromkeys(told.get("triggers", ()))),
+        webhook=notifications.get("channels", {}).get("webhook"),
+        notify_on=tuple(dict.fromkeys(notifications.get("triggers", ()))),
     )
 
 
-def _capability(given: Plain, locked: set[str]) -> Capability:
-    id: str = given["capability_id"]
+def _capability(capability: Plain, locked_ids: set[str]) -> Capability:
+    id: str = capability["capability_id"]
     return Capability(
         capability_id=id,
-        name=given.get("name", id),
-        actions=tuple(dict.fromkeys(given["actions"])),
-        locked=id in locked,
+        name=capability.get("name", id),
+        actions=tuple(dict.fromkeys(capability["actions"])),
+        locked=id in locked_ids,
     )
 
 
-def _context(given: Plain) -> ContextBlock:
+def _context(context: Plain) -> ContextBlock:
     return ContextBlock(
-        context_id=given["context_id"],
-        name=given.get("name") or given["context_id"],
-        content=given["content"],
-        inject_mode=InjectMode(given.get("inject_mode", InjectMode.ON_DEMAND)),
-        priority=given.get("priority", 100),
+        context_id=context["context_id"],
+        name=context.get("name") or context["context_id"],
+        content=context["content"],
+        inject_mode=InjectMode(context.get("inject_mode", InjectMode.ON_DEMAND)),
+        priority=context.get("priority", 100),
     )
 
 
-def _policy(given: Plain) -> AtlasPolicy:
-    template = given.get("template")
+def _policy(policy: Plain) -> AtlasPolicy:
+    template = policy.get("template")
     return AtlasPolicy(
-        policy_id=given["policy_id"],
-        type=AtlasPolicyType(given["type"]),
-        actions=tuple(dict.fromkeys(given["actions"])),
-        reason=given.get("reason", ""),
-        max_calls=given.get("max_calls"),
-        window_seconds=given.get("window_seconds"),
+        policy_id=policy["policy_id"],
+        type=AtlasPolicyType(policy["type"]),
+        actions=tuple(dict.fromkeys(policy["actions"])),
+        reason=policy.get("reason", ""),
+        max_calls=policy.get("max_calls"),
+        window_seconds=policy.get("window_seconds"),
         template=None if template is None else Template(template),
     )
 
 
-def _action(given: Plain) -> Action:
+def _action(action: Plain) -> Action:
     return Action(
-        action_id=given["action_id"],
-        name=given.get("name") or given["action_id"],
-        description=given.get("description", ""),
-        risk_tier=Risk(given.get("risk_tier", Risk.LOW)),
-        parameters_schema=given.get("parameters_schema"),
+        action_id=action["action_id"],
+        name=action.get("name") or action["action_id"],
+        description=action.get("description", ""),
+        risk_tier=Risk(action.get("risk_tier", Risk.LOW)),
+        parameters_schema=action.get("parameters_schema"),
     )
 
 
@@ -173,41 +173,41 @@ _ALLOWING = (AtlasPolicyType.ALLOW, AtlasPolicyType.REQUIRES_APPROVAL)
 
 def warnings_of(atlas: Plain, root: Node, faults: Faults) -> list[str]:
     """Each with its line, in the order of the file."""
-    found = [
+    warnings = [
         *_actions(atlas),
         *_capabilities(atlas),
         *_checkpoints(atlas),
         *_config(atlas),
         *_notifications(atlas),
     ]
-    placed = sorted({(line_at(root, path), said) for path, said in found})
-    told = [f"{faults.at(line)}: {said}" for line, said in placed[:MAX_WARNINGS]]
-    if len(placed) > MAX_WARNINGS:
-        told.append(f"and {len(placed) - MAX_WARNINGS} more warnings")
-    return told
+    by_line = sorted({(line_at(root, path), message) for path, message in warnings})
+    messages = [f"{faults.at(line)}: {message}" for line, message in by_line[:MAX_WARNINGS]]
+    if len(by_line) > MAX_WARNINGS:
+        messages.append(f"and {len(by_line) - MAX_WARNINGS} more warnings")
+    return messages
 
 
 Warnings = Iterator[tuple[Path, str]]
 
 
 def _actions(atlas: Plain) -> Warnings:
-    declared = {each["action_id"] for each in atlas.get("actions", ())}
-    told: set[str] = set()
+    action_ids = {each["action_id"] for each in atlas.get("actions", ())}
+    seen: set[str] = set()
     for path, action in _named(atlas):
-        if STAR not in action and action not in declared and action not in told:
-            told.add(action)
+        if STAR not in action and action not in action_ids and action not in seen:
+            seen.add(action)
             yield (
                 path,
                 f"the action `{action}` is not declared in `actions`: only its tool says how risky it is.",
             )
-    allowed = GlobIndex[bool]((each, True) for each in _allowing(atlas))
-    denied = GlobIndex[bool](
+    allowing = GlobIndex[bool]((each, True) for each in _allowing(atlas))
+    denying = GlobIndex[bool](
         (pattern, True) for _, policy in entries(atlas, "policies") if policy["type"] == AtlasPolicyType.DENY
         for pattern in policy["actions"]
     )  # fmt: skip
     for path, declaration in entries(atlas, "actions"):
         id = declaration["action_id"]
-        if not allowed.find(id) and not denied.find(id):
+        if not allowing.find(id) and not denying.find(id):
             yield (
                 path,
                 f"nothing can ever allow the action `{id}`: put it into a capability, or allow it by a policy.",
@@ -239,26 +239,26 @@ def _allowing(atlas: Plain) -> Iterator[str]:
 
 
 def _capabilities(atlas: Plain) -> Warnings:
-    locked: dict[str, str] = {}
+    lockers: dict[str, str] = {}
     for _, each in entries(atlas, "checkpoints"):
         for capability in each.get("lock_capabilities", ()):
-            locked.setdefault(capability, each["checkpoint_id"])
-    opened = unlockable(atlas)
+            lockers.setdefault(capability, each["checkpoint_id"])
+    unlockable_ids = unlockable(atlas)
     for path, capability in entries(atlas, "capabilities"):
         id = capability["capability_id"]
-        if id in locked and id not in opened:
-            yield path, f"`{locked[id]}` locks the capability `{id}`, and nothing unlocks it again."
+        if id in lockers and id not in unlockable_ids:
+            yield path, f"`{lockers[id]}` locks the capability `{id}`, and nothing unlocks it again."
 
 
 def unlockable(atlas: Plain) -> set[str]:
     """Capabilities that some gate opens, or stands before: they begin locked."""
-    found: set[str] = set()
+    ids: set[str] = set()
     for each in atlas.get("checkpoints", ()):
-        found.update(each.get("unlock_capabilities", ()))
+        ids.update(each.get("unlock_capabilities", ()))
         # Whoever only watches stands before nothing.
         if each["mode"] != Mode.OBSERVATIONAL:
-            found.update(each["trigger"].get("capability_ids", ()))
-    return found
+            ids.update(each["trigger"].get("capability_ids", ()))
+    return ids
 
 
 def _checkpoints(atlas: Plain) -> Warnings:
@@ -282,24 +282,24 @@ def _checkpoints(atlas: Plain) -> Warnings:
 
 def _config(atlas: Plain) -> Warnings:
     """What the short form names without saying what for."""
-    for section, given in atlas.get("checkpoint_config", {}).items():
+    for section, settings in atlas.get("checkpoint_config", {}).items():
         path: Path = ("checkpoint_config", section)
-        if section == "budget" or not given.get("enabled", True):
+        if section == "budget" or not settings.get("enabled", True):
             continue
         if section in _MAPPED:
-            for key, wanted in given.get("mappings", {}).items():
-                if not (any(wanted.values()) if isinstance(wanted, dict) else wanted):
+            for key, mapping in settings.get("mappings", {}).items():
+                if not (any(mapping.values()) if isinstance(mapping, dict) else mapping):
                     yield (
                         (*path, "mappings", key),
                         f"{_MAPPED[section]}: the mapping does nothing but record.",
                     )
-        elif not given.get("inject_contexts") and not given.get("require_sync_trace"):
+        elif not settings.get("inject_contexts") and not settings.get("require_sync_trace"):
             yield path, f"`{section}` has no `inject_contexts`: it does nothing but record."
 
 
 def _notifications(atlas: Plain) -> Warnings:
-    given: dict[str, Any] = atlas["steward"].get("notifications", {})
-    webhook, triggers = given.get("channels", {}).get("webhook"), given.get("triggers")
+    notifications: dict[str, Any] = atlas["steward"].get("notifications", {})
+    webhook, triggers = notifications.get("channels", {}).get("webhook"), notifications.get("triggers")
     path: Path = ("steward", "notifications")
     if triggers and webhook is None:
         yield (*path, "triggers"), "there is no `webhook` in `channels`: nobody is told."

@@ -51,74 +51,74 @@ def gates_of(atlas: Plain) -> Iterator[Gate]:
 # Checkpoints -----------------------------------------------------------------------------------------------------
 
 
-def _checkpoint(atlas_id: str, given: Plain) -> Gate:
-    trigger = _trigger(given["trigger"])
-    guidance = given.get("guidance")
+def _checkpoint(atlas_id: str, checkpoint: Plain) -> Gate:
+    trigger = _trigger(checkpoint["trigger"])
+    guidance = checkpoint.get("guidance")
     return Gate(
-        gate_id=given["checkpoint_id"],
+        gate_id=checkpoint["checkpoint_id"],
         atlas_id=atlas_id,
-        name=given.get("name") or given["checkpoint_id"],
+        name=checkpoint.get("name") or checkpoint["checkpoint_id"],
         trigger=trigger,
-        mode=_MODES[given["mode"]],
-        priority=given.get("priority", PRIORITIES[trigger.type]),
-        audience=_AUDIENCES[given.get("audience", "agent")],
-        questions=tuple(_question(each) for each in given.get("questions", ())),
+        mode=_MODES[checkpoint["mode"]],
+        priority=checkpoint.get("priority", PRIORITIES[trigger.type]),
+        audience=_AUDIENCES[checkpoint.get("audience", "agent")],
+        questions=tuple(_question(each) for each in checkpoint.get("questions", ())),
         guidance=None if guidance is None else _guidance(guidance),
-        contexts=tuple(given.get("inject_contexts", ())),
-        unlock_capabilities=tuple(given.get("unlock_capabilities", ())),
-        lock_capabilities=tuple(given.get("lock_capabilities", ())),
-        allow_actions=tuple(given.get("allow_actions", ())),
-        deny_actions=tuple(given.get("deny_actions", ())),
-        force_sync_trace=given.get("force_sync_trace", False),
-        max_attempts=given.get("max_attempts", MAX_ATTEMPTS),
+        contexts=tuple(checkpoint.get("inject_contexts", ())),
+        unlock_capabilities=tuple(checkpoint.get("unlock_capabilities", ())),
+        lock_capabilities=tuple(checkpoint.get("lock_capabilities", ())),
+        allow_actions=tuple(checkpoint.get("allow_actions", ())),
+        deny_actions=tuple(checkpoint.get("deny_actions", ())),
+        force_sync_trace=checkpoint.get("force_sync_trace", False),
+        max_attempts=checkpoint.get("max_attempts", MAX_ATTEMPTS),
     )
 
 
-def _trigger(given: Plain) -> Trigger:
-    tier = given.get("min_tier")
+def _trigger(trigger: Plain) -> Trigger:
+    tier = trigger.get("min_tier")
     return Trigger(
-        type=_TYPES[given["type"]],
-        patterns=tuple(given.get("patterns", ())),
-        match_mode=_MATCHES[given.get("match_mode", "any")],
-        case_sensitive=given.get("case_sensitive", False),
+        type=_TYPES[trigger["type"]],
+        patterns=tuple(trigger.get("patterns", ())),
+        match_mode=_MATCHES[trigger.get("match_mode", "any")],
+        case_sensitive=trigger.get("case_sensitive", False),
         min_tier=None if tier is None else Risk(tier),
-        capability_ids=tuple(given.get("capability_ids", ())),
-        seconds=given.get("seconds"),
-        actions=given.get("actions"),
-        trigger_id=given.get("trigger_id"),
-        params=given.get("params", {}),
+        capability_ids=tuple(trigger.get("capability_ids", ())),
+        seconds=trigger.get("seconds"),
+        actions=trigger.get("actions"),
+        trigger_id=trigger.get("trigger_id"),
+        params=trigger.get("params", {}),
     )
 
 
-def _question(given: Plain) -> GateQuestion:
-    validation = given.get("validation")
+def _question(question: Plain) -> GateQuestion:
+    validation = question.get("validation")
     return GateQuestion(
-        question_id=given["question_id"],
-        question=given["question"],
-        response_type=_RESPONSES[given["response_type"]],
-        required=given.get("required", True),
-        hint=given.get("hint"),
-        options=tuple(given.get("options", ())),
-        schema=given.get("schema"),
+        question_id=question["question_id"],
+        question=question["question"],
+        response_type=_RESPONSES[question["response_type"]],
+        required=question.get("required", True),
+        hint=question.get("hint"),
+        options=tuple(question.get("options", ())),
+        schema=question.get("schema"),
         validation=_validation(validation) if validation else _NO_VALIDATION,
-        on_invalid=_ON_INVALID[given.get("on_invalid", "retry")],
+        on_invalid=_ON_INVALID[question.get("on_invalid", "retry")],
     )
 
 
-def _validation(given: Plain) -> AnswerValidation:
-    words: dict[str, Any] = {key: tuple(given[key]) for key in _WORDS_OF_TEXT if key in given}
-    return AnswerValidation(**{**given, **words})
+def _validation(rules: Plain) -> AnswerValidation:
+    words: dict[str, Any] = {key: tuple(rules[key]) for key in _WORDS_OF_TEXT if key in rules}
+    return AnswerValidation(**{**rules, **words})
 
 
-def _guidance(given: Plain) -> Guidance:
-    content = given["content"]
+def _guidance(guidance: Plain) -> Guidance:
+    content = guidance["content"]
     return Guidance(
         content=content if isinstance(content, str) else canonical(content).decode(),
-        format=GuidanceFormat(given.get("format", GuidanceFormat.TEXT)),
-        priority=given.get("priority", 100),
-        append=given.get("append", True),
-        expires_after=given.get("expires_after"),
-        labels=tuple(given.get("labels", ())),
+        format=GuidanceFormat(guidance.get("format", GuidanceFormat.TEXT)),
+        priority=guidance.get("priority", 100),
+        append=guidance.get("append", True),
+        expires_after=guidance.get("expires_after"),
+        labels=tuple(guidance.get("labels", ())),
     )
 
 
@@ -138,39 +138,39 @@ def _tells(atlas_id: str, gate_id: str, name: str, trigger: Trigger, contexts: l
     )
 
 
-def _of_context(atlas_id: str, given: Plain) -> Gate:
-    context_id: str = given["context_id"]
-    match InjectMode(given.get("inject_mode", InjectMode.ON_DEMAND)):
+def _of_context(atlas_id: str, context: Plain) -> Gate:
+    context_id: str = context["context_id"]
+    match InjectMode(context.get("inject_mode", InjectMode.ON_DEMAND)):
         case InjectMode.ALWAYS:
             trigger = Trigger(type=TriggerType.SESSION_START)
         case InjectMode.ON_MATCH:
-            trigger = _trigger({**given, "type": TriggerType.KEYWORD, "patterns": given["keywords"]})
+            trigger = _trigger({**context, "type": TriggerType.KEYWORD, "patterns": context["keywords"]})
         case InjectMode.RISK_BASED:
-            trigger = Trigger(type=TriggerType.RISK_THRESHOLD, min_tier=Risk(given["min_tier"]))
+            trigger = Trigger(type=TriggerType.RISK_THRESHOLD, min_tier=Risk(context["min_tier"]))
         case InjectMode.ON_DEMAND:
             trigger = Trigger(type=TriggerType.EXPLICIT_REQUEST, patterns=(context_id,))
-    return _tells(atlas_id, f"context:{context_id}", given.get("name", context_id), trigger, [context_id])
+    return _tells(atlas_id, f"context:{context_id}", context.get("name", context_id), trigger, [context_id])
 
 
 def _of_config(atlas_id: str, config: Plain) -> Iterator[Gate]:
-    for section, given in config.items():
-        if section == "budget" or not given.get("enabled", True):
+    for section, settings in config.items():
+        if section == "budget" or not settings.get("enabled", True):
             continue
         if section == "keyword_match":
-            yield from _of_keywords(atlas_id, given)
+            yield from _of_keywords(atlas_id, settings)
         elif section == "action_pre":
-            for pattern, wanted in given.get("mappings", {}).items():
-                yield _of_action(atlas_id, pattern, wanted)
+            for pattern, mapping in settings.get("mappings", {}).items():
+                yield _of_action(atlas_id, pattern, mapping)
         else:
-            yield _of_section(atlas_id, section, given)
+            yield _of_section(atlas_id, section, settings)
 
 
-def _of_section(atlas_id: str, section: str, given: Plain) -> Gate:
-    trigger = _trigger({**given, "type": section})
+def _of_section(atlas_id: str, section: str, settings: Plain) -> Gate:
+    trigger = _trigger({**settings, "type": section})
     gate = _tells(
-        atlas_id, f"config:{section}", section.replace("_", " "), trigger, given.get("inject_contexts", [])
+        atlas_id, f"config:{section}", section.replace("_", " "), trigger, settings.get("inject_contexts", [])
     )
-    return replace(gate, force_sync_trace=given.get("require_sync_trace", False))
+    return replace(gate, force_sync_trace=settings.get("require_sync_trace", False))
 
 
 def words_of(key: str, match_mode: str) -> list[str]:
@@ -178,20 +178,20 @@ def words_of(key: str, match_mode: str) -> list[str]:
     return [key] if match_mode == MatchMode.REGEX else [word.strip() for word in key.split("|")]
 
 
-def _of_keywords(atlas_id: str, given: Plain) -> Iterator[Gate]:
-    mode = given.get("match_mode", MatchMode.ANY)
-    for key, contexts in given.get("mappings", {}).items():
+def _of_keywords(atlas_id: str, settings: Plain) -> Iterator[Gate]:
+    mode = settings.get("match_mode", MatchMode.ANY)
+    for key, contexts in settings.get("mappings", {}).items():
         trigger = Trigger(
             type=TriggerType.KEYWORD,
             patterns=tuple(words_of(key, mode)),
             match_mode=MatchMode(mode),
-            case_sensitive=given.get("case_sensitive", False),
+            case_sensitive=settings.get("case_sensitive", False),
         )
         yield _tells(atlas_id, f"config:keyword_match:{key}", f"keywords {key}", trigger, contexts)
 
 
-def _of_action(atlas_id: str, pattern: str, wanted: Plain) -> Gate:
-    asks = wanted.get("require_confirmation", False)
+def _of_action(atlas_id: str, pattern: str, mapping: Plain) -> Gate:
+    asks = mapping.get("require_confirmation", False)
     question = GateQuestion(
         question_id=CONFIRM,
         question=f"I want this call of {pattern} to happen, and I understand what it does.",
@@ -205,8 +205,8 @@ def _of_action(atlas_id: str, pattern: str, wanted: Plain) -> Gate:
         mode=Mode.BLOCKING if asks else Mode.ADVISORY,
         priority=PRIORITIES[TriggerType.ACTION_PRE],
         questions=(question,) if asks else (),
-        contexts=tuple(wanted.get("inject_contexts", ())),
-        require_policy_check=wanted.get("require_policy_check", False),
+        contexts=tuple(mapping.get("inject_contexts", ())),
+        require_policy_check=mapping.get("require_policy_check", False),
     )
 
 

@@ -196,15 +196,15 @@ def _state() -> TypeAdapter[GateState]:
     return TypeAdapter(GateState)
 
 
-def state_of(kept: Any) -> GateState:
+def state_of(data: Any) -> GateState:
     """From the JSON value that `kept_state` made."""
-    return _state().validate_python(kept, strict=False) if kept else NOTHING_YET
+    return _state().validate_python(data, strict=False) if data else NOTHING_YET
 
 
 def kept_state(state: GateState) -> dict[str, Any]:
     """As a row keeps it: a JSON value, without what is as in the beginning."""
-    kept: dict[str, Any] = _state().dump_python(state, mode="json", exclude_defaults=True)
-    return kept
+    data: dict[str, Any] = _state().dump_python(state, mode="json", exclude_defaults=True)
+    return data
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -333,8 +333,8 @@ class Trace:
 
 
 def trace(kind: TraceType, gate: Gate, **payload: Any) -> Trace:
-    named = {"atlas_id": gate.atlas_id, "checkpoint_id": gate.gate_id, **payload}
-    return Trace(type=kind, payload=named, sync=gate.force_sync_trace)
+    fields = {"atlas_id": gate.atlas_id, "checkpoint_id": gate.gate_id, **payload}
+    return Trace(type=kind, payload=fields, sync=gate.force_sync_trace)
 
 
 def triggered(gate: Gate, data: dict[str, Any]) -> Trace:
