@@ -113,7 +113,7 @@ class Allowed:
         return is_public(address) or self._in_range(address) or self.host(host, port)
 
     def _in_range(self, address: Address) -> bool:
-        return any(address.version == each.version and address in each for each in self.networks)
+        return any(address.version == network.version and address in network for network in self.networks)
 
 
 def _host_and_port(entry: str) -> tuple[str, int | None]:

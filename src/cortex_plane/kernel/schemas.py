@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from cortex_plane.kernel.caches import LruCache
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.shares import LruCache
 
 if TYPE_CHECKING:
     from jsonschema_rs import Validator
@@ -126,16 +126,16 @@ def _refuse_patterns(schema: dict[str, Any]) -> None:
 def _patterns(value: Any) -> Iterator[str]:
     """Whatever may be compiled as a regular expression, wherever it stands."""
     if isinstance(value, list):
-        for each in value:
-            yield from _patterns(each)
+        for item in value:
+            yield from _patterns(item)
     if not isinstance(value, dict):
         return
-    for key, each in value.items():
-        if key == "pattern" and isinstance(each, str):
-            yield each
-        if key == "patternProperties" and isinstance(each, dict):
-            yield from each
-        yield from _patterns(each)
+    for key, item in value.items():
+        if key == "pattern" and isinstance(item, str):
+            yield item
+        if key == "patternProperties" and isinstance(item, dict):
+            yield from item
+        yield from _patterns(item)
 
 
 def _line(error: Exception) -> str:
@@ -150,32 +150,32 @@ def _fault(error: Any) -> str:
 def _refuse_outside(value: Any) -> None:
     """A reference to elsewhere would be fetched by whoever checks arguments."""
     if isinstance(value, list):
-        for each in value:
-            _refuse_outside(each)
+        for item in value:
+            _refuse_outside(item)
     if not isinstance(value, dict):
         return
-    for key, each in value.items():
-        if key in _REFERENCES and isinstance(each, str) and not each.startswith("#"):
+    for key, item in value.items():
+        if key in _REFERENCES and isinstance(item, str) and not item.startswith("#"):
             raise Unusable("its schema refers to another document")
-        if key == "$id" and isinstance(each, str):
+        if key == "$id" and isinstance(item, str):
             raise Unusable("its schema names a `$id`")
-        if key == "$schema" and isinstance(each, str) and each.removesuffix("#") not in _DIALECTS:
+        if key == "$schema" and isinstance(item, str) and item.removesuffix("#") not in _DIALECTS:
             raise Unusable("its schema names a `$schema` that is not known")
-        _refuse_outside(each)
+        _refuse_outside(item)
 
 
 def _nodes(value: Any, root: dict[str, Any], counts: dict[str, int | None]) -> int:
     """``known``: of each place that something refers to; None while it is being counted."""
     if isinstance(value, list):
-        return 1 + sum(_nodes(each, root, counts) for each in value)
+        return 1 + sum(_nodes(item, root, counts) for item in value)
     if not isinstance(value, dict):
         return 0
     total = 1
-    for key, each in value.items():
-        if key in _REFERENCES and isinstance(each, str):
-            total += _referred(key, each, root, counts)
+    for key, item in value.items():
+        if key in _REFERENCES and isinstance(item, str):
+            total += _referred(key, item, root, counts)
         else:
-            total += _nodes(each, root, counts)
+            total += _nodes(item, root, counts)
     return total
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 
-from cortex_plane.gates.files.gates import dotted, words_of
 from cortex_plane.gates.model.atlases import (
     MAX_GATES,
     Audience,
@@ -101,11 +100,11 @@ class Checks:
 
     def _unique(self, path: Path, items: Sequence[Plain], key: str) -> dict[str, int]:
         numbers: dict[str, int] = {}
-        for number, each in enumerate(items):
-            first = numbers.setdefault(each[key], number)
+        for number, item in enumerate(items):
+            first = numbers.setdefault(item[key], number)
             if first != number:
                 line = line_at(self._root, (*path, first, key))
-                self._fault((*path, number, key), f"the {key} `{each[key]}` is taken by line {line}.")
+                self._fault((*path, number, key), f"the {key} `{item[key]}` is taken by line {line}.")
         return numbers
 
     def _known(self, path: Path, ids: Iterable[str], section: str, what: str) -> None:
@@ -346,7 +345,9 @@ class Checks:
     def _together(self, path: Path, questions: Sequence[Plain]) -> None:
         """Each of them reads an answer of its own, also where they have the same pattern."""
         patterns = [
-            rules["pattern"] for each in questions if "pattern" in (rules := each.get("validation", {}))
+            rules["pattern"]
+            for question in questions
+            if "pattern" in (rules := question.get("validation", {}))
         ]
         total = sum(self._expressions.get((each, True), 0) for each in patterns)
         if self._program <= MAX_PROGRAM < total:
@@ -432,3 +433,14 @@ def _action_patterns(atlas: Plain) -> Iterator[str]:
             yield from checkpoint["trigger"].get("patterns", ())
     for pattern in atlas.get("checkpoint_config", {}).get("action_pre", {}).get("mappings", ()):
         yield from dotted(pattern)
+
+
+def words_of(key: str, match_mode: str) -> list[str]:
+    """`a|b` are two words; in a regular expression the bar means the same by itself."""
+    return [key] if match_mode == MatchMode.REGEX else [word.strip() for word in key.split("|")]
+
+
+def dotted(pattern: str) -> tuple[str, ...]:
+    """`delete_*` means `delete.*` as well: an underscore beside a star may be a dot."""
+    other = pattern.replace("_*", ".*").replace("*_", "*.")
+    return (pattern,) if other == pattern else (pattern, other)

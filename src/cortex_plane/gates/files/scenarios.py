@@ -119,7 +119,7 @@ def _scenario(scenario: dict[str, Any], node: Node, faults: Faults) -> Scenario:
         faults.add(node.line, "`expect` expects nothing: say at least one thing, such as `decision: deny`.")
     call = _call(EventKind.CALLED, scenario["call"], scenario, node.line) if "call" in scenario else None
     return Scenario(
-        name=scenario["name"], line=node.line, events=tuple(each for each in events if each is not None), call=call,
+        name=scenario["name"], line=node.line, events=tuple(event for event in events if event is not None), call=call,
         expect=_expected(expect),
     )  # fmt: skip
 

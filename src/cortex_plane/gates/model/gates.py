@@ -180,12 +180,12 @@ class GateState:
     @property
     def asks(self) -> tuple[Open, ...]:
         """What stops the whole session until it is answered."""
-        return tuple(each for each in self.open if not each.call)
+        return tuple(question for question in self.open if not question.call)
 
     @property
     def ended(self) -> Shut | None:
         """The gate that shut the session for good."""
-        return next((each for each in self.shut if not each.action), None)
+        return next((entry for entry in self.shut if not entry.action), None)
 
 
 NOTHING_YET = GateState()

@@ -54,9 +54,9 @@ class AnswerFault:
 def custom_checks(gate: Gate, answers: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
     """What must be asked of code before the answers are judged: question, validator, answer."""
     return [
-        (each.question_id, each.validation.custom_validator, answers[each.question_id])
-        for each in gate.questions
-        if each.validation.custom_validator is not None and answers.get(each.question_id) is not None
+        (question.question_id, question.validation.custom_validator, answers[question.question_id])
+        for question in gate.questions
+        if question.validation.custom_validator is not None and answers.get(question.question_id) is not None
     ]
 
 
@@ -247,13 +247,17 @@ class AnswerTarget:
 
 def meant(atlases: CompiledAtlases, state: GateState, gate_id: str, call: str | None) -> AnswerTarget:
     gates = {gate.key for gate in atlases.named(gate_id)}
-    questions = [each for each in state.open if each.gate in gates and (call is None or each.call == call)]
+    questions = [
+        question
+        for question in state.open
+        if question.gate in gates and (call is None or question.call == call)
+    ]
     if len(questions) == 1:
         return AnswerTarget(gate=atlases.gates[questions[0].gate], which=questions[0])
     if questions:
         return AnswerTarget(error=_which(gate_id, questions))
     waiting = ", ".join(
-        f"`{name_of(atlases, each.gate)}`" for each in state.open if each.gate in atlases.gates
+        f"`{name_of(atlases, question.gate)}`" for question in state.open if question.gate in atlases.gates
     )
     return AnswerTarget(
         error=f"`{gate_id[:100]}` does not wait for an answer. Gates that do: {waiting or 'none'}."
@@ -262,10 +266,10 @@ def meant(atlases: CompiledAtlases, state: GateState, gate_id: str, call: str | 
 
 def _which(gate_id: str, questions: list[Open]) -> str:
     """What to say more exactly, where several are meant."""
-    if len({each.gate for each in questions}) > 1:
-        names = ", ".join(f"`{key}`" for key in sorted({each.gate for each in questions}))
+    if len({question.gate for question in questions}) > 1:
+        names = ", ".join(f"`{key}`" for key in sorted({question.gate for question in questions}))
         return f"`{gate_id[:100]}` is a gate of several atlases: name one in full: {names}."
-    which = ", ".join(f"{each.call} ({each.action})" for each in questions)
+    which = ", ".join(f"{question.call} ({question.action})" for question in questions)
     return f"`{gate_id[:100]}` stops several calls: name one with `call`: {which}."
 
 
@@ -287,7 +291,7 @@ def answer(
     result = "valid" if not wrong else "invalid" if stops else "accepted_with_faults"
     work.trace(
         TraceType.RESPONSE, gate, answers=_shown(answers), validation_result=result,
-        **({"faults": {each.question_id: each.said for each in wrong}} if wrong else {}),
+        **({"faults": {fault.question_id: fault.said for fault in wrong}} if wrong else {}),
         **({"action_id": which.action} if which.action else {}),
     )  # fmt: skip
     if stops:
@@ -299,7 +303,7 @@ def answer(
         new = Pass(gate=gate.key, action=which.action, input_hash=which.input_hash)
         work.keep("passes", [*work.passes, new][-MAX_PASSES:])
     reply: dict[str, Any] = {"passed": True, "gate": gate.gate_id}
-    warnings = [each.said for each in wrong if each.on_invalid is OnInvalid.WARN_AND_CONTINUE]
+    warnings = [fault.said for fault in wrong if fault.on_invalid is OnInvalid.WARN_AND_CONTINUE]
     if warnings:
         reply["warning"] = warnings
     reply["next"] = f"Now call `{which.action}` again with the same arguments." if which.call else "Go on."
@@ -307,10 +311,10 @@ def answer(
 
 
 def _refused(work: EvaluationRun, gate: Gate, which: Open, stops: list[AnswerFault]) -> Answered:
-    faults = {each.question_id: each.said for each in stops}
+    faults = {fault.question_id: fault.said for fault in stops}
     reason = "; ".join(f"{id}: {message}" for id, message in faults.items())[:1000]
     reply: dict[str, Any] = {"passed": False, "gate": gate.gate_id, "faults": faults}
-    if any(each.on_invalid is OnInvalid.BLOCK for each in stops):
+    if any(fault.on_invalid is OnInvalid.BLOCK for fault in stops):
         _, for_all = _count(work, gate, which)
         work.shut_gate(gate, which, reason, for_all=for_all)
         reply["next"] = "The gate is shut. Do not try again."
@@ -332,11 +336,11 @@ def _again(work: EvaluationRun, gate: Gate, which: Open, reason: str) -> int:
         work.shut_gate(gate, which, f"{tries} tries, the last one: {reason}"[:1000], for_all=for_all)
         return 0
     waiting = work.change("open")
-    for at, each in enumerate(waiting):
-        if each == which:
+    for at, question in enumerate(waiting):
+        if question == which:
             waiting[at] = replace(which, attempts=which.attempts + 1, fault=reason)
-        elif _shares(gate, each):
-            waiting[at] = replace(each, attempts=which.attempts + 1)
+        elif _shares(gate, question):
+            waiting[at] = replace(question, attempts=which.attempts + 1)
     return remaining
 
 
@@ -371,7 +375,13 @@ def _forget_tries(work: EvaluationRun, gate: Gate, which: Open) -> None:
         return
     del work.change("tried")[gate.key]
     if shared:
-        work.keep("open", [replace(each, attempts=0) if _shares(gate, each) else each for each in work.open])
+        work.keep(
+            "open",
+            [
+                replace(question, attempts=0) if _shares(gate, question) else question
+                for question in work.open
+            ],
+        )
 
 
 def ignored(atlases: CompiledAtlases, state: GateState, now: datetime) -> Evaluation:

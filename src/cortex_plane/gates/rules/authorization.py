@@ -155,9 +155,9 @@ def limits(work: EvaluationRun, rules: OfAction) -> list[Limit]:
 def time_limits(
     atlases: CompiledAtlases, last_times: Mapping[str, datetime], now: datetime
 ) -> Iterator[Limit]:
-    for each in atlases.timed:
-        until = (last_round(last_times, each, now) + timedelta(seconds=each.every)).isoformat()
-        for gate in each.gates:
+    for interval in atlases.timed:
+        until = (last_round(last_times, interval, now) + timedelta(seconds=interval.every)).isoformat()
+        for gate in interval.gates:
             if gate.mode is Mode.BLOCKING:
                 yield Limit(kind="time_window", name=gate.key, detail={"until": until})
 

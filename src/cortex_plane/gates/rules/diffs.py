@@ -153,10 +153,10 @@ def _short(value: Any) -> Any:
             digest = hashlib.sha256(value.encode()).hexdigest()[:12]
             return f"{value[:MAX_VALUE]}… ({len(value)} characters, sha256 {digest}…)"
         case list():
-            items = [_short(each) for each in value[:MAX_ITEMS]]
+            items = [_short(item) for item in value[:MAX_ITEMS]]
             digest = hashlib.sha256(orjson.dumps(value)).hexdigest()[:12]
             more = [f"… ({len(value)} in all, sha256 {digest}…)"] if len(value) > MAX_ITEMS else []
             return [*items, *more]
         case dict():
-            return {name: _short(each) for name, each in value.items()}
+            return {name: _short(item) for name, item in value.items()}
     return value

@@ -179,7 +179,7 @@ class EvaluationRun:
             return
         if gate.trigger.type not in FOR_ONE_CALL:
             self.change("passed")[gate.key] = self.now
-            self.keep("cards", [each for each in self.cards if each.gate != gate.key])
+            self.keep("cards", [card for card in self.cards if card.gate != gate.key])
         contexts = self._inject(gate)
         if not guided:
             self.guide(gate)
@@ -315,7 +315,7 @@ class EvaluationRun:
         for capability in dict.fromkeys((*gate.unlock_capabilities, *guarded_ids)):
             key = f"{gate.atlas_id}/{capability}"
             if capability in guarded_ids and any(
-                each.key not in self.passed for each in self.atlases.guards(key)
+                guard.key not in self.passed for guard in self.atlases.guards(key)
             ):
                 continue
             if not self.is_open(key) or key not in self.capabilities:
@@ -357,7 +357,7 @@ class EvaluationRun:
             del self.change("passed")[gate.key]
         asking = self._asking
         if asking is None:
-            asking = {each.gate for each in self.open if not each.call}
+            asking = {question.gate for question in self.open if not question.call}
         if gate.key not in asking:
             self.change("open").append(Open(gate=gate.key, at=self.now))
             asking.add(gate.key)
@@ -376,9 +376,9 @@ class EvaluationRun:
     def ask_call(self, new: Open) -> Open:
         """As it is asked, with the tries that are left. At most so many at once; who leaves a question that was answered wrongly
         gets no fresh tries for it."""
-        if any(each.gate == new.gate and each.action == EVERY_CALL for each in self.shut):
+        if any(entry.gate == new.gate and entry.action == EVERY_CALL for entry in self.shut):
             return new
-        questions = [each for each in self.open if each.call]
+        questions = [question for question in self.open if question.call]
         if len(questions) >= MAX_OPEN:
             oldest = min(questions, key=lambda each: each.attempts)
             gate = self.atlases.gates.get(oldest.gate)
@@ -395,15 +395,17 @@ class EvaluationRun:
     def shut_gate(self, gate: Gate, which: Open, reason: str, *, for_all: bool = False) -> None:
         """For the session, for the capability, or for the call that it stopped; after many of those, ``for_all`` calls."""
         self.change("open").remove(which)
-        mine = [each for each in self.shut if each.gate == gate.key and each.action]
+        mine = [entry for entry in self.shut if entry.gate == gate.key and entry.action]
         if not which.call:
             new = Shut(gate=gate.key, reason=reason)
         elif gate.trigger.type in FOR_ONE_CALL and len(mine) < MAX_SHUT and not for_all:
             new = Shut(gate=gate.key, reason=reason, action=which.action, input_hash=which.input_hash)
         else:
-            self.keep("shut", [each for each in self.shut if each not in mine])
+            self.keep("shut", [entry for entry in self.shut if entry not in mine])
             # What it asked about other calls would open it again.
-            self.keep("open", [each for each in self.open if each.gate != gate.key or not each.call])
+            self.keep(
+                "open", [question for question in self.open if question.gate != gate.key or not question.call]
+            )
             new = Shut(gate=gate.key, reason=reason, action=EVERY_CALL)
         self.change("shut").append(new)
         self.blocked(gate, reason, which.action)

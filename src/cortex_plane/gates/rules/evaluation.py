@@ -78,16 +78,16 @@ def _with_missed(state: GateState, moment: GateInput) -> GateInput:
     """Together with what happened while the gates could not be read."""
     if not state.missed:
         return moment
-    actions = tuple(each.action for each in state.missed)
-    errors = tuple(each.error for each in state.missed if each.error is not None)
+    actions = tuple(call.action for call in state.missed)
+    errors = tuple(call.error for call in state.missed if call.error is not None)
     return replace(moment, finished=(*actions, *moment.finished), errors=(*errors, *moment.errors))
 
 
 def _forget_strangers(work: EvaluationRun) -> None:
     """Nobody can answer a gate that is in none of the session's atlases."""
     gates = work.atlases.gates
-    if any(each.gate not in gates for each in work.open):
-        work.keep("open", [each for each in work.open if each.gate in gates])
+    if any(question.gate not in gates for question in work.open):
+        work.keep("open", [question for question in work.open if question.gate in gates])
     if any(key not in gates for key in work.people):
         work.keep("people", [key for key in work.people if key in gates])
 
@@ -104,15 +104,15 @@ def _due(work: EvaluationRun, moment: GateInput) -> dict[str, dict[str, Any]]:
         for gate, words in atlases.keywords.find(text).values():
             texts = due.setdefault(gate.key, {"matched": []})["matched"]
             texts += [word for word in words if word not in texts][: 10 - len(texts)]
-    for each in atlases.timed:
-        if _came_round(work, each, moment.now):
-            due.update((gate.key, {"seconds": gate.trigger.seconds}) for gate in each.gates)
-            work.change("fired_at")[each.name] = moment.now
-    for each in atlases.counting:
-        since = work.counted.get(each.name, work.counted.get(each.atlas_id, 0))
-        if work.executed - since >= each.every:
-            due.update((gate.key, {"actions": work.executed}) for gate in each.gates)
-            work.change("counted")[each.name] = work.executed
+    for interval in atlases.timed:
+        if _came_round(work, interval, moment.now):
+            due.update((gate.key, {"seconds": gate.trigger.seconds}) for gate in interval.gates)
+            work.change("fired_at")[interval.name] = moment.now
+    for interval in atlases.counting:
+        since = work.counted.get(interval.name, work.counted.get(interval.atlas_id, 0))
+        if work.executed - since >= interval.every:
+            due.update((gate.key, {"actions": work.executed}) for gate in interval.gates)
+            work.change("counted")[interval.name] = work.executed
     for action in dict.fromkeys(moment.finished):
         due.update((gate.key, {"action_id": action}) for gate in atlases.after(action))
     if moment.errors:
@@ -135,7 +135,7 @@ def requested(atlases: CompiledAtlases, state: GateState, what: str, now: dateti
     Nothing fires while the session waits for an answer, or is shut: who has not agreed is not told.
     """
     work = EvaluationRun(atlases, state, now)
-    waiting = [gate for each in state.asks if (gate := atlases.gates.get(each.gate)) is not None]
+    waiting = [gate for question in state.asks if (gate := atlases.gates.get(question.gate)) is not None]
     for gate in waiting:
         work.blocked(gate, UNANSWERED)
     if not waiting and state.ended is None:
@@ -177,7 +177,7 @@ def _judge(work: EvaluationRun, call: GatedCall, looking: bool) -> Ruling:
     if refusal is not None:
         return _ruling(work, risk, PolicyVerdict.DENY, *refusal)
     if asks:
-        names = ", ".join(f"`{atlases.gates[each.gate].gate_id}`" for each in asks)
+        names = ", ".join(f"`{atlases.gates[question.gate].gate_id}`" for question in asks)
         reason = f"the gate {names} must be answered first"
         return _ruling(work, risk, PolicyVerdict.DENY, f"gate:{asks[0].gate}", reason, asks=tuple(asks))
     verdict, rule, reason, policy = by_policies(work, call, rules)
@@ -246,11 +246,11 @@ def _denied(work: EvaluationRun, call: GatedCall, rules: OfAction) -> tuple[str,
 
 
 def _unanswered(work: EvaluationRun, call: GatedCall) -> tuple[str, str] | None:
-    for each in work.open:
-        gate = work.atlases.gates.get(each.gate)
-        if not each.call and gate is not None:
+    for question in work.open:
+        gate = work.atlases.gates.get(question.gate)
+        if not question.call and gate is not None:
             work.blocked(gate, UNANSWERED, call.action)
-            return f"gate:{each.gate}", f"the gate `{gate.gate_id}` must be answered before anything else"
+            return f"gate:{question.gate}", f"the gate `{gate.gate_id}` must be answered before anything else"
     return None
 
 
@@ -260,7 +260,9 @@ def _locked(work: EvaluationRun, rules: OfAction) -> tuple[str, str] | None:
     for capability in rules.capabilities:
         by_atlas.setdefault(capability.rsplit("/", 1)[0], []).append(capability)
     for capabilities in by_atlas.values():
-        if not any(work.is_open(each) or work.atlases.guards(each) for each in capabilities):
+        if not any(
+            work.is_open(capability) or work.atlases.guards(capability) for capability in capabilities
+        ):
             grip = work.capabilities.get(capabilities[0])
             by = f", by the gate `{grip.by}`" if grip is not None else ""
             return f"capability:{capabilities[0]}", f"the capability `{capabilities[0]}` is locked{by}"
@@ -350,16 +352,22 @@ def _opens_for_one(gate: Gate) -> bool:
 
 def _has_pass(passes: Sequence[Pass], gate: Gate, call: GatedCall) -> bool:
     return any(
-        each.gate == gate.key and each.action == call.action and each.input_hash == call.input_hash
-        for each in passes
+        gate_pass.gate == gate.key
+        and gate_pass.action == call.action
+        and gate_pass.input_hash == call.input_hash
+        for gate_pass in passes
     )
 
 
 def _opened(work: EvaluationRun, gate: Gate, call: GatedCall) -> Open:
-    for each in work.open:
-        if each.gate == gate.key and each.action == call.action and each.input_hash == call.input_hash:
+    for question in work.open:
+        if (
+            question.gate == gate.key
+            and question.action == call.action
+            and question.input_hash == call.input_hash
+        ):
             work.blocked(gate, UNANSWERED, call.action)
-            return each
+            return question
     new = Open(
         gate=gate.key, call=call_name(call), action=call.action, input_hash=call.input_hash, at=work.now
     )
@@ -397,7 +405,7 @@ def _people(work: EvaluationRun, gates: Sequence[Gate]) -> list[Gate]:
 
 def _on_card(work: EvaluationRun, call: GatedCall) -> set[str]:
     """The gates that whoever was asked about exactly this call saw."""
-    return {each.gate for each in work.cards if call.call_id and each.call == call.call_id}
+    return {card.gate for card in work.cards if call.call_id and card.call == call.call_id}
 
 
 def _seen(work: EvaluationRun, call: GatedCall, people: Sequence[Gate]) -> bool:
@@ -413,7 +421,7 @@ def shown(
     """People are asked about a call, and these gates stand on what they see. Written with the request, and only then."""
     work = EvaluationRun(atlases, state, now)
     if call.call_id:
-        cards = [each for each in work.cards if each.call != call.call_id]
+        cards = [card for card in work.cards if card.call != call.call_id]
         cards += [GateCard(gate=gate.key, call=call.call_id) for gate in gates]
         work.keep("cards", cards[-MAX_CARDS:])
     return Evaluation(state=work.state())
@@ -455,12 +463,12 @@ def ran(
 def _without(passes: Sequence[Pass], call: GatedCall) -> list[Pass]:
     """One pass of each gate goes with the call."""
     remaining, used_gates = list[Pass](), set[str]()
-    for each in passes:
-        mine = (each.action, each.input_hash) == (call.action, call.input_hash)
-        if mine and each.gate not in used_gates:
-            used_gates.add(each.gate)
+    for gate_pass in passes:
+        mine = (gate_pass.action, gate_pass.input_hash) == (call.action, call.input_hash)
+        if mine and gate_pass.gate not in used_gates:
+            used_gates.add(gate_pass.gate)
         else:
-            remaining.append(each)
+            remaining.append(gate_pass)
     return remaining
 
 

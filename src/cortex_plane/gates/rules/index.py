@@ -70,7 +70,9 @@ class CompiledAtlases:
             for context in atlas.contexts
         }
         self.capabilities: dict[str, Capability] = {
-            f"{atlas.atlas_id}/{each.capability_id}": each for atlas in atlases for each in atlas.capabilities
+            f"{atlas.atlas_id}/{capability.capability_id}": capability
+            for atlas in atlases
+            for capability in atlas.capabilities
         }
         self.budget = _tightest([atlas.budget for atlas in atlases])
         self._looked_up: dict[str, OfAction] = {}
@@ -166,10 +168,10 @@ class CompiledAtlases:
     def _closed(self) -> frozenset[str]:
         """The capabilities that are locked before any gate has done anything."""
         unlockable_keys = {
-            f"{gate.atlas_id}/{each}"
+            f"{gate.atlas_id}/{capability}"
             for gate in self.gates.values()
             if gate.mode is not Mode.OBSERVATIONAL
-            for each in gate.unlock_capabilities
+            for capability in gate.unlock_capabilities
         }
         watched_only = {key for key in self._of_capability if not self.guards(key)}
         return frozenset(
@@ -196,10 +198,10 @@ class CompiledAtlases:
     def _schemas(self) -> Iterator[Mapping[str, Any]]:
         for atlas in self.atlases:
             yield from (
-                each.parameters_schema for each in atlas.actions if each.parameters_schema is not None
+                action.parameters_schema for action in atlas.actions if action.parameters_schema is not None
             )
             for gate in atlas.gates:
-                yield from (each.schema for each in gate.questions if each.schema is not None)
+                yield from (question.schema for question in gate.questions if question.schema is not None)
 
     def of_action(self, action: str) -> OfAction:
         rules = self._looked_up.get(action)
@@ -244,17 +246,17 @@ class CompiledAtlases:
 
     def risk_of(self, action: str, own: Risk) -> Risk:
         actions = self.of_action(action).declared
-        return highest_risk(own, *(each.risk_tier for each in actions)) if actions else own
+        return highest_risk(own, *(action.risk_tier for action in actions)) if actions else own
 
     @cached_property
     def known_actions(self) -> tuple[str, ...]:
         """Every action that an atlas names without a star."""
         names = dict.fromkeys(self._actions)
         for capability in self.capabilities.values():
-            names.update(dict.fromkeys(each for each in capability.actions if "*" not in each))
+            names.update(dict.fromkeys(action for action in capability.actions if "*" not in action))
         for atlas in self.atlases:
             for policy in atlas.policies:
-                names.update(dict.fromkeys(each for each in policy.actions if "*" not in each))
+                names.update(dict.fromkeys(action for action in policy.actions if "*" not in action))
         return tuple(names)
 
     def named(self, id: str) -> list[Gate]:

@@ -60,7 +60,7 @@ def hinted(question: str, hint: str | None) -> str:
 def card(gates: Iterable[Gate]) -> str:
     """Whoever approves confirms all of it."""
     return "\n".join(
-        card_of(gate.gate_id, gate.name, ((each.question, each.hint) for each in gate.questions))
+        card_of(gate.gate_id, gate.name, ((question.question, question.hint) for question in gate.questions))
         for gate in gates
     )
 
@@ -105,9 +105,9 @@ def prompt_parts(atlases: CompiledAtlases, state: GateState) -> PromptParts:
 def questions(atlases: CompiledAtlases, waiting: Iterable[Open]) -> str:
     """As the model is asked."""
     parts = [
-        _asked(atlases.gates[each.gate], name_of(atlases, each.gate), each)
-        for each in waiting
-        if each.gate in atlases.gates
+        _asked(atlases.gates[question.gate], name_of(atlases, question.gate), question)
+        for question in waiting
+        if question.gate in atlases.gates
     ]
     if not parts:
         return ""
@@ -144,16 +144,20 @@ def asked_of(gate: Gate, which: Open) -> dict[str, Any]:
 def questions_of(gate: Gate) -> list[dict[str, Any]]:
     return [
         {
-            "question_id": each.question_id, "question": each.question, "response_type": each.response_type,
-            "required": each.required, "hint": each.hint, "options": list(each.options), "schema": each.schema,
+            "question_id": question.question_id, "question": question.question, "response_type": question.response_type,
+            "required": question.required, "hint": question.hint, "options": list(question.options), "schema": question.schema,
         }
-        for each in gate.questions
+        for question in gate.questions
     ]  # fmt: skip
 
 
 def asked_of_all(atlases: CompiledAtlases, waiting: Iterable[Open]) -> list[dict[str, Any]]:
     """The first in full, and the others as far as there is room; the rest is named, and can be read when its turn comes."""
-    groups = [asked_of(atlases.gates[each.gate], each) for each in waiting if each.gate in atlases.gates]
+    groups = [
+        asked_of(atlases.gates[question.gate], question)
+        for question in waiting
+        if question.gate in atlases.gates
+    ]
     room = MAX_ASKED
     for number, questions in enumerate(groups):
         room -= len(orjson.dumps(questions["questions"]))

@@ -205,7 +205,7 @@ class _Session:
             "contexts": _plain(state.contexts),
             "guidance": _plain(state.guidance),
             "open": _plain(key for key in self.atlases.capabilities if work.is_open(key)),
-            "shut": _plain(each.gate for each in state.shut),
+            "shut": _plain(entry.gate for entry in state.shut),
         }
 
 

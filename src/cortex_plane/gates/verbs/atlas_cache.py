@@ -12,9 +12,8 @@ from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates import store as gates_store
 from cortex_plane.gates.model.atlases import Atlas
 from cortex_plane.gates.rules.index import CompiledAtlases
-from cortex_plane.kernel.caches import LruCache, SharedLoads
 from cortex_plane.kernel.errors import Conflict
-from cortex_plane.kernel.shares import loading
+from cortex_plane.kernel.shares import LruCache, SharedLoads, loading
 from cortex_plane.tenancy.rules import Forged
 from cortex_plane.tenancy.verbs.access import report_forgery
 from cortex_plane.tenancy.verbs.frame import require_found

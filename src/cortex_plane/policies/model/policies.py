@@ -324,9 +324,9 @@ def independent(votes: Sequence[V]) -> list[V]:
 def same_human(votes: Sequence[V], vote: V) -> V | None:
     """The vote that counts instead of this one; None where this one counts."""
     counting = independent(votes)
-    if any(each is vote for each in counting):
+    if any(other is vote for other in counting):
         return None
-    return next((each for each in counting if not set(each.behind).isdisjoint(vote.behind)), None)
+    return next((other for other in counting if not set(other.behind).isdisjoint(vote.behind)), None)
 
 
 def is_reached(quorum: Quorum, votes: Sequence[CountedVote]) -> bool:

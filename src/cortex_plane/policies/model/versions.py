@@ -216,8 +216,8 @@ def policy_set(
 ) -> PolicySet:
     org: list[PolicyRow] = []
     teams: dict[UUID, list[PolicyRow]] = {}
-    for one in entries:
-        (org if one.team_id is None else teams.setdefault(one.team_id, [])).append(one.row)
+    for entry in entries:
+        (org if entry.team_id is None else teams.setdefault(entry.team_id, [])).append(entry.row)
     return PolicySet(
         version=version,
         platform=tuple(platform),
@@ -254,9 +254,9 @@ def difference(before: Sequence[PlacedRow], after: Sequence[PlacedRow]) -> Polic
 def _by_name(placed_rows: Sequence[PlacedRow]) -> dict[tuple[UUID | None, str], tuple[int, PlacedRow]]:
     places: dict[UUID | None, int] = {}
     rows = {}
-    for one in placed_rows:
-        places[one.team_id] = place = places.get(one.team_id, 0) + 1
-        rows[one.team_id, one.row.name] = (place, one)
+    for row in placed_rows:
+        places[row.team_id] = place = places.get(row.team_id, 0) + 1
+        rows[row.team_id, row.row.name] = (place, row)
     return rows
 
 

@@ -37,7 +37,7 @@ Found = tuple[int, str]
 def faults_of(rows: Sequence[PlacedRow], people: Sequence[Person]) -> Iterator[Found]:
     faults_by_terms: dict[Terms, list[str]] = {}
     by_id = {person.id: person for person in people}
-    for place, row in enumerate(one.row for one in rows):
+    for place, row in enumerate(row.row for row in rows):
         if row.effect is not PolicyVerdict.REQUIRES_APPROVAL:
             continue
         terms = _asked(row)
@@ -161,10 +161,10 @@ class _Steps:
         self._known: dict[tuple[Approvers, int, Collection[Approvers]], bool] = {}
         self._levels: dict[UUID | None, frozenset[Approvers]] = {}
         self._rows: dict[UUID | None, set[Approvers]] = {}
-        for one in rows:
-            approvers = _step(one.row)
+        for row in rows:
+            approvers = _step(row.row)
             if approvers is not None:
-                self._rows.setdefault(one.team_id, set()).add(approvers)
+                self._rows.setdefault(row.team_id, set()).add(approvers)
         self._platform = {approvers for row in platform if (approvers := _step(row)) is not None}
 
     def add_somebody(self, one: PlacedRow, terms: Terms) -> bool:
@@ -217,8 +217,8 @@ def _shadowed(placed_rows: Sequence[PlacedRow]) -> Iterator[Found]:
 
 def _levels(placed_rows: Sequence[PlacedRow]) -> Iterator[tuple[list[PolicyRow], list[int]]]:
     levels: dict[UUID | None, tuple[list[PolicyRow], list[int]]] = {}
-    for place, one in enumerate(placed_rows):
-        rows, places = levels.setdefault(one.team_id, ([], []))
-        rows.append(one.row)
+    for place, row in enumerate(placed_rows):
+        rows, places = levels.setdefault(row.team_id, ([], []))
+        rows.append(row.row)
         places.append(place)
     yield from levels.values()

@@ -9,9 +9,9 @@ from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
 from cortex_plane.db.database import Database, Transaction
-from cortex_plane.kernel.caches import LruCache, SharedLoads
 from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound
 from cortex_plane.kernel.fields import parse
+from cortex_plane.kernel.shares import LruCache, SharedLoads
 from cortex_plane.policies import store as policies_store
 from cortex_plane.policies.model.policies import PolicyRow, PolicySet
 from cortex_plane.policies.model.versions import policy_set
