@@ -22,7 +22,7 @@ from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
 from cortex_plane.jobs.verbs import jobs, steering
-from cortex_plane.main.application import create_app
+from cortex_plane.main.api_process import create_app
 from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
 from cortex_plane.tenancy.model.access import Permission
 from cortex_plane.tenancy.model.credentials import KeyDraft, ModelKeyDraft, Provider

@@ -9,30 +9,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cortex_plane.dashboard import pages
-from cortex_plane.dashboard.routes import (
-    absences,
-    access,
-    approvals,
-    atlases,
-    callback,
-    deliveries,
-    files,
-    inbox,
-    jobs,
-    live,
-    login,
-    mail,
-    standing,
-    verify,
-)
+from cortex_plane.dashboard import assets, pages
+from cortex_plane.dashboard.routes import approvals, callback, inbox, jobs, mail, people, settings
 
-PAGES = (
-    inbox, approvals, callback, jobs, atlases, standing, absences, access, deliveries, login, verify, mail, live, files,
-)  # fmt: skip
+PAGES = (inbox, approvals, callback, jobs, settings, people, mail, assets)
 
 
-def mount(app: FastAPI, add_routes: Callable[[FastAPI, APIRouter], None], stream: live.Stream) -> None:
+def mount(app: FastAPI, add_routes: Callable[[FastAPI, APIRouter], None], stream: inbox.Stream) -> None:
     """Add the dashboard. Its routes are for people: the API document does not list them. ``add_routes`` adds them as it adds
     others, and ``stream`` makes an answer of hints."""
     for each in PAGES:
