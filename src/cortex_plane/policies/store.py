@@ -20,8 +20,8 @@ queries = Queries("policies")
 
 async def current_version(tx: Transaction) -> str | None:
     """The org's and the platform's, as `policies_version` writes them."""
-    found: str | None = await tx.value(queries.current_version, tx.org)
-    return found
+    version: str | None = await tx.value(queries.current_version, tx.org)
+    return version
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ async def insert_policy_version(
 
 
 async def insert_rows(tx: Transaction, version: int, rows: Sequence[PlacedRow]) -> None:
-    await tx.rows(queries.insert_rows, tx.org, version, [placed_as_json(placed) for placed in rows])
+    await tx.rows(queries.insert_rows, tx.org, version, [placed_as_json(row) for row in rows])
 
 
 async def sign_policy_version(tx: Transaction, version: int) -> None:
@@ -116,13 +116,13 @@ async def version_mac(tx: Transaction, version: int) -> bytes | None:
 async def require_true_rows(tx: Transaction, version: int) -> list[PlacedRow]:
     """As ``rows``. Raises ``Forged`` where they are not those that were applied."""
     try:
-        kept = await tx.rows(queries.list_rows, version, None)
+        rows = await tx.rows(queries.list_rows, version, None)
     except ValueError:  # JSON that nobody can read
         raise Forged(Kind.POLICY_VERSION, tx.org, str(version)) from None
-    written = _version_fields(tx, version, kept)
+    written = _version_fields(tx, version, rows)
     if not tx.credential_key.is_true(Kind.POLICY_VERSION, written, await version_mac(tx, version)):
         raise Forged(Kind.POLICY_VERSION, tx.org, str(version))
-    return [placed(row) for row in kept]
+    return [placed(row) for row in rows]
 
 
 async def list_rows(tx: Transaction, version: int, limit: int | None = None) -> list[PlacedRow]:
@@ -160,11 +160,11 @@ async def list_past_calls(
     tx: Transaction, since: datetime, until: datetime, limit: int, batch: int
 ) -> AsyncGenerator[list[PastCall], None]:
     """Newest first, a few at a time: arguments may be large."""
-    found: list[PastCall] = []
+    calls: list[PastCall] = []
     async for row in tx.stream(queries.list_past_calls, since, until, limit, batch=batch):
-        found.append(parse(PastCall, row))
-        if len(found) == batch:
-            yield found
-            found = []
-    if found:
-        yield found
+        calls.append(parse(PastCall, row))
+        if len(calls) == batch:
+            yield calls
+            calls = []
+    if calls:
+        yield calls
