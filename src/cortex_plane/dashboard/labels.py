@@ -278,33 +278,11 @@ def short_id(id: Any) -> str:
     return str(id)[-8:]
 
 
-FILTERS = {
-    "happened": happened,
-    "plain_reason": plain_reason,
-    "channel": channel,
-    "delivery": delivery,
-    "tries": tries,
-    "votes": votes,
-    "quorum_roles": quorum_roles,
-    "escalation": escalation,
-    "people": people,
-    "gate": gate,
-    "standing_offer": standing_offer,
-    "standing_scope": standing_scope,
-    "standing_count": standing_count,
-    "absence": absence,
-    "risk": risk,
-    "job_status": job_status,
-    "call_status": call_status,
-    "door": door,
-    "event": event,
-    "approvers": approvers,
-    "shaped_by": shaped_by,
-    "repeats": repeats,
-    "afterwards": afterwards,
-    "on_deny": on_deny,
-    "outcome": outcome,
-    "aftermath": aftermath,
-    "what_went_wrong": what_went_wrong,
-    "short_id": short_id,
-}
+FILTERS: dict[str, Any] = {
+    function.__name__: function
+    for function in (
+        happened, plain_reason, channel, delivery, tries, votes, quorum_roles, escalation, people, gate,
+        standing_offer, standing_scope, standing_count, absence, risk, job_status, call_status, door, event,
+        approvers, shaped_by, repeats, afterwards, on_deny, outcome, aftermath, what_went_wrong, short_id,
+    )
+}  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from cortex_plane.approvals.model.approvals import Approval
-from cortex_plane.dashboard.gates import Told
+from cortex_plane.dashboard.gates import GateEntry
 from cortex_plane.jobs.model.jobs import TERMINAL, Job, JobChange, Step
 
 WIDTH = 1000
@@ -51,7 +51,7 @@ def gantt(
     steps: Sequence[Step],
     approvals: Sequence[Approval],
     now: datetime,
-    gates: Sequence[Told] = (),
+    gates: Sequence[GateEntry] = (),
 ) -> Gantt:
     begin = job.created_at
     end = max(job.finished_at or now, begin + timedelta(milliseconds=1))
@@ -72,7 +72,7 @@ def gantt(
         for step in steps
     ]
     if gates:
-        ticks = [bar(each.at, each.at, f"gate-{each.news.kind}", each.news.line) for each in gates]
+        ticks = [bar(entry.at, entry.at, f"gate-{entry.news.kind}", entry.news.line) for entry in gates]
         lanes.append(Lane("Gates", ticks, "#gates", f"{len(ticks)} things that gates did"))
     lanes += [
         Lane(
