@@ -8,12 +8,11 @@ a plain login for the plane, because the plane refuses to serve with one that co
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -49,7 +48,7 @@ class Urls:
 
 @asynccontextmanager
 async def open_database(settings: Settings, url: str) -> AsyncIterator[Database]:
-    """The pool, on a schema that fits, with the key that opens its secrets."""
+    """A pool on a current schema, with the master key of the plane."""
     key = master_key(settings)
     db = await Database.open(
         url,
@@ -72,7 +71,7 @@ async def open_database(settings: Settings, url: str) -> AsyncIterator[Database]
 
 @contextmanager
 def database(settings: Settings, progress: Progress = lambda _: None) -> Iterator[Urls]:
-    """The database for as long as the block runs. Not yet migrated."""
+    """The database while the block runs; it may not be migrated yet."""
     if settings.database_url:
         yield Urls(settings.database_url, settings.database_admin_url)
         return
@@ -100,12 +99,12 @@ def prepare(settings: Settings, urls: Urls, progress: Progress = lambda _: None)
 
 
 def plain_login(home: Path, admin: str) -> str:
-    """The plane's own login on this server: made once, its password kept where only its owner can read it."""
-    kept = _read_json(home / LOGIN_FILE)
-    name = kept.get("login") or f"cortex_plane_{secrets.token_hex(4)}"
-    password = kept.get("password") or secrets.token_urlsafe(24)
+    """The plane's own login on this server: created once, its password in a file that only its owner can read."""
+    login = _read_json(home / LOGIN_FILE)
+    name = login.get("login") or f"cortex_plane_{secrets.token_hex(4)}"
+    password = login.get("password") or secrets.token_urlsafe(24)
     schema.ensure_login(admin, name, password)
-    if not kept:
+    if not login:
         write_private(home / LOGIN_FILE, {"login": name, "password": password})
     return with_login(admin, name, password)
 
@@ -117,13 +116,13 @@ def with_login(url: str, name: str, password: str) -> str:
 
 
 def running_app_url(home: Path) -> str | None:
-    """The plain login's URL of a plane that runs here now, as it wrote it down."""
-    kept = _read_json(home / RUNNING_FILE)
+    """The plain login's URL of the plane that runs in this directory now."""
+    plane = _read_json(home / RUNNING_FILE)
     try:
-        os.kill(int(kept["pid"]), 0)
+        os.kill(int(plane["pid"]), 0)
     except (KeyError, ValueError, OSError):
         return None
-    return str(kept["database_url"])
+    return str(plane["database_url"])
 
 
 def without_password(url: str) -> str:
@@ -149,10 +148,10 @@ def require_home(home: Path) -> None:
 
 def _read_json(path: Path) -> dict[str, str]:
     try:
-        found: dict[str, str] = json.loads(path.read_text())
+        content: dict[str, str] = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return found
+    return content
 
 
 KEY_FILE = "master.key"
@@ -176,14 +175,14 @@ def master_key(settings: Settings) -> bytes:
 
 
 def existing_master_key(settings: Settings) -> bytes | None:
-    """For whoever only looks: None where there is none, or not for this user to read. None is made."""
+    """None where there is none, or this user may not read it. Never creates one."""
     if settings.master_key is None and not os.access(settings.home / KEY_FILE, os.R_OK):
         return None
     return master_key(settings)
 
 
 def _make_key(path: Path) -> None:
-    """Whole and on the disk before it has its name: what is signed with a lost key could never be opened again."""
+    """Written to disk in full before it gets its name: secrets under a lost key could never be opened again."""
     draft = path.with_name(f"{path.name}.{os.getpid()}.new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -195,7 +194,7 @@ def _make_key(path: Path) -> None:
         file.flush()
         os.fsync(descriptor)
     try:
-        with contextlib.suppress(FileExistsError):  # whoever was first made the key for all
+        with suppress(FileExistsError):  # another process was first: its key counts
             os.link(draft, path)
     finally:
         draft.unlink()
@@ -232,17 +231,17 @@ def _parse_key(text: str, source: str) -> bytes:
 ROOTS_FILE = "roots.jsonl"
 
 
-@contextlib.asynccontextmanager
+@asynccontextmanager
 async def copy_roots(settings: Settings) -> AsyncIterator[None]:
-    """For as long as the block runs."""
+    """Copy signed roots to the places of the settings while the block runs."""
     places: list[RootPlace] = []
-    async with contextlib.AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
         if settings.roots_file != OFF:
             places.append(RootsFile((settings.home / (settings.roots_file or ROOTS_FILE)).absolute()))
         if settings.roots_url is not None:
             from cortex_plane.channels.pinned_http import PinnedClient
 
-            # The operator names this one address, wherever it is; it is no tenant's.
+            # The operator chose this address, so it may be a private one.
             parts = urlsplit(settings.roots_url)
             own = Allowed(hosts=frozenset({((parts.hostname or "").lower(), None)}))
             address = RootsAddress(settings.roots_url, PinnedClient(own))
