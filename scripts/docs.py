@@ -1,6 +1,6 @@
-"""Writes the generated parts of the docs: diagrams, the access table, the requirements. `--check` only compares.
+"""Writes the generated parts of the docs: diagrams, the access table, events, the requirements. `--check` only compares.
 
-What a table in the code says is said once: the docs are drawn from it, and a test fails when they differ.
+Each part is drawn from a table in the code. A test fails when a page differs from its table.
 """
 
 from __future__ import annotations
@@ -43,56 +43,57 @@ def state_diagram(transitions: Mapping[S, Mapping[S, str]], initial: S) -> str:
     return "\n".join([*lines, "```"])
 
 
+NOTES = {
+    "¹": "Service keys with such a role only.",
+    "²": "Platform keys only.",
+    "³": "People only: no service keys, and no platform keys in another org.",
+    "⁴": "The [request](../guides/approvals.md) says who may decide it. Guests and service keys never may.",
+    "⁵": "A service key needs this permission by name (`cortex key create NAME --service --permission PERMISSION`).",
+    "⁶": "Never for service keys.",
+    "⁷": "No key needed: the body carries a single-use token or code of one person.",
+}
+
+
 def access_table() -> str:
     lines = [
         "# Who may do what",
         "",
-        "One table in the code (`tenancy/model/access.py`) decides; a test tries every route with every role. `●` may,",
-        "`○` may for what is their own. A browser session acts as its member, with the roles and the clearance that they have",
-        "at that moment: the pages of the [dashboard](../guides/dashboard.md) call the same operations, and so obey the same table.",
+        "One table in the code decides, and a test calls every route with every role. A role in parentheses is limited to its own",
+        "sessions, jobs and requests. The [dashboard](../guides/dashboard.md) applies the same permissions.",
         "",
-        f"| route | permission | {' | '.join(Role)} |",
-        f"|---|---|{'|'.join(':-:' for _ in Role)}|",
+        "| permission | roles | routes |",
+        "|---|---|---|",
     ]
-    notes = set()
+    rows: dict[tuple[Permission, str], dict[str, list[str]]] = {}
     for path, operations in openapi_document()["paths"].items():
         for method, operation in operations.items():
-            if "x-permission" not in operation:
-                continue
-            permission = Permission(operation["x-permission"])
-            mark = ""
-            if permission in SERVICES_ONLY:
-                mark = " ¹"
-                notes.add(
-                    "¹ Service keys with such a role only: nobody speaks for others with a person's key."
-                )
-            if permission in PERSONS_ONLY:
-                mark = " ³"
-                notes.add(
-                    "³ People only: neither service keys nor platform admins in an org that is not theirs."
-                )
-            if permission is Permission.APPROVAL_DECIDE:
-                mark = " ⁴"
-                notes.add(
-                    "⁴ Who may decide is asked of [each request](../guides/approvals.md); guests and service keys never may."
-                )
-            if permission in BY_NAME:
-                mark = " ⁵"
-                notes.add(
-                    "⁵ A service key needs this permission by name (`cortex key create --service --permission`); no role gives it."
-                )
-            if permission in NEVER_SERVICES:
-                mark = " ⁶"
-                notes.add("⁶ Never for service keys.")
-            if operation.get("security") == []:
-                mark = " ⁷"
-                notes.add("⁷ Needs no key: what it takes in its body is one person's, and works once.")
-            if permission in PLATFORM_ONLY:
-                mark = " ²"
-                notes.add("² Platform keys only.")
-            cells = " | ".join(_cell(permission, role) for role in Role)
-            lines.append(f"| `{method.upper()} {path}`{mark} | {permission} | {cells} |")
-    return "\n".join([*lines, "", *sorted(notes), ""])
+            if "x-permission" in operation:
+                permission = Permission(operation["x-permission"])
+                mark = _mark(permission, public=operation.get("security") == [])
+                rows.setdefault((permission, mark), {}).setdefault(path, []).append(method.upper())
+    order = list(Permission)
+    for permission, mark in sorted(rows, key=lambda row: (order.index(row[0]), row[1])):
+        paths = rows[permission, mark]
+        routes = "<br>".join(f"`{', '.join(methods)} {path}`" for path, methods in paths.items())
+        lines.append(f"| {permission}{mark and f' {mark}'} | {_roles(permission)} | {routes} |")
+    marks = {mark for _, mark in rows}
+    return "\n".join([*lines, "", *(f"- {mark} {note}" for mark, note in NOTES.items() if mark in marks), ""])
+
+
+def _mark(permission: Permission, *, public: bool) -> str:
+    if permission in PLATFORM_ONLY:
+        return "²"
+    if public:
+        return "⁷"
+    if permission in NEVER_SERVICES:
+        return "⁶"
+    if permission in BY_NAME:
+        return "⁵"
+    if permission is Permission.APPROVAL_DECIDE:
+        return "⁴"
+    if permission in PERSONS_ONLY:
+        return "³"
+    return "¹" if permission in SERVICES_ONLY else ""
 
 
 _OWN = {
@@ -101,10 +102,14 @@ _OWN = {
 }  # fmt: skip
 
 
-def _cell(permission: Permission, role: Role) -> str:
-    if role not in GRANTS[permission]:
-        return ""
-    return "○" if permission in _OWN and role in (Role.MEMBER, Role.GUEST) else "●"
+def _roles(permission: Permission) -> str:
+    if GRANTS[permission] == set(Role) and permission not in _OWN:
+        return "all"
+    return ", ".join(
+        f"({role})" if permission in _OWN and role in (Role.MEMBER, Role.GUEST) else str(role)
+        for role in Role
+        if role in GRANTS[permission]
+    )
 
 
 def events_table() -> str:
@@ -116,21 +121,43 @@ def events_table() -> str:
     return "\n".join(lines)
 
 
+SPECS = {
+    "S0": "Jobs",
+    "S1": "Checkpoints",
+    "S2": "Agents, identities, sessions",
+    "S3": "Pause and resume of tool calls",
+    "S4": "Control plane and approvals",
+    "S5": "Gates",
+}
+
+
 def requirements_table() -> str:
+    """Requirements of the specs with the modules that prove them."""
     lines = [
         "# Requirements",
         "",
-        "What the specs ask for, as far as it is built, and the tests that prove it. Written from",
-        "`tests/acceptance/requirements.py` and the tests' `proves` marks; a test checks both directions.",
-        "",
-        "| id | requirement | proven by |",
-        "|---|---|---|",
+        "Each requirement is proven by a test with the mark `proves`. The ledger is `tests/acceptance/requirements.py`. A test checks",
+        "that no requirement lacks a test and no mark lacks a requirement. Modules are relative to `tests/`.",
     ]
-    proven = proofs()
-    for requirement in REQUIREMENTS:
-        tests = "<br>".join(f"`{test}`" for test in proven.get(requirement.id, []))
-        lines.append(f"| {requirement.id} | {requirement.text} | {tests} |")
+    modules = {id: sorted({_module(test) for test in tests}) for id, tests in proofs().items()}
+    for spec, title in SPECS.items():
+        lines += ["", f"## {spec}: {title}", ""]
+        for requirement in REQUIREMENTS:
+            if requirement.id.startswith(f"{spec}."):
+                proven_by = ", ".join(f"`{module}`" for module in modules.get(requirement.id, []))
+                lines.append(f"- {requirement.id}: {requirement.text} ({proven_by})")
+    design = [requirement for requirement in REQUIREMENTS if requirement.id.startswith("D.")]
+    lines += [
+        "",
+        "## Design",
+        "",
+        f"The ledger lists {len(design)} more requirements, D.1 to {design[-1].id}.",
+    ]
     return "\n".join([*lines, ""])
+
+
+def _module(test: str) -> str:
+    return test.partition("::")[0].removeprefix("tests/")
 
 
 def filled(page: str, name: str, content: str) -> str:

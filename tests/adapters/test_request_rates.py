@@ -21,7 +21,7 @@ from cortex_plane.tenancy.model.credentials import KeyDraft
 from cortex_plane.tenancy.store import orgs as orgs_store
 from cortex_plane.tenancy.verbs import keys, logins, request_rates
 from cortex_plane.tenancy.verbs.request_rates import BATCHES, BURST_SECONDS, RequestRates
-from cortex_plane.worker.chores import CHORES
+from cortex_plane.worker.scheduler import CHORES
 from tests.adapters.test_http_bad_input import problem
 from tests.clock import Clock
 from tests.people import World

@@ -9,7 +9,7 @@ from typing import Any
 
 from cortex_plane.calls.model import ActionAnswer, ActionState, Permissions, Whom
 from cortex_plane.gates.model.atlases import MatchMode, Trigger, TriggerType
-from cortex_plane.gates.rules.prompts import GateNews, Kind, news
+from cortex_plane.gates.rules.prompts import GateNews, NewsKind, news
 from cortex_plane.sessions.model.events import Event
 from cortex_plane.sessions.model.sessions import BoundAtlas
 
@@ -17,14 +17,14 @@ GATE_ENTRIES = 100
 """Entries on a job's page, the newest."""
 NAMES_LISTED = 20
 _WORDS = {
-    Kind.ASKED: "Asked",
-    Kind.ADVISED: "Advised",
-    Kind.NOTED: "Noted",
-    Kind.ANSWERED: "Answered",
-    Kind.REFUSED: "Not accepted",
-    Kind.PASSED: "Passed",
-    Kind.BLOCKED: "Blocked",
-    Kind.SKIPPED: "Left out",
+    NewsKind.ASKED: "Asked",
+    NewsKind.ADVISED: "Advised",
+    NewsKind.NOTED: "Noted",
+    NewsKind.ANSWERED: "Answered",
+    NewsKind.REFUSED: "Not accepted",
+    NewsKind.PASSED: "Passed",
+    NewsKind.BLOCKED: "Blocked",
+    NewsKind.SKIPPED: "Left out",
 }
 _STATES = {
     ActionState.ALLOWED: "Allowed now",
@@ -56,7 +56,7 @@ def gate_entries(events: Sequence[Event]) -> list[GateEntry]:
     return [GateEntry(entry, event.seq, event.created_at) for entry, event in pairs if entry is not None]
 
 
-def gate_word(kind: Kind) -> str:
+def gate_word(kind: NewsKind) -> str:
     return _WORDS[kind]
 
 

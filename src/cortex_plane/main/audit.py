@@ -68,17 +68,18 @@ async def _verify_database(copies_by_root: Held | None) -> dict[str, Verificatio
     with extra("server"):
         from cortex_plane.db.database import Database
         from cortex_plane.db.vault import Vault
-        from cortex_plane.jobs.verbs import workers
+        from cortex_plane.jobs.verbs.master_key import require_known_key
         from cortex_plane.main.commands import app_url
-        from cortex_plane.main.databases import existing_master_key
+        from cortex_plane.main.master_key import existing_master_key
         from cortex_plane.main.settings import load
         from cortex_plane.proof.verbs.audit import verify_all
 
     key = existing_master_key(load())
-    database = await Database.open(app_url(), max_size=2, vault=Vault(key) if key else None, reads_only=True)
+    vault = Vault(key) if key else None
+    database = await Database.open(app_url(), max_size=2, vault=vault, reads_only=True)
     try:
-        if key is not None:
-            await workers.require_known_key(database, key)
+        if vault is not None:
+            await require_known_key(database, vault)
         return await verify_all(database, copies_by_root)
     finally:
         await database.close()

@@ -162,6 +162,47 @@ def show_schema_status() -> None:
         raise typer.Exit(1)
 
 
+@db_app.command("rotate-key")
+def rotate_key() -> None:
+    """Replace the master key by a new one, and seal every secret anew. Stop every process of the plane first.
+
+    A key in a file is replaced by one that is made here. Where CORTEX_MASTER_KEY holds the old key, the new one is read from the standard
+    input. A rotation that was interrupted is finished."""
+    with extra("server"):
+        from cortex_plane.main import databases
+        from cortex_plane.main.master_key import KEY_FILE
+        from cortex_plane.main.settings import load
+
+    settings = load()
+    with databases.database(settings, typer.echo) as urls:
+        url = databases.prepare(settings, urls, typer.echo)
+        rotation = asyncio.run(databases.rotate_master_key(settings, url, _read_new_key))
+    resealed = rotation.resealed
+    if resealed is None:
+        typer.echo("the plane has this master key already")
+    else:
+        begun = "a rotation that was begun before is finished: " if rotation.resumed else ""
+        typer.echo(
+            f"{begun}{resealed.secrets} secrets and {resealed.checkpoints} checkpoints of {resealed.orgs} orgs are"
+            " sealed with the new master key"
+        )
+    if settings.master_key is None:
+        typer.echo(
+            f"it is in {settings.home / KEY_FILE}: every machine of the plane needs it; then start the processes"
+        )
+    else:
+        typer.echo("set CORTEX_MASTER_KEY to the new key for every process of the plane, then start them")
+    typer.echo("backups from before need the old key: keep it, apart from them, for as long as you keep them")
+
+
+def _read_new_key() -> bytes:
+    from cortex_plane.main.master_key import parse_master_key
+
+    if sys.stdin.isatty():
+        return parse_master_key(typer.prompt("new master key", hide_input=True), "The standard input")
+    return parse_master_key(sys.stdin.readline(), "The standard input")
+
+
 @db_app.command("provision")
 def provision_login() -> None:
     """Make a plain login for the plane, with the login of DATABASE_ADMIN_URL or DATABASE_URL, and print its URL."""

@@ -20,12 +20,12 @@ from cortex_plane.db.vault import Vault
 from cortex_plane.embedded.account import choose_account
 from cortex_plane.embedded.binaries import find_binaries
 from cortex_plane.jobs.model.jobs import Finding, Severity
-from cortex_plane.jobs.verbs import workers
 from cortex_plane.jobs.verbs.attempts import list_every_parked
+from cortex_plane.jobs.verbs.master_key import require_known_key
 from cortex_plane.kernel.errors import CortexError, SetupError
 from cortex_plane.kernel.fields import to_json
 from cortex_plane.main import databases
-from cortex_plane.main.databases import existing_master_key
+from cortex_plane.main.master_key import existing_master_key
 from cortex_plane.main.settings import Settings
 from cortex_plane.policies.verbs import policies
 
@@ -160,7 +160,7 @@ class PreflightTally:
 
 def preflight(settings: Settings, url: str, references: Sequence[str], *, as_json: bool, replay: bool) -> int:
     """Print the findings and return the exit code. Raises where the jobs cannot be read."""
-    from cortex_plane.worker.tools.loader import load_app
+    from cortex_plane.worker.tools.app import load_app
 
     apps = [load_app(reference) for reference in references]
     report = _JsonFindings() if as_json else _show_finding
@@ -177,7 +177,7 @@ async def _look_at_jobs(
     settings: Settings, url: str, apps: Sequence[App], report: Callable[[Finding], None], *, replay: bool
 ) -> PreflightTally:
     from cortex_plane.worker.models.backends import Backends
-    from cortex_plane.worker.models.keys import Keys
+    from cortex_plane.worker.models.credentials import Keys
     from cortex_plane.worker.preflight import Preflight
 
     key = existing_master_key(settings)
@@ -187,8 +187,9 @@ async def _look_at_jobs(
             code="no_master_key",
             hint="Set CORTEX_MASTER_KEY as for the workers, or run this where the plane's directory is (CORTEX_HOME).",
         )
+    vault = Vault(key)
     db = await Database.open(
-        url, max_size=4, prepared_statements=settings.prepared_statements, vault=Vault(key), reads_only=True
+        url, max_size=4, prepared_statements=settings.prepared_statements, vault=vault, reads_only=True
     )
     try:
         missing = await pending(db)
@@ -198,7 +199,7 @@ async def _look_at_jobs(
                 code="not_migrated",
                 hint="Run `cortex db migrate` first: workers of the release before go on meanwhile.",
             )
-        await workers.require_known_key(db, key)
+        await require_known_key(db, vault)
         tally = PreflightTally()
         backends = Backends(keys=Keys(db, key))
         look = await Preflight.of(db, apps, backends, key, replay=replay)

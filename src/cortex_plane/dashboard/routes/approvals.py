@@ -26,7 +26,7 @@ from cortex_plane.approvals.model.approvals import (
     Vote,
 )
 from cortex_plane.approvals.rules.deciders import refusal
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.verbs import approvals, decisions, settlements
 from cortex_plane.dashboard import pages, text
 from cortex_plane.dashboard.visits import Visit, find_member, parse_form, parse_number, signed_in
 from cortex_plane.jobs.verbs import workers
@@ -110,21 +110,7 @@ def _offers_standing(approval: Approval) -> bool:
 def _may_deny(approval: Approval, actor: Actor) -> bool:
     """The person who caused a call may always deny it, even where somebody else must approve it."""
     is_call = approval.kind is not ApprovalKind.UNCERTAIN_EFFECT
-    return is_call and refusal_for(approval, actor, Choice.DENIED) is None
-
-
-def refusal_for(approval: Approval, actor: Actor, choice: Choice) -> CortexError | None:
-    """Why this person may not make this choice."""
-    return refusal(
-        approvers=approval.approvers,
-        required_clearance=approval.required_clearance,
-        self_approval=approval.self_approval,
-        owner_id=approval.owner_id,
-        causes=approval.causes,
-        actor=actor,
-        choice=choice,
-        delegated=approval.delegated,
-    )
+    return is_call and refusal(approval, actor, Choice.DENIED) is None
 
 
 router = APIRouter()
@@ -195,7 +181,7 @@ async def decide(visit: Visit) -> Response:
         decision = _decision(visit)
         if await _needs_confirmation(visit, id, decision):
             return await _ask_again(visit, id, decision)
-        await approvals.decide(visit.db, visit.actor, id, decision, Channel.DASHBOARD)
+        await decisions.decide(visit.db, visit.actor, id, decision, Channel.DASHBOARD)
     except Conflict as error:
         return await _show_what_happened(visit, id, form, error)
     except (InvalidInput, Forbidden) as error:
@@ -388,7 +374,7 @@ async def answer(visit: Visit) -> Response:
     fields = {"verdict": form.get("verdict", ""), "note": form.get("note", "").strip() or None}
     verdict = parse_form(EffectAnswer, fields)
     try:
-        await approvals.answer(visit.db, visit.actor, id, verdict, Channel.DASHBOARD)
+        await settlements.answer(visit.db, visit.actor, id, verdict, Channel.DASHBOARD)
     except Conflict as error:
         return await _show_what_happened(visit, id, form, error)
     except Forbidden as error:

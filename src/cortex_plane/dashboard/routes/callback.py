@@ -16,9 +16,10 @@ from starlette.responses import Response
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus, Choice, DecisionReceipt, RecordResult
 from cortex_plane.approvals.model.credentials import Link, Visitor, read_confirmation
+from cortex_plane.approvals.rules.deciders import refusal
 from cortex_plane.approvals.verbs import approvals, credentials
 from cortex_plane.dashboard import pages, text
-from cortex_plane.dashboard.routes.approvals import edit_changes, refusal_for
+from cortex_plane.dashboard.routes.approvals import edit_changes
 from cortex_plane.dashboard.visits import MAX_FIELDS, require_same_origin, session_cookie
 from cortex_plane.kernel.errors import (
     Conflict,
@@ -80,7 +81,7 @@ async def _card(
     is_pending = approval.status is ApprovalStatus.PENDING
     is_late = visitor.over or (approval.deadline is not None and details.now >= approval.deadline)
     is_open = is_pending and not is_late
-    refusal = refusal_for(approval, visitor.actor, visitor.link.decision) if is_open else None
+    obstacle = refusal(approval, visitor.actor, visitor.link.decision) if is_open else None
     version, nonce = visitor.confirmation(approval.version, approval.input_hash)
     return pages.link_page(
         "callback.html",
@@ -89,12 +90,12 @@ async def _card(
         approval=approval,
         found=visitor,
         approves=visitor.link.decision is Choice.APPROVED,
-        asks=is_open and refusal is None,
+        asks=is_open and obstacle is None,
         shows=is_open,
         hides=details != whole,
         edited=approval.original_arguments is not None,
         over=is_pending and not is_open,
-        refused=refusal,
+        refused=obstacle,
         notice=notice,
         reason=reason,
         address=_own_address(visitor.link, request.query_params["sig"]),

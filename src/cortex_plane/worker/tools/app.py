@@ -1,11 +1,15 @@
-"""The app: the tools that one code base offers to its agents."""
+"""The app: the tools that one code base offers to its agents, and how ``package.module:app`` is loaded."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
+import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from pathlib import Path
+from types import MappingProxyType, ModuleType
 from typing import Any, TypeVar, overload
 
 from pydantic import ValidationError
@@ -15,9 +19,9 @@ from cortex_plane.agents.model.completions import ToolSpec
 from cortex_plane.agents.model.tools import InvalidApp, OnUncertain, Risk, ToolVersion, provider_name
 from cortex_plane.gates.model.gates import OF_THE_PLANE
 from cortex_plane.kernel.canonical import check_text
-from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.errors import InvalidInput, SetupError
 from cortex_plane.kernel.fields import Slug, adapter
-from cortex_plane.worker.tools.mcp.servers import McpServer, Secret, declared
+from cortex_plane.worker.mcp.servers import McpServer, Secret, declare_server
 from cortex_plane.worker.tools.tool import Tool
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,8 +32,8 @@ class App:
     """Workers load it by its place in the code (``package.module:app``), jobs ask for it by its name."""
 
     def __init__(self, name: str, *, instructions: str | None = None) -> None:
-        self.name = _checked_name(name)
-        self.instructions = _checked_instructions(instructions)
+        self.name = _check_name(name)
+        self.instructions = _check_instructions(instructions)
         self._tools: dict[str, Tool] = {}
         self._by_provider_name: dict[str, Tool] = {}
         self._agents: dict[str, Callable[..., Any]] = {}
@@ -100,11 +104,11 @@ class App:
         """
 
         def offer(function: Callable[..., Any]) -> Callable[..., Any]:
-            made = Tool(
+            tool = Tool(
                 function, name=name, description=description, read_only=read_only, risk=risk, timeout=timeout,
                 on_uncertain=on_uncertain, probe=probe,
             )  # fmt: skip
-            self._add(made)
+            self._add(tool)
             return function
 
         if function is None:
@@ -132,14 +136,14 @@ class App:
             self._add_agent(function, None)
             return function
 
-        def make(made: Callable[..., Any]) -> Callable[..., Any]:
-            self._add_agent(made, function)
-            return made
+        def make(agent: Callable[..., Any]) -> Callable[..., Any]:
+            self._add_agent(agent, function)
+            return agent
 
         return make
 
-    def _add_agent(self, function: Callable[..., Any], given: str | None) -> None:
-        name = getattr(function, "__name__", "") if given is None else given
+    def _add_agent(self, function: Callable[..., Any], alias: str | None) -> None:
+        name = getattr(function, "__name__", "") if alias is None else alias
         if not isinstance(name, str) or not is_agent_name(name):
             raise InvalidApp(
                 f"`{str(name)[:100]}` cannot be the name of an agent.",
@@ -150,14 +154,14 @@ class App:
                 f"The agent `{name}` is not an `async def`.", hint="Write `async def run(ctx: Context)`."
             )
         parameters = list(inspect.signature(function).parameters.values())
-        required = [
+        extra = [
             p
             for p in parameters[1:]
             if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
         ]
         if (
             not parameters
-            or required
+            or extra
             or parameters[0].kind in (parameters[0].KEYWORD_ONLY, parameters[0].VAR_KEYWORD)
         ):
             raise InvalidApp(
@@ -183,23 +187,23 @@ class App:
         """Make ``fn(text, params) -> bool`` a trigger of gates: ``text`` is what came in, ``params`` what the atlas says.
 
         It has 2 seconds. One that takes longer, raises or returns something else fires the gates that block."""
-        return self._asked_by_gates(self._triggers, "trigger", name, 2)
+        return self._register_gate_code(self._triggers, "trigger", name, 2)
 
     def validator(self, name: str, /) -> Callable[[F], F]:
         """Make ``fn(answer) -> str | None`` a validator of answers: what is wrong with it, or None.
 
         It has 2 seconds. An answer that it could not look at is not accepted."""
-        return self._asked_by_gates(self._validators, "validator", name, 1)
+        return self._register_gate_code(self._validators, "validator", name, 1)
 
-    def _asked_by_gates(
-        self, known: dict[str, Callable[..., Any]], what: str, name: str, count: int
+    def _register_gate_code(
+        self, registry: dict[str, Callable[..., Any]], what: str, name: str, count: int
     ) -> Callable[[F], F]:
         if not isinstance(name, str) or not is_agent_name(name):
             raise InvalidApp(
                 f"{str(name)[:100]!r} cannot be the name of a {what}.",
                 hint=f"Write `@app.{what}('sentiment-check')`: at most 100 letters, digits, `_`, `.` and `-`.",
             )
-        if name in known:
+        if name in registry:
             raise InvalidApp(
                 f"The app `{self.name}` already has a {what} called `{name}`.", hint="Name one of them anew."
             )
@@ -213,7 +217,7 @@ class App:
                     f"The {what} `{name}` must take {count} argument{'s' if count > 1 else ''}.",
                     hint=f"They are {takes}.",
                 ) from None
-            known[name] = function
+            registry[name] = function
             return function
 
         return register
@@ -238,7 +242,7 @@ class App:
         ``command`` is run without a shell, and gets PATH, HOME, ``env`` and the variables of the worker's environment
         that ``secrets`` names. Each tool counts as having side effects until a steward confirms otherwise.
         """
-        server = declared(
+        server = declare_server(
             name, command=command, url=url, env=env, headers=headers, secrets=secrets, timeout=timeout, tools=tools,
             risk=risk, on_uncertain=on_uncertain, cwd=cwd,
         )  # fmt: skip
@@ -248,7 +252,9 @@ class App:
                 f"`{server.name}` cannot be the name of an MCP server: such names are the plane's own.",
                 hint="Give the server another name.",
             )
-        rivals = [each for each in self._servers if _clash(provider_name(f"{each}."), mine)]
+        rivals = [
+            server_name for server_name in self._servers if _clash(provider_name(f"{server_name}."), mine)
+        ]
         rivals += [tool.name for tool in self._tools.values() if tool.provider_name.startswith(mine)]
         if rivals:
             raise InvalidApp(
@@ -264,8 +270,8 @@ class App:
 
     def offer(self, server: str, tools: Sequence[Tool]) -> None:
         """From now on these are the tools of that server, and no others."""
-        for gone in self._from_servers.get(server, {}).values():
-            del self._tools[gone.name], self._by_provider_name[gone.provider_name]
+        for old in self._from_servers.get(server, {}).values():
+            del self._tools[old.name], self._by_provider_name[old.provider_name]
         self._from_servers[server] = {}
         for tool in tools:
             if _is_of_the_plane(tool):
@@ -311,19 +317,95 @@ def _clash(one: str, other: str) -> bool:
     return one.startswith(other) or other.startswith(one)
 
 
-def _checked_name(name: str) -> str:
+def _check_name(name: str) -> str:
     try:
-        checked: str = adapter(Slug).validate_python(name, strict=True)
+        slug: str = adapter(Slug).validate_python(name, strict=True)
     except ValidationError as error:
         raise InvalidApp(
             f"{name!r} cannot be the name of an app: {error.errors()[0]['msg']}.",
             hint="Use 2 to 100 lower-case letters, digits and `-`, such as `release-notes`.",
         ) from None
-    return checked
+    return slug
 
 
-def _checked_instructions(instructions: str | None) -> str | None:
+def _check_instructions(instructions: str | None) -> str | None:
     try:
         return None if instructions is None else check_text(instructions, "instructions")
     except InvalidInput as error:
         raise InvalidApp(f"The app cannot have these instructions: {error.message}") from None
+
+
+_OURS = str(Path(__file__).parent)
+
+
+def load_app(reference: str) -> App:
+    """Import it, from the current directory too. The author's code runs here, so every failure is told with its line."""
+    module_name, _, attribute = reference.partition(":")
+    if not (_is_dotted(module_name) and _is_dotted(attribute)):
+        raise _not_loadable(
+            reference,
+            "it does not have the form `package.module:app`.",
+            "Write the module as in `import`, without `.py`, then a colon and the name of the App in it.",
+        )
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    module = _import_module(reference, module_name)
+    return _app_in(module, reference, attribute)
+
+
+def _is_dotted(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
+
+
+def _import_module(reference: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{name}.".startswith(f"{missing}."):
+            raise _not_loadable(
+                reference,
+                f"there is no module `{missing}`.",
+                f"Start from the directory that contains it (this is `{Path.cwd()}`), or install its package here.",
+            ) from error
+        raise _not_loadable(
+            reference,
+            f"importing `{name}` failed with {type(error).__name__}: {error}{_place(error)}",
+            "Correct the module; `python -c 'import …'` shows the whole traceback.",
+        ) from error
+
+
+def _app_in(module: ModuleType, reference: str, attribute: str) -> App:
+    value: Any = module
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            raise _not_loadable(reference, f"`{module.__name__}` has no `{attribute}`.", _hint(module))
+        value = getattr(value, part)
+    if not isinstance(value, App):
+        raise _not_loadable(reference, f"it is a {type(value).__name__}, not an App.", _hint(module))
+    return value
+
+
+def _hint(module: ModuleType) -> str:
+    apps = [name for name, value in vars(module).items() if isinstance(value, App)]
+    if apps:
+        return "The module has " + ", ".join(f"`{module.__name__}:{name}`" for name in apps) + "."
+    return 'Write `app = App("…")` at the top level of the module.'
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line that is neither the import machinery's nor ours: there the author can do something."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({error.filename}, line {error.lineno})"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((_OURS, "<frozen importlib"))
+        and "importlib" not in Path(frame.filename).parts
+    ]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+
+
+def _not_loadable(reference: str, reason: str, hint: str) -> SetupError:
+    return SetupError(f"The app `{reference}` cannot be loaded: {reason}", code="app_not_loadable", hint=hint)

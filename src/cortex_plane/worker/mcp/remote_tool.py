@@ -1,0 +1,344 @@
+"""A tool of an MCP server, with the interface of any other tool: its bounded schema, its calls and its results."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
+
+from cortex_plane.agents.model.tools import (
+    Confirmed,
+    DidNotHappen,
+    Happened,
+    InvalidApp,
+    InvalidArguments,
+    OnUncertain,
+    ToolVersion,
+    is_tool_name,
+    provider_name,
+)
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.schemas import Unusable, check, compiled, faults
+from cortex_plane.worker.mcp.servers import McpServer, Redaction
+from cortex_plane.worker.tools.arguments import Parsed, ToolContext, exact_bytes
+from cortex_plane.worker.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult
+    from mcp_types import Tool as Listed
+
+
+MAX_DESCRIPTION = 4000
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9_.]")
+HINTS = ("read_only_hint", "destructive_hint", "idempotent_hint", "open_world_hint")
+
+
+class Caller(Protocol):
+    """Whoever has the connection."""
+
+    async def obstacle(self, tool: RemoteTool) -> str | None: ...
+
+    async def call(self, tool: RemoteTool, values: Mapping[str, Any], key: str) -> Any: ...
+
+
+class RemoteTool(Tool):
+    """What the server hints at is kept and believed by nobody: it has side effects until a steward confirms otherwise."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        server: McpServer,
+        *,
+        remote_name: str,
+        description: str,
+        schema: dict[str, Any],
+        hints: dict[str, bool],
+        implementation: str,
+    ) -> None:
+        self.name = tool_name(server.name, remote_name)
+        self.remote_name = remote_name
+        self.description = description
+        self.hints = hints
+        self.server = server
+        self.implementation = implementation
+        self.read_only = False
+        self.risk = server.risk
+        self.timeout_seconds = server.timeout_seconds
+        self.on_uncertain: OnUncertain | None = server.on_uncertain
+        self._caller = caller
+        self._schema = Schema(schema)
+        self._declared: RemoteTool = self
+        self.digest = self._digest()
+
+    @property
+    def is_async(self) -> bool:
+        return True
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return self._schema.schema
+
+    def _digest(self) -> str:
+        declaration = {
+            "name": self.name,
+            "remote_name": self.remote_name,
+            "description": self.description,
+            "parameters": self.parameters,
+            "hints": self.hints,
+            "risk": self.risk,
+            "timeout_seconds": self.timeout_seconds,
+            "on_uncertain": self.on_uncertain,
+            "server": self.server.identity,
+            "implementation": self.implementation,
+        }
+        return hashlib.sha256(canonical(declaration)).hexdigest()
+
+    def version(self, app: str) -> ToolVersion:
+        """As it is declared, whatever one org confirmed about it."""
+        base = self._declared
+        return ToolVersion(
+            app=app,
+            name=self.name,
+            digest=self.digest,
+            description=self.description,
+            parameters=self.parameters,
+            read_only=False,
+            risk=base.risk,
+            timeout_seconds=self.timeout_seconds,
+            on_uncertain=base.on_uncertain,
+            server=self.server.name,
+            remote_name=self.remote_name,
+            implementation=self.implementation,
+            hints=self.hints,
+        )
+
+    def trusted(self, confirmation: Confirmed | None) -> RemoteTool:
+        """The same tool as a steward of one org confirmed it; as it was declared where nobody did."""
+        base = self._declared
+        if confirmation is None:
+            return base
+        tool = copy.copy(base)
+        tool.read_only = confirmation.read_only
+        if confirmation.read_only:
+            tool.on_uncertain = None
+        elif confirmation.idempotent:
+            tool.on_uncertain = OnUncertain.RETRY_WITH_KEY
+        tool.risk = confirmation.risk or base.risk
+        return tool
+
+    def parse(self, arguments: dict[str, Any] | str) -> Parsed:
+        return self._schema.parse(arguments)
+
+    async def obstacle(self) -> str | None:
+        return await self._caller.obstacle(self)
+
+    async def call(self, values: Mapping[str, Any], context: ToolContext) -> Any:
+        return await self._caller.call(self, values, context.idempotency_key)
+
+    async def ask_probe(
+        self,
+        values: Mapping[str, Any],  # noqa: ARG002
+        context: ToolContext,  # noqa: ARG002
+    ) -> Happened | DidNotHappen | None:
+        raise InvalidApp(f"The tool `{self.name}` has no probe.")
+
+
+def tool_name(server: str, remote_name: str) -> str:
+    """Dotted, lower-case, and told apart from what other servers offer."""
+    return f"{server}.{_NOT_IN_NAMES.sub('_', remote_name.lower())}"
+
+
+def usable_tools(
+    caller: Caller,
+    server: McpServer,
+    implementation: str,
+    definitions: Iterable[Listed],
+    redaction: Redaction,
+) -> tuple[list[RemoteTool], list[str]]:
+    """The tools that can be offered, and why the others cannot."""
+    selection = [
+        definition for definition in definitions if server.tools is None or definition.name in server.tools
+    ]
+    reasons: list[str] = []
+    if server.tools is not None:
+        missing = server.tools - {definition.name for definition in selection}
+        reasons += [f"{name[:100]}: the server does not offer it" for name in sorted(missing)]
+    # As models are told them: `a.b` and `a_b` are one name to them.
+    names = Counter(provider_name(tool_name(server.name, definition.name)) for definition in selection)
+    tools = []
+    for definition in selection:
+        name = tool_name(server.name, definition.name)
+        shared = names[provider_name(name)] > 1
+        if shared or not is_tool_name(name):
+            why = "other tools would have the same name" if shared else "it cannot be named"
+            reasons.append(f"{definition.name[:100]}: {why}")
+            continue
+        try:
+            tools.append(_remote_tool(caller, server, implementation, definition, redaction))
+        except Unusable as error:
+            reasons.append(f"{definition.name[:100]}: {error}")
+    return tools, reasons
+
+
+def _remote_tool(
+    caller: Caller, server: McpServer, implementation: str, definition: Listed, redaction: Redaction
+) -> RemoteTool:
+    annotations = definition.annotations
+    hints = {
+        name: value
+        for name in HINTS
+        if annotations and (value := getattr(annotations, name, None)) is not None
+    }
+    return RemoteTool(
+        caller,
+        server,
+        remote_name=definition.name,
+        description=_description(redaction.text(definition.description or "")),
+        schema=redaction.value(definition.input_schema),
+        hints=hints,
+        implementation=redaction.text(implementation),
+    )
+
+
+def _description(text: str) -> str:
+    storable = text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+    return storable if len(storable) <= MAX_DESCRIPTION else f"{storable[:MAX_DESCRIPTION]}…"
+
+
+def recall_tools(caller: Caller, server: McpServer, versions: Sequence[ToolVersion]) -> list[RemoteTool]:
+    """Tools as they were when a worker last heard of them: what waits for them is not lost while the server is down."""
+    tools = []
+    for version in versions:
+        try:
+            tool = RemoteTool(
+                caller,
+                server,
+                remote_name=version.remote_name or "",
+                description=version.description,
+                schema=version.parameters,
+                hints=version.hints or {},
+                implementation=version.implementation or "",
+            )
+        except Unusable:
+            continue
+        # Declared otherwise since: then it is another tool, which the server itself must show first.
+        if tool.digest == version.digest:
+            tools.append(tool)
+    return tools
+
+
+MAX_BLOCKS = 200
+MAX_DATA = 512 * 1024
+"""Characters of an image or a blob in base64; larger ones are named and left out."""
+MAX_ERROR = 2000
+
+
+def as_json(result: CallToolResult, redaction: Redaction) -> Any:
+    """Structured content as it is; one text as a text; anything else as a list of blocks."""
+    blocks = [_block(block) for block in result.content[:MAX_BLOCKS]]
+    if len(result.content) > MAX_BLOCKS:
+        blocks.append({"type": "left_out", "blocks": len(result.content) - MAX_BLOCKS})
+    content = result.structured_content
+    if content is not None:
+        other = [block for block in blocks if block["type"] != "text"]
+        value: Any = {"structured": content, "content": other} if other else content
+    elif len(blocks) == 1 and set(blocks[0]) == {"type", "text"}:
+        value = blocks[0]["text"]
+    else:
+        value = blocks
+    return redaction.value(_clean(value))
+
+
+def error_text(result: CallToolResult, redaction: Redaction) -> str:
+    texts = [block.text for block in result.content[:MAX_BLOCKS] if block.type == "text"]
+    text = _text(" ".join(texts)).strip() or "it says no more"
+    return redaction.text(text)[:MAX_ERROR]
+
+
+def _block(block: Any) -> dict[str, Any]:
+    if block.type == "text":
+        return {"type": "text", "text": block.text}
+    if block.type in ("image", "audio"):
+        return {"type": block.type, "mime_type": block.mime_type, **_data(block.data)}
+    if block.type == "resource_link":
+        # A name for something elsewhere. Whether anybody looks there is not ours to say.
+        link = {"uri": str(block.uri), "name": block.name, "mime_type": block.mime_type}
+        return {"type": "resource_link", **{key: value for key, value in link.items() if value is not None}}
+    if block.type == "resource":
+        resource = block.resource
+        content = {"text": resource.text} if hasattr(resource, "text") else _data(resource.blob)
+        return {"type": "resource", "uri": str(resource.uri), "mime_type": resource.mime_type, **content}
+    return {"type": "unknown"}
+
+
+def _data(data: str) -> dict[str, Any]:
+    if len(data) > MAX_DATA:
+        return {"left_out": f"{len(data)} characters of base64, more than {MAX_DATA}"}
+    return {"data": data}
+
+
+def _clean(value: Any) -> Any:
+    """Texts that the database cannot keep are made so that it can; it happened, whatever they say."""
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, dict):
+        return {_text(str(key)): _clean(item) for key, item in value.items()}
+    return value
+
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+
+
+_SHOWN_FAULTS = 10
+_OPEN = (
+    "additionalProperties",
+    "patternProperties",
+    "unevaluatedProperties",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "$ref",
+    "if",
+)
+
+
+class Schema:
+    def __init__(self, declaration: dict[str, Any]) -> None:
+        self.schema = _strict(declaration)
+        self._validator = compiled(self.schema)
+
+    def parse(self, arguments: dict[str, Any] | str) -> Parsed:
+        exact = exact_bytes(arguments)
+        values: dict[str, Any] = orjson.loads(exact)
+        try:
+            problems = faults(self._validator, values)
+        except Unusable as error:  # a pattern that takes too long
+            raise InvalidArguments(f"It cannot be called: {error}.") from None
+        if problems:
+            more = (
+                f"; and {len(problems) - _SHOWN_FAULTS} more faults" if len(problems) > _SHOWN_FAULTS else ""
+            )
+            raise InvalidArguments(
+                f"The arguments are not valid: {'; '.join(problems[:_SHOWN_FAULTS])}{more}."
+            )
+        return Parsed(values=values, canonical=exact, digest=hashlib.sha256(exact).hexdigest())
+
+
+def _strict(declaration: dict[str, Any]) -> dict[str, Any]:
+    """What the server does not speak of is refused: a made-up argument would be shown to approvers as if it counted."""
+    schema = {key: value for key, value in declaration.items() if key != "$id"}
+    if schema.get("type", "object") != "object":
+        raise Unusable("its arguments are no JSON object")
+    schema["type"] = "object"
+    if not any(key in schema for key in _OPEN):
+        schema["additionalProperties"] = False
+    check(schema)
+    return schema
