@@ -35,7 +35,7 @@ async def test_a_reader_that_takes_nothing_is_given_up(world: World, monkeypatch
             await super().__call__(*asgi)  # type: ignore[arg-type]
             ended.append(True)
 
-    monkeypatch.setattr("cortex_plane.http.routes.events.EventStream", Watched)
+    monkeypatch.setattr("cortex_plane.http.routes.sessions.EventStream", Watched)
     with capture_logs() as logs:
         async with (
             serving(world.db) as plane,

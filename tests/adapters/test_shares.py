@@ -13,14 +13,13 @@ from uuid import UUID
 import asyncpg
 import httpx
 import pytest
-from fastapi import FastAPI
 
 from cortex_plane.approvals.verbs.decisions import MOST_VAIN
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.db import pool
 from cortex_plane.db.database import Database
 from cortex_plane.db.pool import Purpose
-from cortex_plane.http.app import framed
+from cortex_plane.http.app import Api, framed
 from cortex_plane.http.in_flight import (
     BESIDE_OTHERS,
     BESIDE_SECONDS,
@@ -50,7 +49,7 @@ POLICIES = "policies: [{name: ok, target: '*', effect: allow}]"
 @asynccontextmanager
 async def process(
     db: Database, limits: RequestLimits | None = None
-) -> AsyncIterator[tuple[httpx.AsyncClient, FastAPI]]:
+) -> AsyncIterator[tuple[httpx.AsyncClient, Api]]:
     """One API process, as a server would run it."""
     metrics = Metrics()
     app = create_app(db, metrics, limits=limits or RequestLimits())

@@ -17,26 +17,23 @@ from cortex_plane.client.transport import Transport, certificates
 from cortex_plane.kernel.errors import Unavailable
 
 if TYPE_CHECKING:
-    from cortex_plane.client.absences import Absences
-    from cortex_plane.client.approvals import Approvals
-    from cortex_plane.client.atlases import Atlases
-    from cortex_plane.client.calls import Calls
-    from cortex_plane.client.deliveries import Deliveries
-    from cortex_plane.client.guarding import Answers, F, OnGate
-    from cortex_plane.client.identities import Identities
-    from cortex_plane.client.lines import Lines
-    from cortex_plane.client.nouns.agents import Agents
-    from cortex_plane.client.nouns.audit import Audit
-    from cortex_plane.client.nouns.connections import Connections
-    from cortex_plane.client.nouns.jobs import Jobs
-    from cortex_plane.client.nouns.orgs import Keys, Members, Orgs, Teams, Workers
-    from cortex_plane.client.nouns.sessions import Sessions
-    from cortex_plane.client.policies import Policies
-    from cortex_plane.client.resolutions import Resolutions
-    from cortex_plane.client.signals import Signals
-    from cortex_plane.client.standing_approvals import StandingApprovals
-    from cortex_plane.client.tools import ToolConfirmations, Tools
-    from cortex_plane.client.usage import ModelKeys, Usage
+    from cortex_plane.client.agents import Agents, ToolConfirmations, Tools
+    from cortex_plane.client.approvals import Approvals, Deliveries, StandingApprovals
+    from cortex_plane.client.audit import Audit
+    from cortex_plane.client.guarding import Answers, F, Lines, OnGate
+    from cortex_plane.client.jobs import Jobs, Signals, Usage, Workers
+    from cortex_plane.client.policies import Atlases, Policies
+    from cortex_plane.client.sessions import Calls, Resolutions, Sessions
+    from cortex_plane.client.tenancy import (
+        Absences,
+        Connections,
+        Identities,
+        Keys,
+        Members,
+        ModelKeys,
+        Orgs,
+        Teams,
+    )
     from cortex_plane.tenancy.model.access import Me
 
 WAIT_SECONDS = 300.0
@@ -75,10 +72,10 @@ class Client:
     @classmethod
     def here(cls, home: Path = HOME) -> Self:
         """A client of the plane that `cortex up` started in this folder, or of CORTEX_URL with CORTEX_KEY."""
-        kept = read_access(home)
-        url = os.environ.get("CORTEX_URL") or kept.get("url")
-        # The kept key is for the kept address: it must not travel to another one.
-        key = os.environ.get("CORTEX_KEY") or (kept.get("key") if url == kept.get("url") else None)
+        access = read_access(home)
+        url = os.environ.get("CORTEX_URL") or access.get("url")
+        # The stored key is for the stored address: it must not travel to another one.
+        key = os.environ.get("CORTEX_KEY") or (access.get("key") if url == access.get("url") else None)
         if not url or not key:
             raise Unavailable(
                 f"There is no plane to talk to: neither CORTEX_URL with CORTEX_KEY nor {home / ACCESS_FILE}.",
@@ -109,7 +106,7 @@ class Client:
 
     @cached_property
     def _lines(self) -> Lines:
-        from cortex_plane.client.lines import Lines
+        from cortex_plane.client.guarding import Lines
 
         return Lines(self.url, self._headers, self._given_transport)
 
@@ -149,9 +146,9 @@ class Client:
 
     async def me(self) -> Me:
         """Who the key stands for, and what it may do."""
-        from cortex_plane.tenancy.model.access import Me
+        from cortex_plane.tenancy.routes import GET_ME
 
-        return await self._transport.one(Me, "GET", "/v1/me")
+        return await self._transport.call(GET_ME)
 
     async def close(self) -> None:
         if "_lines" in self.__dict__:
@@ -170,91 +167,91 @@ class Client:
 
     @cached_property
     def orgs(self) -> Orgs:
-        from cortex_plane.client.nouns.orgs import Orgs
+        from cortex_plane.client.tenancy import Orgs
 
         return Orgs(self._transport)
 
     @cached_property
     def teams(self) -> Teams:
-        from cortex_plane.client.nouns.orgs import Teams
+        from cortex_plane.client.tenancy import Teams
 
         return Teams(self._transport)
 
     @cached_property
     def members(self) -> Members:
-        from cortex_plane.client.nouns.orgs import Members
+        from cortex_plane.client.tenancy import Members
 
         return Members(self._transport)
 
     @cached_property
     def identities(self) -> Identities:
-        from cortex_plane.client.identities import Identities
+        from cortex_plane.client.tenancy import Identities
 
         return Identities(self._transport)
 
     @cached_property
     def absences(self) -> Absences:
-        from cortex_plane.client.absences import Absences
+        from cortex_plane.client.tenancy import Absences
 
         return Absences(self._transport)
 
     @cached_property
     def keys(self) -> Keys:
-        from cortex_plane.client.nouns.orgs import Keys
+        from cortex_plane.client.tenancy import Keys
 
         return Keys(self._transport)
 
     @cached_property
     def model_keys(self) -> ModelKeys:
-        from cortex_plane.client.usage import ModelKeys
+        from cortex_plane.client.tenancy import ModelKeys
 
         return ModelKeys(self._transport)
 
     @cached_property
     def usage(self) -> Usage:
-        from cortex_plane.client.usage import Usage
+        from cortex_plane.client.jobs import Usage
 
         return Usage(self._transport)
 
     @cached_property
     def connections(self) -> Connections:
-        from cortex_plane.client.nouns.connections import Connections
+        from cortex_plane.client.tenancy import Connections
 
         return Connections(self._transport)
 
     @cached_property
     def agents(self) -> Agents:
-        from cortex_plane.client.nouns.agents import Agents
+        from cortex_plane.client.agents import Agents
 
         return Agents(self._transport)
 
     @cached_property
     def sessions(self) -> Sessions:
-        from cortex_plane.client.nouns.sessions import Sessions
+        from cortex_plane.client.sessions import Sessions
 
         return Sessions(self._transport)
 
     @cached_property
     def calls(self) -> Calls:
-        from cortex_plane.client.calls import Calls
+        from cortex_plane.client.sessions import Calls
 
         return Calls(self._transport)
 
     @cached_property
     def resolutions(self) -> Resolutions:
-        from cortex_plane.client.resolutions import Resolutions
+        from cortex_plane.client.sessions import Resolutions
 
         return Resolutions(self._transport)
 
     @cached_property
     def jobs(self) -> Jobs:
-        from cortex_plane.client.nouns.jobs import Jobs
+        from cortex_plane.client.jobs import Jobs
 
         return Jobs(self._transport)
 
     @cached_property
     def signals(self) -> Signals:
-        from cortex_plane.client.signals import Signals
+        from cortex_plane.client.jobs import Signals
 
         return Signals(self._transport)
 
@@ -266,13 +263,13 @@ class Client:
 
     @cached_property
     def standing_approvals(self) -> StandingApprovals:
-        from cortex_plane.client.standing_approvals import StandingApprovals
+        from cortex_plane.client.approvals import StandingApprovals
 
         return StandingApprovals(self._transport)
 
     @cached_property
     def deliveries(self) -> Deliveries:
-        from cortex_plane.client.deliveries import Deliveries
+        from cortex_plane.client.approvals import Deliveries
 
         return Deliveries(self._transport)
 
@@ -284,30 +281,30 @@ class Client:
 
     @cached_property
     def atlases(self) -> Atlases:
-        from cortex_plane.client.atlases import Atlases
+        from cortex_plane.client.policies import Atlases
 
         return Atlases(self._transport)
 
     @cached_property
     def audit(self) -> Audit:
-        from cortex_plane.client.nouns.audit import Audit
+        from cortex_plane.client.audit import Audit
 
         return Audit(self._transport)
 
     @cached_property
     def workers(self) -> Workers:
-        from cortex_plane.client.nouns.orgs import Workers
+        from cortex_plane.client.jobs import Workers
 
         return Workers(self._transport)
 
     @cached_property
     def tools(self) -> Tools:
-        from cortex_plane.client.tools import Tools
+        from cortex_plane.client.agents import Tools
 
         return Tools(self._transport)
 
     @cached_property
     def tool_confirmations(self) -> ToolConfirmations:
-        from cortex_plane.client.tools import ToolConfirmations
+        from cortex_plane.client.agents import ToolConfirmations
 
         return ToolConfirmations(self._transport)

@@ -19,10 +19,12 @@ from uuid import uuid4
 import orjson
 
 from cortex_plane.agents.model.tools import DidNotHappen, Happened, ToolError, UncertainOutcome
+from cortex_plane.calls import routes
 from cortex_plane.jobs.model.journal import GateClosed
 from cortex_plane.kernel.canonical import canonical, check_json
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, TooMany, Unavailable
 from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
+from cortex_plane.kernel.routes import Route
 
 log = logging.getLogger("cortex_plane.guard")
 
@@ -94,9 +96,11 @@ class NotJson(InvalidInput, TypeError):
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    method: str
-    path: str
+    route: Route[Any]
+    values: tuple[object, ...] = ()
+    """Of the path."""
     body: dict[str, Any] | None = None
+    query: dict[str, str] | None = None
     seconds: float = 30.0
     headers: dict[str, str] = field(default_factory=dict)
     begins: bool = False
@@ -201,7 +205,7 @@ class Asking:
         body = {**self.draft, "dispatch": True, "sender": self.sender}
         while True:
             try:
-                send = Send("POST", f"/v1/sessions/{session}/calls", body, begins=True)
+                send = Send(routes.AUTHORIZE_CALL, (session,), body, begins=True)
                 return (yield from self._let_through(send, session))
             except Conflict as error:
                 if error.code != "external_held" or time.monotonic() >= self.ends:
@@ -221,7 +225,8 @@ class Asking:
                 # It may be ours, begun before somebody held it: only its sender is told.
                 return (yield from self._begun(call))
         try:
-            return (yield Send("GET", f"/v1/calls/{call['id']}?wait={seconds:.3f}", None, seconds + 30))
+            query = {"wait": f"{seconds:.3f}"}
+            return (yield Send(routes.GET_CALL, (call["id"],), query=query, seconds=seconds + 30))
         except (Unavailable, TooMany):
             # The decision is kept there; whoever waits for it has time.
             yield Pause(min(HELD_SECONDS, seconds))
@@ -232,14 +237,14 @@ class Asking:
         body |= {"renew": True} if renew else {}
         body |= {"did_not_happen": True} if did_not_happen else {}
         try:
-            send = Send("POST", f"/v1/calls/{call['id']}/intent", body, begins=True)
+            send = Send(routes.INTEND_CALL, (call["id"],), body, begins=True)
             return (yield from self._let_through(send, call["session_id"]))
         except Conflict as error:
             if error.code not in _LOOK_AGAIN:
                 raise
         if time.monotonic() < self.ends:
             yield Pause(0.05)
-        found = yield from self._insisted(Send("GET", f"/v1/calls/{call['id']}"))
+        found = yield from self._insisted(Send(routes.GET_CALL, (call["id"],)))
         return found
 
     def _let_through(self, send: Send, session: str) -> Dialogue:
@@ -264,7 +269,7 @@ class Asking:
             raise closed
         body = {"gate": name, "answers": dict(answers), "call": asked["call"]}
         try:
-            told = yield from self._insisted(Send("POST", f"/v1/sessions/{session}/answers", body))
+            told = yield from self._insisted(Send(routes.ANSWER_GATE, (session,), body))
         except Conflict as error:
             if error.code != "gate_not_waiting":
                 raise
@@ -321,7 +326,7 @@ class Asking:
             result, _ = encoded(found.result)
             done = {"status": "completed", "result": result, "probed": True}
             yield from self._report(call, done)
-            return (yield from self._insisted(Send("GET", f"/v1/calls/{call['id']}")))
+            return (yield from self._insisted(Send(routes.GET_CALL, (call["id"],))))
         if isinstance(found, DidNotHappen):
             return (yield from self._begun(call, did_not_happen=True))
         raise InDoubt(f"Nobody knows whether `{call['tool']}` happened, and its probe could not tell.", call)
@@ -344,7 +349,7 @@ class Asking:
         """What became of it is worth some patience, and never changes what the caller gets."""
         if os.getpid() != self.pid:
             return  # A child of the function came back here too: it is its parent's call.
-        send = Send("POST", f"/v1/calls/{call['id']}/outcome", {**outcome, "attempt": call["attempt"]})
+        send = Send(routes.SETTLE_CALL, (call["id"],), {**outcome, "attempt": call["attempt"]})
         try:
             yield from self._insisted(send)
         except CortexError as error:

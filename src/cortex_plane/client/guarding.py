@@ -10,24 +10,32 @@ its outcome stands in the ledger. Where the plane cannot be asked, nothing runs.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextvars
 import functools
 import inspect
+import os
 import re
 import threading
 import time
+import typing
+import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
+import httpx
 import orjson
+from pydantic import TypeAdapter
 
 from cortex_plane.agents.model.tools import OnUncertain, Risk, is_tool_name
+from cortex_plane.calls import routes as call_routes
 from cortex_plane.client.dialogue import (
     Ask,
     Asking,
     Dialogue,
+    Insist,
     NotJson,
     Pause,
     Probe,
@@ -39,11 +47,12 @@ from cortex_plane.client.dialogue import (
     raised,
     returned,
 )
-from cortex_plane.client.lines import Lines
-from cortex_plane.client.signatures import schema_of
+from cortex_plane.client.transport import certificates, problem
 from cortex_plane.kernel.canonical import canonical, check_json
-from cortex_plane.kernel.errors import CortexError, InvalidInput
+from cortex_plane.kernel.errors import CortexError, InvalidInput, Unavailable
 from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
+from cortex_plane.kernel.schemas import check_strangers
+from cortex_plane.sessions.routes import CREATE_SESSION
 
 F = TypeVar("F", bound=Callable[..., Any])
 Answers = Mapping[str, Mapping[str, Any]]
@@ -318,7 +327,7 @@ class Guarded:
             call = await sending
             if call["next"] == "run":
                 outcome = {"status": "failed", "error": "not run: cancelled", "attempt": call["attempt"]}
-                await self._lines.send_async(Send("POST", f"/v1/calls/{call['id']}/outcome", outcome))
+                await self._lines.send_async(Send(call_routes.SETTLE_CALL, (call["id"],), outcome))
         except CortexError as error:
             log.warning("a cancelled call of %s could not be taken back: %s", self._declared.tool, error)
 
@@ -426,3 +435,149 @@ def _in_time(
 
 def _timed_out(tool: str, seconds: float | None) -> TimedOut:
     return TimedOut(f"`{tool}` did not return within {seconds:g} s; it may still act.")
+
+
+# The schema of the arguments --------------------------------------------------------------------------------------
+
+
+def schema_of(
+    function: Callable[..., Any], signature: inspect.Signature, hidden: set[str]
+) -> dict[str, Any] | None:
+    """What the arguments may be, from the annotations; None where they do not tell: then nobody can edit them."""
+    kinds = inspect.Parameter
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    try:
+        hints = typing.get_type_hints(function)
+        for name, parameter in signature.parameters.items():
+            if name in hidden:
+                continue
+            of_one = TypeAdapter(hints[name]).json_schema() if name in hints else {}
+            if parameter.kind is kinds.VAR_POSITIONAL:
+                properties[name] = {"type": "array", "items": of_one}
+            elif parameter.kind is kinds.VAR_KEYWORD:
+                properties[name] = {"type": "object", "additionalProperties": of_one}
+            else:
+                properties[name] = of_one
+            required.append(name)
+        made = {
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "additionalProperties": False,
+        }
+        check_strangers(made)
+    except Exception:
+        return None
+    # What refers to definitions of its own would lose them here.
+    return None if b'"$ref"' in orjson.dumps(made) else made
+
+
+# Connections ------------------------------------------------------------------------------------------------------
+
+
+class Lines:
+    """Connections to the plane: one pool per process for threads, one per event loop. A forked child makes its own."""
+
+    def __init__(self, url: str, headers: dict[str, str], transport: httpx.AsyncBaseTransport | None) -> None:
+        self._url, self._headers, self._transport = url, headers, transport
+        self._pools: dict[int, httpx.Client] = {}
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient]
+        self._loops = weakref.WeakKeyDictionary()
+        self._sessions: dict[tuple[int, str], str] = {}
+        self._names: dict[tuple[int, str], str] = {}
+        atexit.register(_at_exit, weakref.ref(self))
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "base_url": self._url,
+            "headers": self._headers,
+            "verify": certificates(self._url),
+            "trust_env": False,
+        }
+
+    def send(self, step: Send) -> Any:
+        pid = os.getpid()
+        pool = self._pools.get(pid) or self._pools.setdefault(pid, httpx.Client(**self._settings()))
+        try:
+            answer = pool.request(**_request(step))
+        except httpx.HTTPError as error:
+            raise self._silent(error) from error
+        return _decoded(answer)
+
+    async def send_async(self, step: Send) -> Any:
+        loop = asyncio.get_running_loop()
+        line = self._loops.get(loop)
+        if line is None:
+            line = self._loops[loop] = httpx.AsyncClient(transport=self._transport, **self._settings())
+        try:
+            answer = await line.request(**_request(step))
+        except httpx.HTTPError as error:
+            raise self._silent(error) from error
+        return _decoded(answer)
+
+    def session(self, agent: str, insist: Insist) -> Dialogue:
+        """The session of this process for an agent. Threads that open it at the same moment get the same one."""
+        at = (os.getpid(), agent)
+        if at not in self._sessions:
+            name = self._names.setdefault(at, f"guard-{uuid4().hex}")
+            body = {"agent": agent, "kind": "external", "title": f"guarded functions, process {at[0]}"}
+            made = yield from insist(Send(CREATE_SESSION, (), body, headers={"Idempotency-Key": name}))
+            self._sessions[at] = made["id"]
+        return self._sessions[at]
+
+    def end_sessions(self, seconds: float) -> None:
+        """Those of this process that have nothing open. The plane refuses the others: a person decides, or their yes waits."""
+        ends = time.monotonic() + seconds
+        for at in [at for at in self._sessions if at[0] == os.getpid()]:
+            left = ends - time.monotonic()
+            id = self._sessions.pop(at)
+            if left > 0:
+                try:
+                    self.send(Send(call_routes.COMPLETE_SESSION, (id,), {}, seconds=left))
+                except Exception:  # noqa: S112 -- it is the end of the process, and nothing depends on it
+                    continue
+
+    def close(self) -> None:
+        self.end_sessions(2.0)
+        pool = self._pools.pop(os.getpid(), None)
+        if pool is not None:
+            pool.close()
+
+    async def aclose(self) -> None:
+        if self._transport is None:
+            await asyncio.to_thread(self.close)
+        line = self._loops.pop(asyncio.get_running_loop(), None)
+        if line is not None:
+            await line.aclose()
+
+    def _silent(self, error: httpx.HTTPError) -> Unavailable:
+        return Unavailable(
+            f"The plane at {self._url} does not answer: {error or type(error).__name__}. Nothing is run without it.",
+            hint="Start it, or set CORTEX_URL; then call the function again.",
+        )
+
+
+def _at_exit(lines: weakref.ref[Lines]) -> None:
+    alive = lines()
+    if alive is not None:
+        alive.end_sessions(2.0)
+
+
+def _request(step: Send) -> dict[str, Any]:
+    """For httpx."""
+    is_json = {} if step.body is None else {"Content-Type": "application/json"}
+    return {
+        "method": step.route.method,
+        "url": step.route.path_to(*step.values),
+        "params": step.query,
+        "content": None if step.body is None else orjson.dumps(step.body),
+        "headers": {**is_json, **step.headers},
+        "timeout": step.seconds,
+    }
+
+
+def _decoded(answer: httpx.Response) -> Any:
+    if answer.status_code >= 400:
+        raise problem(answer)
+    return orjson.loads(answer.content)

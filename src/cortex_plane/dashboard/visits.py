@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -14,6 +14,7 @@ from starlette.responses import Response
 from cortex_plane.dashboard import pages
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import CortexError, Forbidden, InvalidInput, Unauthenticated
+from cortex_plane.kernel.routes import SMALL_BODY_BYTES
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.model.credentials import WHOLE_LIFE, form_token, is_form_token
 from cortex_plane.tenancy.verbs import logins
@@ -62,17 +63,44 @@ class Visit:
         return self.unchanged(context["seen"]) or self.page(name, **context)
 
 
+Endpoint = Callable[..., Awaitable[Response]]
+"""Takes a request, and the values of its path by name."""
 Handler = Callable[[Visit], Awaitable[Response]]
 
 
-def signed_in(handler: Handler, *, by_itself: bool = False) -> Callable[[Request], Awaitable[Response]]:
+@dataclass(frozen=True, slots=True)
+class PageRoute:
+    path: str
+    methods: Sequence[str]
+    endpoint: Endpoint
+    max_body: int
+
+
+class PageRouter:
+    """The pages of one module."""
+
+    def __init__(self) -> None:
+        self.routes: list[PageRoute] = []
+
+    def add(self, path: str, endpoint: Endpoint, *methods: str, max_body: int = SMALL_BODY_BYTES) -> None:
+        self.routes.append(PageRoute(path, methods, endpoint, max_body))
+
+    def at(self, path: str, *methods: str) -> Callable[[Endpoint], Endpoint]:
+        def decorate(endpoint: Endpoint) -> Endpoint:
+            self.add(path, endpoint, *methods)
+            return endpoint
+
+        return decorate
+
+
+def signed_in(handler: Handler, *, by_itself: bool = False) -> Endpoint:
     """For whoever is logged in; everybody else gets the page that says how to log in.
 
     What a page asks for ``by_itself`` is no visit: a tab that somebody left open must not keep its session alive.
     """
 
     @functools.wraps(handler)
-    async def endpoint(request: Request) -> Response:
+    async def endpoint(request: Request, **_: str) -> Response:
         db: Database = request.app.state.db
         secret = session_cookie(request)
         try:
@@ -92,9 +120,6 @@ def signed_in(handler: Handler, *, by_itself: bool = False) -> Callable[[Request
         except CortexError as error:
             return pages.error_page(error, **visit.context())
 
-    # The framework reads the signature: it must be the wrapper's, not the handler's.
-    del endpoint.__wrapped__
-    endpoint.__annotations__ = {"request": Request, "return": Response}
     return endpoint
 
 

@@ -1,4 +1,6 @@
-"""Server-sent events, written by hand: replay what was missed, go live without a gap, and end well.
+"""Answers that take time: server-sent events, downloads, and a request that waits for a decision.
+
+Events are replayed from where the reader stopped, and then followed live without a gap:
 
     id: 17                     the number to resume after
     event: tool_call           what it is
@@ -14,6 +16,7 @@ Three more kinds belong to the stream and not to the session, so they have no id
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -26,7 +29,8 @@ import structlog
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from cortex_plane.http.in_flight import STREAMS_OF_ORG, leave
+from cortex_plane.calls.model import ExternalCall, Next
+from cortex_plane.http.in_flight import STREAMS_OF_ORG, leave, others_wait
 from cortex_plane.jobs.model.jobs import TERMINAL
 from cortex_plane.kernel.errors import CortexError, TooMany, Unavailable
 from cortex_plane.kernel.fields import to_json
@@ -255,3 +259,102 @@ def encoded(event: Event) -> bytes:
 def control(name: str, **data: object) -> bytes:
     """An event of the stream itself. It has no id, so it does not move the reader's cursor."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(data))
+
+
+# Downloads -------------------------------------------------------------------------------------------------------
+
+CHUNK_SECONDS = 60.0
+"""How long one chunk may wait for a reader that takes nothing."""
+PAUSE = 4.0
+"""Beside other orgs: so many times as long as a chunk took, before the next one."""
+LONGEST_SECONDS = 3600.0
+"""A snapshot keeps the database from cleaning up, so none is held longer than this for a slow reader."""
+
+
+class Download(StreamingResponse):
+    """Closes what it sends whatever happens, before it returns.
+
+    The framework's own would leave that to the garbage collector when a client goes away, and would cancel the cleanup
+    too. If the source fails, the answer ends without its end: the server closes the connection, and the client knows.
+    """
+
+    def __init__(self, content: AsyncGenerator[bytes, None], media_type: str, filename: str) -> None:
+        super().__init__(
+            content,
+            media_type=media_type,
+            headers={"Content-Disposition": f'attachment; filename="{filename}"'},
+        )
+        self._content = content
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        others = others_wait(scope)
+        leave(scope)  # how long its reader takes is no work of the plane's
+        sending = asyncio.create_task(self._send_all(send, others))
+        leaving = asyncio.create_task(_until_gone(receive))
+        try:
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, leaving):
+                task.cancel()
+            await asyncio.gather(sending, leaving, return_exceptions=True)
+            await self._content.aclose()
+
+    async def _send_all(self, send: Send, others_wait: Callable[[], bool]) -> None:
+        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        try:
+            async with asyncio.timeout(LONGEST_SECONDS):
+                await send(start)
+                began = time.monotonic()
+                async for chunk in self._content:
+                    pause = PAUSE * (time.monotonic() - began) if others_wait() else 0.0
+                    async with asyncio.timeout(CHUNK_SECONDS):
+                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                    await asyncio.sleep(pause)
+                    began = time.monotonic()
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except TimeoutError:
+            log.warning("download given up", reason="its reader is too slow")
+        except OSError:
+            log.info("download given up", reason="its reader is gone")
+        except Exception as error:
+            log.error("download cut off", exc_info=error)
+
+
+async def _until_gone(receive: Receive) -> None:
+    with contextlib.suppress(Exception):
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+
+# Waiting ---------------------------------------------------------------------------------------------------------
+
+POLL_SECONDS = 5.0
+"""How long at most until it looks whether whoever asked is still there."""
+
+
+async def wait_for_decision(
+    feed: EventFeed,
+    org_id: UUID,
+    read: Callable[[], Awaitable[tuple[ExternalCall, int]]],
+    seconds: float,
+    is_gone: Callable[[], Awaitable[bool]],
+) -> ExternalCall:
+    call, latest = await read()
+    ends = time.monotonic() + seconds
+    if call.next is not Next.WAIT or seconds <= 0:
+        return call
+    with feed.watch(org_id, call.session_id, latest) as live:
+        while True:
+            # Read again now that nothing new can be missed.
+            call, _ = await read()
+            left = ends - time.monotonic()
+            if call.next is not Next.WAIT or left <= 0 or live.closed or live.overflowed or await is_gone():
+                return call
+            await live.take(min(left, POLL_SECONDS, _until_settled(call)))
+
+
+def _until_settled(call: ExternalCall) -> float:
+    """Nothing is told when an attempt cannot be under way any more: only the clock knows."""
+    if call.settle_after is None or call.settle_after <= call.now:
+        return POLL_SECONDS
+    return (call.settle_after - call.now).total_seconds() + 0.01

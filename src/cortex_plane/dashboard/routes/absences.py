@@ -7,14 +7,13 @@ from typing import Any
 from uuid import UUID
 
 import pydantic
-from fastapi import APIRouter
 from starlette.responses import RedirectResponse, Response
 
 from cortex_plane.approvals.model.approvals import AT_MOST
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.people import chosen
-from cortex_plane.dashboard.visits import Visit, signed_in
+from cortex_plane.dashboard.visits import PageRouter, Visit, signed_in
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import decode_position, encode_position
@@ -22,7 +21,7 @@ from cortex_plane.tenancy.model.access import Permission
 from cortex_plane.tenancy.model.orgs import AbsenceDraft
 from cortex_plane.tenancy.verbs import orgs
 
-router = APIRouter()
+router = PageRouter()
 
 PAGE = 50
 FIELDS = ("to", "starts", "ends", "reason", "member")
@@ -96,6 +95,6 @@ async def cancel_absence(visit: Visit) -> Response:
     return RedirectResponse("/absences", 303, pages.HEADERS)
 
 
-router.add_api_route("/absences", signed_in(list_absences), methods=["GET"])
-router.add_api_route("/absences", signed_in(add_absence), methods=["POST"])
-router.add_api_route("/absences/{absence_id}/cancel", signed_in(cancel_absence), methods=["POST"])
+router.add("/absences", signed_in(list_absences), "GET")
+router.add("/absences", signed_in(add_absence), "POST")
+router.add("/absences/{absence_id}/cancel", signed_in(cancel_absence), "POST")

@@ -6,21 +6,20 @@ from typing import Any
 from uuid import UUID
 
 import pydantic
-from fastapi import APIRouter
 from starlette.responses import RedirectResponse, Response
 
 from cortex_plane.approvals.model.approvals import AT_MOST
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.people import chosen
-from cortex_plane.dashboard.visits import Visit, signed_in
+from cortex_plane.dashboard.visits import PageRouter, Visit, signed_in
 from cortex_plane.kernel.errors import CortexError, InvalidInput, NotFound
 from cortex_plane.kernel.fields import parse
 from cortex_plane.tenancy.model.access import Permission
 from cortex_plane.tenancy.model.credentials import OwnKeyDraft
 from cortex_plane.tenancy.verbs import keys, logins
 
-router = APIRouter()
+router = PageRouter()
 
 PAGE = 100
 HERE = "/access"
@@ -126,13 +125,13 @@ def _back(query: str = "") -> Response:
     return RedirectResponse(HERE + query, 303, pages.HEADERS)
 
 
-router.add_api_route(HERE, signed_in(show_access), methods=["GET"])
-router.add_api_route(f"{HERE}/sessions/end", signed_in(end_others), methods=["POST"])
-router.add_api_route(f"{HERE}/sessions/{{session_id}}/end", signed_in(end_session), methods=["POST"])
-router.add_api_route(
+router.add(HERE, signed_in(show_access), "GET")
+router.add(f"{HERE}/sessions/end", signed_in(end_others), "POST")
+router.add(f"{HERE}/sessions/{{session_id}}/end", signed_in(end_session), "POST")
+router.add(
     f"{HERE}/members/{{member_id}}/sessions/{{session_id}}/end",
     signed_in(end_session_of_member),
-    methods=["POST"],
+    "POST",
 )
-router.add_api_route(f"{HERE}/keys", signed_in(add_key), methods=["POST"])
-router.add_api_route(f"{HERE}/keys/{{key_id}}/revoke", signed_in(revoke_key), methods=["POST"])
+router.add(f"{HERE}/keys", signed_in(add_key), "POST")
+router.add(f"{HERE}/keys/{{key_id}}/revoke", signed_in(revoke_key), "POST")

@@ -7,7 +7,6 @@ from typing import Any
 from uuid import UUID
 
 import pydantic
-from fastapi import APIRouter
 from starlette.responses import RedirectResponse, Response
 
 from cortex_plane.agents.model.tools import ToolVersion
@@ -27,17 +26,17 @@ from cortex_plane.approvals.verbs import approvals
 from cortex_plane.dashboard import pages, text
 from cortex_plane.dashboard.cards import ASKED_TWICE, card, seen_of
 from cortex_plane.dashboard.people import chosen
-from cortex_plane.dashboard.visits import Visit, signed_in
+from cortex_plane.dashboard.visits import PageRouter, Visit, signed_in
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.documents import unique
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound
-from cortex_plane.kernel.fields import BODY_LIMIT, MAX_BODY_BYTES, parse, to_json
+from cortex_plane.kernel.fields import MAX_BODY_BYTES, parse, to_json
 from cortex_plane.policies.model.policies import Approvers
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Permission
 
-router = APIRouter()
+router = PageRouter()
 
 
 def _id(visit: Visit) -> UUID:
@@ -315,19 +314,12 @@ async def answer(visit: Visit) -> Response:
     return RedirectResponse(f"/approvals/{id}", 303, pages.HEADERS)
 
 
-router.add_api_route("/approvals/{approval_id}", signed_in(show_card), methods=["GET"])
-router.add_api_route(
-    "/approvals/{approval_id}/live", signed_in(show_card_again, by_itself=True), methods=["GET"]
-)
+router.add("/approvals/{approval_id}", signed_in(show_card), "GET")
+router.add("/approvals/{approval_id}/live", signed_in(show_card_again, by_itself=True), "GET")
 # The form of an edit carries all arguments.
-_WITH_ARGUMENTS = {BODY_LIMIT: MAX_BODY_BYTES}
-router.add_api_route(
-    "/approvals/{approval_id}/decide", signed_in(decide), methods=["POST"], openapi_extra=_WITH_ARGUMENTS
-)
-router.add_api_route("/approvals/{approval_id}/receipt", signed_in(receipt), methods=["GET"])
-router.add_api_route("/approvals/{approval_id}/delegate", signed_in(delegate), methods=["POST"])
-router.add_api_route("/approvals/{approval_id}/edit", signed_in(edit), methods=["GET"])
-router.add_api_route(
-    "/approvals/{approval_id}/edit", signed_in(preview_edit), methods=["POST"], openapi_extra=_WITH_ARGUMENTS
-)
-router.add_api_route("/approvals/{approval_id}/answer", signed_in(answer), methods=["POST"])
+router.add("/approvals/{approval_id}/decide", signed_in(decide), "POST", max_body=MAX_BODY_BYTES)
+router.add("/approvals/{approval_id}/receipt", signed_in(receipt), "GET")
+router.add("/approvals/{approval_id}/delegate", signed_in(delegate), "POST")
+router.add("/approvals/{approval_id}/edit", signed_in(edit), "GET")
+router.add("/approvals/{approval_id}/edit", signed_in(preview_edit), "POST", max_body=MAX_BODY_BYTES)
+router.add("/approvals/{approval_id}/answer", signed_in(answer), "POST")

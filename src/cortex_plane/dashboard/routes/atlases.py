@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
-from cortex_plane.dashboard.visits import Visit, signed_in
+from cortex_plane.dashboard.visits import PageRouter, Visit, signed_in
 from cortex_plane.gates.verbs import atlases
 from cortex_plane.kernel.errors import InvalidInput, NotFound
 from cortex_plane.kernel.fields import ATLAS_ID_PATTERN, ATLAS_VERSION_PATTERN
 
-router = APIRouter()
+router = PageRouter()
 
 PAGE = 50
 VERSIONS = 100
@@ -64,6 +63,6 @@ async def show_diff(visit: Visit) -> Response:
     return visit.page("atlas_diff.html", summary=summary, diff=diff, versions=versions)
 
 
-router.add_api_route("/atlases", signed_in(list_atlases), methods=["GET"])
-router.add_api_route("/atlases/{atlas_id}", signed_in(show_atlas), methods=["GET"])
-router.add_api_route("/atlases/{atlas_id}/diff", signed_in(show_diff), methods=["GET"])
+router.add("/atlases", signed_in(list_atlases), "GET")
+router.add("/atlases/{atlas_id}", signed_in(show_atlas), "GET")
+router.add("/atlases/{atlas_id}/diff", signed_in(show_diff), "GET")

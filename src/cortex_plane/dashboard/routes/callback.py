@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import pydantic
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -27,7 +26,7 @@ from cortex_plane.approvals.model.credentials import Visitor, read_confirmation
 from cortex_plane.approvals.rules.deciders import refusal
 from cortex_plane.approvals.verbs import approvals, credentials
 from cortex_plane.dashboard import pages, text
-from cortex_plane.dashboard.visits import MAX_FIELDS, require_same_origin, session_cookie
+from cortex_plane.dashboard.visits import MAX_FIELDS, PageRouter, require_same_origin, session_cookie
 from cortex_plane.kernel.errors import (
     Conflict,
     CortexError,
@@ -44,7 +43,7 @@ from cortex_plane.policies.model.policies import quorum_said
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.verbs import logins
 
-router = APIRouter()
+router = PageRouter()
 
 PATHS = (
     "/api/v1/approvals/callback/{channel}/{approval_id}",
@@ -272,5 +271,5 @@ async def decide(request: Request, channel: str, approval_id: str) -> Response:
 
 
 for _path in PATHS:
-    router.add_api_route(_path, show, methods=["GET", "HEAD"])
-    router.add_api_route(_path, decide, methods=["POST"])
+    router.add(_path, show, "GET", "HEAD")
+    router.add(_path, decide, "POST")

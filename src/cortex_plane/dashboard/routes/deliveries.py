@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from fastapi import APIRouter
 from starlette.responses import RedirectResponse, Response
 
 from cortex_plane.dashboard import pages
-from cortex_plane.dashboard.visits import Visit, signed_in
+from cortex_plane.dashboard.visits import PageRouter, Visit, signed_in
 from cortex_plane.kernel.errors import InvalidInput, NotFound
 from cortex_plane.kernel.pages import decode_position, encode_position
 from cortex_plane.notify.verbs import outbox
 from cortex_plane.tenancy.model.access import Permission
 from cortex_plane.tenancy.model.identities import DeliveryStatus
 
-router = APIRouter()
+router = PageRouter()
 
 PAGE = 50
 FILTERS = {
@@ -56,5 +55,5 @@ def _id(text: str, noun: str) -> UUID:
         raise NotFound(f"There is no such {noun}.", code=f"{noun}_not_found") from None
 
 
-router.add_api_route("/deliveries", signed_in(list_deliveries), methods=["GET"])
-router.add_api_route("/deliveries/{delivery_id}/resend", signed_in(resend), methods=["POST"])
+router.add("/deliveries", signed_in(list_deliveries), "GET")
+router.add("/deliveries/{delivery_id}/resend", signed_in(resend), "POST")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from cortex_plane.dashboard.assets import ASSETS
+from cortex_plane.dashboard.visits import PageRouter
 
-router = APIRouter()
+router = PageRouter()
 
 
-@router.get("/assets/{name}")
+@router.at("/assets/{name}", "GET")
 async def asset(request: Request, name: str) -> Response:
     found = ASSETS.get(name)
     if found is None:
@@ -25,6 +25,6 @@ async def asset(request: Request, name: str) -> Response:
     return Response(found.content, headers=headers, media_type=found.media_type)
 
 
-@router.get("/favicon.ico")
+@router.at("/favicon.ico", "GET")
 async def favicon(request: Request) -> Response:
     return await asset(request, "icon.svg")

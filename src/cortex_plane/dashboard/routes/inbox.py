@@ -8,15 +8,14 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from cortex_plane.approvals.model.approvals import Approval, Mark, Waiting
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.dashboard.pages import fingerprint
-from cortex_plane.dashboard.visits import Visit, signed_in
+from cortex_plane.dashboard.visits import PageRouter, Visit, signed_in
 
-router = APIRouter()
+router = PageRouter()
 
 AT_MOST = 100
 """Rows of each list; more are a page further."""
@@ -131,5 +130,5 @@ def _time(text: str | None) -> datetime | None:
     return at if at and at.tzinfo else None
 
 
-router.add_api_route("/", signed_in(show_inbox), methods=["GET"])
-router.add_api_route("/inbox/live", signed_in(show_inbox_again, by_itself=True), methods=["GET"])
+router.add("/", signed_in(show_inbox), "GET")
+router.add("/inbox/live", signed_in(show_inbox_again, by_itself=True), "GET")

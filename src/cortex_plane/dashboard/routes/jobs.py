@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 import pydantic
-from fastapi import APIRouter
 from starlette.responses import RedirectResponse, Response
 
 from cortex_plane.agents.model.agents import Agent
@@ -21,7 +20,7 @@ from cortex_plane.calls.verbs import resolutions
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.gates import SHOWN, Told, told
 from cortex_plane.dashboard.timeline import gantt
-from cortex_plane.dashboard.visits import Visit, signed_in
+from cortex_plane.dashboard.visits import PageRouter, Visit, signed_in
 from cortex_plane.jobs.model.jobs import (
     TERMINAL,
     Cancellation,
@@ -41,7 +40,7 @@ from cortex_plane.sessions.model.sessions import BoundAtlas
 from cortex_plane.sessions.verbs import events, sessions
 from cortex_plane.tenancy.model.access import Permission
 
-router = APIRouter()
+router = PageRouter()
 
 PAGE = 50
 STEPS = 50
@@ -233,9 +232,9 @@ async def steer(visit: Visit) -> Response:
     return RedirectResponse(f"/jobs/{id}", 303, pages.HEADERS)
 
 
-router.add_api_route("/jobs", signed_in(list_jobs), methods=["GET"])
-router.add_api_route("/jobs/live", signed_in(list_jobs_again, by_itself=True), methods=["GET"])
-router.add_api_route("/jobs/{job_id}", signed_in(show_job), methods=["GET"])
-router.add_api_route("/jobs/{job_id}/live", signed_in(show_job_again, by_itself=True), methods=["GET"])
-router.add_api_route("/jobs/{job_id}/steps/{number}", signed_in(show_step), methods=["GET"])
-router.add_api_route("/jobs/{job_id}/{act}", signed_in(steer), methods=["POST"])
+router.add("/jobs", signed_in(list_jobs), "GET")
+router.add("/jobs/live", signed_in(list_jobs_again, by_itself=True), "GET")
+router.add("/jobs/{job_id}", signed_in(show_job), "GET")
+router.add("/jobs/{job_id}/live", signed_in(show_job_again, by_itself=True), "GET")
+router.add("/jobs/{job_id}/steps/{number}", signed_in(show_step), "GET")
+router.add("/jobs/{job_id}/{act}", signed_in(steer), "POST")

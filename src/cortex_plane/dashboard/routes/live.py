@@ -9,18 +9,17 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager
 from uuid import UUID
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from cortex_plane.dashboard import pages
-from cortex_plane.dashboard.visits import Visit, signed_in
+from cortex_plane.dashboard.visits import PageRouter, Visit, signed_in
 from cortex_plane.kernel.errors import CortexError, NotFound, Unavailable
 from cortex_plane.sessions.model.events import EventType
 from cortex_plane.sessions.verbs import events
 from cortex_plane.sessions.verbs.events import EventFeed, Subscription
 from cortex_plane.tenancy.verbs import logins
 
-router = APIRouter()
+router = PageRouter()
 
 HEARTBEAT_SECONDS = 15.0
 AT_MOST_EVERY = 0.25
@@ -84,4 +83,4 @@ async def _still_in(visit: Visit) -> bool:
     return True
 
 
-router.add_api_route("/live", signed_in(live, by_itself=True), methods=["GET"])
+router.add("/live", signed_in(live, by_itself=True), "GET")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.visits import (
+    PageRouter,
     Visit,
     clear_cookie,
     require_same_origin,
@@ -18,15 +18,15 @@ from cortex_plane.dashboard.visits import (
 from cortex_plane.kernel.errors import CortexError, Forbidden, Unauthenticated
 from cortex_plane.tenancy.verbs import logins
 
-router = APIRouter()
+router = PageRouter()
 
 
-@router.get("/login")
-async def how_to_log_in() -> Response:
+@router.at("/login", "GET")
+async def how_to_log_in(_: Request) -> Response:
     return pages.login_page(200)
 
 
-@router.get("/login/{token}")
+@router.at("/login/{token}", "GET")
 async def show_link(request: Request, token: str) -> Response:
     """Whoever fetches links ahead of a person, a chat or a mail scanner, must not use it up: this only shows a button."""
     try:
@@ -38,7 +38,7 @@ async def show_link(request: Request, token: str) -> Response:
     return pages.page("link.html", token=token, holder=holder)
 
 
-@router.post("/login/{token}")
+@router.at("/login/{token}", "POST")
 async def use_link(request: Request, token: str) -> Response:
     try:
         require_same_origin(request)
@@ -56,7 +56,7 @@ async def use_link(request: Request, token: str) -> Response:
     return answer
 
 
-@router.get("/enrol/{code}")
+@router.at("/enrol/{code}", "GET")
 async def show_enrolment(request: Request, code: str) -> Response:
     """Only shows a button: whoever fetches links ahead of a person uses nothing up."""
     try:
@@ -68,7 +68,7 @@ async def show_enrolment(request: Request, code: str) -> Response:
     return pages.page("enrol.html", code=code, enrolment=enrolment)
 
 
-@router.post("/enrol/{code}")
+@router.at("/enrol/{code}", "POST")
 async def redeem_enrolment(request: Request, code: str) -> Response:
     try:
         require_same_origin(request)
@@ -93,4 +93,4 @@ async def log_out(visit: Visit) -> Response:
     return answer
 
 
-router.add_api_route("/logout", signed_in(log_out), methods=["POST"])
+router.add("/logout", signed_in(log_out), "POST")

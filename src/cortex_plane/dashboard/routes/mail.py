@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from fastapi import APIRouter
 from starlette.responses import HTMLResponse, Response
 
 from cortex_plane.dashboard import mailboxes, pages
-from cortex_plane.dashboard.visits import Visit, signed_in
+from cortex_plane.dashboard.visits import PageRouter, Visit, signed_in
 from cortex_plane.kernel.errors import NotFound
 from cortex_plane.tenancy.model.access import Permission
 
-router = APIRouter()
+router = PageRouter()
 
 _FRAMING = {
     **pages.HEADERS,
@@ -65,6 +64,6 @@ async def show_mail_html(visit: Visit) -> Response:
     return HTMLResponse(letter.html.replace("<head>", '<head><base target="_blank">', 1), 200, _FRAMED)
 
 
-router.add_api_route("/mail", signed_in(show_mails), methods=["GET"])
-router.add_api_route("/mail/{id}", signed_in(show_mail), methods=["GET"])
-router.add_api_route("/mail/{id}/html", signed_in(show_mail_html), methods=["GET"])
+router.add("/mail", signed_in(show_mails), "GET")
+router.add("/mail/{id}", signed_in(show_mail), "GET")
+router.add("/mail/{id}/html", signed_in(show_mail_html), "GET")

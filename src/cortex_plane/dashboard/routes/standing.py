@@ -5,19 +5,18 @@ from __future__ import annotations
 from uuid import UUID
 
 import pydantic
-from fastapi import APIRouter
 from starlette.responses import RedirectResponse, Response
 
 from cortex_plane.approvals.model.approvals import Revocation
 from cortex_plane.approvals.rules.standing_match import may_revoke
 from cortex_plane.approvals.verbs import standing_approvals
 from cortex_plane.dashboard import pages
-from cortex_plane.dashboard.visits import Visit, signed_in
+from cortex_plane.dashboard.visits import PageRouter, Visit, signed_in
 from cortex_plane.kernel.errors import InvalidInput, NotFound
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import decode_position, encode_position
 
-router = APIRouter()
+router = PageRouter()
 
 PAGE = 50
 
@@ -50,5 +49,5 @@ async def revoke(visit: Visit) -> Response:
     return RedirectResponse("/standing", 303, pages.HEADERS)
 
 
-router.add_api_route("/standing", signed_in(list_standing), methods=["GET"])
-router.add_api_route("/standing/{standing_id}/revoke", signed_in(revoke), methods=["POST"])
+router.add("/standing", signed_in(list_standing), "GET")
+router.add("/standing/{standing_id}/revoke", signed_in(revoke), "POST")

@@ -9,19 +9,24 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from cortex_plane.dashboard import pages
-from cortex_plane.dashboard.visits import form_fields, require_same_origin, session_cookie, set_cookie
+from cortex_plane.dashboard.visits import (
+    PageRouter,
+    form_fields,
+    require_same_origin,
+    session_cookie,
+    set_cookie,
+)
 from cortex_plane.kernel.errors import CortexError, Forbidden, Unauthenticated
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.model.identities import Verification, is_nonce, nonce
 from cortex_plane.tenancy.verbs import invitations, logins
 from cortex_plane.tenancy.verbs.access import new_mark
 
-router = APIRouter()
+router = PageRouter()
 
 HEADERS = {
     **pages.HEADERS,
@@ -34,7 +39,7 @@ HEADERS = {
 }
 
 
-@router.api_route("/verify/{code}", methods=["GET", "HEAD"])
+@router.at("/verify/{code}", "GET", "HEAD")
 async def show_verification(request: Request, code: str) -> Response:
     try:
         asked = await invitations.shown(request.app.state.db, code)
@@ -43,7 +48,7 @@ async def show_verification(request: Request, code: str) -> Response:
         return pages.error_page(error)
 
 
-@router.post("/verify/{code}")
+@router.at("/verify/{code}", "POST")
 async def confirm_verification(request: Request, code: str) -> Response:
     db = request.app.state.db
     try:
