@@ -81,16 +81,16 @@ async def test_one_caller_has_so_many_streams_and_a_process_no_more_than_it_serv
 def test_what_was_refused_counts_for_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "MOST_OF_ONE", 1)
     streams = OpenStreams()
-    ended = streams.opened(world.admin.actor)
+    ended = streams.open(world.admin.actor)
     for _ in range(3):
         with pytest.raises(TooMany):
-            streams.opened(world.admin.actor)
+            streams.open(world.admin.actor)
     monkeypatch.setattr(streaming, "MOST_OF_ALL", 1)
     with pytest.raises(Unavailable):
-        streams.opened(world.service.actor)
+        streams.open(world.service.actor)
     ended()
     assert not streams.of
-    streams.opened(world.service.actor)()
+    streams.open(world.service.actor)()
     assert not streams.of
 
 

@@ -211,13 +211,13 @@ async def test_an_org_that_is_alone_has_all_places_but_the_reserve(world: World,
 @pytest.mark.proves("D.621")
 async def test_streams_of_one_org_are_bounded_whoever_opens_them(world: World, other: World) -> None:
     streams = OpenStreams(most_of_org=2)
-    ends = [streams.opened(world.admin.actor), streams.opened(world.service.actor)]
+    ends = [streams.open(world.admin.actor), streams.open(world.service.actor)]
     with pytest.raises(TooMany) as refused:
-        streams.opened(world.service.actor)
+        streams.open(world.service.actor)
     assert refused.value.code == "too_many_streams"
-    streams.opened(other.admin.actor)()
+    streams.open(other.admin.actor)()
     ends.pop()()
-    streams.opened(world.admin.actor)()
+    streams.open(world.admin.actor)()
 
 
 # Connections -------------------------------------------------------------------------------------------------------

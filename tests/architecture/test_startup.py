@@ -19,7 +19,6 @@ SOURCE = Path(cortex_plane.__file__).parent
 SERVER = {
     "aiosmtplib",
     "asyncpg",
-    "fastapi",
     "jinja2",
     "opentelemetry",
     "prometheus_client",

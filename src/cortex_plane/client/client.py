@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -39,9 +40,62 @@ if TYPE_CHECKING:
 WAIT_SECONDS = 300.0
 PATIENCE_SECONDS = 10.0
 
+_NOUNS = {
+    "orgs": "tenancy.Orgs",
+    "teams": "tenancy.Teams",
+    "members": "tenancy.Members",
+    "identities": "tenancy.Identities",
+    "absences": "tenancy.Absences",
+    "keys": "tenancy.Keys",
+    "model_keys": "tenancy.ModelKeys",
+    "usage": "jobs.Usage",
+    "connections": "tenancy.Connections",
+    "agents": "agents.Agents",
+    "sessions": "sessions.Sessions",
+    "calls": "sessions.Calls",
+    "resolutions": "sessions.Resolutions",
+    "jobs": "jobs.Jobs",
+    "signals": "jobs.Signals",
+    "approvals": "approvals.Approvals",
+    "standing_approvals": "approvals.StandingApprovals",
+    "deliveries": "approvals.Deliveries",
+    "policies": "policies.Policies",
+    "atlases": "policies.Atlases",
+    "audit": "audit.Audit",
+    "workers": "jobs.Workers",
+    "tools": "agents.Tools",
+    "tool_confirmations": "agents.ToolConfirmations",
+}
+"""Attribute of the client: module and class."""
+
 
 class Client:
     """Speaks to one plane with one key. Every error that the plane reports is raised as a ``CortexError``."""
+
+    orgs: Orgs
+    teams: Teams
+    members: Members
+    identities: Identities
+    absences: Absences
+    keys: Keys
+    model_keys: ModelKeys
+    usage: Usage
+    connections: Connections
+    agents: Agents
+    sessions: Sessions
+    calls: Calls
+    resolutions: Resolutions
+    jobs: Jobs
+    signals: Signals
+    approvals: Approvals
+    standing_approvals: StandingApprovals
+    deliveries: Deliveries
+    policies: Policies
+    atlases: Atlases
+    audit: Audit
+    workers: Workers
+    tools: Tools
+    tool_confirmations: ToolConfirmations
 
     def __init__(
         self,
@@ -67,7 +121,7 @@ class Client:
             trust_env=False,
         )
         self._transport = Transport(self._http)
-        self._headers, self._given_transport = headers, transport
+        self._headers, self._http_transport = headers, transport
 
     @classmethod
     def here(cls, home: Path = HOME) -> Self:
@@ -108,7 +162,7 @@ class Client:
     def _lines(self) -> Lines:
         from cortex_plane.client.guarding import Lines
 
-        return Lines(self.url, self._headers, self._given_transport)
+        return Lines(self.url, self._headers, self._http_transport)
 
     def guard(
         self,
@@ -163,148 +217,11 @@ class Client:
     ) -> None:
         await self.close()
 
-    # The nouns. Each is imported when it is first used: most programs use two or three of them. -----------------
-
-    @cached_property
-    def orgs(self) -> Orgs:
-        from cortex_plane.client.tenancy import Orgs
-
-        return Orgs(self._transport)
-
-    @cached_property
-    def teams(self) -> Teams:
-        from cortex_plane.client.tenancy import Teams
-
-        return Teams(self._transport)
-
-    @cached_property
-    def members(self) -> Members:
-        from cortex_plane.client.tenancy import Members
-
-        return Members(self._transport)
-
-    @cached_property
-    def identities(self) -> Identities:
-        from cortex_plane.client.tenancy import Identities
-
-        return Identities(self._transport)
-
-    @cached_property
-    def absences(self) -> Absences:
-        from cortex_plane.client.tenancy import Absences
-
-        return Absences(self._transport)
-
-    @cached_property
-    def keys(self) -> Keys:
-        from cortex_plane.client.tenancy import Keys
-
-        return Keys(self._transport)
-
-    @cached_property
-    def model_keys(self) -> ModelKeys:
-        from cortex_plane.client.tenancy import ModelKeys
-
-        return ModelKeys(self._transport)
-
-    @cached_property
-    def usage(self) -> Usage:
-        from cortex_plane.client.jobs import Usage
-
-        return Usage(self._transport)
-
-    @cached_property
-    def connections(self) -> Connections:
-        from cortex_plane.client.tenancy import Connections
-
-        return Connections(self._transport)
-
-    @cached_property
-    def agents(self) -> Agents:
-        from cortex_plane.client.agents import Agents
-
-        return Agents(self._transport)
-
-    @cached_property
-    def sessions(self) -> Sessions:
-        from cortex_plane.client.sessions import Sessions
-
-        return Sessions(self._transport)
-
-    @cached_property
-    def calls(self) -> Calls:
-        from cortex_plane.client.sessions import Calls
-
-        return Calls(self._transport)
-
-    @cached_property
-    def resolutions(self) -> Resolutions:
-        from cortex_plane.client.sessions import Resolutions
-
-        return Resolutions(self._transport)
-
-    @cached_property
-    def jobs(self) -> Jobs:
-        from cortex_plane.client.jobs import Jobs
-
-        return Jobs(self._transport)
-
-    @cached_property
-    def signals(self) -> Signals:
-        from cortex_plane.client.jobs import Signals
-
-        return Signals(self._transport)
-
-    @cached_property
-    def approvals(self) -> Approvals:
-        from cortex_plane.client.approvals import Approvals
-
-        return Approvals(self._transport)
-
-    @cached_property
-    def standing_approvals(self) -> StandingApprovals:
-        from cortex_plane.client.approvals import StandingApprovals
-
-        return StandingApprovals(self._transport)
-
-    @cached_property
-    def deliveries(self) -> Deliveries:
-        from cortex_plane.client.approvals import Deliveries
-
-        return Deliveries(self._transport)
-
-    @cached_property
-    def policies(self) -> Policies:
-        from cortex_plane.client.policies import Policies
-
-        return Policies(self._transport)
-
-    @cached_property
-    def atlases(self) -> Atlases:
-        from cortex_plane.client.policies import Atlases
-
-        return Atlases(self._transport)
-
-    @cached_property
-    def audit(self) -> Audit:
-        from cortex_plane.client.audit import Audit
-
-        return Audit(self._transport)
-
-    @cached_property
-    def workers(self) -> Workers:
-        from cortex_plane.client.jobs import Workers
-
-        return Workers(self._transport)
-
-    @cached_property
-    def tools(self) -> Tools:
-        from cortex_plane.client.agents import Tools
-
-        return Tools(self._transport)
-
-    @cached_property
-    def tool_confirmations(self) -> ToolConfirmations:
-        from cortex_plane.client.agents import ToolConfirmations
-
-        return ToolConfirmations(self._transport)
+    def __getattr__(self, name: str) -> Any:
+        """A noun, imported when it is first used: most programs use two or three of them."""
+        if name not in _NOUNS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        module, _, kind = _NOUNS[name].partition(".")
+        noun = getattr(import_module(f"cortex_plane.client.{module}"), kind)(self._transport)
+        setattr(self, name, noun)
+        return noun

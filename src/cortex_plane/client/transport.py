@@ -88,13 +88,13 @@ class Transport:
         self, route: ListRoute[T], *values: object, limit: int | None = None, **query: Any
     ) -> AsyncIterator[T]:
         """Every item of a list, page by page as they are needed; at most ``limit``."""
-        cursor, left = None, limit
-        while left is None or left > 0:
-            size = 200 if left is None else min(left, 200)
+        cursor, rest = None, limit
+        while rest is None or rest > 0:
+            size = 200 if rest is None else min(rest, 200)
             page = await self._send(route, values, query=query | {"cursor": cursor, "limit": size})
             for item in page["items"]:
                 yield parse(route.output, item)
-            left = None if left is None else left - len(page["items"])
+            rest = None if rest is None else rest - len(page["items"])
             cursor = page["next_cursor"]
             if cursor is None:
                 return

@@ -89,10 +89,10 @@ class PathTable(BaseRoute):
         other: Scope | None = None
         for entry, template in candidates:
             values = {}
-            for part, expected in zip(parts, template, strict=True):
-                if expected.startswith("{") and part:
-                    values[expected[1:-1]] = part
-                elif part != expected:
+            for part, place in zip(parts, template, strict=True):
+                if place.startswith("{") and part:
+                    values[place[1:-1]] = part
+                elif part != place:
                     break
             else:
                 match = {"route": entry, "path_params": values}

@@ -8,26 +8,30 @@ order, and with the query parameters by name.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from json.decoder import scanstring  # type: ignore[attr-defined, unused-ignore]
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
 import orjson
-from pydantic import Field, ValidationError
-from starlette.requests import Request
+from pydantic import Field, TypeAdapter, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from cortex_plane.db.database import Database
-from cortex_plane.http.bodies import faults_at, read_body, validate_body
-from cortex_plane.http.problems import InvalidRequest
+from cortex_plane.http.problems import MANY_FAULTS, SHOWN_FAULTS, InvalidRequest
 from cortex_plane.kernel import pages as cursors
-from cortex_plane.kernel.errors import InvalidInput, Unauthenticated
-from cortex_plane.kernel.fields import SLUG_PATTERN, adapter, to_json
+from cortex_plane.kernel.documents import unique
+from cortex_plane.kernel.errors import InvalidInput, TooLarge, Unauthenticated
+from cortex_plane.kernel.fields import MAX_BODY_BYTES, SLUG_PATTERN, adapter, to_json
 from cortex_plane.kernel.ids import MAX_KEY_LENGTH, IdempotencyKey
 from cortex_plane.kernel.pages import Page
 from cortex_plane.kernel.routes import SMALL_BODY_BYTES, ListRoute, Route
+from cortex_plane.kernel.shares import Turns
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs import keys
 from cortex_plane.tenancy.verbs.frame import Verb
@@ -35,6 +39,15 @@ from cortex_plane.tenancy.verbs.frame import Verb
 T = TypeVar("T")
 
 MAX_PAGE_BYTES = 2 * 1024 * 1024
+COMPILED = frozenset({"policies", "parameters"})
+"""Fields whose validation compiles what the caller sends: conditions and schemas. Such a body is validated in a thread."""
+THREAD_BYTES = 64 * 1024
+"""A larger body is validated in a thread too: every value in it is looked at."""
+MOST_DESCRIBED = 100
+"""More faults than these are only counted: to describe each of them costs more than to find it."""
+
+_MISSING = object()
+_threads = Turns(2)
 
 ORG, ONCE, REVISION, LAST_EVENT = "Cortex-Org", "Idempotency-Key", "If-Match", "Last-Event-ID"
 HEADERS: Mapping[str, Any] = {
@@ -119,7 +132,7 @@ class Binding:
             await self._admit(exchange, org)
         if not faults:
             request.scope["state"]["max_body_bytes"] = route.max_body
-        body = await read_body(request) if route.body is not None else None
+        body = await _read_body(request) if route.body is not None else None
         if route.needs_key and not faults:
             exchange.actor = await authenticated(request, org)
         headers: list[Any] = []
@@ -135,7 +148,7 @@ class Binding:
         if route.stream:
             values.append(_read_header(request, LAST_EVENT, faults))
         if route.body is not None:
-            value, body_faults = await validate_body(request, route.body, body)
+            value, body_faults = await _validate_body(request, route.body, body)
             values.append(value)
             faults += body_faults
         if faults:
@@ -228,11 +241,11 @@ def whole(route: ListRoute[T], verb: Verb[..., Sequence[T]]) -> Binding:
 
 async def authenticated(request: Request, org: str | None) -> Actor:
     """The caller. Looked up, and counted, once for a request."""
-    known: Actor | None = request.scope["state"].get("actor")
-    if known is not None:
-        return known
-    actor = await key_holder(request, org)
-    request.scope["state"]["actor"] = actor
+    state = request.scope["state"]
+    actor: Actor | None = state.get("actor")
+    if actor is not None:
+        return actor
+    actor = state["actor"] = await key_holder(request, org)
     await request.app.state.rates.take(request.app.state.db, actor)
     await request.app.state.in_flight.enter(request.scope, actor.org_id)
     return actor
@@ -269,7 +282,7 @@ def _validate(kind: Any, value: Any, place: tuple[str, ...], faults: list[dict[s
     try:
         return adapter(kind).validate_python(value)
     except ValidationError as error:
-        faults += faults_at(place, error)
+        faults += _faults_at(place, error)
         return None
 
 
@@ -297,6 +310,88 @@ def _expected_revision(request: Request) -> int | None:
     return int(tag)
 
 
+# Bodies: read once, strictly, and validated with bounded effort -------------------------------------------------
+
+
+async def _read_body(request: Request) -> Any:
+    """The parsed body; its bytes where it is not declared to be JSON."""
+    try:
+        content = await request.body()
+    except ClientDisconnect:
+        raise HTTPException(400) from None
+    if not content:
+        return _MISSING
+    if not _is_json(request.headers.get("content-type", "")):
+        return content
+    is_large = len(content) > MAX_BODY_BYTES
+    try:
+        return json.loads(_large_text(content) if is_large else content, object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        if is_large:
+            raise InvalidInput(
+                "The body is not valid JSON.", code="invalid_json", hint="Send one JSON object."
+            ) from None
+        if isinstance(error, json.JSONDecodeError):
+            fault = {"type": "json_invalid", "loc": ("body", error.pos), "msg": "JSON decode error"}
+            raise InvalidRequest([fault]) from None
+        raise HTTPException(400) from None
+
+
+async def _validate_body(request: Request, kind: Any, body: Any) -> tuple[Any, list[dict[str, Any]]]:
+    """The value and its faults."""
+    if body is _MISSING:
+        return None, [{"type": "missing", "loc": ("body",), "msg": "Field required"}]
+    if isinstance(body, dict) and (not COMPILED.isdisjoint(body) or len(await request.body()) > THREAD_BYTES):
+        return await _threads.run(_validate_json, kind, body)
+    return _validate_json(kind, body)
+
+
+def _faults_at(place: tuple[str, ...], error: ValidationError) -> list[dict[str, Any]]:
+    return [
+        {**fault, "loc": (*place, *fault["loc"])}
+        for fault in error.errors(include_url=False, include_context=False, include_input=False)
+    ]
+
+
+def _validate_json(kind: Any, body: Any) -> tuple[Any, list[dict[str, Any]]]:
+    validator = adapter(kind)
+    try:
+        return validator.validate_python(body, from_attributes=True), []
+    except ValidationError as error:
+        if error.error_count() <= MOST_DESCRIBED:
+            return None, _faults_at(("body",), error)
+        return None, _count_faults(error.error_count(), body, validator)
+
+
+def _count_faults(count: int, body: Any, validator: TypeAdapter[Any]) -> list[dict[str, Any]]:
+    names = validator.json_schema().get("properties", {})
+    unknown = [name for name in body if name not in names] if isinstance(body, dict) else []
+    return [
+        *({"type": "extra_forbidden", "loc": ("body", name), "msg": ""} for name in unknown[:SHOWN_FAULTS]),
+        {"type": MANY_FAULTS, "loc": ("body",), "msg": "Too much of it is not valid.", "count": count},
+    ]
+
+
+def _large_text(content: bytes) -> str:
+    """Refuse a body that is large in anything but its texts. Whole files are texts; millions of values would be made one by one
+    while nobody else is served."""
+    body = content.decode()
+    end = outside = 0
+    while end < len(body):
+        quote = body.find('"', end)
+        start = len(body) if quote < 0 else quote + 1
+        outside += start - end
+        if outside > MAX_BODY_BYTES:
+            raise TooLarge(f"More than {MAX_BODY_BYTES} bytes of the body are no text.")
+        end = start if quote < 0 else scanstring(body, start)[1]
+    return body
+
+
+def _is_json(content_type: str) -> bool:
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+
+
 # Answers ---------------------------------------------------------------------------------------------------------
 
 
@@ -308,31 +403,31 @@ def reply(value: Any, status: int = 200) -> Response:
 
 
 def reply_page(noun: str, page: Page[Any]) -> Response:
-    rendered = _render_fitting(page.items)
-    if len(rendered) < len(page.items):
-        last = page.items[len(rendered) - 1]
-        return _render_list(rendered, cursors.encode(noun, last.created_at, str(last.id)))
-    return _render_list(rendered, cursors.encode_position(noun, page.next))
+    texts = _render_fitting(page.items)
+    if len(texts) < len(page.items):
+        last = page.items[len(texts) - 1]
+        return _render_list(texts, cursors.encode(noun, last.created_at, str(last.id)))
+    return _render_list(texts, cursors.encode_position(noun, page.next))
 
 
 def reply_ordered(noun: str, items: Sequence[T], limit: int, key: Callable[[T], int | str]) -> Response:
-    rendered = _render_fitting(items[:limit])
-    more = len(items) > len(rendered)
-    return _render_list(rendered, cursors.encode(noun, key(items[len(rendered) - 1])) if more else None)
+    texts = _render_fitting(items[:limit])
+    more = len(items) > len(texts)
+    return _render_list(texts, cursors.encode(noun, key(items[len(texts) - 1])) if more else None)
 
 
 def _render_fitting(items: Sequence[Any]) -> list[bytes]:
     """As many items as JSON as fit into an answer of bearable size, but at least one."""
-    rendered: list[bytes] = []
+    texts: list[bytes] = []
     size = 0
     for item in items:
-        rendered.append(to_json(item))
-        size += len(rendered[-1])
+        texts.append(to_json(item))
+        size += len(texts[-1])
         if size > MAX_PAGE_BYTES:
-            return rendered
-    return rendered
+            return texts
+    return texts
 
 
-def _render_list(rendered: list[bytes], cursor: str | None) -> Response:
-    body = b'{"items":[' + b",".join(rendered) + b'],"next_cursor":' + orjson.dumps(cursor) + b"}"
+def _render_list(texts: list[bytes], cursor: str | None) -> Response:
+    body = b'{"items":[' + b",".join(texts) + b'],"next_cursor":' + orjson.dumps(cursor) + b"}"
     return Response(body, media_type="application/json")

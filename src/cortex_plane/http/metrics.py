@@ -107,8 +107,8 @@ class SpecMeters:
         self._ticks.record(max(0.0, seconds))
 
     def escalated(self, org_id: UUID, template: str, to_level: int) -> None:
-        told = {"tenant_id": str(org_id), "template": str(template), "to_level": str(to_level)}
-        self._escalations.add(1, told)
+        labels = {"tenant_id": str(org_id), "template": str(template), "to_level": str(to_level)}
+        self._escalations.add(1, labels)
 
     def delegated(self, org_id: UUID) -> None:
         self._delegations.add(1, {"tenant_id": str(org_id)})

@@ -48,50 +48,50 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        given = request.headers.get("x-request-id", "")
-        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        request_id = request.headers.get("x-request-id", "")
+        if not _REQUEST_ID.fullmatch(request_id):
+            request_id = uuid.uuid4().hex
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
-        started = time.perf_counter()
+        start = time.perf_counter()
         status = 500
-        taken, declared = 0, _declared(request)
+        size, declared_size = 0, _declared_size(request)
         state["max_body_bytes"] = SMALL_BODY_BYTES  # until the route says how much it takes
-        began = False
-        streams = False
+        has_begun = is_stream = False
 
-        async def limited() -> Message:
-            nonlocal taken
-            _require_within(state["max_body_bytes"], declared)
+        async def receive_limited() -> Message:
+            nonlocal size
+            _require_within(state["max_body_bytes"], declared_size)
             message = await receive()
-            taken += len(message.get("body", b""))
-            _require_within(state["max_body_bytes"], taken)
+            size += len(message.get("body", b""))
+            _require_within(state["max_body_bytes"], size)
             return message
 
-        async def framed(message: Message) -> None:
-            nonlocal status, began, streams
+        async def send_framed(message: Message) -> None:
+            nonlocal status, has_begun, is_stream
             if message["type"] == "http.response.start":
-                began = True
+                has_begun = True
                 status = message["status"]
                 message.setdefault("headers", [])
-                message["headers"] += [*_missing(message), (b"x-request-id", request_id.encode())]
-                streams = _streams(message)
-                if streams:
+                message["headers"] += [*_missing_headers(message), (b"x-request-id", request_id.encode())]
+                is_stream = _is_stream(message)
+                if is_stream:
                     # It is answered now. How long somebody goes on listening says nothing about the plane.
-                    self._record(scope, request.method, status, time.perf_counter() - started)
+                    self._record(scope, request.method, status, time.perf_counter() - start)
             await send(message)
 
         try:
-            await self._app(scope, limited, framed)
+            await self._app(scope, receive_limited, send_framed)
         except BodyTooLarge as error:
-            if not began:
+            if not has_begun:
                 refusal = problem(request, 413, TooLarge.code, error.detail, TooLarge.default_hint)
-                await refusal(scope, receive, framed)
+                await refusal(scope, receive, send_framed)
         finally:
             leave(scope)
-            seconds = time.perf_counter() - started
-            if streams:
+            seconds = time.perf_counter() - start
+            if is_stream:
                 log.info("stream ended", route=_route(scope), seconds=round(seconds, 1))
             else:
                 self._record(scope, request.method, status, seconds)
@@ -118,10 +118,10 @@ def _require_within(limit: int, size: int) -> None:
         raise BodyTooLarge(limit)
 
 
-def _missing(message: Message) -> list[tuple[bytes, bytes]]:
+def _missing_headers(message: Message) -> list[tuple[bytes, bytes]]:
     """The safe headers, except those that the response has set itself: a page needs a policy of its own."""
-    given = {name.lower() for name, _ in message["headers"]}
-    return [header for header in SAFE_HEADERS if header[0] not in given]
+    names = {name.lower() for name, _ in message["headers"]}
+    return [header for header in SAFE_HEADERS if header[0] not in names]
 
 
 def _route(scope: Scope) -> str:
@@ -130,12 +130,12 @@ def _route(scope: Scope) -> str:
     return path
 
 
-def _streams(start: Message) -> bool:
+def _is_stream(start: Message) -> bool:
     return any(
         name == b"content-type" and value.startswith(b"text/event-stream") for name, value in start["headers"]
     )
 
 
-def _declared(request: Request) -> int:
+def _declared_size(request: Request) -> int:
     length = request.headers.get("content-length", "0")
     return int(length) if length.isascii() and length.isdigit() else 0

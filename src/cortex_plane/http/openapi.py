@@ -30,10 +30,10 @@ class Listing(BaseModel, Generic[T]):
 
 def document(bindings: Iterable[Binding], names: Mapping[Route[Any], str]) -> dict[str, Any]:
     """``names`` are those of the operations."""
-    shown = [binding for binding in bindings if binding.route.in_document]
-    schemas = _Schemas([binding.route for binding in shown])
+    entries = [binding for binding in bindings if binding.route.in_document]
+    schemas = _Schemas([binding.route for binding in entries])
     paths: dict[str, dict[str, Any]] = {}
-    for binding in shown:
+    for binding in entries:
         route = binding.route
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(binding, names[route], schemas)
     return {
@@ -63,7 +63,7 @@ class _Schemas:
         self._schemas: Any = schemas
         self.components: dict[str, Any] = _without_null(definitions["$defs"])
         self._queries = {query: self.components.pop(query.__name__) for query in queries}
-        problem = Problem.model_json_schema(ref_template=_REF)
+        problem = adapter(Problem).json_schema(ref_template=_REF)
         self.components |= problem.pop("$defs") | {"Problem": problem}
 
     def input(self, kind: Any) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 import structlog
-from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -51,12 +51,14 @@ class InvalidRequest(Exception):
         self.faults = faults
 
 
-class FieldError(BaseModel):
+@dataclass(frozen=True)
+class FieldError:
     field: str
     message: str
 
 
-class Problem(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class Problem:
     """RFC 9457. ``code`` is stable and meant for programs; ``hint`` says what to do next."""
 
     type: str = "about:blank"
@@ -66,7 +68,7 @@ class Problem(BaseModel):
     detail: str
     hint: str
     request_id: str | None = None
-    errors: list[FieldError] = Field(default_factory=list)
+    errors: list[FieldError] = field(default_factory=list)
     used_by: dict[str, int] | None = None
     questions: list[dict[str, Any]] | None = None
     """Of `gate_closed`: what must be answered first."""
@@ -95,7 +97,7 @@ def problem(
         used_by=used_by,
         questions=questions,
     )
-    content = orjson.dumps({k: v for k, v in body.model_dump().items() if v not in (None, [])})
+    content = orjson.dumps({name: value for name, value in vars(body).items() if value not in (None, [])})
     return Response(content, status, headers, MEDIA_TYPE)
 
 
@@ -108,14 +110,14 @@ async def _answer_refusal(request: Request, error: Exception) -> Response:
         headers["Retry-After"] = str(error.details.get("retry_after", 1))
     if status == 503:
         log.warning("unavailable", error=str(error), cause=repr(error.__cause__))
-    field = error.details.get("field")
+    place = error.details.get("field")
     return problem(
         request,
         status,
         error.code,
         error.message,
         error.hint,
-        errors=[FieldError(field=field, message=error.message)] if field else None,
+        errors=[FieldError(field=place, message=error.message)] if place else None,
         used_by=error.details.get("used_by"),
         questions=error.questions if isinstance(error, GateClosed) else None,
         headers=headers,
@@ -142,12 +144,12 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
             errors=errors,
         )
     count = faults[-1]["count"] if faults[-1]["type"] == MANY_FAULTS else len(faults)
-    shown = " These are the first of them." if count > len(errors) else ""
+    rest = " These are the first of them." if count > len(errors) else ""
     return problem(
         request,
         422,
         "invalid_request",
-        f"{count} field{'s are' if count > 1 else ' is'} not valid.{shown}",
+        f"{count} field{'s are' if count > 1 else ' is'} not valid.{rest}",
         InvalidInput.default_hint,
         errors=errors,
     )

@@ -52,10 +52,10 @@ MOST_OF_ONE = 500
 """Open streams of one caller in this process; a program that serves many people has one for each of them."""
 MOST_OF_ALL = 2000
 
-Reading = Callable[[int], Awaitable[Replay]]
-"""Reads events after a number, as whoever watches may see them."""
-Allowed = Callable[[], Awaitable[object]]
-"""Raises once whoever watches may not any more."""
+ReadEvents = Callable[[int], Awaitable[Replay]]
+"""Reads events after a number, as the reader may see them."""
+CheckAccess = Callable[[], Awaitable[object]]
+"""Raises once the reader has no access any more."""
 
 
 class OpenStreams:
@@ -66,8 +66,8 @@ class OpenStreams:
         self._of_org: Counter[UUID] = Counter()
         self._most_of_org = most_of_org
 
-    def opened(self, actor: Actor) -> Callable[[], None]:
-        """Counts one more; what is returned says that it ended. Too many are refused, and count for nothing."""
+    def open(self, actor: Actor) -> Callable[[], None]:
+        """Counts one more; call what is returned when it ends. Too many are refused, and not counted."""
         who = actor.user_account_id or actor.key_id
         if self.of[who] >= MOST_OF_ONE:
             raise TooMany(
@@ -75,14 +75,14 @@ class OpenStreams:
                 code="too_many_streams",
                 hint="Close those that nobody reads, or follow a whole session instead of each of its jobs.",
             )
-        held = self._of_org[actor.org_id]
-        if held >= self._most_of_org:
+        count = self._of_org[actor.org_id]
+        if count >= self._most_of_org:
             raise TooMany(
-                f"Your org has {held} streams open in this process already.",
+                f"Your org has {count} streams open in this process already.",
                 code="too_many_streams",
                 hint="Close those that nobody reads, or follow a whole session instead of each of its jobs.",
             )
-        if self.of.total() >= MOST_OF_ALL - (reserve_of(MOST_OF_ALL) if held else 0):
+        if self.of.total() >= MOST_OF_ALL - (reserve_of(MOST_OF_ALL) if count else 0):
             raise Unavailable(
                 f"This process serves {MOST_OF_ALL} streams, and keeps the last for orgs that have none.",
                 code="streams_busy",
@@ -91,13 +91,13 @@ class OpenStreams:
         self.of[who] += 1
         self._of_org[actor.org_id] += 1
 
-        def ended() -> None:
+        def end() -> None:
             for counter, key in ((self.of, who), (self._of_org, actor.org_id)):
                 counter[key] -= 1
                 if not counter[key]:
                     del counter[key]
 
-        return ended
+        return end
 
 
 class EventStream(StreamingResponse):
@@ -105,18 +105,18 @@ class EventStream(StreamingResponse):
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, content: AsyncGenerator[bytes, None], ended: Callable[[], None]) -> None:
+    def __init__(self, content: AsyncGenerator[bytes, None], on_end: Callable[[], None]) -> None:
         # A proxy that collects answers before it passes them on would hold back every event.
         super().__init__(content, headers={"X-Accel-Buffering": "no"})
         self._content = content
-        self._ended = ended
+        self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         leave(scope)
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._ended()
+            self._on_end()
             await self._content.aclose()
 
     async def stream_response(self, send: Send) -> None:
@@ -140,48 +140,48 @@ class _Stalled(Exception):
 
 async def stream(
     feed: EventFeed,
-    read: Reading,
+    read: ReadEvents,
     first: Replay,
     after: int,
-    allowed: Allowed,
+    check_access: CheckAccess,
     heartbeat: float | None = None,
 ) -> AsyncGenerator[bytes, None]:
     """From ``after`` until the job ends, access ends, the reader is too slow, or the process stops.
 
     ``first`` is what ``read(after)`` gave: it was read before the answer began, so that an error could still be one.
     """
-    following = _Following(feed, read, allowed, after, heartbeat or HEARTBEAT_SECONDS)
+    reader = _Reader(feed, read, check_access, after, heartbeat or HEARTBEAT_SECONDS)
     yield f"retry: {RETRY_MS}\n\n".encode()
     try:
-        async with aclosing(following.parts(first)) as parts:
+        async with aclosing(reader.parts(first)) as parts:
             async for part in parts:
                 yield part
     except Unavailable:
-        yield control("dropped", after=following.cursor, reason="unavailable")
+        yield control("dropped", after=reader.cursor, reason="unavailable")
     except CortexError:
         yield control("end", reason="access_ended")
 
 
-class _Following:
+class _Reader:
     """One reader and how far it has come."""
 
     def __init__(
-        self, feed: EventFeed, read: Reading, allowed: Allowed, after: int, heartbeat: float
+        self, feed: EventFeed, read: ReadEvents, check_access: CheckAccess, after: int, heartbeat: float
     ) -> None:
         self._feed = feed
         self._read = read
-        self._allowed = allowed
+        self._check_access = check_access
         self.cursor = after
         self._heartbeat = heartbeat
         self._due = time.monotonic() + heartbeat
         self._ended = False
-        """The job's last status was told."""
+        """The job's last status was sent."""
 
     async def parts(self, page: Replay) -> AsyncGenerator[bytes, None]:
         # Far behind: no queue is filled for somebody who is not there yet.
         while page.more and not self._feed.closed:
-            if told := self._told(page.events, page.job_id):
-                yield told
+            if text := self._render(page.events, page.job_id):
+                yield text
             if not await self._may_go_on():
                 yield control("end", reason="access_ended")
                 return
@@ -189,8 +189,8 @@ class _Following:
         with self._feed.watch(page.org_id, page.session_id, page.latest) as live:
             # Read again now that nothing new can be missed; what comes twice is known by its number.
             while True:
-                if told := self._told(page.events, page.job_id):
-                    yield told
+                if text := self._render(page.events, page.job_id):
+                    yield text
                 if not await self._may_go_on():
                     yield control("end", reason="access_ended")
                     return
@@ -200,8 +200,8 @@ class _Following:
             over = page.over is not None
             while not over and not live.closed and not live.overflowed:
                 new = await live.take(max(0.0, self._due - time.monotonic()))
-                if told := self._told(new, page.job_id):
-                    yield told
+                if text := self._render(new, page.job_id):
+                    yield text
                 over = self._ended
                 if not over and time.monotonic() >= self._due:
                     if not await self._may_go_on():
@@ -215,21 +215,21 @@ class _Following:
             return
         # What else its last commit said.
         page = await _whole(self._read(self.cursor))
-        if told := self._told(page.events, page.job_id):
-            yield told
+        if text := self._render(page.events, page.job_id):
+            yield text
         yield control("end", reason="job_ended", status=page.over)
 
-    def _told(self, events: list[Event], job_id: UUID | None) -> bytes:
+    def _render(self, events: list[Event], job_id: UUID | None) -> bytes:
         """Those that are new to the reader, in one piece."""
-        told = []
+        texts = []
         for event in events:
             if event.seq <= self.cursor or (job_id is not None and event.job_id != job_id):
                 continue
             self.cursor = event.seq
             if job_id is not None and event.type == EventType.STATUS and event.data.get("status") in TERMINAL:
                 self._ended = True
-            told.append(encoded(event))
-        return b"".join(told)
+            texts.append(encoded(event))
+        return b"".join(texts)
 
     async def _may_go_on(self) -> bool:
         """Asked once in a heartbeat, also of somebody who is still catching up."""
@@ -237,7 +237,7 @@ class _Following:
             return True
         self._due = time.monotonic() + self._heartbeat
         try:
-            await _whole(self._allowed())
+            await _whole(self._check_access())
         except Unavailable:
             return True  # nobody can tell now: the next heartbeat asks again
         except CortexError:
@@ -245,10 +245,10 @@ class _Following:
         return True
 
 
-async def _whole(asking: Awaitable[T]) -> T:
-    """Readers leave at any moment: what they asked the database is let to its end, and nobody waits for it."""
-    task = asyncio.ensure_future(asking)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+async def _whole(query: Awaitable[T]) -> T:
+    """Let a query end although its reader has left."""
+    task = asyncio.ensure_future(query)
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())
     return await asyncio.shield(task)
 
 
@@ -287,9 +287,9 @@ class Download(StreamingResponse):
         self._content = content
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        others = others_wait(scope)
+        are_others_waiting = others_wait(scope)
         leave(scope)  # how long its reader takes is no work of the plane's
-        sending = asyncio.create_task(self._send_all(send, others))
+        sending = asyncio.create_task(self._send_all(send, are_others_waiting))
         leaving = asyncio.create_task(_until_gone(receive))
         try:
             await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -299,14 +299,14 @@ class Download(StreamingResponse):
             await asyncio.gather(sending, leaving, return_exceptions=True)
             await self._content.aclose()
 
-    async def _send_all(self, send: Send, others_wait: Callable[[], bool]) -> None:
+    async def _send_all(self, send: Send, are_others_waiting: Callable[[], bool]) -> None:
         start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         try:
             async with asyncio.timeout(LONGEST_SECONDS):
                 await send(start)
                 began = time.monotonic()
                 async for chunk in self._content:
-                    pause = PAUSE * (time.monotonic() - began) if others_wait() else 0.0
+                    pause = PAUSE * (time.monotonic() - began) if are_others_waiting() else 0.0
                     async with asyncio.timeout(CHUNK_SECONDS):
                         await send({"type": "http.response.body", "body": chunk, "more_body": True})
                     await asyncio.sleep(pause)
@@ -337,7 +337,7 @@ async def wait_for_decision(
     org_id: UUID,
     read: Callable[[], Awaitable[tuple[ExternalCall, int]]],
     seconds: float,
-    is_gone: Callable[[], Awaitable[bool]],
+    is_absent: Callable[[], Awaitable[bool]],
 ) -> ExternalCall:
     call, latest = await read()
     ends = time.monotonic() + seconds
@@ -347,10 +347,16 @@ async def wait_for_decision(
         while True:
             # Read again now that nothing new can be missed.
             call, _ = await read()
-            left = ends - time.monotonic()
-            if call.next is not Next.WAIT or left <= 0 or live.closed or live.overflowed or await is_gone():
+            seconds = ends - time.monotonic()
+            if (
+                call.next is not Next.WAIT
+                or seconds <= 0
+                or live.closed
+                or live.overflowed
+                or await is_absent()
+            ):
                 return call
-            await live.take(min(left, POLL_SECONDS, _until_settled(call)))
+            await live.take(min(seconds, POLL_SECONDS, _until_settled(call)))
 
 
 def _until_settled(call: ExternalCall) -> float:

@@ -38,7 +38,7 @@ async def live(visit: Visit) -> Response:
     watching = await _watched(visit, feed)
     state = visit.request.app.state
     make: Stream = state.hint_stream
-    stream = make(_hints(visit, watching), state.streams.opened(visit.actor))
+    stream = make(_hints(visit, watching), state.streams.open(visit.actor))
     stream.headers.update(pages.HEADERS)
     return stream
 

@@ -22,7 +22,7 @@ async def get_call(exchange: Exchange, call_id: UUID, query: routes.WaitQuery) -
         return await calls.watch_call(exchange.db, exchange.actor, call_id)
 
     request, streams = exchange.request, exchange.state.streams
-    end = streams.opened(exchange.actor)
+    end = streams.open(exchange.actor)
     leave(request.scope)
     try:
         return reply(

@@ -12,8 +12,8 @@ from cortex_plane.kernel.pages import decode_text
 
 
 async def publish_atlas(exchange: Exchange, file: AtlasFile) -> Response:
-    published = await atlases.publish_atlas(exchange.db, exchange.actor, file)
-    return reply(published, 201 if published.created else 200)
+    version = await atlases.publish_atlas(exchange.db, exchange.actor, file)
+    return reply(version, 201 if version.created else 200)
 
 
 BINDINGS: tuple[Binding, ...] = (

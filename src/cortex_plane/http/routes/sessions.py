@@ -103,7 +103,7 @@ async def _send_events(
     first = await read_page(after)
     streams: OpenStreams = exchange.state.streams
     content = stream(exchange.state.feed, read_page, first, after, check_access)
-    return EventStream(content, streams.opened(exchange.actor))
+    return EventStream(content, streams.open(exchange.actor))
 
 
 BINDINGS: tuple[Binding, ...] = (

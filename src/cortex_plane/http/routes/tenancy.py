@@ -23,17 +23,19 @@ from cortex_plane.tenancy.verbs import connections, invitations, keys, logins, o
 async def create_connection(
     exchange: Exchange, draft: ConnectionDraft, once: IdempotencyKey | None
 ) -> Response:
-    allowed = exchange.state.webhooks.allowed
-    created = await connections.create_connection(exchange.db, exchange.actor, draft, once, allowed=allowed)
-    return reply(created, 201)
+    webhooks = exchange.state.webhooks
+    connection = await connections.create_connection(
+        exchange.db, exchange.actor, draft, once, allowed=webhooks.allowed
+    )
+    return reply(connection, 201)
 
 
 async def update_connection(
     exchange: Exchange, connection_id: UUID, change: ConnectionChange, revision: int | None
 ) -> Response:
-    allowed = exchange.state.webhooks.allowed
+    webhooks = exchange.state.webhooks
     connection = await connections.update_connection(
-        exchange.db, exchange.actor, connection_id, change, revision, allowed=allowed
+        exchange.db, exchange.actor, connection_id, change, revision, allowed=webhooks.allowed
     )
     return reply(connection)
 
