@@ -19,15 +19,14 @@ from benchmarks.plane import CALL, KEY, Counter, Plane, counting_app, plane
 from benchmarks.wire import Wire
 from cortex_plane.agents.model.completions import Request, Response, TextChunk
 from cortex_plane.approvals.model.approvals import ApprovalStatus, Channel, Choice, Decision
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.db.hints import listening
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.verbs import jobs
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.tenancy.verbs import keys
-from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.scripted import ScriptedModel
+from cortex_plane.worker.models.backends import Backends, ScriptedModel
 from cortex_plane.worker.worker import Worker, WorkerSettings
 
 RESUMES, PEER_RESUMES, DECISIONS, EACH = 100, 40, 400, 100
@@ -89,7 +88,7 @@ async def _until(made: Plane, id: UUID, status: JobStatus) -> None:
 
 async def _approve(made: Plane, asked: Any) -> None:
     decision = Decision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
-    await approvals.decide(made.db, made.actor, asked.id, decision, Channel.API)
+    await decisions.decide(made.db, made.actor, asked.id, decision, Channel.API)
 
 
 # Many that wait --------------------------------------------------------------------------------------------------
@@ -198,7 +197,7 @@ async def with_pending(
                     decision = Decision(
                         decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash
                     )
-                    await approvals.decide(made.db, made.actor, next(ids), decision, Channel.API)
+                    await decisions.decide(made.db, made.actor, next(ids), decision, Channel.API)
 
                 taken.setdefault(("decision", pending), []).append(await seconds_each(decide, each, 1))
                 taken.setdefault(("tick", pending), []).append(

@@ -18,7 +18,7 @@ from cortex_plane.jobs.model.checkpoints import agent_data, seal
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.verbs import attempts, workers
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.worker.progress import Progress
+from cortex_plane.worker.lease import Progress
 
 SIZES = (2_000, 20_000, 100_000)
 AIM = 1.15

@@ -1,6 +1,6 @@
-"""Writes the generated parts of the docs: diagrams, the access table, the requirements. `--check` only compares.
+"""Writes the generated parts of the docs: diagrams, the access table, events, the requirements. `--check` only compares.
 
-What a table in the code says is said once: the docs are drawn from it, and a test fails when they differ.
+Each part is drawn from a table in the code. A test fails when a page differs from its table.
 """
 
 from __future__ import annotations
@@ -43,13 +43,23 @@ def state_diagram(transitions: Mapping[S, Mapping[S, str]], initial: S) -> str:
     return "\n".join([*lines, "```"])
 
 
+NOTES = {
+    "¹": "Service keys with such a role only.",
+    "²": "Platform keys only.",
+    "³": "People only: no service keys, and no platform keys in another org.",
+    "⁴": "The [request](../guides/approvals.md) says who may decide it. Guests and service keys never may.",
+    "⁵": "A service key needs this permission by name (`cortex key create NAME --service --permission PERMISSION`).",
+    "⁶": "Never for service keys.",
+    "⁷": "No key needed: the body carries a single-use token or code of one person.",
+}
+
+
 def access_table() -> str:
     lines = [
         "# Who may do what",
         "",
-        "One table in the code (`tenancy/model/access.py`) decides; a test tries every route with every role. `●` may,",
-        "`○` may for what is their own. A browser session acts as its member, with the roles and the clearance that they have",
-        "at that moment: the pages of the [dashboard](../guides/dashboard.md) call the same operations, and so obey the same table.",
+        "One table in the code decides, and a test tries every route with every role. `●` may, `○` may for their own sessions, jobs and requests.",
+        "The pages of the [dashboard](../guides/dashboard.md) call the same operations with the roles of the member.",
         "",
         f"| route | permission | {' | '.join(Role)} |",
         f"|---|---|{'|'.join(':-:' for _ in Role)}|",
@@ -60,39 +70,27 @@ def access_table() -> str:
             if "x-permission" not in operation:
                 continue
             permission = Permission(operation["x-permission"])
-            mark = ""
-            if permission in SERVICES_ONLY:
-                mark = " ¹"
-                notes.add(
-                    "¹ Service keys with such a role only: nobody speaks for others with a person's key."
-                )
-            if permission in PERSONS_ONLY:
-                mark = " ³"
-                notes.add(
-                    "³ People only: neither service keys nor platform admins in an org that is not theirs."
-                )
-            if permission is Permission.APPROVAL_DECIDE:
-                mark = " ⁴"
-                notes.add(
-                    "⁴ Who may decide is asked of [each request](../guides/approvals.md); guests and service keys never may."
-                )
-            if permission in BY_NAME:
-                mark = " ⁵"
-                notes.add(
-                    "⁵ A service key needs this permission by name (`cortex key create --service --permission`); no role gives it."
-                )
-            if permission in NEVER_SERVICES:
-                mark = " ⁶"
-                notes.add("⁶ Never for service keys.")
-            if operation.get("security") == []:
-                mark = " ⁷"
-                notes.add("⁷ Needs no key: what it takes in its body is one person's, and works once.")
-            if permission in PLATFORM_ONLY:
-                mark = " ²"
-                notes.add("² Platform keys only.")
+            mark = _mark(permission, public=operation.get("security") == [])
+            notes.add(mark)
             cells = " | ".join(_cell(permission, role) for role in Role)
-            lines.append(f"| `{method.upper()} {path}`{mark} | {permission} | {cells} |")
-    return "\n".join([*lines, "", *sorted(notes), ""])
+            lines.append(f"| `{method.upper()} {path}`{mark and f' {mark}'} | {permission} | {cells} |")
+    return "\n".join([*lines, "", *(f"- {mark} {note}" for mark, note in NOTES.items() if mark in notes), ""])
+
+
+def _mark(permission: Permission, *, public: bool) -> str:
+    if permission in PLATFORM_ONLY:
+        return "²"
+    if public:
+        return "⁷"
+    if permission in NEVER_SERVICES:
+        return "⁶"
+    if permission in BY_NAME:
+        return "⁵"
+    if permission is Permission.APPROVAL_DECIDE:
+        return "⁴"
+    if permission in PERSONS_ONLY:
+        return "³"
+    return "¹" if permission in SERVICES_ONLY else ""
 
 
 _OWN = {
@@ -117,20 +115,54 @@ def events_table() -> str:
 
 
 def requirements_table() -> str:
+    """Requirements of the specs in full; those of the design by the test module that proves them."""
     lines = [
         "# Requirements",
         "",
-        "What the specs ask for, as far as it is built, and the tests that prove it. Written from",
-        "`tests/acceptance/requirements.py` and the tests' `proves` marks; a test checks both directions.",
+        "Each requirement is proven by a test with the mark `proves`. The ledger is `tests/acceptance/requirements.py`, and a test",
+        "checks both directions: no requirement without a test, no mark without a requirement. Modules are relative to `tests/`.",
+        "",
+        "## Specifications",
         "",
         "| id | requirement | proven by |",
         "|---|---|---|",
     ]
-    proven = proofs()
+    modules = {id: sorted({_module(test) for test in tests}) for id, tests in proofs().items()}
     for requirement in REQUIREMENTS:
-        tests = "<br>".join(f"`{test}`" for test in proven.get(requirement.id, []))
-        lines.append(f"| {requirement.id} | {requirement.text} | {tests} |")
+        if not requirement.id.startswith("D."):
+            proven_by = ", ".join(f"`{module}`" for module in modules.get(requirement.id, []))
+            lines.append(f"| {requirement.id} | {requirement.text} | {proven_by} |")
+    lines += [
+        "",
+        "## Design",
+        "",
+        "The ledger has the text of each id.",
+        "",
+        "| module | proves |",
+        "|---|---|",
+    ]
+    numbers: dict[str, list[int]] = {}
+    for id, names in modules.items():
+        if id.startswith("D."):
+            for name in names:
+                numbers.setdefault(name, []).append(int(id.removeprefix("D.")))
+    lines += [f"| `{name}` | {_ranges(sorted(numbers[name]))} |" for name in sorted(numbers)]
     return "\n".join([*lines, ""])
+
+
+def _module(test: str) -> str:
+    return test.partition("::")[0].removeprefix("tests/")
+
+
+def _ranges(numbers: list[int]) -> str:
+    """``[1, 2, 3, 7]`` as ``D.1-3, D.7``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"D.{run[0]}" + (f"-{run[-1]}" if len(run) > 1 else "") for run in runs)
 
 
 def filled(page: str, name: str, content: str) -> str:

@@ -22,7 +22,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.http.app import Api, framed
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.kernel.shares import Throttle
-from cortex_plane.main.application import create_app
+from cortex_plane.main.api_process import create_app
 from cortex_plane.sessions.verbs.events import EventFeed
 from tests.browser.chromium import tell
 from tests.people import World

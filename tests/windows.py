@@ -16,7 +16,7 @@ from cortex_plane.db.database import Database, Row
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.sessions.model.memories import LABEL, SessionMemory
 from cortex_plane.sessions.verbs import sessions
-from cortex_plane.worker.models.scripted import ScriptedModel
+from cortex_plane.worker.models.backends import ScriptedModel
 from tests.people import World
 from tests.runtime.planes import turn
 

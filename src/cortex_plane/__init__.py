@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from cortex_plane.tenancy.model.identities import ConnectionDraft
     from cortex_plane.tenancy.model.orgs import Role
     from cortex_plane.worker.code.context import Context, Decision
+    from cortex_plane.worker.mcp.servers import Secret
     from cortex_plane.worker.tools.app import App
-    from cortex_plane.worker.tools.context import ToolContext
-    from cortex_plane.worker.tools.mcp.servers import Secret
+    from cortex_plane.worker.tools.arguments import ToolContext
 
 __version__ = "0.1.0"
 
@@ -84,9 +84,9 @@ _MODULES = {
     "KeyDraft": "tenancy.model.credentials",
     "ModelConfig": "agents.model.agents",
     "Role": "tenancy.model.orgs",
-    "Secret": "worker.tools.mcp.servers",
+    "Secret": "worker.mcp.servers",
     "StepFailed": "jobs.model.journal",
-    "ToolContext": "worker.tools.context",
+    "ToolContext": "worker.tools.arguments",
     "ToolDenied": "jobs.model.journal",
     "ToolError": "agents.model.tools",
     "ToolFailed": "jobs.model.journal",

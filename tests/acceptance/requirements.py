@@ -507,7 +507,7 @@ REQUIREMENTS = [
     _R("D.313", "Every key of an atlas file is documented."),
     _R("D.314", "JSON and YAML are read strictly: anchors, aliases, tags, bombs, second documents, repeated keys, depth and what cannot be"
        " stored are refused with their line."),
-    _R("D.315", "Atlas files have limits of size, values, gates and contexts; 100,000 gates are read and compiled."),
+    _R("D.315", "Atlas files have limits of size, values, gates and contexts; 2,000 gates are read and compiled."),
     _R("D.316", "Whatever tree or damaged file comes, it is an atlas or it is refused."),
     _R("D.317", "`cortex atlas validate` reads files without a plane and tells counts, warnings and faults, with exit codes and as JSON."),
     _R("D.318", "The JSON Schema of atlas files is served to everybody and printed by `cortex atlas schema`."),
@@ -742,6 +742,14 @@ REQUIREMENTS = [
     _R("D.466", "A vote through a webhook and that of whoever set its secret, or said whose a name behind it is, count as one human."),
     _R("D.630", "Random people with several identities each, who enrol, submit, resubmit, write, signal, edit, delegate, go absent, give"
        " standing approvals, settle, and change agents, policies and tools, never complete alone what policy gives to two humans."),
+    _R("D.631", "`cortex db rotate-key` seals every secret of every org with a new master key and renews the MACs of checkpoints; it is on the"
+       " audit trail of each org."),
+    _R("D.632", "A rotation of the master key that is killed at any point leaves a plane that starts, and the next process finishes it; two at"
+       " once are one."),
+    _R("D.633", "The new master key is made beside the old one in a file that only its owner can read, or is read from the standard input where"
+       " the old one comes from the environment; a wrong old key changes nothing."),
+    _R("D.634", "A rotation of the master key is refused while a secret does not open or a worker runs; a process with the old key writes"
+       " nothing beside it."),
     _R("D.700", "The layout holds: floors and the order of nouns in the import graph, no cycle, small folders, shallow inheritance;"
        " exceptions are listed and only become fewer."),
 ]  # fmt: skip

@@ -13,8 +13,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.http.app import framed
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.http.read_deadlines import DeadlineProtocol
-from cortex_plane.main.api_process import KEEP_ALIVE_SECONDS
-from cortex_plane.main.application import create_app
+from cortex_plane.main.api_process import KEEP_ALIVE_SECONDS, create_app
 from cortex_plane.sessions.verbs.events import EventFeed
 from tests.listeners import listen
 

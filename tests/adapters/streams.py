@@ -16,7 +16,7 @@ import uvicorn
 from cortex_plane.db.database import Database
 from cortex_plane.http.app import framed
 from cortex_plane.http.metrics import Metrics
-from cortex_plane.main.application import create_app
+from cortex_plane.main.api_process import create_app
 from cortex_plane.proof import store as proof_store
 from cortex_plane.sessions.verbs.events import EventFeed
 from tests.listeners import listen

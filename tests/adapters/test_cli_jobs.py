@@ -27,8 +27,8 @@ from typer.testing import CliRunner
 
 from cortex_plane import Client
 from cortex_plane.approvals.model.approvals import Channel, Choice, Decision
-from cortex_plane.approvals.verbs import approvals, settlements
-from cortex_plane.cli import tools, workers
+from cortex_plane.approvals.verbs import approvals, decisions, settlements
+from cortex_plane.cli import agents, jobs
 from cortex_plane.cli.watch import watch
 from cortex_plane.db.database import Database
 from cortex_plane.http.app import framed
@@ -36,7 +36,7 @@ from cortex_plane.http.metrics import Metrics
 from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import Cancellation, JobStatus
 from cortex_plane.jobs.verbs import steering
-from cortex_plane.main.application import create_app
+from cortex_plane.main.api_process import create_app
 from cortex_plane.sessions.verbs.events import EventFeed
 from tests.adapters.stages import PATIENT, staging
 from tests.adapters.test_cli import Shell
@@ -322,8 +322,8 @@ def test_a_job_that_is_not_there_is_not_watched(live: Live) -> None:
 def test_workers_and_tools_are_shown(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     live.begin(until(live.world, live.submit(), JobStatus.COMPLETED))()  # by then the worker is known
     root = typer.Typer()
-    root.add_typer(workers.app, name="workers")
-    root.add_typer(tools.app, name="tool")
+    root.add_typer(jobs.workers_app, name="workers")
+    root.add_typer(agents.tool_app, name="tool")
     for name in ("CORTEX_URL", "CORTEX_KEY"):
         monkeypatch.setenv(name, live.shell.environment[name])
     shown = CliRunner().invoke(root, ["tool", "list"])
@@ -362,5 +362,5 @@ async def _approve_when_told(world: World, id: UUID, out: io.StringIO) -> UUID:
     page = await approvals.list_approvals(world.db, world.admin.actor, None, 5, job_id=id)
     (asked,) = page.items
     yes = Decision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
-    await approvals.decide(world.db, world.admin.actor, asked.id, yes, Channel.API)
+    await decisions.decide(world.db, world.admin.actor, asked.id, yes, Channel.API)
     return asked.id

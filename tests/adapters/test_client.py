@@ -13,7 +13,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.http.app import framed
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.kernel.errors import AlreadyExists, InUse, NotFound, Stale, Unavailable
-from cortex_plane.main.application import create_app
+from cortex_plane.main.api_process import create_app
 from cortex_plane.tenancy.model.orgs import TeamChange, TeamDraft
 from tests.people import World
 

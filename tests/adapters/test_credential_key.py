@@ -14,9 +14,10 @@ import pytest
 
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
+from cortex_plane.jobs.verbs.master_key import begin_rotation
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.main.databases import opened
+from cortex_plane.main.databases import open_database
 from cortex_plane.main.settings import Settings
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections, keys
@@ -40,7 +41,7 @@ async def started(urls: Urls, home: Path) -> AsyncIterator[Database]:
     """A process of the plane that has just started, which the HTTP application uses from here on."""
     settings = Settings(home=home, master_key=MASTER_KEY, pool_size=5)
     state = _application().state
-    async with opened(settings, urls.app) as db:
+    async with open_database(settings, urls.app) as db:
         before, state.db = state.db, db
         try:
             yield db
@@ -159,7 +160,7 @@ async def test_a_new_master_key_logs_nobody_out(http: httpx.AsyncClient, world: 
     grace = await world.person(Role.APPROVER, name="Grace")
     visitor = await Visitor.log_in(http, world, grace)
     code = (await connections.issue_link_code(world.db, grace.actor)).code
-    await keys.reseal_credential_key(world.db, NEW)
+    await begin_rotation(world.db, Vault(bytes.fromhex(MASTER_KEY)), NEW, 3)
     state = _application().state
     renewed = await Database.open(urls.app, max_size=2, vault=NEW)
     outdated = await Database.open(urls.app, max_size=2, vault=Vault(bytes.fromhex(MASTER_KEY)))

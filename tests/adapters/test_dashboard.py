@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from cortex_plane.dashboard.assets import ASSETS, address
-from cortex_plane.dashboard.routes import live
+from cortex_plane.dashboard.routes import inbox
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.sessions.model.events import Event, EventType
 from cortex_plane.sessions.verbs.events import Subscription
@@ -392,7 +392,7 @@ async def test_a_stream_tells_that_something_changed_and_nothing_else(strict: Wo
 
 async def test_words_that_a_model_is_still_saying_wake_no_page() -> None:
     subscription = Subscription()
-    stream = live._hints(cast("Any", None), nullcontext(subscription))
+    stream = inbox._hints(cast("Any", None), nullcontext(subscription))
     await anext(stream)
     hint = asyncio.ensure_future(anext(stream))
     subscription.give([event_of(EventType.TEXT_CHUNK)])

@@ -18,7 +18,7 @@ from cortex_plane.approvals.verbs import approvals
 from cortex_plane.gates.verbs import atlases
 from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
 from cortex_plane.jobs.verbs import jobs
-from cortex_plane.main import demo, demo_gates
+from cortex_plane.main import demo
 from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.test_dashboard_approvals import shown
 from tests.adapters.visitors import Visitor
@@ -41,15 +41,15 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @asynccontextmanager
 async def desk(world: World) -> AsyncIterator[None]:
     """The demo's support desk, with somebody at work."""
-    await demo_gates.prepare(world.db, world.admin.actor)
-    async with working(world.db, demo_gates.app):
+    await demo.prepare_gates_demo(world.db, world.admin.actor)
+    async with working(world.db, demo.gates_app):
         yield
 
 
 async def refund(world: World) -> tuple[UUID, Approval]:
     """The demo's job, once it asks a person."""
-    agent = await agents.get(world.db, world.admin.actor, demo_gates.AGENT)
-    id = await submit(world, agent, {"text": demo_gates.MESSAGE})
+    agent = await agents.get(world.db, world.admin.actor, demo.GATES_AGENT)
+    id = await submit(world, agent, {"text": demo.GATES_MESSAGE})
     await until(world, id, JobStatus.WAITING_FOR_APPROVAL)
     page = await approvals.list_approvals(world.db, world.admin.actor, None, 10, job_id=id)
     return id, page.items[0]
@@ -98,7 +98,7 @@ async def test_the_demo_shows_every_mode_on_its_pages(
         assert "May this run? refund.pay" in page
 
         card = shown(await visitor.get(f"/approvals/{request.id}"))
-        assert request.rule == f"gate:{demo_gates.ATLAS}/money"
+        assert request.rule == f"gate:{demo.GATES_ATLAS}/money"
         assert order(card, "Gate: money", "Is this refund owed to the customer?", "Arguments")
         assert "Gate: money" in shown(await visitor.get("/"))
         confirm = await visitor.decide(request.id, "approved")
@@ -133,8 +133,8 @@ async def test_a_page_is_made_again_when_a_gate_did_something(
 async def test_questions_that_wait_and_gates_that_are_shut_are_shown(
     http: httpx.AsyncClient, world: World
 ) -> None:
-    await demo_gates.prepare(world.db, world.admin.actor)
-    body = {"agent": demo_gates.AGENT, "kind": "external"}
+    await demo.prepare_gates_demo(world.db, world.admin.actor)
+    body = {"agent": demo.GATES_AGENT, "kind": "external"}
     session = (await http.post("/v1/sessions", json=body, headers=world.admin.headers)).json()
     (job,) = (await jobs.list_page(world.db, world.admin.actor, None, 10)).items
     visitor = await Visitor.log_in(http, world)
@@ -240,7 +240,7 @@ async def test_names_questions_and_answers_are_text(
         app="demo-support",
         atlases=["com.acme.support"],
     )
-    async with working(world.db, demo_gates.app):
+    async with working(world.db, demo.gates_app):
         id = await submit(world, agent)
         job = await until(world, id, *TERMINAL, JobStatus.WAITING_FOR_APPROVAL)
         assert job.status is JobStatus.WAITING_FOR_APPROVAL, job

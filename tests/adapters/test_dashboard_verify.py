@@ -15,8 +15,7 @@ import pytest
 from cortex_plane.channels.email import EmailChannel
 from cortex_plane.channels.mail_servers import SmtpServer
 from cortex_plane.http.app import Api
-from cortex_plane.main.mail import SINK_SENDER
-from cortex_plane.main.mail_sink import mail_sink
+from cortex_plane.main.reach import SINK_SENDER, mail_sink
 from cortex_plane.tenancy.model.identities import AddressDraft, InvitationDraft, nonce
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import invitations, logins

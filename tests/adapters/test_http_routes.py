@@ -21,7 +21,7 @@ from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
 from cortex_plane.jobs.verbs import jobs, steering
-from cortex_plane.main.application import create_app
+from cortex_plane.main.api_process import create_app
 from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
 from cortex_plane.tenancy.model.access import Permission
 from cortex_plane.tenancy.model.credentials import KeyDraft, ModelKeyDraft, Provider
@@ -819,7 +819,5 @@ def test_what_is_not_in_the_document_is_an_alias_of_what_is(db: Database) -> Non
     aliases |= {("POST", f"/api/approvals/{{token}}/{verdict}") for verdict in ("approve", "deny")}
     # What is signed and has no key: nothing that a document could describe would be accepted there.
     aliases |= {("POST", "/v1/webhooks/{connection_id}")}
-    pages = {
-        (method, route.path) for each in PAGES for route in each.router.routes for method in route.methods
-    }
+    pages = {(method, route.path) for each in PAGES for route in each.router for method in route.methods}
     assert hidden == aliases | pages

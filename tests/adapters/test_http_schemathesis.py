@@ -34,7 +34,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.http.app import Api, framed
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.kernel.shares import Throttle
-from cortex_plane.main.application import create_app
+from cortex_plane.main.api_process import create_app
 from tests.adapters.stages import SHIP_HASH
 from tests.adapters.test_http_routes import SERVICES, Stage
 from tests.atlases import plain

@@ -16,7 +16,7 @@ from cortex_plane.http.metrics import Metrics
 from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import Hold, JobDraft, JobStatus
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, NotFound
-from cortex_plane.main.application import create_app
+from cortex_plane.main.api_process import create_app
 from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.stages import LARGE, PATIENT, held_job, staging
 from tests.people import World

@@ -22,7 +22,7 @@ from cortex_plane.http.app import framed
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.meters import metered
-from cortex_plane.main.application import create_app
+from cortex_plane.main.api_process import create_app
 from cortex_plane.notify.verbs import outbox
 from cortex_plane.tenancy.model.identities import DeliveryStatus
 from cortex_plane.tenancy.model.orgs import Role

@@ -21,7 +21,7 @@ from cortex_plane.jobs.model.jobs import Resumption
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.meters import Meters, metered, meters
-from cortex_plane.main.exposition import exposed
+from cortex_plane.main.worker_process import serve_metrics
 from cortex_plane.policies.model.policies import Template
 from cortex_plane.tenancy.model.orgs import Role
 from tests.conftest import Urls
@@ -168,13 +168,13 @@ async def _park(admin: asyncpg.Connection, job_id: UUID) -> None:
 
 @pytest.mark.proves("S4.31")
 def test_a_process_without_an_api_shows_its_own() -> None:
-    with exposed(0) as address:
+    with serve_metrics(0) as address:
         happen(meters())
         found = values(httpx.get(address, trust_env=False).text)
         assert {series: found.get(series) for series in EXPECTED} == EXPECTED
         port = int(address.split(":")[2].split("/")[0])
         assert address.startswith("http://127.0.0.1:")
-        with pytest.raises(SetupError) as taken, exposed(port):
+        with pytest.raises(SetupError) as taken, serve_metrics(port):
             pass
         assert (taken.value.code, "CORTEX_METRICS_PORT" in taken.value.hint) == ("cannot_listen", True)
     with pytest.raises(httpx.ConnectError):

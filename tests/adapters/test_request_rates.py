@@ -16,12 +16,12 @@ from cortex_plane.db.database import Database
 from cortex_plane.http.app import framed
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.kernel.errors import TooMany
-from cortex_plane.main.application import create_app
+from cortex_plane.main.api_process import create_app
 from cortex_plane.tenancy.model.credentials import KeyDraft
 from cortex_plane.tenancy.store import orgs as orgs_store
 from cortex_plane.tenancy.verbs import keys, logins, request_rates
 from cortex_plane.tenancy.verbs.request_rates import BATCHES, BURST_SECONDS, RequestRates
-from cortex_plane.worker.chores import CHORES
+from cortex_plane.worker.scheduler import CHORES
 from tests.adapters.test_http_bad_input import problem
 from tests.clock import Clock
 from tests.people import World

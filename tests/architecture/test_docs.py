@@ -78,14 +78,30 @@ def test_the_files_that_the_architecture_names_exist() -> None:
     assert missing == []
 
 
+def test_the_folders_that_the_glossary_names_exist() -> None:
+    _, _, glossary = (ROOT / "CONTRIBUTING.md").read_text().partition("## Glossary")
+    named = set(re.findall(r"`([a-z/]+/)`", glossary.partition("\n## ")[0]))
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / "src" / "cortex_plane" / name).is_dir()] == []
+
+
 def test_links_between_docs_lead_somewhere() -> None:
     broken = [
-        f"{page.name}: {link}"
+        f"{page.name}: {link}#{anchor}"
         for page in [*DOCS.rglob("*.md"), *ROOT.glob("*.md")]
-        for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
-        if not link.startswith("http") and not (page.parent / link).exists()
+        for link, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text())
+        if not link.startswith("http") and not _leads_somewhere(page.parent / link if link else page, anchor)
     ]
     assert broken == []
+
+
+def _leads_somewhere(target: Path, anchor: str) -> bool:
+    if not target.exists():
+        return False
+    return not anchor or anchor in {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+    }
 
 
 def test_every_command_is_in_the_docs() -> None:

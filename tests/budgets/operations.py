@@ -26,11 +26,13 @@ from cortex_plane.http.app import framed
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.rules.attempts import Assignment
 from cortex_plane.jobs.verbs import attempts, steering, workers
+from cortex_plane.policies.model.versions import PolicyFile
+from cortex_plane.policies.verbs import policies
 from cortex_plane.sessions.model.sessions import InboundMessage
 from cortex_plane.sessions.verbs import sessions
-from cortex_plane.worker.acting import Acting
-from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.scripted import ScriptedModel
+from cortex_plane.worker.attempt import Attempt
+from cortex_plane.worker.code.attempt import CodeAttempt
+from cortex_plane.worker.models.backends import Backends, ScriptedModel
 from cortex_plane.worker.worker import Worker, attempt_of
 from tests.approvals import decide, pending
 from tests.atlases import plain, publish
@@ -153,7 +155,7 @@ class Hands:
         (claimed,), _ = await attempts.claim_jobs(self._db, self.worker.id, [self._app], 1, NOBODY)
         return claimed
 
-    def attempt(self, assignment: Assignment) -> Acting:
+    def attempt(self, assignment: Assignment) -> Attempt | CodeAttempt:
         return attempt_of(self._host, assignment)
 
 
@@ -261,7 +263,7 @@ async def claim(stage: Stage, times: int) -> AsyncIterator[Perform]:
 
 
 @asynccontextmanager
-async def _asking(stage: Stage, times: int) -> AsyncIterator[tuple[list[UUID], list[Acting]]]:
+async def _asking(stage: Stage, times: int) -> AsyncIterator[tuple[list[UUID], list[Attempt | CodeAttempt]]]:
     """Jobs that are claimed, each about to ask for an approval."""
     world, name = stage.strict, unique("asking")
     hands = Hands(world, effects(name, Pace()))
@@ -353,6 +355,25 @@ async def guarded_call(stage: Stage, times: int) -> AsyncIterator[Perform]:
 
 
 @asynccontextmanager
+async def policy_apply(stage: Stage, times: int) -> AsyncIterator[Perform]:
+    """A policy file with 20 rows, of which one differs from the version before."""
+    world = stage.world
+    rows = "".join(
+        f"  - {{name: r{n}, target: svc{n}.*, effect: requires_approval, when: args.amount > {n}, approvers: {{roles: [admin]}}}}\n"
+        for n in range(18)
+    )
+    rest = "  - {name: rest, target: '*', effect: allow}\n"
+    texts = [
+        f"policies:\n{rows}  - {{name: new-{n}, target: once, effect: deny}}\n{rest}" for n in range(times)
+    ]
+
+    async def perform() -> None:
+        await policies.apply_policies(world.db, world.admin.actor, PolicyFile(text=texts.pop(0)))
+
+    yield perform
+
+
+@asynccontextmanager
 async def known_work(stage: Stage, times: int) -> AsyncIterator[Perform]:
     """Four statements, of which one reads a whole table and one writes a row: shows that the meter sees them."""
     world = stage.world
@@ -377,4 +398,5 @@ OPERATIONS: dict[str, Operation] = {
     "message": message,
     "first_message": first_message,
     "claim": claim,
+    "policy_apply": policy_apply,
 }

@@ -23,7 +23,7 @@ from cortex_plane.embedded import EmbeddedPostgres
 from cortex_plane.http.app import Api
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.kernel.shares import Throttle
-from cortex_plane.main.application import create_app
+from cortex_plane.main.api_process import create_app
 from cortex_plane.sessions.verbs.events import EventFeed
 from tests.budgets.operations import OPERATIONS, Stage
 from tests.people import World

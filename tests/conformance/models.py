@@ -24,7 +24,7 @@ from cortex_plane.jobs.model.usage import Grouping
 from cortex_plane.jobs.verbs import jobs, steering, workers
 from cortex_plane.sessions.model.events import Event
 from cortex_plane.sessions.verbs import events
-from cortex_plane.worker import chunks
+from cortex_plane.worker import model_calls
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
 from tests.clock import Clock
@@ -110,8 +110,8 @@ async def told_a_chunk(world: World, job: UUID) -> None:
 class ModelSuite:
     @pytest.fixture(autouse=True)
     def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(chunks, "FLUSH_SECONDS", 0.01)
-        monkeypatch.setattr(chunks, "FORGET_SECONDS", (0.02,) * 200)
+        monkeypatch.setattr(model_calls, "FLUSH_SECONDS", 0.01)
+        monkeypatch.setattr(model_calls, "FORGET_SECONDS", (0.02,) * 200)
 
     async def _submitted(
         self, world: World, stage: ModelStage, *turns: dict[str, Any], **limits: Any

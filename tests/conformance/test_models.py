@@ -11,9 +11,8 @@ import pytest
 import pytest_asyncio
 
 from cortex_plane.agents.model.completions import ModelError, Request, Response, TextChunk, ToolTurn, Usage
-from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.keys import Keys
-from cortex_plane.worker.models.scripted import ScriptedModel
+from cortex_plane.worker.models.backends import Backends, ScriptedModel
+from cortex_plane.worker.models.credentials import Keys
 from tests.conformance.models import Counted, ModelStage, ModelSuite, Mood
 from tests.providers import Answer, Asked, Provider, ToolUse, anthropic_server, openai_server, says
 

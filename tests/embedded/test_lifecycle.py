@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from cortex_plane.embedded import EmbeddedPostgres, Server, log, places
+from cortex_plane.embedded import EmbeddedPostgres, Server, places
 from cortex_plane.kernel.errors import SetupError
 
 Launch = Callable[..., EmbeddedPostgres]
@@ -170,11 +170,11 @@ def test_a_large_log_is_set_aside(place: Path, launch: Launch) -> None:
     launcher = launch()
     file = place / ".cortex" / "postgres.log"
     with file.open("wb") as output:
-        output.truncate(log.LARGEST + 1)
+        output.truncate(places.MAX_LOG_BYTES + 1)
     with launcher:
         assert file.stat().st_size < 10_000
         assert "ready to accept connections" in file.read_text()
-    assert (place / ".cortex" / "postgres.log.1").stat().st_size == log.LARGEST + 1
+    assert (place / ".cortex" / "postgres.log.1").stat().st_size == places.MAX_LOG_BYTES + 1
 
 
 def test_a_thread_is_refused(launch: Launch) -> None:

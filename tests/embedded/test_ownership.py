@@ -12,10 +12,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from cortex_plane.embedded import EmbeddedPostgres, child, places, readiness
+from cortex_plane.embedded import EmbeddedPostgres, child, places, postmaster
 from cortex_plane.embedded.account import choose_account
 from cortex_plane.embedded.binaries import find_binaries
-from cortex_plane.embedded.configuration import command_line
+from cortex_plane.embedded.server import command_line
 from cortex_plane.kernel.errors import SetupError
 
 Launch = Callable[..., EmbeddedPostgres]
@@ -142,7 +142,7 @@ def orphan(directory: Path, data: Path, *, ours: bool, until: Until) -> subproce
     command = [str(binaries.program("postgres")), "-D", str(data), *options]
     process = child.spawn(command, account, log=subprocess.DEVNULL)
     file = places.socket_file(sockets)
-    until(lambda: readiness.is_ready(data, process.pid, file, 5432), "the orphan's start")
+    until(lambda: postmaster.is_ready(data, process.pid, file, 5432), "the orphan's start")
     return process
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cortex_plane.embedded import readiness
+from cortex_plane.embedded import postmaster
 
 
 @pytest.mark.parametrize(
@@ -34,10 +34,10 @@ def test_first_answers(tmp_path: Path, answer: bytes, ready: bool) -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         (tmp_path / "postmaster.pid").write_text("7\n/data\n0\n5432\n/s\n\n1 2\nready   \n")
-        assert not readiness.is_ready(tmp_path, 8, file, 5432)
-        assert readiness.is_ready(tmp_path, 7, file, 5432) is ready
+        assert not postmaster.is_ready(tmp_path, 8, file, 5432)
+        assert postmaster.is_ready(tmp_path, 7, file, 5432) is ready
         thread.join()
 
 
 def test_nobody_there(tmp_path: Path) -> None:
-    assert not readiness.is_ready(tmp_path, 7, tmp_path / "s", 5432)
+    assert not postmaster.is_ready(tmp_path, 7, tmp_path / "s", 5432)

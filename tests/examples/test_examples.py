@@ -133,7 +133,7 @@ def test_every_example_is_run_here() -> None:
     folders = {path.name for path in EXAMPLES.iterdir() if (path / "README.md").exists()}
     assert folders == set(SAID)
     index = (ROOT / "docs" / "start" / "examples.md").read_text()
-    assert [name for name in folders if f"(../examples/{name}/README.md)" not in index] == []
+    assert [name for name in folders if f"(../../examples/{name}/README.md)" not in index] == []
 
 
 @pytest.mark.proves("D.288")

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from cortex_plane.worker.mcp.connection import Connection
+from cortex_plane.worker.mcp.remote_tool import RemoteTool
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.context import ToolContext
-from cortex_plane.worker.tools.mcp.connection import Connection
-from cortex_plane.worker.tools.mcp.remote_tool import RemoteTool
+from cortex_plane.worker.tools.arguments import ToolContext
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent

@@ -38,7 +38,7 @@ from cortex_plane.policies.model.versions import (
     RequestPolicy,
 )
 from cortex_plane.policies.rules.engine import CompiledPolicies
-from cortex_plane.policies.verbs import policies
+from cortex_plane.policies.verbs import policies, simulations
 from cortex_plane.policies.verbs.policy_cache import PolicyCache, request_rows
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.access import ActorKind
@@ -322,18 +322,18 @@ async def test_a_failed_load_is_tried_again(world: World) -> None:
     assert (await book.at(world.db, world.org_id, "0.1")).version == "0.1"
 
 
-async def test_the_book_forgets_what_was_not_asked_for_by_entries_and_by_bytes(world: World) -> None:
+async def test_the_book_forgets_what_was_not_asked_for_by_entries_and_by_rows(world: World) -> None:
     for n in range(1, 5):
         await apply(world, *(f"name: r{i}-{n}, target: t{i}, effect: deny" for i in range(10)))
     few = PolicyCache(max_entries=2)
     for version in ("1.1", "2.1", "1.1", "3.1"):
         await few.at(world.db, world.org_id, version)
-    assert [version for _, version in few._known] == ["1.1", "3.1"]
-    one = (await few.at(world.db, world.org_id, "1.1")).weight
-    small = PolicyCache(max_bytes=one * 5 // 2)  # room for two of them
+    assert [version for (_, version), _ in few._versions.items()] == ["1.1", "3.1"]
+    one = (await few.at(world.db, world.org_id, "1.1")).rows
+    small = PolicyCache(max_rows=one * 5 // 2)  # room for two of them
     for version in ("1.1", "2.1", "3.1"):
         await small.at(world.db, world.org_id, version)
-    assert [version for _, version in small._known] == ["2.1", "3.1"]
+    assert [version for (_, version), _ in small._versions.items()] == ["2.1", "3.1"]
 
 
 # Teams, requests, explain ----------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ teams:
 
     async def ask(**asked: Any) -> Any:
         request = ExplainRequest(**({"agent": "deployer", "tool": "deploy"} | asked))
-        return await policies.explain_policies(world.db, world.admin.actor, request)
+        return await simulations.explain_policies(world.db, world.admin.actor, request)
 
     unknown = await ask(arguments={"environment": "staging"})
     assert not unknown.published
@@ -445,7 +445,9 @@ async def test_a_request_names_its_approvers_what_is_to_happen_and_how_many_must
     two = RequestPolicy(name="two", target="pay", effect=ASK, quorum=2)
     assert two.as_row().quorum == Quorum(votes=2)
     asked = ExplainRequest(agent="deployer", tool="pay", policies=[mine])
-    terms = (await policies.explain_policies(world.db, world.admin.actor, asked)).explanation.decision.terms
+    terms = (
+        await simulations.explain_policies(world.db, world.admin.actor, asked)
+    ).explanation.decision.terms
     assert terms is not None
     assert (terms.approvers, terms.action) == (Approvers(members=(bob,)), "Pay the invoice")
     for nobody in (UUID(int=9), (await world.person(Role.GUEST, name="Gus")).actor.user_account_id):

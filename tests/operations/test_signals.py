@@ -21,7 +21,7 @@ from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.verbs import events
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.worker.chores import CHORES
+from cortex_plane.worker.scheduler import CHORES
 from tests.clock import Clock
 from tests.people import World
 from tests.signals import park, parked, send, wait

@@ -13,7 +13,7 @@ from cortex_plane.gates import store as gates_store
 from cortex_plane.gates.model.gates import GateState, state_of
 from cortex_plane.jobs.model.jobs import Job, StepCall
 from cortex_plane.proof.verbs import audit
-from cortex_plane.worker.models.scripted import ScriptedModel
+from cortex_plane.worker.models.backends import ScriptedModel
 from cortex_plane.worker.tools.app import App
 from tests.atlases import plain, publish
 from tests.people import World

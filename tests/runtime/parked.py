@@ -19,8 +19,7 @@ from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.lease import checkpoint_key
-from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.scripted import ScriptedModel
+from cortex_plane.worker.models.backends import Backends, ScriptedModel
 from cortex_plane.worker.tools.app import App
 from tests.approvals import decide, pending
 from tests.people import World, apply_policies

@@ -19,8 +19,7 @@ from cortex_plane.jobs.rules.attempts import Assignment
 from cortex_plane.jobs.verbs import attempts, jobs, steering, workers
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.proof.verbs import audit
-from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.scripted import ScriptedModel
+from cortex_plane.worker.models.backends import Backends, ScriptedModel
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.worker import STEADY_BEATS, Worker, WorkerSettings, attempt_of
 from tests.people import World

@@ -14,9 +14,9 @@ from cortex_plane.agents.model.completions import ModelError, Request, Response,
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.sessions.model.events import Event
 from cortex_plane.sessions.verbs import events
-from cortex_plane.worker import chunks, scheduler
-from cortex_plane.worker.chores import CHORES
+from cortex_plane.worker import model_calls, scheduler
 from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.scheduler import CHORES
 from tests.people import World
 from tests.runtime.planes import Gate, expire, leased, make_agent, submit, until, working
 from tests.waits import lock_waiters
@@ -42,8 +42,8 @@ class Speaking:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "FLUSH_SECONDS", 0.01)
-    monkeypatch.setattr(chunks, "FORGET_SECONDS", (0.02,) * 200)
+    monkeypatch.setattr(model_calls, "FLUSH_SECONDS", 0.01)
+    monkeypatch.setattr(model_calls, "FORGET_SECONDS", (0.02,) * 200)
 
 
 async def told(world: World, job: UUID) -> list[Event]:
@@ -103,7 +103,7 @@ async def test_chunks_are_seen_while_the_model_speaks_and_gone_when_the_step_is_
 async def test_chunks_are_left_out_once_the_step_is_recorded_also_while_their_rows_are_there(
     world: World, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunks, "FORGET_SECONDS", ())
+    monkeypatch.setattr(model_calls, "FORGET_SECONDS", ())
     gate = Gate()
     job = await submit(world, await make_agent(world, [], app="plane"))
     async with working(world.db, backends=backends(Speaking(WORDS, [], gate.passed))):

@@ -22,7 +22,7 @@ from cortex_plane.kernel.fields import adapter
 from cortex_plane.sessions.verbs import events
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.keys import Keys
+from cortex_plane.worker.models.credentials import Keys
 from cortex_plane.worker.tools.app import App
 from tests.approvals import decide, pending_soon
 from tests.clock import Clock

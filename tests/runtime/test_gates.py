@@ -35,7 +35,7 @@ from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage
 from cortex_plane.sessions.rules import SILENCE
 from cortex_plane.sessions.verbs import events, sessions
 from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.messages import messages_of
+from cortex_plane.worker.models.providers import messages_of
 from cortex_plane.worker.tools.app import App
 from tests.atlases import publish
 from tests.people import World

@@ -23,8 +23,7 @@ from cortex_plane.jobs.model.jobs import TERMINAL, Hold, Job, JobStatus, Resumpt
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.worker import session_gates as worker_gates
-from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.scripted import ScriptedModel
+from cortex_plane.worker.models.backends import Backends, ScriptedModel
 from tests.approvals import decide, pending
 from tests.atlases import publish
 from tests.crash.test_every_write import Fault, Faulty

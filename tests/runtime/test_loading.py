@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cortex_plane.kernel.errors import SetupError
-from cortex_plane.worker.tools.loader import load_app
+from cortex_plane.worker.tools.app import load_app
 
 IMPORT = "from cortex_plane.worker.tools.app import App\n"
 

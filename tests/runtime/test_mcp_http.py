@@ -14,10 +14,10 @@ import pytest
 import structlog
 
 from cortex_plane.agents.model.tools import ToolError, UncertainOutcome
+from cortex_plane.worker.mcp import connection as connections
+from cortex_plane.worker.mcp import transports
+from cortex_plane.worker.mcp.servers import Secret
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.mcp import bounds
-from cortex_plane.worker.tools.mcp import connection as connections
-from cortex_plane.worker.tools.mcp.servers import Secret
 from tests.mcp_servers.lines import HERE, log_of, spoken
 from tests.mcp_servers.rpc_http import rpc_server
 from tests.runtime.test_mcp_servers import until
@@ -144,7 +144,7 @@ async def test_a_call_to_a_lost_session_goes_to_a_new_one_and_only_once() -> Non
 async def test_an_error_that_one_call_is_answered_leaves_the_calls_of_others_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bounds, "READ_SECONDS", 0.01)
+    monkeypatch.setattr(transports, "READ_SECONDS", 0.01)
     async with rpc_server() as remote, spoken(plain(remote.url), "remote") as line:
         slow = asyncio.create_task(line.call("slow"))
         await remote.entered.wait()

@@ -22,11 +22,11 @@ from cortex_plane.agents.model.tools import (
     trouble,
 )
 from cortex_plane.kernel.errors import SetupError
+from cortex_plane.worker.mcp import connection as connections
+from cortex_plane.worker.mcp import transports
+from cortex_plane.worker.mcp import transports as pipes
+from cortex_plane.worker.mcp.servers import Secret
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.mcp import bounds
-from cortex_plane.worker.tools.mcp import connection as connections
-from cortex_plane.worker.tools.mcp import stdio as pipes
-from cortex_plane.worker.tools.mcp.servers import Secret
 from tests.mcp_servers.hostile import default_tools
 from tests.mcp_servers.lines import BIN, hostile, log_of, spoken, sqlite
 
@@ -282,7 +282,7 @@ async def test_noise_and_stray_lines_are_borne_and_bounded(tmp_path: Path) -> No
 
 @pytest.mark.proves("D.264")
 async def test_a_server_that_forgets_a_call_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "READ_SECONDS", 0.01)
+    monkeypatch.setattr(transports, "READ_SECONDS", 0.01)
     app = App("tests")
     hostile(app, tmp_path)
     async with spoken(app) as line:
@@ -297,7 +297,7 @@ async def test_a_server_that_forgets_a_call_is_kept(tmp_path: Path, monkeypatch:
 async def test_a_server_that_hangs_is_killed_and_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds, "READ_SECONDS", 0.01)
+    monkeypatch.setattr(transports, "READ_SECONDS", 0.01)
     monkeypatch.setattr(connections, "ANSWER_SECONDS", 0.1)
     monkeypatch.setattr(pipes, "LEAVE_SECONDS", 0.1)
     app = App("tests")
@@ -314,7 +314,7 @@ async def test_a_server_that_hangs_is_killed_and_started_again(
 
 @pytest.mark.proves("D.263")
 async def test_a_list_that_changes_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "READ_SECONDS", 0.01)
+    monkeypatch.setattr(transports, "READ_SECONDS", 0.01)
     app = App("tests")
     hostile(app, tmp_path)
     async with spoken(app) as line:
@@ -343,8 +343,8 @@ async def test_a_list_that_changes_is_read_again(tmp_path: Path, monkeypatch: py
 async def test_a_list_that_never_rests_is_not_published_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds, "READ_SECONDS", 0.001)
-    monkeypatch.setattr(bounds, "MAX_CHANGES", 3)
+    monkeypatch.setattr(transports, "READ_SECONDS", 0.001)
+    monkeypatch.setattr(transports, "MAX_CHANGES", 3)
     monkeypatch.setattr(connections, "WAIT_SECONDS", 0.0)
     app = App("tests")
     hostile(app, tmp_path)
@@ -361,16 +361,16 @@ async def test_a_list_that_never_rests_is_not_published_without_end(
 
 
 def test_each_change_of_a_list_makes_the_next_reading_later() -> None:
-    changes = bounds.Changes()
+    changes = transports.Changes()
     pauses = [changes.pause(0.0)]
-    for second in range(bounds.MAX_CHANGES):
+    for second in range(transports.MAX_CHANGES):
         assert changes.add(float(second))
         pauses.append(changes.pause(float(second)))
     assert pauses[:5] == [1.0, 1.0, 2.0, 4.0, 8.0]
-    assert pauses[-1] == bounds.LONGEST_READ_PAUSE
+    assert pauses[-1] == transports.LONGEST_READ_PAUSE
     assert not changes.add(100.0)
-    assert changes.add(bounds.CHANGES_SECONDS)
-    assert not changes.add(bounds.CHANGES_SECONDS)
+    assert changes.add(transports.CHANGES_SECONDS)
+    assert not changes.add(transports.CHANGES_SECONDS)
 
 
 @pytest.mark.proves("D.265")

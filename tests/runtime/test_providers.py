@@ -28,7 +28,7 @@ from cortex_plane.agents.model.completions import (
 )
 from cortex_plane.kernel.errors import ErrorClass, SetupError
 from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.keys import Keys
+from cortex_plane.worker.models.credentials import Keys
 from cortex_plane.worker.models.prices import cost_micros
 from tests.providers import (
     Answer,

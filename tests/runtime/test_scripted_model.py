@@ -16,8 +16,7 @@ from cortex_plane.agents.model.completions import (
     TextChunk,
     UserTurn,
 )
-from cortex_plane.worker.models.backends import Backends, ModelBackend
-from cortex_plane.worker.models.scripted import ScriptedModel
+from cortex_plane.worker.models.backends import Backends, ModelBackend, ScriptedModel
 
 
 def _request(script: Any = None, message: str = "Hi", index: int = 0) -> Request:

@@ -24,9 +24,9 @@ from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.verbs import events
 from cortex_plane.tenancy.model.credentials import ModelKeyDraft, Provider
 from cortex_plane.tenancy.verbs import keys
-from cortex_plane.worker.models import keys as of_keys
+from cortex_plane.worker.models import credentials as of_keys
 from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.keys import Keys
+from cortex_plane.worker.models.credentials import Keys
 from cortex_plane.worker.tools.app import App
 from tests.clock import Clock
 from tests.people import World

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cortex_plane.approvals.model.approvals import Excerpt
-from cortex_plane.dashboard import text, times
+from cortex_plane.dashboard import labels, text
 from cortex_plane.dashboard.assets import ASSETS, FOLDER
 from cortex_plane.dashboard.routes import approvals
 from cortex_plane.kernel.errors import InvalidInput
@@ -191,12 +191,12 @@ def test_spans(seconds: float, said: str) -> None:
 
 
 def test_times_carry_the_exact_moment() -> None:
-    made = times.until(NOW + timedelta(minutes=4, seconds=5), NOW)
+    made = labels.until(NOW + timedelta(minutes=4, seconds=5), NOW)
     assert 'datetime="2026-01-05T09:04:05.000Z"' in made
     assert 'title="2026-01-05 09:04:05 UTC"' in made
     assert shown(made) == "4 min 5 s"
-    assert shown(times.until(NOW, NOW)) == "over"
-    assert shown(times.ago(NOW - timedelta(hours=5), NOW)) == "5 h ago"
+    assert shown(labels.until(NOW, NOW)) == "over"
+    assert shown(labels.ago(NOW - timedelta(hours=5), NOW)) == "5 h ago"
 
 
 @pytest.mark.proves("D.79")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 import cortex_plane.client.dialogue  # it has errors of its own
-import cortex_plane.worker.tools.mcp.connection  # noqa: F401 -- so does it
+import cortex_plane.worker.mcp.connection  # noqa: F401 -- so does it
 from cortex_plane.http.problems import TITLES
 from cortex_plane.kernel import errors
 from cortex_plane.kernel.errors import CortexError

@@ -9,12 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cortex_plane.gates.model.atlases import Gate, MatchMode, TriggerType
-from cortex_plane.gates.rules.index import FEW, MAX_LOOKED_UP, PIECE, CompiledAtlases, KeywordIndex
+from cortex_plane.gates.rules import index
+from cortex_plane.gates.rules.index import MAX_KEYWORD_BYTES, MAX_LOOKED_UP, CompiledAtlases, KeywordIndex
 from cortex_plane.kernel.globs import Glob, GlobIndex
 from cortex_plane.kernel.text import normal
 from tests.counting import Searches, instructions
 from tests.gates import atlas, gate
 
+MANY = 200
+PIECE = 65_536
 PATTERNS = st.text("ab.*", min_size=1, max_size=8)
 WORDS = st.text("abß ", min_size=1, max_size=9)
 
@@ -59,7 +62,7 @@ def test_a_glob_of_many_gates_is_tried_once() -> None:
 def test_keywords_are_found_alike_by_looking_and_by_the_index(
     words: list[list[str]], text: str, many: bool
 ) -> None:
-    filling = [keyword(1000 + n, f"zz{n}zz") for n in range(FEW + 1 if many else 0)]
+    filling = [keyword(1000 + n, f"zz{n}zz") for n in range(MANY if many else 0)]
     gates = [keyword(n, *each) for n, each in enumerate(words)]
     plain = normal(text)
     expected = [
@@ -73,11 +76,11 @@ def test_keywords_are_found_alike_by_looking_and_by_the_index(
 @pytest.mark.proves("D.354")
 @pytest.mark.parametrize("many", [False, True])
 def test_a_keyword_is_found_wherever_it_stands_in_a_long_text(many: bool) -> None:
-    filling = [keyword(1000 + n, f"nothing{n:03}") for n in range(FEW + 1 if many else 0)]
-    index = KeywordIndex([keyword(0, "refund now"), *filling])
+    filling = [keyword(1000 + n, f"nothing{n:03}") for n in range(MANY if many else 0)]
+    words = KeywordIndex([keyword(0, "refund now"), *filling])
     for at in (0, PIECE - 5, PIECE, 3 * PIECE, 6 * PIECE):
-        assert found(index, "x" * at + "Refund NOW" + "y" * (6 * PIECE - at)) == ["g0"]
-    assert found(index, "x" * (7 * PIECE)) == []
+        assert found(words, "x" * at + "Refund NOW" + "y" * (6 * PIECE - at)) == ["g0"]
+    assert found(words, "x" * (7 * PIECE)) == []
 
 
 @pytest.mark.proves("D.354")
@@ -85,11 +88,11 @@ def test_all_words_and_whole_words_among_many() -> None:
     filling = [keyword(1000 + n, f"nothing{n}") for n in range(200)]
     every = keyword(0, "refund", "cancel", "REFUND", mode=MatchMode.ALL)
     phrase = keyword(1, "give back", mode=MatchMode.PHRASE)
-    index = KeywordIndex([every, phrase, *filling])
-    assert found(index, "cancel and refund") == ["g0"]
-    assert found(index, "cancel") == []
-    assert found(index, "forgive backs, then give back.") == ["g1"]
-    assert found(index, "forgive back") == []
+    words = KeywordIndex([every, phrase, *filling])
+    assert found(words, "cancel and refund") == ["g0"]
+    assert found(words, "cancel") == []
+    assert found(words, "forgive backs, then give back.") == ["g1"]
+    assert found(words, "forgive back") == []
 
 
 @pytest.mark.proves("D.354")
@@ -148,11 +151,35 @@ def test_phrases_among_many_are_found_as_whole_words(phrases: list[str], text: s
     assert found(KeywordIndex(gates), text) == expected
 
 
+@pytest.mark.proves("D.354")
+@pytest.mark.parametrize("failure", ["compilation", "search"])
+def test_keywords_are_found_where_the_set_has_too_little_memory(
+    monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    class Failing:
+        def Match(self, text: bytes) -> None:
+            return None
+
+    monkeypatch.setattr(
+        index, "_compile_set", lambda needles: None if failure == "compilation" else Failing()
+    )
+    words = KeywordIndex([keyword(0, "refund"), keyword(1, "give back", mode=MatchMode.PHRASE)])
+    assert found(words, "a refund, forgive back") == ["g0"]
+    assert found(words, "give back") == ["g1"]
+
+
+@pytest.mark.proves("D.354", "D.315")
+def test_the_longest_and_the_most_keywords_of_an_atlas_fit_into_memory() -> None:
+    for size in (1, 4, 1000):
+        words = [f"{n:x}".zfill(size)[-size:] for n in range(min(MAX_KEYWORD_BYTES // size, 16**size))]
+        assert index._compile_set([word.encode() for word in words]) is not None
+
+
 @pytest.mark.proves("D.352", "D.342")
 def test_an_expression_of_many_gates_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     searches = Searches(monkeypatch)
-    index = KeywordIndex([keyword(n, "pay ?roll", "x+y", mode=MatchMode.REGEX) for n in range(500)])
-    assert len(found(index, "the payroll")) == 500
+    words = KeywordIndex([keyword(n, "pay ?roll", "x+y", mode=MatchMode.REGEX) for n in range(500)])
+    assert len(found(words, "the payroll")) == 500
     assert searches.patterns == ["pay ?roll", "x+y"]
 
 

@@ -33,7 +33,7 @@ from cortex_plane.policies.model.policies import (
     Template,
     Terms,
 )
-from cortex_plane.policies.rules.engine import CompiledPolicies, LevelIndex
+from cortex_plane.policies.rules.engine import DEFAULT_UNSURE, CompiledPolicies, LevelIndex
 from cortex_plane.tenancy.model.orgs import Role
 from tests.properties import holds_for
 
@@ -883,15 +883,8 @@ def test_a_verdict_looks_at_few_rows_however_many_there_are() -> None:
     ]
     index = LevelIndex(rows)
     for target, wanted in [("tool_4", 4), ("tool_5.a", 5), ("a.verb_6", 6), ("a_x7y_b", 7)]:
-        candidates = list(index.candidates("tool_call", target))
-        assert len(candidates) <= 4
-        assert next(one.position for one in candidates if one.glob.matches(target)) == wanted
-
-
-def test_what_only_conditions_tell_apart_is_counted() -> None:
-    rows = [row(ASK, "pay", condition=f"args.amount > {n}") for n in range(1200)]
-    assert list(LevelIndex(rows).crowds()) == [("pay", 1200)]
-    assert list(LevelIndex([row(ASK, "pay")] * 5000).crowds()) == []
+        assert len(list(index._by_action["tool_call"]._candidates(target))) <= 4
+        assert [one.position for one in index.find("tool_call", target)] == [wanted]
 
 
 def test_an_agent_cannot_step_around_a_deny_by_making_an_earlier_condition_fail() -> None:
@@ -1036,6 +1029,23 @@ def test_a_thousand_rows_of_which_nobody_can_tell_are_still_judged() -> None:
     policies = CompiledPolicies(PolicySet(org=tuple(rows)))
     assert terms(policies.decide(call("pay"))).required_clearance == 999
     assert terms(policies.decide(call("pay", arguments={"amount": 3}))).required_clearance == 0
+
+
+@pytest.mark.proves("D.53")
+def test_more_combinations_than_are_decided_are_denied() -> None:
+    rows = [row(ASK, "pay", condition=f"args.amount > {n}", name=f"r{n}") for n in range(100)]
+    policies = CompiledPolicies(PolicySet(org=tuple(rows), teams={TEAM: tuple(rows)}))
+    refused = policies.explain(call("pay"))
+    assert (refused.decision.verdict, refused.decision.rule, refused.decided_by) == (
+        DENY,
+        DEFAULT_UNSURE,
+        DEFAULT_UNSURE,
+    )
+    assert policies.decide(call("pay")) == refused.decision
+    assert policies.decide(call("pay"), [row(ASK)]).verdict is DENY
+    assert policies.decide(call("pay", arguments={"amount": 3})).verdict is ASK, (
+        "where it can be told, one row decides"
+    )
 
 
 @pytest.mark.proves("D.51")

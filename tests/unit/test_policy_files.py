@@ -9,6 +9,7 @@ import pytest
 
 from cortex_plane.kernel.errors import InvalidInput, TooLarge
 from cortex_plane.kernel.fields import parse
+from cortex_plane.policies import files
 from cortex_plane.policies.files import place, read
 from cortex_plane.policies.model.policies import (
     Approvers,
@@ -387,12 +388,11 @@ def test_a_step_that_another_level_adds_is_no_idle_one() -> None:
     assert list(warnings_of(alone, PEOPLE, platform)) == []
 
 
-def test_too_many_rows_that_only_conditions_tell_apart_are_refused() -> None:
-    lines = [
-        f"  - {{name: r{n}, target: pay, effect: deny, when: args.amount == {n}}}\n" for n in range(1001)
-    ]
-    ((_, message),) = faults_of(placed("policies:\n" + "".join(lines)), PEOPLE)
-    assert "1001 policies of this level are about `pay`; the limit is 1000." in message
+@pytest.mark.proves("D.56")
+def test_more_policies_than_may_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MAX_ROWS", 3)
+    text = "policies:\n" + "".join(f"  - {{name: r{n}, target: t, effect: deny}}\n" for n in range(5))
+    assert refusal(text) == "line 5: the file has more than 3 policies."
 
 
 @pytest.mark.proves("D.56")

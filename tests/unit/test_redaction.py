@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cortex_plane.main.redaction import HIDDEN, redact
+from cortex_plane.main.logs import HIDDEN, redact
 
 KEY = "cortex_key_" + "a-_9" * 10 + "xyz"
 TOKEN = "cortex_apr_1_" + "b_-8" * 10 + "xyz"

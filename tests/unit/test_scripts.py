@@ -27,7 +27,7 @@ from cortex_plane.agents.model.completions import (
 )
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.fields import MAX_OBJECT_BYTES, adapter
-from cortex_plane.worker.models.scripted import THE_END, ScriptedAnswer, answer
+from cortex_plane.worker.models.backends import THE_END, ScriptedAnswer, answer
 
 
 def _request(*turns: Turn, index: int = 0, **more: Any) -> Request:

@@ -30,10 +30,8 @@ from cortex_plane.agents.model.tools import (
 )
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import MAX_ARGUMENT_BYTES
-from cortex_plane.worker.tools.context import ToolContext
-from cortex_plane.worker.tools.results import encode_result
-from cortex_plane.worker.tools.tool import Tool
+from cortex_plane.worker.tools.arguments import MAX_ARGUMENT_BYTES, ToolContext
+from cortex_plane.worker.tools.tool import Tool, encode_result
 
 CONTEXT = ToolContext(
     org_id=UUID(int=1),

@@ -6,6 +6,12 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cortex_plane.kernel.routes import PageRoutes
+
 FOLDER = Path(__file__).parent / "static"
 _TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
@@ -28,3 +34,24 @@ ASSETS = {path.name: _read(path) for path in sorted(FOLDER.rglob("*")) if path.s
 def address(name: str) -> str:
     """Where a page finds it. The digest makes a new address of every new content."""
     return f"/assets/{name}?v={ASSETS[name].digest}"
+
+
+router = PageRoutes()
+
+
+@router.at("/assets/{name}", "GET")
+async def get_asset(request: Request, name: str) -> Response:
+    found = ASSETS.get(name)
+    if found is None:
+        raise HTTPException(404)
+    headers = {"ETag": f'"{found.digest}"', "Cache-Control": "no-cache"}
+    if request.query_params.get("v") == found.digest:
+        headers["Cache-Control"] = "public, max-age=31536000, immutable"
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    return Response(found.content, headers=headers, media_type=found.media_type)
+
+
+@router.at("/favicon.ico", "GET")
+async def favicon(request: Request) -> Response:
+    return await get_asset(request, "icon.svg")

@@ -1,9 +1,12 @@
-"""The words and the classes of what pages show."""
+"""The words, classes and times that pages show."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from markupsafe import Markup
 
 from cortex_plane.approvals.model.approvals import (
     DEFAULT_SECONDS,
@@ -18,9 +21,32 @@ from cortex_plane.approvals.model.approvals import (
 from cortex_plane.approvals.rules.deciders import in_words
 from cortex_plane.gates.rules.prompts import gate_of_rule
 from cortex_plane.jobs.model.effects import MAX_REPEATS
+from cortex_plane.kernel.text import span, stamp
 from cortex_plane.policies.model.policies import Approvers, OnDeny
 from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
 from cortex_plane.tenancy.model.orgs import Absence
+
+
+def ago(at: datetime, now: datetime) -> Markup:
+    """How long ago, with the exact time for whoever points at it; kept current by the page's script."""
+    passed = (now - at).total_seconds()
+    return _time_element(at, "ago", "just now" if passed < 5 else f"{span(passed, 1)} ago")
+
+
+def until(at: datetime, now: datetime) -> Markup:
+    """A countdown."""
+    left = (at - now).total_seconds()
+    return _time_element(at, "countdown", span(left) if left > 0 else "over")
+
+
+def _time_element(at: datetime, kind: str, text: str) -> Markup:
+    machine = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return Markup('<time datetime="{}" title="{}" data-{}>{}</time>').format(machine, stamp(at), kind, text)
+
+
+def is_soon(at: datetime, now: datetime) -> bool:
+    return at - now < timedelta(minutes=5)
+
 
 _RISKS = {"low": "Low risk", "medium": "Medium risk", "high": "High risk", "critical": "Critical"}
 _STATUSES = {

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
 from cortex_plane.approvals.model.approvals import UNMARKED
-from cortex_plane.dashboard import assets, gates, labels, text, times
+from cortex_plane.dashboard import assets, gates, labels, text
 from cortex_plane.kernel import text as kernel_text
 from cortex_plane.kernel.errors import CortexError, NotFound
 from cortex_plane.policies.model.policies import ONE_HUMAN
@@ -63,9 +63,9 @@ _templates.tests.update(hidden=text.hidden_in, excerpt=text.is_excerpt)
 def render(name: str, **context: Any) -> str:
     now = context.setdefault("now", datetime.now(UTC))
     return _templates.get_template(name).render(
-        ago=lambda at: times.ago(at, now),
-        until=lambda at: times.until(at, now),
-        is_soon=lambda at: times.is_soon(at, now),
+        ago=lambda at: labels.ago(at, now),
+        until=lambda at: labels.until(at, now),
+        is_soon=lambda at: labels.is_soon(at, now),
         **context,
     )
 

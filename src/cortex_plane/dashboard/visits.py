@@ -1,20 +1,23 @@
-"""Who visits: the cookie, the person behind it, and proof that a form was sent from our own page."""
+"""Who visits: the cookie, the person behind it, forms that come from our own pages, and what they name."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
+from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from cortex_plane.approvals.verbs import approvals
 from cortex_plane.dashboard import pages
 from cortex_plane.db.database import Database
-from cortex_plane.kernel.errors import CortexError, Forbidden, InvalidInput, Unauthenticated
-from cortex_plane.kernel.routes import SMALL_BODY_BYTES
+from cortex_plane.kernel.canonical import check_text
+from cortex_plane.kernel.errors import CortexError, Forbidden, InvalidInput, NotFound, Unauthenticated
+from cortex_plane.kernel.routes import Endpoint
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.model.credentials import WHOLE_LIFE, form_token, is_form_token
 from cortex_plane.tenancy.verbs import logins
@@ -63,34 +66,7 @@ class Visit:
         return self.unchanged(context["seen"]) or self.page(name, **context)
 
 
-Endpoint = Callable[..., Awaitable[Response]]
-"""Takes a request, and the values of its path by name."""
 Handler = Callable[[Visit], Awaitable[Response]]
-
-
-@dataclass(frozen=True, slots=True)
-class PageRoute:
-    path: str
-    methods: Sequence[str]
-    endpoint: Endpoint
-    max_body: int
-
-
-class PageRouter:
-    """The pages of one module."""
-
-    def __init__(self) -> None:
-        self.routes: list[PageRoute] = []
-
-    def add(self, path: str, endpoint: Endpoint, *methods: str, max_body: int = SMALL_BODY_BYTES) -> None:
-        self.routes.append(PageRoute(path, methods, endpoint, max_body))
-
-    def at(self, path: str, *methods: str) -> Callable[[Endpoint], Endpoint]:
-        def decorate(endpoint: Endpoint) -> Endpoint:
-            self.add(path, endpoint, *methods)
-            return endpoint
-
-        return decorate
 
 
 def signed_in(handler: Handler, *, by_itself: bool = False) -> Endpoint:
@@ -108,14 +84,14 @@ def signed_in(handler: Handler, *, by_itself: bool = False) -> Endpoint:
             await request.app.state.rates.take(db, actor, by_key=False)
             await request.app.state.in_flight.enter(request.scope, actor.org_id)
         except Unauthenticated as error:
-            return _ended(request, error, was_in=bool(secret))
+            return _session_ended(request, error, was_in=bool(secret))
         except CortexError as error:
             return pages.error_page(error)
         request.scope["state"]["actor"] = actor
         visit = Visit(request, db, actor, secret, {})
         try:
             if request.method == "POST":
-                visit = Visit(request, db, actor, secret, await _form(request, secret))
+                visit = Visit(request, db, actor, secret, await _read_form(request, secret))
             return await handler(visit)
         except CortexError as error:
             return pages.error_page(error, **visit.context())
@@ -123,7 +99,7 @@ def signed_in(handler: Handler, *, by_itself: bool = False) -> Endpoint:
     return endpoint
 
 
-def _ended(request: Request, error: Unauthenticated, *, was_in: bool) -> Response:
+def _session_ended(request: Request, error: Unauthenticated, *, was_in: bool) -> Response:
     if request.headers.get("hx-request"):
         # A part of a page that outlived its session: the whole page asks for the login.
         return Response(status_code=204, headers={**pages.HEADERS, "HX-Refresh": "true"})
@@ -133,13 +109,13 @@ def _ended(request: Request, error: Unauthenticated, *, was_in: bool) -> Respons
     return answer
 
 
-async def _form(request: Request, secret: str) -> dict[str, str]:
+async def _read_form(request: Request, secret: str) -> dict[str, str]:
     """The fields of a form of ours."""
     fields = await form_fields(request)
     try:
         require_same_origin(request)
         if not is_form_token(secret, fields.pop(FORM_TOKEN, "")):
-            raise _foreign()
+            raise _foreign_form()
     except Forbidden as error:
         request.app.state.metrics.rejected_logins.add(1, {"reason": error.code})
         raise
@@ -160,10 +136,10 @@ def require_same_origin(request: Request) -> None:
     """Browsers say where a form comes from; what they say must be this very site."""
     site = request.headers.get("sec-fetch-site")
     if site is not None and site != "same-origin":
-        raise _foreign()
+        raise _foreign_form()
     origin = request.headers.get("origin")
     if origin is not None and site is None and _host(origin) != request.headers.get("host", ""):
-        raise _foreign()
+        raise _foreign_form()
 
 
 def _host(origin: str) -> str | None:
@@ -173,7 +149,7 @@ def _host(origin: str) -> str | None:
         return None
 
 
-def _foreign() -> Forbidden:
+def _foreign_form() -> Forbidden:
     return Forbidden(
         "This form was not sent from a page of this plane, so nothing was done.",
         code="foreign_form",
@@ -208,3 +184,25 @@ def _cookie_name(request: Request) -> str:
 
 def _is_tls(request: Request) -> bool:
     return request.url.scheme == "https"
+
+
+async def find_member(visit: Visit, text: str) -> UUID:
+    """The one colleague who is meant."""
+    text = text.strip()
+    try:
+        return UUID(text)
+    except ValueError:
+        pass
+    named = check_text(text, "name")
+    found = await approvals.list_delegates(visit.db, visit.actor, name=named) if named else []
+    if not found:
+        raise NotFound(
+            "There is no active member of that name besides you.",
+            code="delegate_unknown",
+            hint="Choose somebody, or write the whole name.",
+        )
+    if len(found) > 1:
+        raise InvalidInput(
+            "Several members have that name.", hint="Write the id of the one you mean.", field="to"
+        )
+    return found[0].id

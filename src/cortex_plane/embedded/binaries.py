@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cortex_plane.embedded import places
-from cortex_plane.embedded.account import Account
-from cortex_plane.embedded.refusals import USE_A_SERVER, explained
+from cortex_plane.embedded.account import USE_A_SERVER, Account, explain_os_errors
 from cortex_plane.kernel.errors import SetupError
 
 OLDEST = 15
@@ -138,7 +137,7 @@ def _readable_copy(directory: Path, account: Account, report: Callable[[str], No
     if result.is_dir():
         return result
     report(f"copying the PostgreSQL binaries to {target}")
-    with explained(f"copy the PostgreSQL binaries to {target}", place):
+    with explain_os_errors(f"copy the PostgreSQL binaries to {target}", place):
         staging = Path(tempfile.mkdtemp(prefix="binaries-new-", dir=place))
         try:
             for name in ("bin", "lib", "share"):

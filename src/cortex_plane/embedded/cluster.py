@@ -10,10 +10,17 @@ from pathlib import Path
 from shlex import quote
 
 from cortex_plane.embedded import child
-from cortex_plane.embedded.account import Account, describe, give_to_owner_of
+from cortex_plane.embedded.account import (
+    USE_A_SERVER,
+    Account,
+    describe,
+    disk_full,
+    explain_os_errors,
+    give_to_owner_of,
+    is_disk_full,
+)
 from cortex_plane.embedded.binaries import BINARIES_SETTING, Binaries, find_version
 from cortex_plane.embedded.places import DATA_NAME, SOCKETS_NAME, fits
-from cortex_plane.embedded.refusals import USE_A_SERVER, disk_full, explained, is_disk_full
 from cortex_plane.embedded.server import SUPERUSER
 from cortex_plane.kernel.errors import SetupError
 
@@ -83,7 +90,7 @@ def _other_version(data: Path, text: str, binaries: Binaries) -> SetupError:
 def create(directory: Path, home: Path, account: Account, binaries: Binaries, *, sync: bool) -> None:
     """Make the cluster beside its final place and rename it: killed at any time, it leaves nothing half-made."""
     data = home / DATA_NAME
-    with explained(f"create the database cluster in {home}", home):
+    with explain_os_errors(f"create the database cluster in {home}", home):
         _sweep(home)
         password = read_password(directory) or _write_password(directory, secrets.token_hex(24))
         staging = Path(tempfile.mkdtemp(prefix=_STAGING_PREFIX, dir=home))

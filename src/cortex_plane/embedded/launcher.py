@@ -14,15 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from cortex_plane.embedded import child, cluster, leftovers, places
-from cortex_plane.embedded.account import Account, choose_account
+from cortex_plane.embedded import child, cluster, places, postmaster
+from cortex_plane.embedded.account import (
+    USE_A_SERVER,
+    Account,
+    choose_account,
+    disk_full,
+    explain_os_errors,
+    is_disk_full,
+)
 from cortex_plane.embedded.binaries import Binaries, find_binaries
-from cortex_plane.embedded.configuration import check_settings, command_line
-from cortex_plane.embedded.lock import DirectoryLock
-from cortex_plane.embedded.log import ServerLog
-from cortex_plane.embedded.readiness import is_ready
-from cortex_plane.embedded.refusals import USE_A_SERVER, disk_full, explained, is_disk_full
-from cortex_plane.embedded.server import LOOPBACK, SOCKET_PORT, Server
+from cortex_plane.embedded.places import DirectoryLock, ServerLog
+from cortex_plane.embedded.postmaster import is_ready
+from cortex_plane.embedded.server import LOOPBACK, SOCKET_PORT, Server, check_settings, command_line
 from cortex_plane.kernel.errors import SetupError
 
 # Counted from the last line in the log: a long recovery writes one every ten seconds and may go on.
@@ -102,19 +106,21 @@ class EmbeddedPostgres:
         self.stop()
 
     def _start(self) -> Server:
-        with explained(f"use {self._directory}", self._directory):
+        with explain_os_errors(f"use {self._directory}", self._directory):
             directory = self._directory.resolve()
         places.prepare_directory(directory)
-        with explained(f"write in {directory}", directory):
+        with explain_os_errors(f"write in {directory}", directory):
             lock = DirectoryLock(directory)
             lock.acquire()
         self._lock = lock
-        with explained(f"use {directory}", directory):
+        with explain_os_errors(f"use {directory}", directory):
             site = self._settle(directory)
             sockets = None if self._tcp else places.socket_directory(directory, site.home, site.account)
             if sockets is not None and sockets.parent != site.home:
                 self._short_sockets = sockets
-            leftovers.clear(site.data, places.socket_file(sockets) if sockets else None, self._report)
+            postmaster.clear_leftovers(
+                site.data, places.socket_file(sockets) if sockets else None, self._report
+            )
             self._report(f"starting PostgreSQL {site.binaries.version}")
             return self._serve_tcp(site) if sockets is None else self._serve_socket(site, sockets)
 

@@ -1,24 +1,26 @@
-"""Where the cluster and its socket are kept.
+"""Where the cluster, its socket, its lock and its log are kept.
 
-Normally beside everything else in the plane's directory. A root caller may own a directory that the server's
-user cannot reach; no parent is ever opened up for it. The cluster then lives in a shared place, under a random
-name, and a pointer is left behind: who deletes the directory begins with an empty database.
+Normally in the plane's directory. A root caller may own a directory that the server's user cannot reach; no parent is
+ever opened up for it. The cluster then lives in a shared place, under a random name, and a pointer is left in the
+directory: deleting the directory means starting with an empty database.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import secrets
 import stat
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 
-from cortex_plane.embedded.account import Account, give_to_owner_of
-from cortex_plane.embedded.refusals import USE_A_SERVER, explained
+from cortex_plane.embedded.account import USE_A_SERVER, Account, explain_os_errors, give_to_owner_of
 from cortex_plane.embedded.server import SOCKET_PORT
 from cortex_plane.kernel.errors import SetupError
 
@@ -34,7 +36,7 @@ LONGEST_SOCKET = 99
 
 def prepare_directory(directory: Path) -> None:
     """Make the plane's directory if it is missing. One that exists keeps its mode."""
-    with explained(f"create {directory}", directory.parent):
+    with explain_os_errors(f"create {directory}", directory.parent):
         directory.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             directory.mkdir(mode=0o700)
@@ -75,7 +77,7 @@ def settle_home(directory: Path, home: Path, account: Account, report: Callable[
         )
     elsewhere = shared_place(account) / secrets.token_hex(8)
     report(f"keeping the data in {elsewhere}, because {account} cannot enter {obstacle}")
-    with explained(f"create {elsewhere}", elsewhere.parent):
+    with explain_os_errors(f"create {elsewhere}", elsewhere.parent):
         elsewhere.mkdir(mode=0o755)
         elsewhere.chmod(0o755)
         _check_origin(directory, elsewhere)
@@ -177,3 +179,120 @@ def _write_path(file: Path, target: Path) -> None:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+LOCK_NAME = "postgres.lock"
+
+
+class DirectoryLock:
+    """The file stays behind on purpose: removing it would let two starters lock two different files."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        path = self._directory / LOCK_NAME
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder(descriptor)
+            os.close(descriptor)
+            raise _locked_error(self._directory, holder) from None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        give_to_owner_of(self._directory, descriptor)
+        # The pid is a courtesy to the next starter; on a full disk the lock holds without it.
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, 0)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _holder(descriptor: int) -> int | None:
+    """The pid in the file; a holder that has the lock but has not written yet gets a moment to do so."""
+    for _ in range(20):
+        text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        if text.isdecimal() and _is_alive(int(text)):
+            return int(text)
+        time.sleep(0.005)
+    return None
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _locked_error(directory: Path, holder: int | None) -> SetupError:
+    if holder == os.getpid():
+        return SetupError(
+            f"The database in {directory} is already started by this process (pid {holder}).",
+            code="embedded_locked",
+            hint="Use the server that runs, or stop it first.",
+        )
+    who = f"process {holder}" if holder else "another process"
+    stop = (
+        f"Stop it (`kill {holder}`)"
+        if holder
+        else f"Stop it (`fuser {quote(str(directory / LOCK_NAME))}` names it)"
+    )
+    return SetupError(
+        f"The database in {directory} is in use by {who}.",
+        code="embedded_locked",
+        hint=f"{stop}, or start in another directory.",
+    )
+
+
+LOG_NAME = "postgres.log"
+MAX_LOG_BYTES = 4 * 1024 * 1024
+_QUOTED_LINES = 12
+_QUOTED_BYTES = 8192
+
+
+class ServerLog:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.path = directory / LOG_NAME
+        self._start = 0
+
+    def open(self) -> int:
+        """A descriptor to append to; an oversized log becomes ``postgres.log.1`` first."""
+        if self.size() > MAX_LOG_BYTES:
+            self.path.replace(self.path.with_suffix(".log.1"))
+        # Opened here and inherited: the server's user need not be able to write in the directory.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self.path, flags, 0o600)
+        give_to_owner_of(self._directory, descriptor)
+        self._start = self.size()
+        return descriptor
+
+    def size(self) -> int:
+        try:
+            return self.path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def tail(self) -> str:
+        """The last lines that were written since ``open``."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(max(self._start, self.size() - _QUOTED_BYTES))
+                text = file.read().decode("utf-8", "replace")
+        except FileNotFoundError:
+            return ""
+        return "\n".join(text.strip().splitlines()[-_QUOTED_LINES:])

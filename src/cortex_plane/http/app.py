@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ from cortex_plane.http.routes import (
     tenancy,
 )
 from cortex_plane.http.streams import OpenStreams
-from cortex_plane.kernel.routes import SMALL_BODY_BYTES, Route
+from cortex_plane.kernel.routes import PageRoute, Route
 from cortex_plane.kernel.shares import Throttle
 from cortex_plane.notify.verbs.webhooks import Webhooks
 from cortex_plane.sessions.verbs.events import EventFeed
@@ -46,9 +46,6 @@ BINDINGS: tuple[Binding, ...] = (
     *(binding for noun in NOUNS for binding in noun.BINDINGS),
     *health.BINDINGS,
 )
-
-Endpoint = Callable[..., Awaitable[Response]]
-"""Takes a request, and the values of its path by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +125,13 @@ class Api(Starlette):
     def entries(self) -> Sequence[Entry]:
         return self._table.entries
 
-    def add_page(
-        self, path: str, methods: Sequence[str], endpoint: Endpoint, max_body: int = SMALL_BODY_BYTES
-    ) -> None:
+    def add_page(self, page: PageRoute) -> None:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            scope["state"]["max_body_bytes"] = max_body
-            response = await endpoint(Request(scope, receive, send), **scope["path_params"])
+            scope["state"]["max_body_bytes"] = page.max_body
+            response: Response = await page.endpoint(Request(scope, receive, send), **scope["path_params"])
             await response(scope, receive, send)
 
-        self._table.add(Entry(path, methods, app, in_document=False))
+        self._table.add(Entry(page.path, page.methods, app, in_document=False))
 
     def openapi(self) -> dict[str, Any]:
         return openapi_document()

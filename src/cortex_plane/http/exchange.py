@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 from cortex_plane.db.database import Database
 from cortex_plane.http.problems import MANY_FAULTS, SHOWN_FAULTS, InvalidRequest
 from cortex_plane.kernel import pages as cursors
-from cortex_plane.kernel.documents import unique
+from cortex_plane.kernel.canonical import unique
 from cortex_plane.kernel.errors import InvalidInput, TooLarge, Unauthenticated
 from cortex_plane.kernel.fields import MAX_BODY_BYTES, SLUG_PATTERN, adapter, to_json
 from cortex_plane.kernel.ids import MAX_KEY_LENGTH, IdempotencyKey

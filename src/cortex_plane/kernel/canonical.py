@@ -139,3 +139,18 @@ def _text_fault(value: str) -> str | None:
         except UnicodeEncodeError:
             return "contains a lone surrogate, which is not valid Unicode."
     return None
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The ``object_pairs_hook`` of ``json.loads``. Raises ``InvalidInput`` for a key that occurs twice."""
+    members = dict(pairs)
+    if len(members) == len(pairs):
+        return members
+    names: set[str] = set()
+    for name, _ in pairs:
+        if name in names:
+            break
+        names.add(name)
+    raise InvalidInput(
+        f"`{name[:100]}` stands there twice.", code="duplicate_key", hint="Keep one of the two."
+    )

@@ -1,4 +1,45 @@
-"""Errors of the plane as a tree, their classes for retries, and the error for a package that is not installed."""
+"""Every error that Cortex Plane raises on purpose, as one tree.
+
+    CortexError
+    ├── InvalidInput            the request itself is wrong: change it
+    │   ├── TooLarge            it is too big: make it smaller
+    │   └── NotJson             a guarded function was given what cannot be shown
+    ├── Unauthenticated         no valid key
+    ├── Forbidden               a valid key that may not do this
+    │   └── Denied              a guarded call that a policy or a person said no to
+    ├── NotFound                no such thing, or it belongs to another org
+    ├── Conflict                the state does not allow it: look again, then decide
+    │   ├── AlreadyExists       a unique name is taken
+    │   ├── ApprovalPending     a guarded call that nobody has decided yet
+    │   ├── CallFailed          a guarded call that failed before, with this key
+    │   ├── IllegalTransition   the state machine has no such edge
+    │   ├── InUse               something still refers to it
+    │   └── Stale               it changed since the caller looked
+    ├── CheckpointCorrupt       a job's state is not what was written: it fails, and is never repaired
+    ├── ModelError              the model gave no answer
+    ├── ToolError               a tool failed, and nothing happened
+    ├── UncertainOutcome        a tool cannot tell whether it happened
+    │   ├── InDoubt             nobody knows of an earlier attempt of a guarded call
+    │   ├── TimedOut            a guarded function did not return in its time
+    │   └── SessionOver         an MCP server does not know its session any more
+    ├── InvalidArguments        the model called a tool with arguments that it does not take
+    ├── StepFailed              the function of a code agent's step raised
+    ├── ToolFailed              a tool that a code agent called failed
+    ├── ToolDenied              a policy or a person said no to it
+    │   └── GateClosed          a gate asks first: answer it, and call again
+    ├── WaitTimeout             nobody sent the signal that a code agent waited for
+    ├── ContextMisused          a code agent does what cannot be recorded
+    ├── TryAgain                a message was not delivered, or nobody knows: it is tried again
+    ├── Undeliverable           no later try would deliver it
+    ├── TooMany                 the caller has as many open as it may: close some, or wait
+    ├── Unavailable             the database cannot be reached: try again
+    └── SetupError              this machine or server needs attention before anything can run
+        ├── InvalidApp          an app or a tool is declared in a way that cannot work
+        └── MissingExtra        a package is not installed that an extra brings
+
+The ten after Conflict, which a job meets while it runs, those of guarded calls and the two of messages live beside what they
+are about. Each carries a stable ``code`` for programs, a ``message`` for people and a ``hint`` that says what to do next.
+"""
 
 from __future__ import annotations
 

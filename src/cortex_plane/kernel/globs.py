@@ -49,14 +49,6 @@ class Glob:
 
 T = TypeVar("T")
 _KINDS = range(3)
-MAX_VAGUE = 5_000
-"""Globs of one atlas that nothing tells apart from many others."""
-TELLING = 4
-"""Characters of a literal that few names have by chance."""
-ENTRY, EXACT, STARRED, PART = 130, 200, 480, 64
-"""Bytes that a value, a name, a glob, and a literal of it take."""
-ALIKE = 8
-"""So many globs may have the same literals before these tell nothing."""
 
 
 @lru_cache(maxsize=4096)
@@ -109,26 +101,6 @@ class GlobIndex(Generic[T]):
             kind = min(usable, key=lambda each: (common[each][literals[each]], -len(literals[each])))
             self._parts[kind].setdefault(literals[kind], []).append(held)
             self._lengths[kind].add(len(literals[kind]))
-
-    @property
-    def vague(self) -> int:
-        """Globs that must be tried for a text though nothing but a common literal speaks for them."""
-        return sum(
-            len(alike)
-            for part in self._parts
-            for literal, alike in part.items()
-            if len(alike) > ALIKE or len(literal) < TELLING
-        )
-
-    @property
-    def room(self) -> int:
-        """Bytes of memory that it takes, about, without its values."""
-        held = [each for part in self._parts for alike in part.values() for each in alike]
-        parts = sum(2 + len(each.glob.middles) for each in held)
-        letters = sum(
-            len(literal) for each in held for literal in (*_literals(each.glob), *each.glob.middles)
-        )
-        return ENTRY * self.size + EXACT * len(self._exact) + STARRED * len(held) + PART * parts + letters
 
     def find(self, text: str) -> list[T]:
         found = [*self._anything, *self._exact.get(text, ())]

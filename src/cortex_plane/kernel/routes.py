@@ -7,7 +7,7 @@ generated from the declarations, and the client sends its requests by them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Any, Generic, TypeVar
 from urllib.parse import quote
@@ -94,3 +94,30 @@ class ListRoute(Route[T]):
 
     query: Any = ListQuery
     """None: the list is short by nature, and comes in one page."""
+
+
+Endpoint = Callable[..., Awaitable[Any]]
+"""Takes a request, and the values of its path by name."""
+E = TypeVar("E", bound=Endpoint)
+
+
+@dataclass(frozen=True, slots=True)
+class PageRoute:
+    path: str
+    methods: Sequence[str]
+    endpoint: Endpoint
+    max_body: int = SMALL_BODY_BYTES
+
+
+class PageRoutes(list[PageRoute]):
+    """The pages of one module. They are for people, and not in the document."""
+
+    def add(self, path: str, endpoint: Endpoint, *methods: str, max_body: int = SMALL_BODY_BYTES) -> None:
+        self.append(PageRoute(path, methods, endpoint, max_body))
+
+    def at(self, path: str, *methods: str) -> Callable[[E], E]:
+        def decorate(endpoint: E) -> E:
+            self.add(path, endpoint, *methods)
+            return endpoint
+
+        return decorate

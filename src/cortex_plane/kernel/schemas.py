@@ -3,13 +3,12 @@ them: they refer to nothing outside, and checking with them ends soon."""
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from cortex_plane.kernel.caches import LruCache
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
 
@@ -71,34 +70,7 @@ def check_strangers(schema: dict[str, Any]) -> None:
     compiled(schema)
 
 
-class _Validators:
-    """The compiled schemas that were asked for last, up to about so many bytes."""
-
-    def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._kept: OrderedDict[bytes, tuple[Validator, int]] = OrderedDict()
-        self._lock = threading.Lock()
-        self.weight = 0
-
-    def get(self, schema: bytes) -> Validator | None:
-        with self._lock:
-            kept = self._kept.get(schema)
-            if kept is None:
-                return None
-            self._kept.move_to_end(schema)
-            return kept[0]
-
-    def keep(self, schema: bytes, validator: Validator, weight: int) -> None:
-        with self._lock:
-            if schema in self._kept:
-                return
-            self._kept[schema] = validator, weight
-            self.weight += weight
-            while self.weight > self._max_bytes and len(self._kept) > 1:
-                self.weight -= self._kept.popitem(last=False)[1][1]
-
-
-_validators = _Validators()
+_validators = LruCache[bytes, "Validator"](max_size=KEPT_BYTES)
 _OF_TEXT = 20
 """Bytes that a compiled schema takes for each of its text, rather more than less. Patterns count apart."""
 
@@ -110,7 +82,7 @@ def compiled(schema: dict[str, Any]) -> Validator:
     if validator is None:
         validator = _compiled(text)
         patterns = sum(1 for _ in _patterns(schema))
-        _validators.keep(text, validator, _OF_TEXT * len(text) + PATTERN_BYTES * patterns)
+        _validators.put(text, validator, _OF_TEXT * len(text) + PATTERN_BYTES * patterns)
     return validator
 
 

@@ -1,7 +1,7 @@
-"""Shapes of a manifest: one table says which keys there are and what may stand there.
+"""Shapes of the files that stewards write: which keys there are, and which values they take.
 
-Two things are made from it: the reader, which names every fault with its line, and the JSON Schema for editors. What a shape
-gives back is a plain JSON value, as it was written: nothing is filled in, so the same content has the same digest for ever.
+From the same table come the reader, which reports every fault with its line, and the JSON Schema for editors. A shape returns
+a plain JSON value as it was written: no default is filled in, so the same content always has the same digest.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ import difflib
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from collections.abc import Mapping as MappingOf
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cortex_plane.kernel.documents import Faults, Mapping, Node, Scalar, Sequence, Values
+from cortex_plane.kernel.documents import Faults, ListNode, MappingNode, Node, ScalarNode
 
+_DIGITS = re.compile(r"[0-9]+")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,20}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?|0x[0-9a-fA-F]+|0o[0-7]+")
+_DURATION = re.compile(r"(?:[0-9]{1,7}[smhd])+")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _NOT_JSON = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-_WORDS: MappingOf[str, bool | None] = {"true": True, "false": False, "null": None, "~": None, "": None}
+_WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None, "~": None, "": None}
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 VISIBLE = r"[^\x00-\x20\x7f]"
 LINE = rf"[^\x00-\x1f\x7f]*{VISIBLE}[^\x00-\x1f\x7f]*"
@@ -34,13 +37,35 @@ def nearest(word: str, known: Iterable[str], faults: Faults) -> str:
     """`; did you mean …?`, where something is near. Looked for only while there are few faults: it takes time."""
     if faults.many:
         return ""
-    found = difflib.get_close_matches(word[:100], list(known)[:1000], 1, 0.6)
-    return f"; did you mean `{found[0]}`?" if found else ""
+    matches = difflib.get_close_matches(word[:100], list(known)[:1000], 1, 0.6)
+    return f"; did you mean `{matches[0]}`?" if matches else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One file while it is read."""
+
+    faults: Faults
+    instead: Mapping[str, str] | None = None
+    """What to write for keys that others use; then a key that is not known is answered with all that are."""
+
+    def fault(self, line: int, message: str) -> None:
+        self.faults.add(line, message)
+
+    def text(self, node: Node, key: str) -> str | None:
+        if not isinstance(node, ScalarNode):
+            self.fault(node.line, f"`{key}` must be a text.")
+            return None
+        if node.plain and (node.text.lower() in _WORDS or _NUMBER.fullmatch(node.text)):
+            shown = f"`{node.text}`" if node.text else "nothing"
+            self.fault(node.line, f"`{key}` must be a text, and this is {shown}: put it into quotes.")
+            return None
+        return node.text
 
 
 class Shape(ABC):
     @abstractmethod
-    def read(self, node: Node, key: str, values: Values) -> Any:
+    def read(self, node: Node, key: str, reading: Reading) -> Any:
         """The plain value; None where it is not one, which is then a fault."""
 
     @abstractmethod
@@ -53,22 +78,28 @@ class Text(Shape):
     pattern: str | None = None
     """Of the whole text; read alike by Python and by JSON Schema."""
     allowed: str = "a text with something in it"
+    name: str = ""
+    """What faults call it, where that is not its key."""
     _compiled: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         compiled = re.compile(self.pattern) if self.pattern else re.compile(rf".*?{VISIBLE}.*", re.DOTALL)
         object.__setattr__(self, "_compiled", compiled)
 
-    def read(self, node: Node, key: str, values: Values) -> str | None:
-        text = values.text(node, key)
+    def read(self, node: Node, key: str, reading: Reading) -> str | None:
+        what = self.name or f"`{key}`"
+        if self.name and not isinstance(node, ScalarNode):
+            reading.fault(node.line, f"{what} must be {self.allowed}.")
+            return None
+        text = reading.text(node, key)
         if text is None:
             return None
         if len(text) > self.longest:
-            values.fault(node.line, f"`{key}` has {len(text)} characters; the limit is {self.longest}.")
+            reading.fault(node.line, f"`{key}` has {len(text)} characters; the limit is {self.longest}.")
             return None
         if not self._compiled.fullmatch(text):
-            given = f", not `{text[:50]}`" if text.isprintable() and text.strip() else ""
-            values.fault(node.line, f"`{key}` must be {self.allowed}{given}.")
+            other = f", not `{text[:50]}`" if text.isprintable() and text.strip() else ""
+            reading.fault(node.line, f"{what} must be {self.allowed}{other}.")
             return None
         return text
 
@@ -79,10 +110,10 @@ class Text(Shape):
 
 @dataclass(frozen=True, slots=True)
 class Flag(Shape):
-    def read(self, node: Node, key: str, values: Values) -> bool | None:
-        if isinstance(node, Scalar) and node.plain and node.text in ("true", "false"):
+    def read(self, node: Node, key: str, reading: Reading) -> bool | None:
+        if isinstance(node, ScalarNode) and node.plain and node.text in ("true", "false"):
             return node.text == "true"
-        values.fault(node.line, f"`{key}` must be true or false.")
+        reading.fault(node.line, f"`{key}` must be true or false.")
         return None
 
     def schema(self, defs: Defs) -> dict[str, Any]:  # noqa: ARG002
@@ -94,12 +125,16 @@ class Amount(Shape):
     smallest: float
     largest: float
     whole: bool = False
+    digits: bool = False
+    """Written with digits alone: 2, and not 2.0 or +2."""
 
-    def read(self, node: Node, key: str, values: Values) -> int | float | None:
-        number = _number(node.text) if isinstance(node, Scalar) and node.plain else None
+    def read(self, node: Node, key: str, reading: Reading) -> int | float | None:
+        number = _number(node.text) if isinstance(node, ScalarNode) and node.plain else None
+        if self.digits and isinstance(node, ScalarNode) and not _DIGITS.fullmatch(node.text):
+            number = None
         if number is None or not self.smallest <= number <= self.largest or (self.whole and number % 1):
             kind = "a whole number" if self.whole else "a number"
-            values.fault(node.line, f"`{key}` must be {kind} from {self.smallest:g} to {self.largest:g}.")
+            reading.fault(node.line, f"`{key}` must be {kind} from {self.smallest:g} to {self.largest:g}.")
             return None
         return number
 
@@ -109,25 +144,56 @@ class Amount(Shape):
 
 
 @dataclass(frozen=True, slots=True)
+class Duration(Shape):
+    """A time such as 1d12h, in seconds."""
+
+    longest: int
+    zero: tuple[str, ...] = ()
+    """Words for no time at all."""
+
+    def read(self, node: Node, key: str, reading: Reading) -> int | None:
+        text = node.text if isinstance(node, ScalarNode) else ""
+        if text in self.zero and text:
+            return 0
+        if _DURATION.fullmatch(text):
+            seconds = sum(int(part[:-1]) * _UNITS[part[-1]] for part in re.findall(r"[0-9]+[smhd]", text))
+            if 0 < seconds <= self.longest:
+                return seconds
+        days = self.longest // _UNITS["d"]
+        reading.fault(node.line, f"`{key}` must be a time up to {days}d, such as 90s, 30m, 2h or 1d12h.")
+        return None
+
+    def schema(self, defs: Defs) -> dict[str, Any]:  # noqa: ARG002
+        return {
+            "type": "string",
+            "pattern": f"^(?:{_DURATION.pattern}{''.join(f'|{word}' for word in self.zero)})$",
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Choice(Shape):
     words: tuple[str, ...]
-    aliases: MappingOf[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
     """Other names for them; the manifest then has ours."""
     why_not: str = ""
     """Why there are no others, where somebody may expect them."""
+    name: str = ""
+    """What faults call it, where that is not its key."""
 
-    def read(self, node: Node, key: str, values: Values) -> str | None:
-        word = node.text if isinstance(node, Scalar) else ""
+    def read(self, node: Node, key: str, reading: Reading) -> str | None:
+        word = node.text if isinstance(node, ScalarNode) else ""
         if word in self.words:
             return word
         if word in self.aliases:
             return self.aliases[word]
         if self.why_not:
-            values.fault(node.line, f"`{key}` cannot be `{word[:50]}` here: {self.why_not}")
+            reading.fault(node.line, f"`{key}` cannot be `{word[:50]}` here: {self.why_not}")
             return None
-        near = nearest(word, (*self.words, *self.aliases), values.faults) if word else ""
-        given = f", not `{word[:50]}`" if word else ""
-        values.fault(node.line, f"`{key}` must be one of {', '.join(self.words)}{given}{near or '.'}")
+        near = nearest(word, (*self.words, *self.aliases), reading.faults) if word else ""
+        other = f", not `{word[:50]}`" if word else ""
+        reading.fault(
+            node.line, f"{self.name or f'`{key}`'} must be one of {', '.join(self.words)}{other}{near or '.'}"
+        )
         return None
 
     def schema(self, defs: Defs) -> dict[str, Any]:  # noqa: ARG002
@@ -140,16 +206,16 @@ class ListOf(Shape):
     least: int = 0
     most: int | None = MAX_LIST
 
-    def read(self, node: Node, key: str, values: Values) -> list[Any] | None:
-        if not isinstance(node, Sequence):
-            values.fault(node.line, f"`{key}` must be a list: [one, another].")
+    def read(self, node: Node, key: str, reading: Reading) -> list[Any] | None:
+        if not isinstance(node, ListNode):
+            reading.fault(node.line, f"`{key}` must be a list: [one, another].")
             return None
         if len(node.items) < self.least:
-            values.fault(node.line, f"`{key}` must have at least {self.least} entry.")
+            reading.fault(node.line, f"`{key}` must have at least {self.least} entry.")
         if self.most is not None and len(node.items) > self.most:
-            values.fault(node.line, f"`{key}` has {len(node.items)} entries; the limit is {self.most}.")
+            reading.fault(node.line, f"`{key}` has {len(node.items)} entries; the limit is {self.most}.")
             return None
-        return [self.of.read(each, key, values) for each in node.items]
+        return [self.of.read(item, key, reading) for item in node.items]
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         bounds = {"minItems": self.least} if self.least else {}
@@ -166,18 +232,18 @@ class MapOf(Shape):
     of: Shape
     most: int = MAX_LIST
 
-    def read(self, node: Node, key: str, values: Values) -> dict[str, Any] | None:
-        if not isinstance(node, Mapping):
-            values.fault(node.line, f"`{key}` must be a mapping.")
+    def read(self, node: Node, key: str, reading: Reading) -> dict[str, Any] | None:
+        if not isinstance(node, MappingNode):
+            reading.fault(node.line, f"`{key}` must be a mapping.")
             return None
         if len(node.items) > self.most:
-            values.fault(node.line, f"`{key}` has {len(node.items)} entries; the limit is {self.most}.")
+            reading.fault(node.line, f"`{key}` has {len(node.items)} entries; the limit is {self.most}.")
             return None
-        made = {}
-        for name, each in node.items.items():
-            self.keys.read(Scalar(node.lines[name], name, plain=False), key, values)
-            made[name] = self.of.read(each, name[:100], values)
-        return made
+        values = {}
+        for name, item in node.items.items():
+            self.keys.read(ScalarNode(node.lines[name], name, plain=False), key, reading)
+            values[name] = self.of.read(item, name[:100], reading)
+        return values
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         return {
@@ -190,14 +256,25 @@ class MapOf(Shape):
 class JsonObject(Shape):
     """Whatever its keys are: for code, or for whoever checks with it."""
 
-    def read(self, node: Node, key: str, values: Values) -> dict[str, Any] | None:
-        if not isinstance(node, Mapping):
-            values.fault(node.line, f"`{key}` must be a mapping.")
+    def read(self, node: Node, key: str, reading: Reading) -> dict[str, Any] | None:
+        if not isinstance(node, MappingNode):
+            reading.fault(node.line, f"`{key}` must be a mapping.")
             return None
-        return {name: json_of(each, key, values) for name, each in node.items.items()}
+        return {name: json_of(item, key, reading) for name, item in node.items.items()}
 
     def schema(self, defs: Defs) -> dict[str, Any]:  # noqa: ARG002
         return {"type": "object"}
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadNode(Shape):
+    """Left to the reader of its file, as a node."""
+
+    def read(self, node: Node, key: str, reading: Reading) -> Node:  # noqa: ARG002
+        return node
+
+    def schema(self, defs: Defs) -> dict[str, Any]:  # noqa: ARG002
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +283,12 @@ class TextOrJson(Shape):
 
     text: Text
 
-    def read(self, node: Node, key: str, values: Values) -> Any:
-        return self.text.read(node, key, values) if isinstance(node, Scalar) else json_of(node, key, values)
+    def read(self, node: Node, key: str, reading: Reading) -> Any:
+        return (
+            self.text.read(node, key, reading)
+            if isinstance(node, ScalarNode)
+            else json_of(node, key, reading)
+        )
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         return {"anyOf": [self.text.schema(defs), {"type": ["object", "array"]}]}
@@ -216,8 +297,8 @@ class TextOrJson(Shape):
 @dataclass(frozen=True, slots=True)
 class Field:
     shape: Shape
-    said: str
-    """For whoever writes one."""
+    description: str = ""
+    """For the JSON Schema."""
     required: bool = False
 
 
@@ -228,33 +309,38 @@ class Record(Shape):
     name: str
     what: str
     """Such as `a checkpoint`."""
-    fields: MappingOf[str, Field]
-    elsewhere: MappingOf[str, str] = field(default_factory=dict)
+    fields: Mapping[str, Field]
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
     """Keys of other kinds of it, and which they are."""
 
-    def read(self, node: Node, key: str, values: Values) -> dict[str, Any] | None:
-        if not isinstance(node, Mapping):
-            values.fault(node.line, f"`{key}` must be {self.what}: a mapping with {', '.join(self.fields)}.")
+    def read(self, node: Node, key: str, reading: Reading) -> dict[str, Any] | None:
+        if not isinstance(node, MappingNode):
+            reading.fault(node.line, f"`{key}` must be {self.what}: a mapping with {', '.join(self.fields)}.")
             return None
-        made = {}
-        for name, each in node.items.items():
+        values = {}
+        for name, item in node.items.items():
             known = self.fields.get(name)
             if known is None:
-                self._refuse(node.lines[name], name, values)
+                self._refuse(node.lines[name], name, reading)
             else:
-                made[name] = known.shape.read(each, name, values)
+                values[name] = known.shape.read(item, name, reading)
         for name, known in self.fields.items():
-            if known.required and name not in made:
-                values.fault(node.line, f"{self.what} needs `{name}`, and this one has none.")
-        return made
+            if known.required and name not in values:
+                reading.fault(node.line, f"{self.what} needs `{name}`, and this one has none.")
+        return values
 
-    def _refuse(self, line: int, name: str, values: Values) -> None:
-        shown = f"`{name[:100]}` is not a key of {self.what}"
+    def _refuse(self, line: int, name: str, reading: Reading) -> None:
+        fault, known = f"`{name[:100]}` is not a key of {self.what}", ", ".join(self.fields)
         if name in self.elsewhere:
-            values.fault(line, f"{shown}; it belongs to {self.elsewhere[name]}.")
-            return
-        near = nearest(name, self.fields, values.faults)
-        values.fault(line, f"{shown}{near or '.'} Known are {', '.join(self.fields)}.")
+            reading.fault(line, f"{fault}; it belongs to {self.elsewhere[name]}.")
+        elif reading.instead is None:
+            reading.fault(
+                line, f"{fault}{nearest(name, self.fields, reading.faults) or '.'} Known are {known}."
+            )
+        elif name in reading.instead:
+            reading.fault(line, f"{fault}; use {reading.instead[name]}.")
+        else:
+            reading.fault(line, f"{fault}; known are {known}.")
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         if self.name not in defs:
@@ -262,10 +348,10 @@ class Record(Shape):
             defs[self.name] = {
                 "type": "object",
                 "properties": {
-                    name: {"description": each.said, **each.shape.schema(defs)}
-                    for name, each in self.fields.items()
+                    name: {"description": known.description, **known.shape.schema(defs)}
+                    for name, known in self.fields.items()
                 },
-                "required": [name for name, each in self.fields.items() if each.required],
+                "required": [name for name, known in self.fields.items() if known.required],
                 "additionalProperties": False,
             }
         return {"$ref": f"#/$defs/{self.name}"}
@@ -278,11 +364,11 @@ class Tagged(Shape):
     name: str
     what: str
     tag: str
-    common: MappingOf[str, Field]
-    kinds: MappingOf[str, MappingOf[str, Field]]
-    said: str
+    common: Mapping[str, Field]
+    kinds: Mapping[str, Mapping[str, Field]]
+    description: str
     """Of the tag."""
-    aliases: MappingOf[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
     default: str | None = None
     """Where the tag is left out."""
     _records: dict[str, Record] = field(init=False, repr=False, compare=False)
@@ -295,9 +381,11 @@ class Tagged(Shape):
         records = {}
         for kind, fields in self.kinds.items():
             words = Choice((kind,), {other: ours for other, ours in self.aliases.items() if ours == kind})
-            tag = Field(words, self.said, required=kind != self.default)
+            tag = Field(words, self.description, required=kind != self.default)
             elsewhere = {
-                key: f"the {self.tag} {', '.join(where)}" for key, where in homes.items() if key not in fields
+                key: f"the {self.tag} {', '.join(owners)}"
+                for key, owners in homes.items()
+                if key not in fields
             }
             records[kind] = Record(
                 f"{self.name}_{kind}",
@@ -307,23 +395,21 @@ class Tagged(Shape):
             )
         object.__setattr__(self, "_records", records)
 
-    def read(self, node: Node, key: str, values: Values) -> dict[str, Any] | None:
-        if not isinstance(node, Mapping):
-            values.fault(node.line, f"`{key}` must be {self.what}: a mapping with `{self.tag}`.")
+    def read(self, node: Node, key: str, reading: Reading) -> dict[str, Any] | None:
+        if not isinstance(node, MappingNode):
+            reading.fault(node.line, f"`{key}` must be {self.what}: a mapping with `{self.tag}`.")
             return None
-        given = node.items.get(self.tag)
-        if given is None and self.default is None:
-            values.fault(
-                node.line, f"{self.what} needs `{self.tag}`, and this one has none: one of {self._kinds()}."
+        tag = node.items.get(self.tag)
+        if tag is None and self.default is None:
+            reading.fault(
+                node.line,
+                f"{self.what} needs `{self.tag}`, and this one has none: one of {', '.join(self.kinds)}.",
             )
             return None
         kind = self.default
-        if given is not None:
-            kind = Choice(tuple(self.kinds), self.aliases).read(given, self.tag, values)
-        return None if kind is None else self._records[kind].read(node, key, values)
-
-    def _kinds(self) -> str:
-        return ", ".join(self.kinds)
+        if tag is not None:
+            kind = Choice(tuple(self.kinds), self.aliases).read(tag, self.tag, reading)
+        return None if kind is None else self._records[kind].read(node, key, reading)
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         if self.name not in defs:
@@ -332,22 +418,22 @@ class Tagged(Shape):
         return {"$ref": f"#/$defs/{self.name}"}
 
 
-def json_of(node: Node, key: str, values: Values) -> Any:
+def json_of(node: Node, key: str, reading: Reading) -> Any:
     """A value whose keys nobody here knows: words and numbers as JSON has them, everything else is a text."""
-    if isinstance(node, Mapping):
-        return {name: json_of(each, key, values) for name, each in node.items.items()}
-    if isinstance(node, Sequence):
-        return [json_of(each, key, values) for each in node.items]
+    if isinstance(node, MappingNode):
+        return {name: json_of(item, key, reading) for name, item in node.items.items()}
+    if isinstance(node, ListNode):
+        return [json_of(item, key, reading) for item in node.items]
     if not node.plain:
         return node.text
     if node.text in _WORDS:
         return _WORDS[node.text]
     if _NOT_JSON.fullmatch(node.text):
-        values.fault(node.line, f"`{key}` holds {node.text}, which JSON does not have.")
+        reading.fault(node.line, f"`{key}` holds {node.text}, which JSON does not have.")
         return None
     number = _number(node.text)
     if number is None and _FLOAT.fullmatch(node.text):
-        values.fault(node.line, f"`{key}` holds a number that is too large: put it into quotes.")
+        reading.fault(node.line, f"`{key}` holds a number that is too large: put it into quotes.")
     return node.text if number is None else number
 
 

@@ -1,4 +1,4 @@
-"""The HTTP server of a plane, from an open socket to a clean end."""
+"""The HTTP server of a plane: the application, and its life from an open socket to a clean end."""
 
 from __future__ import annotations
 
@@ -12,22 +12,39 @@ from types import FrameType
 
 import uvicorn
 
+from cortex_plane import dashboard
+from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.db.database import Database
 from cortex_plane.db.hints import EVENTS, listening
 from cortex_plane.db.pool import Purpose
-from cortex_plane.http.app import framed
+from cortex_plane.http.app import Api, create_api, framed
 from cortex_plane.http.in_flight import DEFAULT_LIMITS, RequestLimits
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.http.read_deadlines import DeadlineProtocol
+from cortex_plane.http.streams import EventStream
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.meters import metered
-from cortex_plane.main.application import create_app
 from cortex_plane.main.reach import Reach
 from cortex_plane.main.settings import Settings
 from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.verbs.request_rates import RequestRates
 from cortex_plane.worker.notifier import Notifier, notifying
 from cortex_plane.worker.scheduler import Scheduler, scheduling
+
+
+def create_app(
+    db: Database,
+    metrics: Metrics,
+    feed: EventFeed | None = None,
+    webhook_channel: WebhookChannel | None = None,
+    rates: RequestRates | None = None,
+    limits: RequestLimits = DEFAULT_LIMITS,
+) -> Api:
+    """Without ``rates`` requests are not limited."""
+    app = create_api(db, metrics, feed or EventFeed(db), webhook_channel or WebhookChannel(), rates, limits)
+    dashboard.mount(app, app.add_page, EventStream)
+    return app
+
 
 GRACE_SECONDS = 5
 KEEP_ALIVE_SECONDS = 75

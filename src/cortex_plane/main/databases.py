@@ -1,14 +1,14 @@
-"""Which PostgreSQL the plane runs on, and with which login.
+"""Which PostgreSQL the plane runs on, with which login, and the master key that opens its secrets.
 
 Three cases. Nothing set: an embedded server in the plane's directory. DATABASE_URL names a plain login: it is used as
-it is, and DATABASE_ADMIN_URL, if set, migrates. DATABASE_URL names a login that may create roles: it migrates, and a
-plain login of the plane's own is made with it, because the plane refuses to serve with one that could see past
-row-level security.
+it is, and DATABASE_ADMIN_URL, if set, migrates. DATABASE_URL names a login that may create roles: it migrates and creates
+a plain login for the plane, because the plane refuses to serve with one that could bypass row-level security.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import secrets
@@ -18,16 +18,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
+from cortex_plane.channels.root_copies import RootsAddress, RootsFile
 from cortex_plane.client.access import write_private
 from cortex_plane.db import schema
-from cortex_plane.db.database import Database
+from cortex_plane.db.database import Database, wrong_master_key
 from cortex_plane.db.schema import migrate, require_current
 from cortex_plane.db.vault import Vault
-from cortex_plane.jobs.verbs import workers
+from cortex_plane.jobs.verbs.master_key import (
+    Resealed,
+    begin_rotation,
+    finish_rotation,
+    read_plane_key,
+    require_key,
+)
+from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import SetupError
-from cortex_plane.main.master_key import master_key
-from cortex_plane.main.root_places import copying_roots
-from cortex_plane.main.settings import Settings
+from cortex_plane.main.master_key import (
+    NEXT_KEY_FILE,
+    install_next_master_key,
+    master_key,
+    next_master_key,
+)
+from cortex_plane.main.settings import OFF, Settings
+from cortex_plane.proof.verbs.roots import RootPlace, copied_to
 from cortex_plane.tenancy.verbs import keys
 
 DATABASE = "cortex"
@@ -47,26 +60,69 @@ class Urls:
 
 
 @asynccontextmanager
-async def opened(settings: Settings, url: str) -> AsyncIterator[Database]:
+async def open_database(settings: Settings, url: str) -> AsyncIterator[Database]:
     """The pool, on a schema that fits, with the key that opens its secrets."""
-    key = master_key(settings)
+    if (settings.home / NEXT_KEY_FILE).exists():
+        async with _without_key(url) as db:
+            await install_next_master_key(settings, db)
+    vault = Vault(master_key(settings))
     db = await Database.open(
         url,
         max_size=settings.pool_size,
         prepared_statements=settings.prepared_statements,
-        vault=Vault(key),
+        vault=vault,
         heavy_reads=settings.heavy_reads,
         org_connections=settings.org_connections,
     )
     try:
         await require_current(db)
-        await workers.require_key(db, key)
+        await require_key(db, vault)
+        await finish_rotation(db, vault)
         await keys.convert_credentials(db)
-        async with copying_roots(settings):
+        async with copy_roots(settings):
             yield db
     finally:
         with suppress(TimeoutError):
             await asyncio.wait_for(db.close(), CLOSE_SECONDS)
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """``resealed`` is None where the plane has the new key already."""
+
+    resealed: Resealed | None
+    resumed: bool
+
+
+async def rotate_master_key(settings: Settings, url: str, read_new_key: Callable[[], bytes]) -> Rotation:
+    """Put a new master key into the place of the old one, or finish a rotation that was begun before.
+
+    ``read_new_key`` is called where the key comes from the environment; else the new one is made beside the old."""
+    async with _without_key(url) as db:
+        await install_next_master_key(settings, db)
+        old = Vault(master_key(settings))
+        known = await read_plane_key(db)
+        if known is None or known.fingerprint == old.fingerprint:
+            resealed = await finish_rotation(db, old)
+            if resealed is not None:
+                return Rotation(resealed, resumed=True)
+        elif settings.master_key is None:
+            raise wrong_master_key()
+        new = Vault(read_new_key() if settings.master_key else next_master_key(settings))
+        if known is None or known.fingerprint == old.fingerprint or known.fingerprint != new.fingerprint:
+            await begin_rotation(db, old, new, settings.poison_deaths)
+            await install_next_master_key(settings, db)
+        return Rotation(await finish_rotation(db, new), resumed=False)
+
+
+@asynccontextmanager
+async def _without_key(url: str) -> AsyncIterator[Database]:
+    db = await Database.open(url, max_size=4, prepared_statements=False)
+    try:
+        await require_current(db)
+        yield db
+    finally:
+        await db.close()
 
 
 @contextmanager
@@ -100,7 +156,7 @@ def prepare(settings: Settings, urls: Urls, progress: Progress = lambda _: None)
 
 def plain_login(home: Path, admin: str) -> str:
     """The plane's own login on this server: made once, its password kept where only its owner can read it."""
-    kept = _read(home / LOGIN_FILE)
+    kept = _read_json(home / LOGIN_FILE)
     name = kept.get("login") or f"cortex_plane_{secrets.token_hex(4)}"
     password = kept.get("password") or secrets.token_urlsafe(24)
     schema.ensure_login(admin, name, password)
@@ -117,7 +173,7 @@ def with_login(url: str, name: str, password: str) -> str:
 
 def running_app_url(home: Path) -> str | None:
     """The plain login's URL of a plane that runs here now, as it wrote it down."""
-    kept = _read(home / RUNNING_FILE)
+    kept = _read_json(home / RUNNING_FILE)
     try:
         os.kill(int(kept["pid"]), 0)
     except (KeyError, ValueError, OSError):
@@ -125,7 +181,7 @@ def running_app_url(home: Path) -> str | None:
     return str(kept["database_url"])
 
 
-def shown(url: str) -> str:
+def without_password(url: str) -> str:
     """A URL without its password."""
     parts = urlsplit(url)
     user, _, host = parts.netloc.rpartition("@")
@@ -146,9 +202,32 @@ def require_home(home: Path) -> None:
         ) from error
 
 
-def _read(path: Path) -> dict[str, str]:
+def _read_json(path: Path) -> dict[str, str]:
     try:
         found: dict[str, str] = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
     return found
+
+
+ROOTS_FILE = "roots.jsonl"
+
+
+@contextlib.asynccontextmanager
+async def copy_roots(settings: Settings) -> AsyncIterator[None]:
+    """For as long as the block runs."""
+    places: list[RootPlace] = []
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.roots_file != OFF:
+            places.append(RootsFile((settings.home / (settings.roots_file or ROOTS_FILE)).absolute()))
+        if settings.roots_url is not None:
+            from cortex_plane.channels.pinned_http import PinnedClient
+
+            # The operator names this one address, wherever it is; it is no tenant's.
+            parts = urlsplit(settings.roots_url)
+            own = Allowed(hosts=frozenset({((parts.hostname or "").lower(), None)}))
+            address = RootsAddress(settings.roots_url, PinnedClient(own))
+            stack.push_async_callback(address.close)
+            places.append(address)
+        stack.enter_context(copied_to(places))
+        yield

@@ -1,5 +1,8 @@
-"""The demo: an agent that needs no key. It reads what changed, tags a release, and stops before it deploys: that needs a
-person. Every one of its side effects can be looked at afterwards in the folder `demo` of the plane's directory.
+"""The demos: agents that need no key.
+
+The release agent reads a changelog, tags a release, and waits for approval before it deploys. The support agent works
+under an atlas that asks, advises, watches, and calls a person. Their side effects are lines in the folder `demo` of the
+plane's directory.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,8 @@ from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
 from cortex_plane.agents.model.tools import DidNotHappen, Happened, ToolError
 from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database
+from cortex_plane.gates.model.atlases import AtlasFile
+from cortex_plane.gates.verbs import atlases
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.main.settings import load
@@ -24,7 +30,7 @@ from cortex_plane.policies.model.versions import PolicyFile, RequestPolicy
 from cortex_plane.policies.verbs import policies
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.context import ToolContext
+from cortex_plane.worker.tools.arguments import ToolContext
 
 REFERENCE = "cortex_plane.main.demo:app"
 CRASH_REFERENCE = "cortex_plane.main.demo:crash_app"
@@ -49,7 +55,7 @@ async def read_changelog(version: str) -> dict[str, Any]:
 
 async def check_health(environment: str) -> dict[str, Any]:
     """Whether an environment is healthy."""
-    return {"environment": environment, "healthy": True, "running": deployed(environment)}
+    return {"environment": environment, "healthy": True, "running": deployed_version(environment)}
 
 
 async def tag_release(version: str, ctx: ToolContext) -> dict[str, Any]:
@@ -90,7 +96,7 @@ def acts() -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def deployed(environment: str) -> str | None:
+def deployed_version(environment: str) -> str | None:
     versions = [done["version"] for done in acts() if done.get("environment") == environment]
     return versions[-1] if versions else None
 
@@ -116,7 +122,7 @@ def act(ctx: ToolContext, what: Mapping[str, Any]) -> None:
 # The apps ------------------------------------------------------------------------------------------------------------
 
 
-def _app(name: str) -> App:
+def _release_app(name: str) -> App:
     made = App(name, instructions="You ship releases. Read before you act; say what you do.")
     made.tool(read_only=True, timeout=10)(read_changelog)
     made.tool(read_only=True, timeout=10)(check_health)
@@ -125,8 +131,8 @@ def _app(name: str) -> App:
     return made
 
 
-app = _app("demo")
-crash_app = _app("demo-crash")
+app = _release_app("demo")
+crash_app = _release_app("demo-crash")
 """The same under another name: `cortex demo crash` wants its job for its own workers alone."""
 
 
@@ -170,7 +176,7 @@ def sooner(seconds: int) -> list[RequestPolicy]:
 
 # The agent -----------------------------------------------------------------------------------------------------------
 
-_SCRIPT: list[dict[str, Any]] = [
+_RELEASE_SCRIPT: list[dict[str, Any]] = [
     {
         "text": "I read what changed in {message} and look at production.",
         "delay_ms": 400,
@@ -195,19 +201,19 @@ _SCRIPT: list[dict[str, Any]] = [
 ]
 
 
-def draft(*, crash: bool = False) -> AgentDraft:
+def release_agent(*, crash: bool = False) -> AgentDraft:
     return AgentDraft(
         name="Release agent (crash)" if crash else "Release agent",
         slug=CRASH_AGENT if crash else AGENT,
         role="DevOps",
         team="main",
         description="A demo that needs no key: it plans a release, tags it and deploys it.",
-        model_config=adapter(ModelConfig).validate_python({"model": "scripted", "script": _SCRIPT}),
+        model_config=adapter(ModelConfig).validate_python({"model": "scripted", "script": _RELEASE_SCRIPT}),
         skill_config={"app": (crash_app if crash else app).name},
     )
 
 
-async def prepare(db: Database, actor: Actor) -> None:
+async def prepare_release_demo(db: Database, actor: Actor) -> None:
     """The demo agent and its policy, unless they are there. An org that is set up differently does without them."""
     with contextlib.suppress(CortexError):
         file = PolicyFile(text=POLICIES, note="the demo's", expected_version=0)
@@ -216,4 +222,120 @@ async def prepare(db: Database, actor: Actor) -> None:
         await agents.get(db, actor, AGENT)
     except CortexError:
         with contextlib.suppress(CortexError):
-            await agents.create(db, actor, draft())
+            await agents.create(db, actor, release_agent())
+
+
+GATES_REFERENCE = "cortex_plane.main.demo:app"
+GATES_ATLAS = "demo.support"
+GATES_MESSAGE = "Ticket 7 wants its money back, and ticket 8 is its double."
+
+_TICKETS = {
+    "7": {"from": "Mia", "about": "The lamp came broken, I want my money back.", "days": 3, "amount": 40},
+    "8": {"from": "Mia", "about": "The lamp came broken.", "days": 3, "double_of": "7"},
+}
+
+gates_app = App(
+    "demo-support", instructions="You work at a support desk. Look before you act; say what you do."
+)
+
+
+@gates_app.tool(name="ticket.get", read_only=True, timeout=10)
+async def get_ticket(ticket: str) -> dict[str, Any]:
+    """Read a ticket."""
+    if ticket not in _TICKETS:
+        raise ToolError(f"There is no ticket {ticket!r}.", hint=f"There are: {', '.join(_TICKETS)}.")
+    return {"ticket": ticket, **_TICKETS[ticket]}
+
+
+@gates_app.tool(name="ticket.comment", risk="low", timeout=2, on_uncertain="retry_with_key")
+async def comment_ticket(ticket: str, text: str, ctx: ToolContext) -> dict[str, Any]:
+    """Write something under a ticket."""
+    if not has_acted(ctx):
+        act(ctx, {"act": "comment", "ticket": ticket, "text": text})
+    return {"ticket": ticket}
+
+
+@gates_app.tool(name="ticket.delete", risk="high", timeout=2, on_uncertain="retry_with_key")
+async def delete_ticket(ticket: str, ctx: ToolContext) -> dict[str, Any]:
+    """Delete a ticket, for ever."""
+    if not has_acted(ctx):
+        act(ctx, {"act": "delete", "ticket": ticket})
+    return {"deleted": ticket}
+
+
+@gates_app.tool(name="refund.pay", risk="high", timeout=2, on_uncertain="retry_with_key")
+async def pay_refund(ticket: str, amount: int, ctx: ToolContext) -> dict[str, Any]:
+    """Pay a customer's money back."""
+    if not has_acted(ctx):
+        act(ctx, {"act": "refund", "ticket": ticket, "amount": amount})
+    return {"ticket": ticket, "paid": amount}
+
+
+def atlas_text() -> str:
+    return resources.files("cortex_plane.main").joinpath("demo_atlas.yaml").read_text(encoding="utf-8")
+
+
+# The agent -----------------------------------------------------------------------------------------------------------
+
+
+def _answer(gate: str, **answers: Any) -> dict[str, Any]:
+    return {"tool": "plane.answer", "arguments": {"gate": gate, "answers": answers}}
+
+
+_DELETE = {"tool": "ticket.delete", "arguments": {"ticket": "8"}}
+_SUPPORT_SCRIPT: list[dict[str, Any]] = [
+    {
+        "text": "I look at ticket 7 at once.",
+        "delay_ms": 400,
+        "calls": [{"tool": "ticket.get", "arguments": {"ticket": "7"}}],
+    },
+    {
+        "text": "The house rules come first. I keep to them.",
+        "delay_ms": 400,
+        "calls": [_answer("onboarding", agree=True)],
+    },
+    {
+        "text": "Now I look.",
+        "delay_ms": 400,
+        "calls": [{"tool": "ticket.get", "arguments": {"ticket": each}} for each in _TICKETS],
+    },
+    {"text": "Ticket 8 is a double. I delete it.", "delay_ms": 400, "calls": [_DELETE]},
+    {
+        "text": "That is an administrator's act, and for ever. I know both.",
+        "delay_ms": 400,
+        "calls": [
+            _answer("admin-access", admin="understood"),
+            _answer("delete-confirm", **{"for-ever": "understood"}),
+        ],
+    },
+    {"text": "So I delete ticket 8.", "delay_ms": 400, "calls": [_DELETE]},
+    {
+        "text": "Mia is owed 40. A person must agree to that.",
+        "delay_ms": 400,
+        "calls": [{"tool": "refund.pay", "arguments": {"ticket": "7", "amount": 40}}],
+    },
+    {"text": "Mia has her money back, and ticket 8 is gone.", "delay_ms": 200},
+]
+
+
+def support_agent() -> AgentDraft:
+    return AgentDraft(
+        name="Support agent",
+        slug=GATES_AGENT,
+        role="Support",
+        team="main",
+        description="A demo that needs no key: its gates ask it, tell it, watch it, and call a person.",
+        model_config=adapter(ModelConfig).validate_python({"model": "scripted", "script": _SUPPORT_SCRIPT}),
+        skill_config={"app": gates_app.name, "atlases": [GATES_ATLAS]},
+    )
+
+
+async def prepare_gates_demo(db: Database, actor: Actor) -> None:
+    """The atlas and its agent, unless they are there. An org that is set up differently does without them."""
+    with contextlib.suppress(CortexError):
+        await atlases.publish_atlas(db, actor, AtlasFile(manifest=atlas_text()))
+    try:
+        await agents.get(db, actor, GATES_AGENT)
+    except CortexError:
+        with contextlib.suppress(CortexError):
+            await agents.create(db, actor, support_agent())

@@ -1,13 +1,17 @@
-"""`cortex doctor`: what works, what does not, and what to do about it."""
+"""`cortex doctor`: what works here, what does not, and which parked jobs the code here cannot resume."""
 
 from __future__ import annotations
 
 import asyncio
 import platform
 import stat
-from collections.abc import Callable
-from dataclasses import dataclass
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from cortex_plane.cli.output import print_line, short
 from cortex_plane.client import Client
 from cortex_plane.client.access import ACCESS_FILE
 from cortex_plane.db.database import Database
@@ -15,22 +19,29 @@ from cortex_plane.db.schema import pending
 from cortex_plane.db.vault import Vault
 from cortex_plane.embedded.account import choose_account
 from cortex_plane.embedded.binaries import find_binaries
-from cortex_plane.kernel.errors import CortexError
+from cortex_plane.jobs.model.jobs import Finding, Severity
+from cortex_plane.jobs.verbs.attempts import list_every_parked
+from cortex_plane.jobs.verbs.master_key import require_known_key
+from cortex_plane.kernel.errors import CortexError, SetupError
+from cortex_plane.kernel.fields import to_json
 from cortex_plane.main import databases
-from cortex_plane.main.master_key import master_key_at_hand
+from cortex_plane.main.master_key import existing_master_key
 from cortex_plane.main.settings import Settings
 from cortex_plane.policies.verbs import policies
 
+if TYPE_CHECKING:
+    from cortex_plane.worker.tools.app import App
+
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     name: str
     ok: bool
     detail: str
     hint: str = ""
 
 
-def examine(settings: Settings) -> list[Finding]:
+def examine(settings: Settings) -> list[CheckResult]:
     checks: list[tuple[str, Callable[[Settings], str]]] = [
         ("python", _python),
         ("directory", _directory),
@@ -39,14 +50,14 @@ def examine(settings: Settings) -> list[Finding]:
         ("policies", _policies),
         ("api", _api),
     ]
-    return [_finding(name, check, settings) for name, check in checks]
+    return [_check(name, check, settings) for name, check in checks]
 
 
-def _finding(name: str, check: Callable[[Settings], str], settings: Settings) -> Finding:
+def _check(name: str, check: Callable[[Settings], str], settings: Settings) -> CheckResult:
     try:
-        return Finding(name, True, check(settings))
+        return CheckResult(name, True, check(settings))
     except CortexError as error:
-        return Finding(name, False, error.message, error.hint)
+        return CheckResult(name, False, error.message, error.hint)
 
 
 def _python(_: Settings) -> str:
@@ -64,7 +75,7 @@ def _directory(settings: Settings) -> str:
 
 def _postgres(settings: Settings) -> str:
     if settings.database_url:
-        return f"a server: {databases.shown(settings.database_url)}"
+        return f"a server: {databases.without_password(settings.database_url)}"
     account = choose_account(settings.home, settings.home / "postgres")
     binaries = find_binaries(settings.postgres_binaries, account, lambda _: None)
     return f"embedded, PostgreSQL {binaries.version}"
@@ -91,7 +102,7 @@ async def _examine_database(url: str) -> str:
 
 def _policies(settings: Settings) -> str:
     url = settings.database_url or databases.running_app_url(settings.home)
-    key = master_key_at_hand(settings)
+    key = existing_master_key(settings)
     if url is None or key is None:
         return "not looked at: that needs a database that runs, and the master key"
     return asyncio.run(_examine_policies(url, key))
@@ -118,3 +129,108 @@ def _api(settings: Settings) -> str:
         return f"answers; the key is {me.name}'s ({', '.join(me.roles)})"
 
     return asyncio.run(ask())
+
+
+NOTHING, SOME, COULD_NOT_LOOK = 0, 1, 2
+"""Exit codes."""
+
+
+@dataclass
+class PreflightTally:
+    """What was found, counted: the findings themselves are told one by one and not kept."""
+
+    jobs: int = 0
+    stuck: int = 0
+    warned: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def take(self, findings: Sequence[Finding]) -> None:
+        severities = {finding.severity for finding in findings}
+        self.jobs += 1
+        self.stuck += Severity.ERROR in severities
+        self.warned += severities == {Severity.WARNING}
+        self.reasons.update({finding.reason for finding in findings})
+
+    def __str__(self) -> str:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(self.reasons.items()))
+        looked = f"looked at {self.jobs} parked job{'' if self.jobs == 1 else 's'}"
+        found = f"{self.stuck} cannot be resumed here, {self.warned} would go on differently"
+        return f"{looked}: {found}" + (f" ({reasons})" if reasons else "")
+
+
+def preflight(settings: Settings, url: str, references: Sequence[str], *, as_json: bool, replay: bool) -> int:
+    """The exit code. Raises where it cannot even look."""
+    from cortex_plane.worker.tools.app import load_app
+
+    apps = [load_app(reference) for reference in references]
+    told = _JsonFindings() if as_json else _show_finding
+    tally = asyncio.run(_look_at_jobs(settings, url, apps, told, replay=replay))
+    if isinstance(told, _JsonFindings):
+        told.end()
+        print(tally, file=sys.stderr)  # noqa: T201 -- beside the JSON
+    else:
+        print_line(str(tally))
+    return SOME if tally.stuck else NOTHING
+
+
+async def _look_at_jobs(
+    settings: Settings, url: str, apps: Sequence[App], told: Callable[[Finding], None], *, replay: bool
+) -> PreflightTally:
+    from cortex_plane.worker.models.backends import Backends
+    from cortex_plane.worker.models.credentials import Keys
+    from cortex_plane.worker.preflight import Preflight
+
+    key = existing_master_key(settings)
+    if key is None:
+        raise SetupError(
+            "The master key is not at hand: without it no checkpoint can be opened.",
+            code="no_master_key",
+            hint="Set CORTEX_MASTER_KEY as for the workers, or run this where the plane's directory is (CORTEX_HOME).",
+        )
+    vault = Vault(key)
+    db = await Database.open(
+        url, max_size=4, prepared_statements=settings.prepared_statements, vault=vault, reads_only=True
+    )
+    try:
+        missing = await pending(db)
+        if missing:
+            raise SetupError(
+                f"The database lacks {', '.join(missing)} of this release.",
+                code="not_migrated",
+                hint="Run `cortex db migrate` first: workers of the release before go on meanwhile.",
+            )
+        await require_known_key(db, vault)
+        tally = PreflightTally()
+        backends = Backends(keys=Keys(db, key))
+        look = await Preflight.of(db, apps, backends, key, replay=replay)
+        async for org, job in list_every_parked(db):
+            found = await look.look(org.id, org.slug, job)
+            tally.take(found)
+            for finding in found:
+                told(finding)
+        return tally
+    finally:
+        await db.close()
+
+
+def _show_finding(finding: Finding) -> None:
+    mark = "not ok " if finding.severity is Severity.ERROR else "warning"
+    print_line(
+        f"{mark}  job {finding.job_id}  {finding.org} · {finding.agent} · app {finding.app} · {finding.status}"
+    )
+    print_line(f"         {finding.reason}: {short(finding.message, 500)}")
+    print_line(f"         → {finding.outcome}. {short(finding.hint, 300)}")
+
+
+class _JsonFindings:
+    """One array, written as it comes."""
+
+    def __init__(self) -> None:
+        self._begun = False
+
+    def __call__(self, finding: Finding) -> None:
+        sys.stdout.write(("," if self._begun else "[") + to_json(finding).decode() + "\n")
+        self._begun = True
+
+    def end(self) -> None:
+        sys.stdout.write("]\n" if self._begun else "[]\n")

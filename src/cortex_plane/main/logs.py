@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on stderr, or plain text for a person at a terminal."""
+"""Structured logs without secrets: one JSON object per line on stderr, or plain text for a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from typing import Any
 
 import structlog
 
-from cortex_plane.main.redaction import redact
+from cortex_plane.kernel.redaction import REDACTED, redact
+
+__all__ = ["HIDDEN", "redact"]
+
+HIDDEN = REDACTED
 
 
 def _redacted(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

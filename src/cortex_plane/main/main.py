@@ -22,41 +22,42 @@ from cortex_plane import __version__  # noqa: E402
 from cortex_plane.cli.plane import guarded, importing  # noqa: E402
 
 COMMANDS = {
-    "up": "cortex_plane.main.commands.processes",
-    "api": "cortex_plane.main.commands.processes",
-    "worker": "cortex_plane.main.commands.processes",
-    "me": "cortex_plane.cli.me",
-    "enrol": "cortex_plane.cli.me",
-    "usage": "cortex_plane.cli.usage",
+    "up": "cortex_plane.main.commands:process_app",
+    "api": "cortex_plane.main.commands:process_app",
+    "worker": "cortex_plane.main.commands:process_app",
+    "me": "cortex_plane.cli.members:self_app",
+    "enrol": "cortex_plane.cli.members:self_app",
+    "usage": "cortex_plane.cli.jobs:usage_app",
 }
-"""Single commands, and the module whose ``app`` has them."""
+"""Single commands, and the module and application that has them."""
 NOUNS = {
-    "org": "cortex_plane.cli.orgs",
-    "team": "cortex_plane.cli.teams",
-    "member": "cortex_plane.cli.members",
-    "user": "cortex_plane.cli.users",
-    "absence": "cortex_plane.cli.absences",
-    "key": "cortex_plane.cli.keys",
-    "model-key": "cortex_plane.cli.model_keys",
-    "connection": "cortex_plane.cli.connections",
-    "agent": "cortex_plane.cli.agents",
-    "session": "cortex_plane.cli.sessions",
-    "call": "cortex_plane.cli.calls",
-    "job": "cortex_plane.cli.jobs",
-    "signal": "cortex_plane.cli.signals",
-    "approval": "cortex_plane.cli.proofs",
-    "standing": "cortex_plane.cli.standing_approvals",
-    "delivery": "cortex_plane.cli.deliveries",
-    "policy": "cortex_plane.cli.policies",
-    "atlas": "cortex_plane.cli.atlases",
-    "tool": "cortex_plane.cli.tools",
-    "workers": "cortex_plane.cli.workers",
-    "audit": "cortex_plane.main.commands.audit",
-    "db": "cortex_plane.main.commands.database",
-    "doctor": "cortex_plane.main.commands.doctor",
-    "demo": "cortex_plane.main.demo_commands",
+    "org": "cortex_plane.cli.tenancy:org_app",
+    "team": "cortex_plane.cli.tenancy:team_app",
+    "member": "cortex_plane.cli.members:member_app",
+    "user": "cortex_plane.cli.members:user_app",
+    "absence": "cortex_plane.cli.members:absence_app",
+    "key": "cortex_plane.cli.tenancy:key_app",
+    "model-key": "cortex_plane.cli.tenancy:model_key_app",
+    "connection": "cortex_plane.cli.connections:connection_app",
+    "agent": "cortex_plane.cli.agents:agent_app",
+    "session": "cortex_plane.cli.sessions:session_app",
+    "call": "cortex_plane.cli.sessions:call_app",
+    "job": "cortex_plane.cli.jobs:job_app",
+    "signal": "cortex_plane.cli.jobs:signal_app",
+    "approval": "cortex_plane.cli.proof:approval_app",
+    "standing": "cortex_plane.cli.approvals:standing_app",
+    "delivery": "cortex_plane.cli.connections:delivery_app",
+    "policy": "cortex_plane.cli.policies:policy_app",
+    "atlas": "cortex_plane.cli.atlases:atlas_app",
+    "tool": "cortex_plane.cli.agents:tool_app",
+    "workers": "cortex_plane.cli.jobs:workers_app",
+    "audit": "cortex_plane.main.audit:audit_app",
+    "db": "cortex_plane.main.commands:db_app",
+    "doctor": "cortex_plane.main.commands:doctor_app",
+    "demo": "cortex_plane.main.commands:demo_app",
 }
-"""Groups of commands, and the module whose ``app`` is the group. `approval` is complete once `proofs` is imported."""
+"""Groups of commands, and the module and application of each. `approval` is complete once `cli.proof` is imported, `audit` once
+`main.audit` is."""
 
 
 class Commands(TyperGroup):
@@ -75,11 +76,12 @@ class Commands(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
 
-def _load(module: str) -> TyperGroup:
-    if module in sys.modules:
-        return get_group(sys.modules[module].app)
-    with importing():
-        return get_group(import_module(module).app)
+def _load(place: str) -> TyperGroup:
+    module, _, application = place.partition(":")
+    if module not in sys.modules:
+        with importing():
+            import_module(module)
+    return get_group(getattr(sys.modules[module], application))
 
 
 app = typer.Typer(

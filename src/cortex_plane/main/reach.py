@@ -1,21 +1,117 @@
-"""How this plane reaches people: the channels it can use, and the address that its links begin with."""
+"""How this plane reaches people: its channels, the mail sink of `cortex up`, and the address that links begin with.
+
+The sink is a mail server for this machine alone. It delivers nothing: each mail becomes a file in a Maildir, which the
+dashboard shows and mail programs can read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+import mailbox
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cortex_plane.channels.email import EmailChannel
+from cortex_plane.channels.mail_servers import SmtpServer
 from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.kernel.addresses import Allowed
-from cortex_plane.main.mail import email_channel
+from cortex_plane.kernel.errors import SetupError
 from cortex_plane.main.settings import Settings
 from cortex_plane.notify.verbs.outbox import Channel
 
 if TYPE_CHECKING:
-    from cortex_plane.main.mail_sink import Sink
+    from aiosmtpd.smtp import SMTP, Envelope, Session
+
+SINK_SENDER = "Cortex Plane <cortex@localhost>"
+
+
+def email_channel(settings: Settings, sink_url: str | None = None) -> EmailChannel | None:
+    """The channel of the server that is set; else of the sink, where there is one; else none."""
+    if settings.smtp_url is not None:
+        if settings.mail_from is None:
+            raise SetupError(
+                "CORTEX_SMTP_URL is set, but not who sends the mails.",
+                code="invalid_setting",
+                hint="Set CORTEX_MAIL_FROM, such as `Cortex Plane <cortex@example.com>`.",
+            )
+        return EmailChannel(SmtpServer.parse(settings.smtp_url), settings.mail_from)
+    if sink_url is not None:
+        return EmailChannel(SmtpServer.parse(sink_url), settings.mail_from or SINK_SENDER)
+    return None
+
+
+MAIL_FOLDER = "mail"
+MAX_MAIL_BYTES = 10 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class MailSink:
+    smtp_url: str
+    folder: Path
+
+
+class _Keeper:
+    """Writes each mail down before it says that it has it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._box = mailbox.Maildir(str(folder), create=False)
+
+    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802, ARG002
+        content = envelope.content
+        try:
+            await asyncio.to_thread(self._keep, content if isinstance(content, bytes) else b"")
+        except OSError as error:
+            return f"451 It cannot be kept now: {error.strerror}"
+        return "250 Kept"
+
+    def _keep(self, content: bytes) -> None:
+        """Whole or not at all: a Maildir writes elsewhere first."""
+        self._box.add(content)
+
+
+@contextlib.asynccontextmanager
+async def mail_sink(home: Path) -> AsyncIterator[MailSink]:
+    """A sink on a free port of this machine, for as long as the block runs."""
+    from aiosmtpd.smtp import SMTP
+
+    folder = home / MAIL_FOLDER
+    keeper = _keeper(folder)
+    loop = asyncio.get_running_loop()
+
+    def conversation() -> SMTP:
+        return SMTP(
+            keeper,
+            hostname="localhost",
+            ident="Cortex",
+            enable_SMTPUTF8=True,
+            data_size_limit=MAX_MAIL_BYTES,
+            loop=loop,
+        )
+
+    server = await loop.create_server(conversation, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        yield MailSink(f"smtp://127.0.0.1:{port}?starttls=never", folder)
+    finally:
+        server.close()
+
+
+def _keeper(folder: Path) -> _Keeper:
+    try:
+        for each in (folder, *(folder / part for part in ("tmp", "new", "cur"))):
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # For the owner's eyes only, whoever made it: the mails hold links that act for people.
+            each.chmod(0o700)
+        return _Keeper(folder)
+    except OSError as error:
+        raise SetupError(
+            f"Mails cannot be kept in {folder}: {error.strerror}.",
+            code="mail_folder",
+            hint="Make the folder writable, or set CORTEX_SMTP_URL to a mail server.",
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +131,7 @@ class Reach:
             await self.email.close()
 
 
-def reach_of(settings: Settings, address: str, sink: Sink | None = None) -> Reach:
+def reach_of(settings: Settings, address: str, sink: MailSink | None = None) -> Reach:
     """``address`` is where this process serves; people elsewhere may need another one, which a setting names."""
     return Reach(
         public_url=settings.public_url or address,

@@ -1,4 +1,4 @@
-"""`cortex up`: everything a newcomer needs, in one process, on an embedded PostgreSQL."""
+"""`cortex up`: everything a newcomer needs, on an embedded PostgreSQL, and one worker process that is kept running."""
 
 from __future__ import annotations
 
@@ -8,25 +8,92 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO
 
+import structlog
 from rich.console import Console
 from rich.panel import Panel
 
 from cortex_plane.client.access import ACCESS_FILE, read_access, write_private
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import AlreadyExists
-from cortex_plane.main import api_process, databases, demo, demo_gates, supervisor
+from cortex_plane.main import api_process, databases, demo
 from cortex_plane.main.logs import configure_logs
-from cortex_plane.main.reach import reach_of
+from cortex_plane.main.reach import MailSink, mail_sink, reach_of
 from cortex_plane.main.settings import Settings
 from cortex_plane.tenancy.model.orgs import OrgDraft
 from cortex_plane.tenancy.verbs import keys, logins, orgs
 
-if TYPE_CHECKING:
-    from cortex_plane.main.mail_sink import Sink
+log = structlog.get_logger()
+
+WORKER_GRACE_SECONDS = 5.0
+STABLE_SECONDS = 10.0
+FIRST_PAUSE, LAST_PAUSE = 0.2, 10.0
+MAX_LOG_BYTES = 10 * 1024 * 1024
+
+
+@contextlib.asynccontextmanager
+async def one_worker(
+    arguments: Sequence[str], environment: Mapping[str, str], log_file: Path
+) -> AsyncIterator[None]:
+    """A worker for as long as the block runs."""
+    task = asyncio.create_task(_keep_running(arguments, environment, log_file))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def _keep_running(arguments: Sequence[str], environment: Mapping[str, str], log_file: Path) -> None:
+    pause = FIRST_PAUSE
+    while True:
+        started = time.monotonic()
+        with _open_log(log_file) as output:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "cortex_plane", "worker", "--parent", str(os.getpid()), *arguments,
+                env={**os.environ, **environment}, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
+        try:
+            code = await process.wait()
+        except asyncio.CancelledError:
+            await _end_process(process)
+            raise
+        # One that ran for a while deserves a new one at once; one that cannot start must not fill the log.
+        pause = FIRST_PAUSE if time.monotonic() - started > STABLE_SECONDS else min(LAST_PAUSE, pause * 2)
+        log.warning(
+            "the worker ended; a new one starts",
+            exit_code=code, said=_last_line(log_file), log=str(log_file), pause=pause,
+        )  # fmt: skip
+        await asyncio.sleep(pause)
+
+
+async def _end_process(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), WORKER_GRACE_SECONDS + 6)
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def _open_log(path: Path) -> IO[bytes]:
+    """For its owner alone: tools say what they like in it. Begun anew when it has grown large."""
+    grown = path.exists() and path.stat().st_size > MAX_LOG_BYTES
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | (os.O_TRUNC if grown else 0)
+    return os.fdopen(os.open(path, flags, 0o600), "ab")
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_bytes()[-4000:].decode(errors="replace").strip().splitlines()
+    return lines[-1][:500] if lines else ""
+
 
 WORKER_LOG = "worker.log"
 FIRST_ORG = OrgDraft(slug="default", name="Default", admin_name="Admin")
@@ -45,7 +112,7 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
         url = api_process.address(listener)
 
         async def main() -> None:
-            async with databases.opened(settings, app_url) as db, _mail(settings) as sink:
+            async with databases.open_database(settings, app_url) as db, _mail(settings) as sink:
                 secret = await _access(db, settings.home)
                 write_private(settings.home / ACCESS_FILE, {"url": url, "key": secret})
                 running = {"pid": os.getpid(), "database_url": app_url}
@@ -53,18 +120,18 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
                 admin = await keys.authenticate_key(db, secret)
                 if settings.database_url is None:
                     # Somebody's own database is theirs to set up.
-                    await demo.prepare(db, admin)
-                    await demo_gates.prepare(db, admin)
+                    await demo.prepare_release_demo(db, admin)
+                    await demo.prepare_gates_demo(db, admin)
                 link = (await logins.issue_own_login_link(db, admin)).url_path
                 environment = {
                     "DATABASE_URL": app_url,
                     "CORTEX_HOME": str(settings.home.resolve()),
-                    "CORTEX_GRACE_SECONDS": str(min(settings.grace_seconds, supervisor.GRACE_SECONDS)),
+                    "CORTEX_GRACE_SECONDS": str(min(settings.grace_seconds, WORKER_GRACE_SECONDS)),
                 }
-                loaded = (demo.REFERENCE, demo_gates.REFERENCE, *apps)
+                loaded = (demo.REFERENCE, demo.GATES_REFERENCE, *apps)
                 arguments = [f"--app={reference}" for reference in loaded]
                 seconds = time.monotonic() - started
-                async with supervisor.one_worker(arguments, environment, settings.home / WORKER_LOG):
+                async with one_worker(arguments, environment, settings.home / WORKER_LOG):
                     await api_process.serve(
                         db,
                         listener,
@@ -86,13 +153,11 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _mail(settings: Settings) -> AsyncIterator[Sink | None]:
+async def _mail(settings: Settings) -> AsyncIterator[MailSink | None]:
     """A place for mail on this machine, unless a mail server is named. Somebody's own database holds real people."""
     if settings.smtp_url is not None or settings.database_url is not None:
         yield None
         return
-    from cortex_plane.main.mail_sink import mail_sink
-
     async with mail_sink(settings.home) as sink:
         yield sink
 

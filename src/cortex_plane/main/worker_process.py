@@ -1,4 +1,4 @@
-"""A worker process, from the command line to a clean end."""
+"""A worker process, from the command line to a clean end, and its metrics."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 
 from cortex_plane.db.hints import listening
 from cortex_plane.db.pool import Purpose
-from cortex_plane.main.databases import opened
+from cortex_plane.kernel.errors import SetupError
+from cortex_plane.kernel.meters import metered
+from cortex_plane.main.databases import open_database
 from cortex_plane.main.master_key import master_key
 from cortex_plane.main.settings import Settings
 from cortex_plane.worker.scheduler import Scheduler, scheduling
-from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.loader import load_app
+from cortex_plane.worker.tools.app import App, load_app
 from cortex_plane.worker.worker import Worker, WorkerSettings
 
 log = structlog.get_logger()
@@ -66,16 +67,14 @@ async def _run(
     name: str | None,
     parent: int | None,
 ) -> None:
-    async with opened(settings, url) as db, contextlib.AsyncExitStack() as stack:
+    async with open_database(settings, url) as db, contextlib.AsyncExitStack() as stack:
         worker = Worker(db, apps, master_key(settings), worker_settings(settings), name=name)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, worker.stop)
             stack.callback(loop.remove_signal_handler, number)
         if settings.metrics_port is not None:
-            from cortex_plane.main.exposition import exposed
-
-            log.info("metrics", address=stack.enter_context(exposed(settings.metrics_port)))
+            log.info("metrics", address=stack.enter_context(serve_metrics(settings.metrics_port)))
         if settings.notifications:
             await stack.enter_async_context(listening(settings.listen_url or url, worker.work))
         # Any number of schedulers may look: each deadline is kept once, and none depends on one process.
@@ -90,3 +89,34 @@ async def _stop_without(parent: int, worker: Worker) -> None:
     while os.getppid() == parent:  # noqa: ASYNC110 -- nothing tells a process that its parent is gone
         await asyncio.sleep(PARENT_LOOK_SECONDS)
     worker.stop()
+
+
+METRICS_HOST = "127.0.0.1"
+"""The figures name every tenant and nobody is asked for a key: they stay on this machine."""
+
+
+@contextlib.contextmanager
+def serve_metrics(port: int) -> Iterator[str]:
+    """Count, and show what was counted, for as long as the block runs. Gives the address."""
+    from prometheus_client import start_http_server
+
+    from cortex_plane.http.metrics import Metrics
+
+    metrics = Metrics()
+    try:
+        server, thread = start_http_server(port, addr=METRICS_HOST, registry=metrics.registry)
+    except OSError as error:
+        metrics.close()
+        raise SetupError(
+            f"Cannot listen on {METRICS_HOST}:{port} for metrics: {error.strerror}.",
+            code="cannot_listen",
+            hint="Set CORTEX_METRICS_PORT to a free port (0 chooses one), each worker of a machine to its own.",
+        ) from error
+    try:
+        with metered(metrics.meters):
+            yield f"http://{METRICS_HOST}:{server.server_port}/metrics"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+        metrics.close()

@@ -26,7 +26,7 @@ from cortex_plane.notify.store import Lane
 from cortex_plane.notify.verbs import outbox
 from cortex_plane.notify.verbs.outbox import Channel, Prepared
 from cortex_plane.tenancy.model.access import Actor, scheduler_actor
-from cortex_plane.worker.clock import ticks
+from cortex_plane.worker.limits import ticks
 
 log = structlog.get_logger()
 

@@ -20,17 +20,16 @@ from cortex_plane.jobs.model.jobs import Finding, JobKind, Outcome, Parked, Reas
 from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, CorruptionType, open_sealed
 from cortex_plane.jobs.verbs import attempts, workers
 from cortex_plane.sessions.rules import as_sent, requests_of
-from cortex_plane.worker.calls import Toolbox, plan_call
-from cortex_plane.worker.code.asks import with_ask
+from cortex_plane.worker.calls import Toolbox, plan_call, toolbox_of
+from cortex_plane.worker.code.context import CodeAgent
 from cortex_plane.worker.code.dry_run import dry_run
-from cortex_plane.worker.code.journal_replay import CodeAgent
-from cortex_plane.worker.gate_tools import with_gate_tools
+from cortex_plane.worker.code.operations import with_ask
+from cortex_plane.worker.gate_code import with_gate_tools
 from cortex_plane.worker.lease import checkpoint_key, prompt_of
+from cortex_plane.worker.mcp.connection import Connection
+from cortex_plane.worker.mcp.remote_tool import remembered
 from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.opening import toolbox_of
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.mcp.connection import Connection
-from cortex_plane.worker.tools.mcp.remote_tool import remembered
 
 _RESUBMIT = "`cortex job resubmit` starts the work again once the job has failed or was cancelled."
 

@@ -17,20 +17,22 @@ import structlog
 
 from cortex_plane.agents.model.agents import DEFAULT_APP
 from cortex_plane.db.database import NOBODY, Database
+from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.rules.attempts import Assignment, SlotShares
 from cortex_plane.jobs.verbs import attempts, workers
+from cortex_plane.jobs.verbs.master_key import require_key
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
-from cortex_plane.worker.acting import Acting
-from cortex_plane.worker.clock import ticks
+from cortex_plane.worker.attempt import Attempt
 from cortex_plane.worker.code.attempt import CodeAttempt
-from cortex_plane.worker.executor import Attempt
-from cortex_plane.worker.lease import WorkerContext, WriteFailed, refuse
+from cortex_plane.worker.ends import refuse
+from cortex_plane.worker.lease import WorkerContext, WriteFailed
+from cortex_plane.worker.limits import ticks
+from cortex_plane.worker.mcp.supervisor import Servers
 from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.keys import Keys
+from cortex_plane.worker.models.credentials import Keys
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.mcp.supervisor import Servers
 
 log = structlog.get_logger()
 
@@ -77,9 +79,10 @@ class WorkerSettings:
         return self.adoption_seconds * 0.1
 
 
-def attempt_of(host: WorkerContext, given: Assignment) -> Acting:
+def attempt_of(worker: WorkerContext, assignment: Assignment) -> Attempt | CodeAttempt:
     """An agent follows its model, or is a function of its app."""
-    return CodeAttempt(host, given) if given.skill_config.get("run") else Attempt(host, given)
+    runs_code = assignment.skill_config.get("run")
+    return CodeAttempt(worker, assignment) if runs_code else Attempt(worker, assignment)
 
 
 class Worker:
@@ -104,7 +107,7 @@ class Worker:
         self.stopping = asyncio.Event()
         self._servers = Servers(db, self.id, list(self.apps.values()))
         self._master_key = master_key
-        self._running: dict[asyncio.Task[None], Acting] = {}
+        self._running: dict[asyncio.Task[None], Attempt | CodeAttempt] = {}
         self._refusing: set[asyncio.Task[None]] = set()
         self._claiming = asyncio.Lock()
         """Held while it is open what this worker runs."""
@@ -131,7 +134,7 @@ class Worker:
         self.work.set()
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
-        await workers.require_key(self.db, self._master_key)
+        await require_key(self.db, Vault(self._master_key))
         async with self._servers.running():
             await self._run(on_ready)
 
@@ -177,7 +180,7 @@ class Worker:
         """How many jobs were begun, and whether others were claiming at the same moment."""
         async with self._claiming:
             try:
-                held = [attempt.given.org_id for attempt in self._running.values()]
+                held = [attempt.lease.assignment.org_id for attempt in self._running.values()]
                 claimed, busy = await attempts.claim_jobs(
                     self.db, self.id, list(self.apps), free, self._last_org, held, self.settings.shares
                 )
@@ -212,11 +215,11 @@ class Worker:
         self._running[task] = attempt
         task.add_done_callback(self._ended)
 
-    async def _attempt(self, attempt: Acting) -> None:
+    async def _attempt(self, attempt: Attempt | CodeAttempt) -> None:
         try:
             await attempt.run()
         except WriteFailed as error:
-            log.error("attempt abandoned", job_id=str(attempt.given.job_id), error=str(error))
+            log.error("attempt abandoned", job_id=str(attempt.lease.assignment.job_id), error=str(error))
 
     def _refused(self, task: asyncio.Task[None]) -> None:
         self._refusing.discard(task)
@@ -265,7 +268,7 @@ class Worker:
             return
         cancelled = set(beaten[1])
         for attempt in list(self._running.values()):
-            if attempt.given.job_id in cancelled and not attempt.cancel_requested:
+            if attempt.lease.assignment.job_id in cancelled and not attempt.lease.cancel_requested:
                 attempt.interrupt()
 
     async def _adopt(self) -> None:
@@ -283,7 +286,10 @@ class Worker:
         The answer to its claim was lost, or its attempt ended without a write; the next attempt finds out which.
         """
         async with self._claiming:
-            run = {(attempt.given.job_id, attempt.given.epoch) for attempt in self._running.values()}
+            run = {
+                (attempt.lease.assignment.job_id, attempt.lease.assignment.epoch)
+                for attempt in self._running.values()
+            }
             for job in await attempts.list_leased(self.db, self.id):
                 if (job.id, job.epoch) not in run and await attempts.release_job(
                     self.db, job, self.id, self.name, counted=not self.stopping.is_set()

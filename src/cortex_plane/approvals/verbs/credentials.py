@@ -28,7 +28,7 @@ from cortex_plane.approvals.model.credentials import (
     Visitor,
 )
 from cortex_plane.approvals.store import CALLBACK
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.verbs import decisions
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import Conflict, CortexError, Unauthenticated
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
@@ -100,15 +100,15 @@ async def _current(db: Database, tx: Transaction) -> Secret:
     """What signs now; made where nothing was signed before."""
     row = await approvals_store.current_secret(tx, CALLBACK)
     if row is None:
-        await approvals_store.insert_secret(tx, new_id(), CALLBACK, _sealed(db, tx.org))
+        await approvals_store.insert_secret(tx, new_id(), CALLBACK, await _new_secret(db, tx))
         row = await approvals_store.current_secret(tx, CALLBACK)
     if row is None:
         raise Conflict("The secret that signs links is being replaced.", code="retry")
     return _opened(db, tx.org, row["id"], row["sealed"])
 
 
-def _sealed(db: Database, org_id: UUID) -> bytes:
-    return db.vault.seal(org_id, CALLBACK, secrets.token_bytes(SECRET_BYTES))
+async def _new_secret(db: Database, tx: Transaction) -> bytes:
+    return await db.seal(tx, CALLBACK, secrets.token_bytes(SECRET_BYTES))
 
 
 def _opened(db: Database, org_id: UUID, id: UUID, sealed: bytes) -> Secret:
@@ -153,7 +153,7 @@ async def _decide_by_token(
     decision = Decision(
         decision=given.decision, version=token.version, input_hash=token.input_hash, reason=given.reason
     )
-    return await approvals.decide(db, actor, token.approval_id, decision, Channel.API)
+    return await decisions.decide(db, actor, token.approval_id, decision, Channel.API)
 
 
 def _said(receipt: DecisionReceipt) -> str:
@@ -250,7 +250,7 @@ async def decide_by_link(
     key = found.link.key(found.channel, confirmation.version)
     once = IdempotencyKey(key=key, fingerprint=hashlib.sha256(key.encode()).digest())
     try:
-        receipt = await approvals.decide(
+        receipt = await decisions.decide(
             db, found.actor, found.link.approval_id, decision, found.channel, once
         )
     except CortexError as error:
@@ -281,7 +281,7 @@ async def _rotate(
     retire_at = await approvals_store.retire_secret(tx, CALLBACK, older_than, grace)
     if retire_at is None and older_than:
         return None
-    made_at = await approvals_store.insert_secret(tx, new_id(), CALLBACK, _sealed(db, tx.org))
+    made_at = await approvals_store.insert_secret(tx, new_id(), CALLBACK, await _new_secret(db, tx))
     if made_at is None:
         return None
     # Those before it too, where the old ones must not be accepted any more.

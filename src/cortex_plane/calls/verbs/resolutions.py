@@ -64,9 +64,9 @@ from cortex_plane.gates.model.gates import (
 from cortex_plane.gates.rules.answers import meant
 from cortex_plane.gates.rules.authorization import authorize
 from cortex_plane.gates.rules.evaluation import judge
+from cortex_plane.gates.rules.external import ExternalGates
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.gates.verbs.atlas_cache import book as atlas_book
-from cortex_plane.gates.verbs.session_gates import ExternalGates
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound
 from cortex_plane.kernel.ids import new_id

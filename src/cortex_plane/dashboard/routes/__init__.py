@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cortex_plane.dashboard import pages
-from cortex_plane.dashboard.routes import (
-    absences,
-    access,
-    approvals,
-    atlases,
-    callback,
-    deliveries,
-    files,
-    inbox,
-    jobs,
-    live,
-    login,
-    mail,
-    standing,
-    verify,
-)
-from cortex_plane.dashboard.visits import Endpoint
+from cortex_plane.dashboard import assets, pages
+from cortex_plane.dashboard.routes import approvals, callback, inbox, jobs, mail, people, settings
+from cortex_plane.kernel.routes import PageRoute
 
-PAGES = (
-    inbox, approvals, callback, jobs, atlases, standing, absences, access, deliveries, login, verify, mail, live, files,
-)  # fmt: skip
+PAGES = (inbox, approvals, callback, jobs, settings, people, mail, assets)
 
 
-def mount(
-    app: Starlette, add_page: Callable[[str, Sequence[str], Endpoint, int], None], stream: live.Stream
-) -> None:
-    """Add the dashboard. Its routes are for people: the API document does not list them. ``stream`` makes an answer of
-    hints."""
+def mount(app: Starlette, add_page: Callable[[PageRoute], None], stream: inbox.Stream) -> None:
+    """Add the dashboard. ``stream`` makes an answer of hints."""
     for module in PAGES:
-        for route in module.router.routes:
-            add_page(route.path, route.methods, route.endpoint, route.max_body)
+        for page in module.router:
+            add_page(page)
     app.state.hint_stream = stream
     answer_programs = app.exception_handlers[HTTPException]
 

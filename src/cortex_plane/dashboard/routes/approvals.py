@@ -1,4 +1,4 @@
-"""The card of an approval, and the decisions that are taken on it."""
+"""The card of an approval, and the decisions on it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from starlette.responses import RedirectResponse, Response
 from cortex_plane.agents.model.tools import ToolVersion
 from cortex_plane.approvals.model.approvals import (
     AT_MOST,
+    NEVER,
     Approval,
     ApprovalDetails,
+    ApprovalKind,
     ApprovalStatus,
     Channel,
     Choice,
@@ -21,22 +23,94 @@ from cortex_plane.approvals.model.approvals import (
     Delegate,
     DelegationDraft,
     EffectAnswer,
+    Vote,
 )
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.rules.deciders import refusal
+from cortex_plane.approvals.verbs import approvals, decisions, settlements
 from cortex_plane.dashboard import pages, text
-from cortex_plane.dashboard.cards import ASKED_TWICE, card, seen_of
-from cortex_plane.dashboard.people import chosen
-from cortex_plane.dashboard.visits import PageRouter, Visit, signed_in
+from cortex_plane.dashboard.visits import Visit, find_member, signed_in
 from cortex_plane.jobs.verbs import workers
-from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.documents import unique
+from cortex_plane.kernel.canonical import canonical, unique
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound
 from cortex_plane.kernel.fields import MAX_BODY_BYTES, parse, to_json
+from cortex_plane.kernel.routes import PageRoutes
 from cortex_plane.policies.model.policies import Approvers
 from cortex_plane.proof.verbs import receipts
-from cortex_plane.tenancy.model.access import Permission
+from cortex_plane.tenancy.model.access import Actor, Permission
 
-router = PageRouter()
+ASKED_TWICE = frozenset({"high", "critical"})
+"""The risks that are approved with a second press."""
+SPANS = {3600: "1 hour", 8 * 3600: "8 hours", 24 * 3600: "1 day", 7 * 24 * 3600: "7 days"}
+"""How long a standing approval may last, as the card offers it."""
+
+
+def card_context(details: ApprovalDetails, tool: ToolVersion | None, actor: Actor) -> dict[str, Any]:
+    """What the templates of a card show."""
+    approval = details.approval
+    edited = approval.original_arguments is not None
+    tree = text.tree(approval.arguments)
+    voted = _own_vote(details, actor)
+    return {
+        "details": details,
+        "approval": approval,
+        "tool": tool,
+        "tree": tree,
+        "lines": tree.count("\n") + 1,
+        "raw": text.escaped_json(approval.arguments),
+        "changes": text.changes(approval.original_arguments, approval.arguments) if edited else [],
+        "may_resend": actor.may(Permission.DELIVERY_WRITE),
+        "asked_twice": approval.risk in ASKED_TWICE,
+        "may_deny": _may_deny(approval, actor),
+        # What adds nothing can be said again, by whoever has proven a channel since.
+        "voted": voted if voted is not None and voted.counts_with is None else None,
+        "may_delegate": approval.may_decide and approval.kind is ApprovalKind.CALL and voted is None,
+        "standing_spans": SPANS if _offers_standing(approval) else {},
+        "seen": seen_of(details),
+        "now": details.now,
+    }
+
+
+def seen_of(details: ApprovalDetails) -> str:
+    """From what is read anyway: whether a card changed is asked far more often than it is shown."""
+    approval = details.approval
+    last = details.events[-1].created_at if details.events else None
+    return pages.fingerprint(
+        (approval.status, approval.version, approval.may_decide, len(details.events), last),
+        (len(details.votes), len(details.delegations), approval.escalation_level),
+        [(d.id, d.status, d.attempts, d.rendered_version == d.desired_version) for d in details.deliveries],
+    )
+
+
+def _own_vote(details: ApprovalDetails, actor: Actor) -> Vote | None:
+    """A yes that was given. An answer about an uncertain effect may still become another one."""
+    if details.approval.kind is ApprovalKind.UNCERTAIN_EFFECT:
+        return None
+    return next(
+        (
+            vote
+            for vote in details.votes
+            if vote.member_id == actor.user_account_id
+            and vote.version == details.approval.version
+            and details.approval.status is ApprovalStatus.PENDING
+        ),
+        None,
+    )
+
+
+def _offers_standing(approval: Approval) -> bool:
+    """Whether its policy lets one person say yes to more than this call; the verb has the last word."""
+    one = approval.quorum.votes == 1 and sum(needed.votes for needed in approval.quorum.roles) <= 1
+    return approval.standing and one and approval.template not in NEVER and approval.tool_digest is not None
+
+
+def _may_deny(approval: Approval, actor: Actor) -> bool:
+    """Whoever asked for a thing may always say no to it, also where somebody else must say yes."""
+    if approval.kind is ApprovalKind.UNCERTAIN_EFFECT:
+        return False
+    return refusal(approval, actor, Choice.DENIED) is None
+
+
+router = PageRoutes()
 
 
 def _id(visit: Visit) -> UUID:
@@ -46,8 +120,8 @@ def _id(visit: Visit) -> UUID:
         raise NotFound("There is no such approval.", code="approval_not_found") from None
 
 
-async def _card(visit: Visit, details: ApprovalDetails) -> dict[str, Any]:
-    shown = card(details, await _tool(visit, details.approval), visit.actor)
+async def _full_card(visit: Visit, details: ApprovalDetails) -> dict[str, Any]:
+    shown = card_context(details, await _tool(visit, details.approval), visit.actor)
     takers: list[Delegate] = []
     if shown["may_delegate"]:
         takers = await approvals.list_delegates(visit.db, visit.actor, approval_id=details.approval.id)
@@ -72,7 +146,7 @@ async def _tool(visit: Visit, approval: Approval) -> ToolVersion | None:
 
 async def show_card(visit: Visit) -> Response:
     details = await approvals.get_approval(visit.db, visit.actor, _id(visit))
-    return visit.page("approval.html", notice=None, **await _card(visit, details))
+    return visit.page("approval.html", notice=None, **await _full_card(visit, details))
 
 
 async def show_card_again(visit: Visit) -> Response:
@@ -88,7 +162,7 @@ async def show_card_again(visit: Visit) -> Response:
         answer.headers["HX-Reswap"] = "innerHTML"
         return answer
     unchanged = visit.unchanged(seen_of(details))
-    return unchanged or visit.page("approval_card.html", **await _card(visit, details))
+    return unchanged or visit.page("approval_card.html", **await _full_card(visit, details))
 
 
 async def decide(visit: Visit) -> Response:
@@ -97,7 +171,7 @@ async def decide(visit: Visit) -> Response:
         decision = _decision(form)
         if await _needs_confirmation(visit, id, decision):
             return await _ask_again(visit, id, decision)
-        await approvals.decide(visit.db, visit.actor, id, decision, Channel.DASHBOARD)
+        await decisions.decide(visit.db, visit.actor, id, decision, Channel.DASHBOARD)
     except Conflict as error:
         return await _show_what_happened(visit, id, form, error)
     except (InvalidInput, Forbidden) as error:
@@ -168,7 +242,7 @@ async def _show_what_happened(visit: Visit, id: UUID, form: dict[str, str], erro
     """Nothing was decided by this press: say why, above the card as it is now."""
     details = await approvals.get_approval(visit.db, visit.actor, id)
     notice = notice_of(details.approval, form, error)
-    return visit.page("approval.html", 409, notice=notice, **await _card(visit, details))
+    return visit.page("approval.html", 409, notice=notice, **await _full_card(visit, details))
 
 
 def notice_of(approval: Approval, form: dict[str, str], error: CortexError) -> dict[str, str]:
@@ -191,7 +265,7 @@ def notice_of(approval: Approval, form: dict[str, str], error: CortexError) -> d
     return {"title": error.message, "text": error.hint}
 
 
-async def receipt(visit: Visit) -> Response:
+async def download_receipt(visit: Visit) -> Response:
     """The signed proof of a decision, as a file that verifies without the plane."""
     made = await receipts.get_receipt(visit.db, visit.actor, _id(visit))
     name = f"receipt-{made.approval_id}.json"
@@ -206,7 +280,7 @@ async def delegate(visit: Visit) -> Response:
     id, form = _id(visit), visit.form
     try:
         given = {
-            "to": await chosen(visit, form.get("to", "")),
+            "to": await find_member(visit, form.get("to", "")),
             "reason": form.get("reason", "").replace("\r\n", "\n").strip() or None,
         }
         await approvals.delegate(visit.db, visit.actor, id, parse(DelegationDraft, given))
@@ -215,14 +289,14 @@ async def delegate(visit: Visit) -> Response:
     except (Conflict, Forbidden, InvalidInput, NotFound) as error:
         if error.code == "approval_not_found":
             raise
-        return await _refused(visit, id, error)
+        return await _show_refusal(visit, id, error)
     return RedirectResponse(f"/approvals/{id}", 303, pages.HEADERS)
 
 
-async def _refused(visit: Visit, id: UUID, error: CortexError) -> Response:
+async def _show_refusal(visit: Visit, id: UUID, error: CortexError) -> Response:
     details = await approvals.get_approval(visit.db, visit.actor, id)
     notice = {"title": error.message, "text": error.hint}
-    return visit.page("approval.html", error.http_status, notice=notice, **await _card(visit, details))
+    return visit.page("approval.html", error.http_status, notice=notice, **await _full_card(visit, details))
 
 
 # Editing -------------------------------------------------------------------------------------------------------------
@@ -306,11 +380,11 @@ async def answer(visit: Visit) -> Response:
     except pydantic.ValidationError as error:
         raise _unreadable(error) from None
     try:
-        await approvals.answer(visit.db, visit.actor, id, answered, Channel.DASHBOARD)
+        await settlements.answer(visit.db, visit.actor, id, answered, Channel.DASHBOARD)
     except Conflict as error:
         return await _show_what_happened(visit, id, form, error)
     except Forbidden as error:
-        return await _refused(visit, id, error)
+        return await _show_refusal(visit, id, error)
     return RedirectResponse(f"/approvals/{id}", 303, pages.HEADERS)
 
 
@@ -318,7 +392,7 @@ router.add("/approvals/{approval_id}", signed_in(show_card), "GET")
 router.add("/approvals/{approval_id}/live", signed_in(show_card_again, by_itself=True), "GET")
 # The form of an edit carries all arguments.
 router.add("/approvals/{approval_id}/decide", signed_in(decide), "POST", max_body=MAX_BODY_BYTES)
-router.add("/approvals/{approval_id}/receipt", signed_in(receipt), "GET")
+router.add("/approvals/{approval_id}/receipt", signed_in(download_receipt), "GET")
 router.add("/approvals/{approval_id}/delegate", signed_in(delegate), "POST")
 router.add("/approvals/{approval_id}/edit", signed_in(edit), "GET")
 router.add("/approvals/{approval_id}/edit", signed_in(preview_edit), "POST", max_body=MAX_BODY_BYTES)

@@ -15,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from cortex_plane.approvals.model.approvals import (
-    Approval,
     ApprovalDetails,
     ApprovalStatus,
     Choice,
@@ -26,7 +25,7 @@ from cortex_plane.approvals.model.credentials import Visitor, read_confirmation
 from cortex_plane.approvals.rules.deciders import refusal
 from cortex_plane.approvals.verbs import approvals, credentials
 from cortex_plane.dashboard import pages, text
-from cortex_plane.dashboard.visits import MAX_FIELDS, PageRouter, require_same_origin, session_cookie
+from cortex_plane.dashboard.visits import MAX_FIELDS, require_same_origin, session_cookie
 from cortex_plane.kernel.errors import (
     Conflict,
     CortexError,
@@ -37,13 +36,14 @@ from cortex_plane.kernel.errors import (
     Unauthenticated,
 )
 from cortex_plane.kernel.fields import Note, adapter
+from cortex_plane.kernel.routes import PageRoutes
 from cortex_plane.kernel.shares import Throttle
 from cortex_plane.notify.verbs import cards
 from cortex_plane.policies.model.policies import quorum_said
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.verbs import logins
 
-router = PageRouter()
+router = PageRoutes()
 
 PATHS = (
     "/api/v1/approvals/callback/{channel}/{approval_id}",
@@ -87,19 +87,6 @@ def _own_address(found: Visitor, signature: str) -> str:
     return "?" + urlencode(query)
 
 
-def _may(found: Visitor, approval: Approval) -> CortexError | None:
-    return refusal(
-        approvers=approval.approvers,
-        required_clearance=approval.required_clearance,
-        self_approval=approval.self_approval,
-        owner_id=approval.owner_id,
-        causes=approval.causes,
-        actor=found.actor,
-        choice=found.link.decision,
-        delegated=approval.delegated,
-    )
-
-
 async def _card(
     request: Request, found: Visitor, status: int = 200, notice: CortexError | None = None, reason: str = ""
 ) -> Response:
@@ -114,7 +101,7 @@ async def _card(
     )
     approval = details.approval
     open_still = approval.status is ApprovalStatus.PENDING and not found.over and not _is_over(details)
-    refused = _may(found, approval) if open_still else None
+    refused = refusal(approval, found.actor, found.link.decision) if open_still else None
     asks = open_still and refused is None
     shown, nonce = found.confirmation(approval.version, approval.input_hash)
     edited = approval.original_arguments is not None

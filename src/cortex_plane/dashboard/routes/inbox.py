@@ -1,8 +1,12 @@
-"""The inbox: what waits for a decision, and what was decided lately."""
+"""The inbox: what waits for a decision, what was decided lately, and the stream of hints that keeps pages current."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -12,12 +16,19 @@ from starlette.responses import Response
 
 from cortex_plane.approvals.model.approvals import Approval, Mark, Waiting
 from cortex_plane.approvals.verbs import approvals
+from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.pages import fingerprint
-from cortex_plane.dashboard.visits import PageRouter, Visit, signed_in
+from cortex_plane.dashboard.visits import Visit, signed_in
+from cortex_plane.kernel.errors import CortexError, NotFound, Unavailable
+from cortex_plane.kernel.routes import PageRoutes
+from cortex_plane.sessions.model.events import EventType
+from cortex_plane.sessions.verbs import events
+from cortex_plane.sessions.verbs.events import EventFeed, Subscription
+from cortex_plane.tenancy.verbs import logins
 
-router = PageRouter()
+router = PageRoutes()
 
-AT_MOST = 100
+ROWS = 100
 """Rows of each list; more are a page further."""
 LATELY = 8
 ENDED = 60
@@ -45,7 +56,7 @@ class Inbox:
 
     @property
     def more(self) -> bool:
-        return max(self.waiting, self.elsewhere) > (self.page + 1) * AT_MOST
+        return max(self.waiting, self.elsewhere) > (self.page + 1) * ROWS
 
 
 def arrange(
@@ -92,7 +103,7 @@ async def _look(visit: Visit, shown_at: datetime | None) -> dict[str, Any]:
 
 
 async def _waiting(visit: Visit, page: int, shown_at: datetime | None) -> Waiting:
-    return await approvals.list_inbox(visit.db, visit.actor, AT_MOST, skip=page * AT_MOST, shown_at=shown_at)
+    return await approvals.list_inbox(visit.db, visit.actor, ROWS, skip=page * ROWS, shown_at=shown_at)
 
 
 def _page(text: str) -> int:
@@ -109,7 +120,7 @@ def look(inbox: Inbox, marked: Mapping[UUID, Mark]) -> dict[str, Any]:
         (inbox.arrived, inbox.waiting, inbox.elsewhere, inbox.page),
         [(a.id, a.status) for a in inbox.settled],
     )
-    return {"inbox": inbox, "seen": seen, "waiting": inbox.waiting, "at_most": AT_MOST, "marks": marked}
+    return {"inbox": inbox, "seen": seen, "waiting": inbox.waiting, "at_most": ROWS, "marks": marked}
 
 
 async def show_inbox(visit: Visit) -> Response:
@@ -132,3 +143,68 @@ def _time(text: str | None) -> datetime | None:
 
 router.add("/", signed_in(show_inbox), "GET")
 router.add("/inbox/live", signed_in(show_inbox_again, by_itself=True), "GET")
+
+
+HEARTBEAT_SECONDS = 15.0
+AT_MOST_EVERY = 0.25
+"""Seconds between two hints."""
+_LAST = 2**62
+Stream = Callable[[AsyncGenerator[bytes, None], Callable[[], None]], Response]
+"""Makes an answer of lines, and of what says that it ended."""
+_CHANGED = b"event: changed\ndata: \n\n"
+
+
+async def stream_hints(visit: Visit) -> Response:
+    """Approvals of the org; with ``?job=``, whatever happens in the session of that job."""
+    feed: EventFeed | None = getattr(visit.request.app.state, "feed", None)
+    if feed is None:
+        raise Unavailable("This process streams no events.", hint="The page looks every few seconds instead.")
+    watching = await _subscribe(visit, feed)
+    state = visit.request.app.state
+    make: Stream = state.hint_stream
+    stream = make(_hints(visit, watching), state.streams.open(visit.actor))
+    stream.headers.update(pages.HEADERS)
+    return stream
+
+
+async def _subscribe(visit: Visit, feed: EventFeed) -> AbstractContextManager[Subscription]:
+    job = visit.request.query_params.get("job")
+    if job is None:
+        return feed.approvals(visit.actor.org_id)
+    try:
+        id = UUID(job)
+    except ValueError:
+        raise NotFound("There is no such job.", code="job_not_found") from None
+    replay = await events.of_job(visit.db, visit.actor, id, _LAST, 1)
+    return feed.watch(visit.actor.org_id, replay.session_id, replay.latest)
+
+
+async def _hints(visit: Visit, watching: AbstractContextManager[Subscription]) -> AsyncGenerator[bytes, None]:
+    yield b"retry: 1000\n\n"
+    with watching as subscription:
+        due = time.monotonic() + HEARTBEAT_SECONDS
+        while not subscription.closed and not subscription.overflowed:
+            new = await subscription.take(max(0.0, due - time.monotonic()))
+            if any(event.type != EventType.TEXT_CHUNK for event in new):  # pages show no unfinished words
+                yield _CHANGED
+                await asyncio.sleep(AT_MOST_EVERY)
+            if time.monotonic() >= due:
+                if not await _is_signed_in(visit):
+                    yield _CHANGED  # the page asks, and learns that its session is over
+                    return
+                due = time.monotonic() + HEARTBEAT_SECONDS
+                yield b": ping\n\n"
+
+
+async def _is_signed_in(visit: Visit) -> bool:
+    with contextlib.suppress(Unavailable):  # nobody can tell now: the next heartbeat asks again
+        try:
+            await logins.authenticate_session(visit.db, visit.secret, touch=False)
+        except Unavailable:
+            raise
+        except CortexError:
+            return False
+    return True
+
+
+router.add("/live", signed_in(stream_hints, by_itself=True), "GET")

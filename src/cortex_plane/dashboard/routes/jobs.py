@@ -20,7 +20,7 @@ from cortex_plane.calls.verbs import resolutions
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.gates import SHOWN, Told, told
 from cortex_plane.dashboard.timeline import gantt
-from cortex_plane.dashboard.visits import PageRouter, Visit, signed_in
+from cortex_plane.dashboard.visits import Visit, signed_in
 from cortex_plane.jobs.model.jobs import (
     TERMINAL,
     Cancellation,
@@ -36,11 +36,12 @@ from cortex_plane.jobs.verbs import attempts, jobs, steering, workers
 from cortex_plane.kernel.errors import InvalidInput, NotFound
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import decode_position, encode_position
+from cortex_plane.kernel.routes import PageRoutes
 from cortex_plane.sessions.model.sessions import BoundAtlas
 from cortex_plane.sessions.verbs import events, sessions
 from cortex_plane.tenancy.model.access import Permission
 
-router = PageRouter()
+router = PageRoutes()
 
 PAGE = 50
 STEPS = 50

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +11,11 @@ from typing import Any
 import orjson
 
 from cortex_plane.agents.model.tools import Risk
-from cortex_plane.gates.files.checks import EFFECTS, Checks, Path, entries, everything, line_at
+from cortex_plane.gates.files.checks import EFFECTS, Checks, Path, entries, line_at
 from cortex_plane.gates.files.gates import Plain, gates_of
 from cortex_plane.gates.files.keys import ATLAS
 from cortex_plane.gates.model.atlases import (
     MAX_ATLAS_BYTES,
-    MAX_GATES,
     AccessType,
     Action,
     Atlas,
@@ -31,23 +29,20 @@ from cortex_plane.gates.model.atlases import (
     Steward,
     TriggerType,
 )
-from cortex_plane.gates.rules.effects import MAX_FIRED
 from cortex_plane.kernel.documents import (
     Bounds,
     Faults,
-    Mapping,
+    MappingNode,
     Node,
-    Values,
     looks_like_json,
     read_document,
-    read_json,
 )
 from cortex_plane.kernel.globs import STAR, GlobIndex
+from cortex_plane.kernel.shapes import Reading
 from cortex_plane.policies.model.policies import Template
 
 HINT = "Correct the file and try again; nothing was changed. Its format is in docs/guides/atlases.md."
-BOUNDS = Bounds(MAX_ATLAS_BYTES, depth=40, nodes=10 * MAX_GATES)
-_NO_TIME = 0
+BOUNDS = Bounds(MAX_ATLAS_BYTES, depth=40)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,17 +63,17 @@ def read(text: str, *, name: str = "atlas.yaml") -> Read:
     """
     faults = Faults(code="invalid_atlas", hint=HINT, name=name)
     is_json = name.endswith(".json") or looks_like_json(text)
-    root = (read_json if is_json else read_document)(text, faults, BOUNDS)
+    root = read_document(text, faults, BOUNDS, is_json=is_json)
     node, plain = _plain(root, faults)
     manifest = orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)
     return Read(atlas=compiled(manifest), warnings=warnings_of(plain, node, faults), manifest=manifest)
 
 
 def _plain(root: Node | None, faults: Faults) -> tuple[Node, Plain]:
-    if not isinstance(root, Mapping) or not root.items:
+    if not isinstance(root, MappingNode) or not root.items:
         line = root.line if root is not None else 1
         faults.refuse(line, f"an atlas is a mapping with {', '.join(ATLAS.fields)}.")
-    plain = ATLAS.read(root, "atlas", Values(faults, _NO_TIME, {}))
+    plain = ATLAS.read(root, "atlas", Reading(faults))
     faults.raise_any()
     assert plain is not None  # noqa: S101 — a mapping is read, or a fault was raised
     Checks(plain, root, faults).run()
@@ -172,7 +167,6 @@ _SECRETS = re.compile(
     r"\b(pass(word|phrase|code)|api[ _-]?key|secret|credentials?|private key|access token|pin code)\b",
     re.IGNORECASE,
 )
-_RESTRICTS = ("lock_capabilities", "deny_actions", "require_policy_check")
 _MAPPED = {"keyword_match": "it names no contexts", "action_pre": "it asks for nothing"}
 _ALLOWING = (AtlasPolicyType.ALLOW, AtlasPolicyType.REQUIRES_APPROVAL)
 
@@ -184,7 +178,6 @@ def warnings_of(atlas: Plain, root: Node, faults: Faults) -> list[str]:
         *_capabilities(atlas),
         *_checkpoints(atlas),
         *_config(atlas),
-        *_crowd(atlas),
         *_notifications(atlas),
     ]
     placed = sorted({(line_at(root, path), said) for path, said in found})
@@ -302,21 +295,6 @@ def _config(atlas: Plain) -> Warnings:
                     )
         elif not given.get("inject_contexts") and not given.get("require_sync_trace"):
             yield path, f"`{section}` has no `inject_contexts`: it does nothing but record."
-
-
-def _crowd(atlas: Plain) -> Warnings:
-    """By trigger: those that neither block nor restrict are left out where too many fire."""
-    count = Counter[str]()
-    for path, each in entries(atlas, "checkpoints"):
-        kind = each["trigger"]["type"]
-        due = each["mode"] == Mode.BLOCKING or any(each.get(key) for key in _RESTRICTS)
-        if not due and everything(each["trigger"]):
-            count[kind] += 1
-            if count[kind] == MAX_FIRED + 1:
-                yield (
-                    path,
-                    f"from here on checkpoints of the type {kind} are left out: {MAX_FIRED} fire at one moment.",
-                )
 
 
 def _notifications(atlas: Plain) -> Warnings:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Any
 
 import orjson
@@ -20,14 +19,13 @@ from cortex_plane.gates.model.atlases import (
     TriggerType,
 )
 from cortex_plane.gates.rules.answers import MAX_MATCHED
-from cortex_plane.gates.rules.effects import MAX_FIRED, SESSION_END, seconds_of
-from cortex_plane.gates.rules.index import MAX_EXPRESSIONS, MAX_PROGRAM, expression
+from cortex_plane.gates.rules.effects import SESSION_END, seconds_of
+from cortex_plane.gates.rules.index import MAX_EXPRESSIONS, MAX_KEYWORD_BYTES, MAX_PROGRAM, expression
 from cortex_plane.gates.rules.prompts import MAX_CARD, card_of
-from cortex_plane.kernel import documents
 from cortex_plane.kernel.addresses import url_fault
-from cortex_plane.kernel.documents import Faults, Node
+from cortex_plane.kernel.documents import Faults, ListNode, MappingNode, Node
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.kernel.globs import MAX_VAGUE, STAR, TELLING, GlobIndex
+from cortex_plane.kernel.globs import STAR
 from cortex_plane.kernel.schemas import Unusable, check_strangers
 from cortex_plane.kernel.shapes import nearest
 from cortex_plane.kernel.text import normal, normal_word
@@ -41,6 +39,8 @@ IDS = {
 EFFECTS = (
     "guidance", "inject_contexts", "unlock_capabilities", "lock_capabilities", "allow_actions", "deny_actions",
 )  # fmt: skip
+MAX_GLOBS = 10_000
+"""Patterns of actions with a star in one atlas."""
 _FOR_PEOPLE = (ResponseType.BOOLEAN, ResponseType.ACKNOWLEDGMENT)
 
 
@@ -49,10 +49,10 @@ def line_at(root: Node, path: Iterable[str | int]) -> int:
     node: Node = root
     line = root.line
     for step in path:
-        if isinstance(node, documents.Mapping) and isinstance(step, str) and step in node.items:
+        if isinstance(node, MappingNode) and isinstance(step, str) and step in node.items:
             line = node.lines[step]
             node = node.items[step]
-        elif isinstance(node, documents.Sequence) and isinstance(step, int) and step < len(node.items):
+        elif isinstance(node, ListNode) and isinstance(step, int) and step < len(node.items):
             node = node.items[step]
             line = node.line
         else:
@@ -76,13 +76,13 @@ class Checks:
         """Each, by whether its case counts: its instructions."""
         self._program = 0
         """Instructions of all of them so far."""
+        self._keyword_bytes = 0
 
     def run(self) -> None:
         for section, key in IDS.items():
             self._ids[section] = self._unique((section,), self._atlas.get(section, ()), key)
         self._count()
-        crowds(self._atlas, self._fault)
-        vague_globs(self._atlas, self._fault)
+        self._cards()
         self._steward(self._atlas["steward"])
         for path, checkpoint in entries(self._atlas, "checkpoints"):
             self._checkpoint(path, checkpoint)
@@ -122,6 +122,33 @@ class Checks:
             total += len(config.get(section, {}).get("mappings", ()))
         if total > MAX_GATES:
             self._fault(("checkpoints",), f"the atlas has {total} gates; the limit is {MAX_GATES}.")
+        globs = sum(STAR in pattern for pattern in _action_patterns(self._atlas))
+        if globs > MAX_GLOBS:
+            self._fault(
+                (), f"the atlas has {globs} patterns of actions with a star; the limit is {MAX_GLOBS}."
+            )
+
+    def _cards(self) -> None:
+        """What people read before they approve must fit on their card: of one checkpoint, and of all that fire always."""
+        total = 0
+        for path, checkpoint in entries(self._atlas, "checkpoints"):
+            if checkpoint["mode"] != Mode.BLOCKING or checkpoint.get("audience") != Audience.HUMAN:
+                continue
+            size = len(_card(checkpoint))
+            if size > MAX_CARD:
+                self._fault(
+                    (*path, "questions"),
+                    f"a person would read {size} characters before they approve, and {MAX_CARD} fit: ask less, or more briefly.",
+                )
+            if not _fires_always(checkpoint["trigger"]):
+                continue
+            before, total = total, total + size + 1  # between two cards is a line break
+            if before <= MAX_CARD < total and size <= MAX_CARD:
+                self._fault(
+                    (*path, "questions"),
+                    f"a person would read {total} characters before every call, this checkpoint included, and {MAX_CARD} fit:"
+                    " ask less, or name the actions that it is for.",
+                )
 
     # The steward -----------------------------------------------------------------------------------------------
 
@@ -279,8 +306,16 @@ class Checks:
         for number, word in enumerate(words):
             if given.get("match_mode") == MatchMode.REGEX:
                 self._expression((*path, number), word, case_sensitive=case)
-            elif not normal(word, case_sensitive=case):
+            elif not (plain := normal(word, case_sensitive=case)):
                 self._fault((*path, number), "a keyword must have a letter or a sign that can be seen.")
+            else:
+                before, size = self._keyword_bytes, len(plain.encode())
+                self._keyword_bytes = before + size
+                if before <= MAX_KEYWORD_BYTES < before + size:
+                    self._fault(
+                        (*path, number),
+                        f"the keywords up to here have {before + size} bytes together; the limit is {MAX_KEYWORD_BYTES}.",
+                    )
 
     def _expression(self, path: Path, pattern: str, *, case_sensitive: bool = True) -> None:
         too_many = len(self._expressions) >= MAX_EXPRESSIONS or self._program > MAX_PROGRAM
@@ -360,7 +395,6 @@ _MAPPINGS: dict[str, Callable[[Checks, Path, str, Any, Plain], None]] = {
 }
 
 
-Fault = Callable[[tuple[str | int, ...], str], None]
 _ALWAYS = (
     TriggerType.SESSION_START, TriggerType.INTERACTIVE, TriggerType.RISK_THRESHOLD, TriggerType.TIME_INTERVAL,
     TriggerType.COUNT_INTERVAL, TriggerType.ERROR_OCCURRED, TriggerType.CUSTOM,
@@ -369,81 +403,26 @@ _ALWAYS = (
 _BY_NAME = (TriggerType.ACTION_PRE, TriggerType.ACTION_POST, TriggerType.EXPLICIT_REQUEST)
 
 
-def crowds(atlas: Plain, fault: Fault) -> None:
-    """Blocking gates are never left out, so there may not be any number of them at one moment."""
-    number, shown = 0, 0
-    for place, each in _blocking(atlas):
-        asked = len(_card(each)) if each.get("audience") == Audience.HUMAN else 0
-        if asked > MAX_CARD:
-            fault(
-                ("checkpoints", place, "questions"),
-                f"a person would read {asked} characters before they approve, and {MAX_CARD} fit: ask less, or more briefly.",
-            )
-        if not everything(each["trigger"]):
-            continue
-        # Between two cards is a line break.
-        number, was, shown = number + 1, shown, shown + asked + bool(asked)
-        if number == MAX_FIRED + 1:
-            fault(
-                ("checkpoints", place),
-                f"more than {MAX_FIRED} blocking checkpoints stand before everything: nobody can answer them all."
-                " Name the actions, capabilities or keywords that they are for.",
-            )
-        if was <= MAX_CARD < shown and asked <= MAX_CARD:
-            fault(
-                ("checkpoints", place, "questions"),
-                f"a person would read {shown} characters before every call, this checkpoint included, and {MAX_CARD} fit:"
-                " ask less, or name the actions that it is for.",
-            )
+def _card(checkpoint: Plain) -> str:
+    id = checkpoint["checkpoint_id"]
+    questions = ((question["question"], question.get("hint")) for question in checkpoint.get("questions", ()))
+    return card_of(id, checkpoint.get("name") or id, questions)
 
 
-def _blocking(atlas: Plain) -> Iterator[tuple[int, Plain]]:
-    for number, each in enumerate(atlas.get("checkpoints", ())):
-        if each["mode"] == Mode.BLOCKING:
-            yield number, each
-
-
-def _card(given: Plain) -> str:
-    id = given["checkpoint_id"]
-    asked = ((each["question"], each.get("hint")) for each in given.get("questions", ()))
-    return card_of(id, given.get("name") or id, asked)
-
-
-def everything(trigger: Plain) -> bool:
+def _fires_always(trigger: Plain) -> bool:
     """Whether it fires at the same moment as all others of which this is true, whatever the agent does."""
     kind = trigger["type"]
     if kind in _BY_NAME:
-        patterns = trigger.get("patterns") or (STAR,)
-        return any(not pattern.strip(STAR) for pattern in patterns)
+        return any(not pattern.strip(STAR) for pattern in trigger.get("patterns") or (STAR,))
     return kind in _ALWAYS
 
 
-def vague_globs(atlas: Plain, fault: Fault) -> None:
-    """Counted as they will be looked for: of each kind by itself, and over all kinds together."""
-    total = 0
-    for section, patterns in _kinds(atlas):
-        starred = dict.fromkeys(each for each in patterns if STAR in each)
-        total += GlobIndex((each, None) for each in starred).vague
-        if total > MAX_VAGUE:
-            fault(
-                (section,),
-                f"{total} patterns of actions have no part of their own by which they could be told apart, and an atlas may have"
-                f" {MAX_VAGUE}: name the actions, or write patterns with {TELLING} characters that few others have.",
-            )
-            return
-
-
-def _kinds(atlas: Plain) -> Iterator[tuple[str, Iterator[str]]]:
+def _action_patterns(atlas: Plain) -> Iterator[str]:
     for section in ("capabilities", "policies"):
-        yield section, chain.from_iterable(each["actions"] for each in atlas.get(section, ()))
-    for kind in _BY_NAME:
-        yield "checkpoints", _of_triggers(atlas, kind)
-
-
-def _of_triggers(atlas: Plain, kind: TriggerType) -> Iterator[str]:
-    for each in atlas.get("checkpoints", ()):
-        if each["trigger"]["type"] == kind:
-            yield from each["trigger"].get("patterns", ())
-    if kind == TriggerType.ACTION_PRE:
-        for pattern in atlas.get("checkpoint_config", {}).get("action_pre", {}).get("mappings", ()):
-            yield from dotted(pattern)
+        for entry in atlas.get(section, ()):
+            yield from entry["actions"]
+    for checkpoint in atlas.get("checkpoints", ()):
+        if checkpoint["trigger"]["type"] in _BY_NAME:
+            yield from checkpoint["trigger"].get("patterns", ())
+    for pattern in atlas.get("checkpoint_config", {}).get("action_pre", {}).get("mappings", ()):
+        yield from dotted(pattern)

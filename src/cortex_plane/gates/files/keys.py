@@ -111,7 +111,7 @@ _EVERY_SECONDS = Field(_SECONDS, "So many seconds after the last time.", require
 _EVERY_ACTIONS = Field(_CALLS, "So many calls after the last time.", required=True)
 
 TRIGGER = Tagged(
-    "trigger", "a trigger", "type", common=_NO_KEYS, said="When the gate fires.",
+    "trigger", "a trigger", "type", common=_NO_KEYS, description="When the gate fires.",
     aliases={"keyword_match": TriggerType.KEYWORD, "capability_gate": TriggerType.CAPABILITY_ACCESS},
     kinds={
         TriggerType.SESSION_START: _NO_KEYS,
@@ -158,7 +158,7 @@ _OTHER_VALIDATION: Mapping[str, Mapping[str, Field]] = {
     for kind in (ResponseType.BOOLEAN, ResponseType.ACKNOWLEDGMENT)
 }
 QUESTION = Tagged(
-    "question", "a question", "response_type", said="How it is answered.",
+    "question", "a question", "response_type", description="How it is answered.",
     common={
         "question_id": Field(_ID, "Unique in its checkpoint.", required=True),
         "question": Field(Text(5_000), "What the agent reads.", required=True),
@@ -218,7 +218,7 @@ CHECKPOINT = Record("checkpoint", "a checkpoint", {
 })  # fmt: skip
 
 CONTEXT = Tagged(
-    "context_block", "a context block", "inject_mode", said="When the agent is told. Left out: on_demand.",
+    "context_block", "a context block", "inject_mode", description="When the agent is told. Left out: on_demand.",
     default=InjectMode.ON_DEMAND,
     common={
         "context_id": Field(_ID, "Unique in the atlas.", required=True),
@@ -240,7 +240,7 @@ CONTEXT = Tagged(
 
 _MAX_CALLS = Field(_CALLS, "Calls at most.", required=True)
 POLICY = Tagged(
-    "policy", "a policy", "type", said="What it does.",
+    "policy", "a policy", "type", description="What it does.",
     common={
         "policy_id": Field(_ID, "Unique in the atlas.", required=True),
         "actions": _GLOBS_OF_ACTIONS,

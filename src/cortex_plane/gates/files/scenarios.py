@@ -6,7 +6,7 @@ from typing import Any
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.rules.scenarios import MAX_EVENTS, MAX_SCENARIOS, Event, EventKind, Expected, Scenario
-from cortex_plane.kernel.documents import Bounds, Faults, Mapping, Node, Sequence, Values, read_document
+from cortex_plane.kernel.documents import Bounds, Faults, ListNode, MappingNode, Node, read_document
 from cortex_plane.kernel.shapes import (
     LINE,
     Amount,
@@ -16,6 +16,7 @@ from cortex_plane.kernel.shapes import (
     JsonObject,
     ListOf,
     MapOf,
+    Reading,
     Record,
     Text,
 )
@@ -80,9 +81,9 @@ def read(text: str, *, name: str = "scenarios.yaml") -> list[Scenario]:
     """Raises ``InvalidInput`` that names every line at fault."""
     faults = Faults(code="invalid_scenarios", hint=HINT, name=name)
     root = read_document(text, faults, Bounds(MAX_FILE_BYTES))
-    if not isinstance(root, Mapping):
+    if not isinstance(root, MappingNode):
         faults.refuse(root.line if root is not None else 1, "a scenario file is a mapping with `scenarios`.")
-    plain = FILE.read(root, "file", Values(faults, 0, {}))
+    plain = FILE.read(root, "file", Reading(faults))
     faults.raise_any()
     nodes = _items(root.items["scenarios"])
     made = [
@@ -93,11 +94,11 @@ def read(text: str, *, name: str = "scenarios.yaml") -> list[Scenario]:
 
 
 def _items(node: Node | None) -> list[Node]:
-    return node.items if isinstance(node, Sequence) else []
+    return node.items if isinstance(node, ListNode) else []
 
 
 def _scenario(given: dict[str, Any], node: Node, faults: Faults) -> Scenario:
-    held = node.items if isinstance(node, Mapping) else {}
+    held = node.items if isinstance(node, MappingNode) else {}
     events = [
         _event(each, at, faults)
         for each, at in zip(given.get("session", []), _items(held.get("session")), strict=True)

@@ -20,13 +20,12 @@ from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import DRAFT
 from cortex_plane.policies.model.policies import Template
 
-MAX_ATLAS_BYTES = 32 * 1024 * 1024
-MAX_GATES = 200_000
+MAX_ATLAS_BYTES = 4 * 1024 * 1024
+MAX_GATES = 2_000
 MAX_CONTEXT = 1024 * 1024
 """Characters of one context block."""
 MAX_ATTEMPTS = 3
 """How often a gate is answered wrongly before it stays shut, where it does not say so itself."""
-"""From the lowest to the highest."""
 
 
 class Mode(StrEnum):

@@ -495,3 +495,28 @@ def _notice(atlas: Atlas, trigger: str, data: dict[str, Any]) -> dict[str, Any]:
         "trigger": str(trigger),
         "data": data,
     }
+
+
+def minutes_of(atlases: CompiledAtlases, calls: int = 1) -> dict[str, Any]:
+    """For the write that sends so many calls: `more.gates.minutes`. Empty where no steward limits calls per minute.
+
+    Over a limit the whole write is refused with `atlas_rate_limited`, whose hint says when to try again.
+    """
+    return {
+        atlas.atlas_id: {"limit": atlas.steward.requests_per_minute, "calls": calls}
+        for atlas in atlases.atlases
+        if atlas.steward.requests_per_minute is not None
+    }
+
+
+def gate_changes(
+    atlases: CompiledAtlases,
+    before: GateState,
+    after: GateState,
+    traces: Sequence[Trace],
+    calls: Sequence[RanCall],
+) -> dict[str, Any]:
+    """For `record_gates`: the state, where it changed, and notices to stewards."""
+    changes: dict[str, Any] = {"state": kept_state(after)} if after != before else {}
+    news = notices(atlases, traces, calls)
+    return changes | ({"notices": news} if news else {})

@@ -370,6 +370,22 @@ def _opened(work: EvaluationRun, gate: Gate, call: GatedCall) -> Open:
     return new
 
 
+def judge_sent(atlases: CompiledAtlases, state: GateState, call: GatedCall, now: datetime) -> Ruling:
+    """Of a call that was sent before: it passed its gates and was counted then, and what is forbidden now is forbidden.
+
+    Only the gates of a capability that was locked since ask again."""
+    state = replace(state, spent={})
+    ruling = judge(atlases, state, call, now)
+    if not ruling.asks:
+        return ruling
+    passes = [
+        Pass(gate=question.gate, action=call.action, input_hash=call.input_hash)
+        for question in ruling.asks
+        if atlases.gates[question.gate].trigger.type in FOR_ONE_CALL
+    ]
+    return judge(atlases, replace(state, passes=(*state.passes, *passes)), call, now)
+
+
 # People ----------------------------------------------------------------------------------------------------------
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from array import array
-from bisect import bisect_right
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from cortex_plane.agents.model.tools import RISKS, Risk, highest_risk
 from cortex_plane.gates.model.atlases import (
@@ -188,10 +186,6 @@ class CompiledAtlases:
     def keywords(self) -> KeywordIndex:
         return KeywordIndex(self.of(TriggerType.KEYWORD))
 
-    @property
-    def globs(self) -> tuple[GlobIndex[Any], ...]:
-        return self._before, self._after, self._requested, self._capable, self._policies
-
     def prepare(self) -> None:
         """Make what is made only when it is asked for: whoever compiles in a thread of its own does it there."""
         _ = self.keywords, self.known_actions
@@ -303,13 +297,76 @@ SEARCHED = 20_000
 READINGS = 2
 """As it is, and as people read it."""
 
-PLACE = 130
-"""Bytes that a word of a gate takes beside the word."""
+MAX_KEYWORD_BYTES = 100_000
+"""Of the keywords of one atlas, all together."""
+KEYWORD_MEMORY = 32 * 1024 * 1024
+"""Bytes that the search for the keywords of one atlas may take."""
 
 _Place = tuple[int, int]
 """A gate, and which of its words it is."""
-_Kind = tuple[bool, bool]
-"""Whether its case counts, and whether it is a phrase."""
+_Kind = tuple[str, bool, bool]
+"""The atlas, whether case counts, and whether it is a phrase."""
+_NOT_IN_A_WORD = re.compile(r"[\W_]")
+_WORD_START, _WORD_END = "\x01", "\x02"
+"""Characters that no normal text has."""
+
+
+def _mark_words(text: str) -> str:
+    """The text with a mark wherever a word could begin or end. A phrase stands in a text as whole words, which means that no
+    letter and no digit stands beside it, where its marked form stands in the marked text."""
+    return _WORD_START + _NOT_IN_A_WORD.sub(rf"{_WORD_END}\g<0>{_WORD_START}", text) + _WORD_END
+
+
+class KeywordSet:
+    """Keywords of one kind, each with its places; RE2 finds all of them in one pass over a text."""
+
+    def __init__(self, words: Mapping[str, list[_Place]], *, phrases: bool) -> None:
+        self._words = list(words.items())
+        self._needles = [_bytes(_mark_words(word) if phrases else word) for word in words]
+        self._set = _compile_set(self._needles)
+
+    def find(self, text: str) -> Iterator[tuple[str, list[_Place]]]:
+        """Each word once."""
+        data = _bytes(text)
+        numbers = self._set.Match(data) if self._set is not None else None
+        if numbers:
+            yield from (self._words[number - 1] for number in sorted(numbers) if number)
+        else:  # the set had too little memory: an atlas that was published before there was a limit
+            yield from (
+                word for needle, word in zip(self._needles, self._words, strict=True) if needle in data
+            )
+
+
+def _compile_set(needles: Sequence[bytes]) -> Any | None:
+    """None where the needles take too much memory. The first entry is always found: where it is not, the search failed."""
+    re2, options = _re2(KEYWORD_MEMORY)
+    options.literal = True
+    options.encoding = re2.Options.Encoding.LATIN1
+    found = re2.Set.SearchSet(options)
+    try:
+        for needle in (b"", *needles):
+            found.Add(needle)
+        found.Compile()
+    except re2.error:
+        return None
+    return found
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")
+
+
+def _re2(memory: int) -> tuple[Any, Any]:
+    """The module, and options for expressions of others. Imported when an atlas needs it."""
+    with extra("server"):
+        import re2  # type: ignore[import-untyped]
+
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = memory
+    # Groups are never asked for, and to remember them takes five times as long.
+    options.never_capture = True
+    return re2, options
 
 
 class Expressions(NamedTuple):
@@ -330,14 +387,10 @@ class KeywordIndex:
         self._needed: list[int] = []
         self._expressions: dict[str, Expressions] = {}
         """By atlas."""
-        self._places = 0
         words: dict[_Kind, dict[str, list[_Place]]] = {}
         for gate in gates:
             self._add(gate, words)
-        self._words = {
-            kind: Words({word: tuple(places) for word, places in each.items()}, whole=kind[1])
-            for kind, each in words.items()
-        }
+        self._sets = {kind: KeywordSet(places, phrases=kind[2]) for kind, places in words.items()}
 
     def _add(self, gate: Gate, words: dict[_Kind, dict[str, list[_Place]]]) -> None:
         number, trigger = len(self._gates), gate.trigger
@@ -350,10 +403,10 @@ class KeywordIndex:
             each for word in trigger.patterns if (each := normal(word, case_sensitive=trigger.case_sensitive))
         )
         self._needed.append(len(plain) if trigger.match_mode is MatchMode.ALL else 1)
-        of_kind = words.setdefault((trigger.case_sensitive, trigger.match_mode is MatchMode.PHRASE), {})
+        kind = (gate.atlas_id, trigger.case_sensitive, trigger.match_mode is MatchMode.PHRASE)
+        places = words.setdefault(kind, {})
         for position, word in enumerate(plain):
-            of_kind.setdefault(word, []).append((number, position))
-        self._places += len(plain)
+            places.setdefault(word, []).append((number, position))
 
     def _add_expressions(self, number: int, gate: Gate) -> None:
         case = gate.trigger.case_sensitive
@@ -370,19 +423,15 @@ class KeywordIndex:
         share = EFFORT // (READINGS * max(1, len(self._expressions)))
         return {id: min(SEARCHED, share // each.program) for id, each in self._expressions.items()}
 
-    @property
-    def room(self) -> int:
-        """Bytes of memory that it takes, about: an expression may take as much as it is given."""
-        expressions = sum(len(each.found) for each in self._expressions.values())
-        words = sum(each.room for each in self._words.values())
-        return words + PLACE * (self._places + len(self._gates)) + MAX_MEMORY * expressions
-
     def find(self, text: str) -> dict[int, tuple[Gate, tuple[str, ...]]]:
         """The gates that the text fires, with what was found of each."""
         seen: dict[int, dict[int, str]] = {}
-        plain = {case: Text(normal(text, case_sensitive=case)) for case in {case for case, _ in self._words}}
-        for (case, _), words in self._words.items():
-            for word, places in words.within(plain[case]):
+        texts: dict[tuple[bool, bool], str] = {}
+        for (_, case, phrases), words in self._sets.items():
+            if (case, phrases) not in texts:
+                plain = normal(text, case_sensitive=case)
+                texts[case, phrases] = _mark_words(plain) if phrases else plain
+            for word, places in words.find(texts[case, phrases]):
                 for number, position in places:
                     seen.setdefault(number, {})[position] = word
         if self._expressions:
@@ -423,15 +472,8 @@ _TOO_LARGE = "Repeat less, or name fewer characters: [a-z] takes a hundredth of 
 @lru_cache(maxsize=128)
 def expression(pattern: str, *, case_sensitive: bool = True) -> Any:
     """A regular expression of somebody else: it takes time in proportion to the text, and no more room than there is."""
-    with extra("server"):
-        import re2  # type: ignore[import-untyped]
-
-    options = re2.Options()
-    options.log_errors = False
+    re2, options = _re2(MAX_MEMORY)
     options.case_sensitive = case_sensitive
-    options.max_mem = MAX_MEMORY
-    # Groups are never asked for, and to remember them takes five times as long.
-    options.never_capture = True
     try:
         return re2.compile(pattern, options)
     except re2.error as error:
@@ -441,167 +483,3 @@ def expression(pattern: str, *, case_sensitive: bool = True) -> Any:
             code="invalid_pattern",
             hint=_TOO_LARGE if "too large" in said else _NOT_READ,
         ) from None
-
-
-T = TypeVar("T")
-FEW = 16
-"""So many words are looked for one by one: that is faster than an index."""
-BEGINNING = 4
-"""Bytes by which one of many words is found."""
-PIECE = 65_536
-"""Bytes of a text that are looked at together, so that a long one takes no more room."""
-WORD, FEW_WORD = 280, 200
-"""Bytes that a word takes beside its letters."""
-ROOT = 0
-"""The empty word, with which every text begins."""
-
-
-class Text:
-    """A text to look for words in, with what is made of it once for all of them."""
-
-    __slots__ = ("_pieces", "data", "plain")
-
-    def __init__(self, plain: str) -> None:
-        self.plain, self.data = plain, _bytes(plain)
-        self._pieces: dict[int, set[bytes]] = {}
-
-    def beginning(self, cut: int, wanted: AbstractSet[bytes]) -> Iterator[int]:
-        """The places where one of these stands; all of them are of one length."""
-        for start in range(0, len(self.data), PIECE):
-            part = self.data[start : start + PIECE + cut - 1]
-            there = wanted & self._cut(part, cut)
-            if len(there) <= FEW:
-                for each in sorted(there):
-                    yield from (start + at for at in _each(part, each))
-            else:
-                ends = range(len(part) - cut + 1)
-                yield from (start + at for at in ends if part[at : at + cut] in there)
-
-    def _cut(self, part: bytes, cut: int) -> set[bytes]:
-        known = self._pieces.get(cut)
-        if known is None:
-            known = {part[at : at + cut] for at in range(len(part) - cut + 1)}
-            if len(part) == len(self.data):
-                self._pieces[cut] = known
-        return known
-
-
-def _each(data: bytes, wanted: bytes) -> Iterator[int]:
-    at = data.find(wanted)
-    while at >= 0:
-        yield at
-        at = data.find(wanted, at + 1)
-
-
-class Words(Generic[T]):
-    """Words, each with what it stands for. ``whole``: found only where no letter and no digit stands beside them."""
-
-    __slots__ = (
-        "_beginnings", "_few", "_jump", "_longest", "_parent", "_short", "_shorter", "_values", "_whole", "_words",
-    )  # fmt: skip
-
-    def __init__(self, words: Mapping[str, T], *, whole: bool = False) -> None:
-        self._whole = whole
-        self._few: Mapping[str, T] = words if len(words) <= FEW and not whole else {}
-        ordered = [] if self._few else sorted((_bytes(word), word) for word in words)
-        self._words: list[bytes] = [b"", *(each for each, _ in ordered)]
-        self._values: list[T] = [words[word] for _, word in ordered]
-        self._longest = max(map(len, self._words))
-        self._beginnings = {each[:BEGINNING] for each in self._words if len(each) >= BEGINNING}
-        self._short: dict[int, dict[bytes, int]] = {}
-        """By their lengths: those that are no longer than a beginning would be."""
-        for number, word in enumerate(self._words):
-            if 0 < len(word) < BEGINNING:
-                self._short.setdefault(len(word), {})[word] = number
-        self._link()
-
-    def _link(self) -> None:
-        """Each word with the longest other one that it begins with, and with one far before that."""
-        words = self._words
-        self._parent, self._jump = array("i", [ROOT]), array("i", [ROOT])
-        self._shorter = array("i", [ROOT]) if self._whole else self._parent
-        depth, before = array("i", [0]), [ROOT]
-        for number in range(1, len(words)):
-            word = words[number]
-            while not word.startswith(words[before[-1]]):
-                before.pop()
-            parent = before[-1]
-            before.append(number)
-            depth.append(depth[parent] + 1)
-            far = self._jump[parent]
-            # Two jumps of one length make a longer one: so the way to any of them takes few steps.
-            even = depth[parent] - depth[far] == depth[far] - depth[self._jump[far]]
-            self._parent.append(parent)
-            self._jump.append(self._jump[far] if even else parent)
-            if self._whole:
-                ends = not _sign(word, len(words[parent])).isalnum()
-                # What follows a shorter word is the same in this word and in its parent.
-                self._shorter.append(parent if ends else self._shorter[parent])
-
-    def __bool__(self) -> bool:
-        return bool(self._few or self._values)
-
-    @property
-    def room(self) -> int:
-        """Bytes of memory that it takes, about, without its values."""
-        few = sum(FEW_WORD + 4 * len(word) for word in self._few)
-        return few + WORD * len(self._values) + sum(map(len, self._words))
-
-    def within(self, text: Text) -> Iterator[tuple[str, T]]:
-        """Each word once."""
-        for word, value in self._few.items():
-            if word in text.plain:
-                yield word, value
-        if self._values:
-            for number in self._search(text):
-                yield _text(self._words[number]), self._values[number - 1]
-
-    def _search(self, text: Text) -> Iterator[int]:
-        # One after the end, so that a word may stand there.
-        letters = f"{_letters(text.plain)}0" if self._whole else ""
-        seen = {ROOT}
-        for at, number in self._places(text):
-            if self._whole:
-                if at and letters[at - 1] == "1":
-                    continue
-                if letters[at + len(self._words[number])] == "1":
-                    number = self._shorter[number]
-            while number not in seen:
-                seen.add(number)
-                yield number
-                number = self._shorter[number]
-
-    def _places(self, text: Text) -> Iterator[tuple[int, int]]:
-        """Where words stand, and the longest that does; of the short ones each by itself."""
-        for cut, words in self._short.items():
-            for at in text.beginning(cut, words.keys()):
-                yield at, words[text.data[at : at + cut]]
-        if self._beginnings:
-            for at in text.beginning(BEGINNING, self._beginnings):
-                yield at, self._at(text.data, at)
-
-    def _at(self, data: bytes, at: int) -> int:
-        """The longest word that stands at a place. Whatever stands there is a beginning of the last word before it."""
-        words, jump, parent = self._words, self._jump, self._parent
-        number = bisect_right(words, data[at : at + self._longest]) - 1
-        while not data.startswith(words[number], at):
-            far = jump[number]
-            number = parent[number] if data.startswith(words[far], at) else far
-        return number
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode(errors="surrogatepass")
-
-
-def _text(data: bytes) -> str:
-    return data.decode(errors="surrogatepass")
-
-
-def _sign(word: bytes, at: int) -> str:
-    return word[at : at + 4].decode(errors="replace")[0]
-
-
-def _letters(text: str) -> str:
-    """For each byte of a text 1 where it is part of a letter or a digit, and 0 elsewhere."""
-    return text.translate({ord(each): "01"[each.isalnum()] * len(_bytes(each)) for each in set(text)})

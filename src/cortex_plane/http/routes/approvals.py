@@ -9,7 +9,14 @@ from starlette.responses import Response
 from cortex_plane.approvals import routes
 from cortex_plane.approvals.model.approvals import Channel, Decision, EffectAnswer
 from cortex_plane.approvals.model.credentials import TokenDecision
-from cortex_plane.approvals.verbs import approvals, credentials, standing_approvals
+from cortex_plane.approvals.verbs import (
+    approvals,
+    credentials,
+    decisions,
+    settlements,
+    standing_approvals,
+    tool_requests,
+)
 from cortex_plane.http.exchange import Binding, Exchange, answer, handle, pages, reply, throttled, whole
 from cortex_plane.http.problems import problem
 from cortex_plane.kernel.ids import IdempotencyKey
@@ -20,12 +27,12 @@ async def decide_approval(
     exchange: Exchange, approval_id: UUID, decision: Decision, once: IdempotencyKey | None
 ) -> Response:
     return reply(
-        await approvals.decide(exchange.db, exchange.actor, approval_id, decision, Channel.API, once)
+        await decisions.decide(exchange.db, exchange.actor, approval_id, decision, Channel.API, once)
     )
 
 
 async def answer_approval(exchange: Exchange, approval_id: UUID, answer: EffectAnswer) -> Response:
-    return reply(await approvals.answer(exchange.db, exchange.actor, approval_id, answer, Channel.API))
+    return reply(await settlements.answer(exchange.db, exchange.actor, approval_id, answer, Channel.API))
 
 
 async def decide_by_token(exchange: Exchange, decision: TokenDecision) -> Response:
@@ -46,17 +53,17 @@ async def refuse_token_in_path(exchange: Exchange, _: str) -> Response:
 BINDINGS: tuple[Binding, ...] = (
     pages(routes.LIST_APPROVALS, approvals.list_approvals, "approvals"),
     answer(routes.GET_APPROVAL, approvals.get_approval),
-    handle(routes.DECIDE_APPROVAL, approvals.decide, decide_approval),
+    handle(routes.DECIDE_APPROVAL, decisions.decide, decide_approval),
     answer(routes.DELEGATE_APPROVAL, approvals.delegate),
-    handle(routes.ANSWER_APPROVAL, approvals.answer, answer_approval),
+    handle(routes.ANSWER_APPROVAL, settlements.answer, answer_approval),
     handle(routes.DECIDE_BY_TOKEN, Permission.APPROVAL_DECIDE, decide_by_token),
     answer(routes.ROTATE_SIGNING_SECRET, credentials.rotate_secret),
     pages(routes.LIST_STANDING_APPROVALS, standing_approvals.list_page, "standing_approvals"),
     answer(routes.GET_STANDING_APPROVAL, standing_approvals.get),
     answer(routes.REVOKE_STANDING_APPROVAL, standing_approvals.revoke),
     whole(routes.LIST_DELEGATES, approvals.list_delegates),
-    answer(routes.EXECUTE_REQUEST, approvals.execute),
-    answer(routes.APPROVE_TOOL, approvals.approve_tool),
+    answer(routes.EXECUTE_REQUEST, tool_requests.execute),
+    answer(routes.APPROVE_TOOL, tool_requests.approve_tool),
     handle(routes.APPROVE_BY_PATH, None, refuse_token_in_path),
     handle(routes.DENY_BY_PATH, None, refuse_token_in_path),
 )

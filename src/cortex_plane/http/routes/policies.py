@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cortex_plane.http.exchange import Binding, answer, ordered
 from cortex_plane.policies import routes
-from cortex_plane.policies.verbs import policies
+from cortex_plane.policies.verbs import policies, simulations
 
 BINDINGS: tuple[Binding, ...] = (
     answer(routes.APPLY_POLICIES, policies.apply_policies),
@@ -17,6 +17,6 @@ BINDINGS: tuple[Binding, ...] = (
         lambda version: version.version,
     ),
     answer(routes.GET_POLICY_VERSION, policies.get_policies),
-    answer(routes.EXPLAIN_POLICIES, policies.explain_policies),
-    answer(routes.SIMULATE_POLICIES, policies.simulate_policies),
+    answer(routes.EXPLAIN_POLICIES, simulations.explain_policies),
+    answer(routes.SIMULATE_POLICIES, simulations.simulate_policies),
 )

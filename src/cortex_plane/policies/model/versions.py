@@ -44,8 +44,8 @@ from cortex_plane.policies.model.policies import (
 )
 from cortex_plane.tenancy.model.orgs import Role
 
-MAX_FILE_BYTES = 16 * 1024 * 1024
-MAX_ROWS = 100_000
+MAX_FILE_BYTES = 4 * 1024 * 1024
+MAX_ROWS = 10_000
 MAX_SHOWN_CHANGES = 200
 MAX_SHOWN_ROWS = 1000
 

@@ -10,7 +10,7 @@ from cortex_plane.agents.model.tools import is_tool_name
 from cortex_plane.kernel.globs import STAR
 from cortex_plane.policies.model.policies import Approvers, PolicyRow, PolicyVerdict, Terms
 from cortex_plane.policies.model.versions import PlacedRow
-from cortex_plane.policies.rules.engine import MAX_CROWD, LevelIndex
+from cortex_plane.policies.rules.engine import LevelIndex
 from cortex_plane.policies.rules.terms import ADMINS, own_approvers, resolve_terms
 from cortex_plane.tenancy.model.orgs import Role
 
@@ -45,7 +45,6 @@ def faults_of(placed: Sequence[PlacedRow], people: Sequence[Person]) -> Iterator
             known[terms] = list(_faults(terms, people, by_id))
         for fault in known[terms]:
             yield place, fault
-    yield from _crowds(placed)
 
 
 def _asked(row: PolicyRow) -> Terms:
@@ -116,14 +115,6 @@ def _named(approvers: Approvers) -> str:
     if approvers.members:
         parts.append("one of the named members")
     return " or ".join(parts) or "anybody"
-
-
-def _crowds(placed: Sequence[PlacedRow]) -> Iterator[Found]:
-    """Rows that only their conditions tell apart cost time with each call: there may not be too many of them."""
-    for rows, places in _levels(placed):
-        for text, count in LevelIndex(rows).crowds():
-            said = f"{count} policies of this level are about `{text}`; the limit is {MAX_CROWD}."
-            yield places[0], f"{said} Join their conditions, or name the tools more exactly."
 
 
 def warnings_of(
@@ -218,12 +209,10 @@ def _shadowed(placed: Sequence[PlacedRow]) -> Iterator[Found]:
         always = [n for n, row in enumerate(rows) if row.condition is None]
         index = LevelIndex([rows[n] for n in always])
         for n, row in enumerate(rows):
-            for found in index.candidates(row.action_type, row.target):
-                if always[found.position] >= n:
-                    break
-                if found.glob.covers(row.target):
-                    yield places[n], f"`{row.name}` never matches: `{found.row.name}` before it always does."
-                    break
+            # A target that matches the target of another row as a text matches whatever that one does.
+            before = next(iter(index.find(row.action_type, row.target)), None)
+            if before is not None and always[before.position] < n:
+                yield places[n], f"`{row.name}` never matches: `{before.row.name}` before it always does."
 
 
 def _levels(placed: Sequence[PlacedRow]) -> Iterator[tuple[list[PolicyRow], list[int]]]:

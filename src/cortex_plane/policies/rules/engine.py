@@ -1,17 +1,22 @@
-"""The policy engine: five levels, most specific first, over an index of rows."""
+"""The policy engine: five levels, most specific first, over an index of rows.
+
+A row whose condition cannot be evaluated counts on the safe side: a deny or requires_approval matches, an allow does not, and
+the walk goes on. Then several rows of a level could be the one that matches. Each combination of them is decided as if it were
+sure, and the strictest decision holds, within the terms of all others.
+"""
 
 from __future__ import annotations
 
 import functools
-import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
 from cortex_plane.kernel.conditions import Condition, ConditionFailed, Surroundings
-from cortex_plane.kernel.globs import Glob
+from cortex_plane.kernel.globs import GlobIndex
 from cortex_plane.policies.model.policies import (
     STRICTNESS,
     CallFacts,
@@ -31,10 +36,8 @@ from cortex_plane.policies.rules.terms import (
     both_terms,
     how_strict,
     limit_terms,
-    own_approvers,
     requested_terms,
     resolve_terms,
-    row_saying,
     term_said,
     tighten_terms,
 )
@@ -42,11 +45,14 @@ from cortex_plane.policies.rules.terms import (
 _ASK = PolicyVerdict.REQUIRES_APPROVAL
 DEFAULT_READ_ONLY = "default:read_only"
 DEFAULT_OWNER = "default:owner"
-MAX_KNOWN = 4096
-"""Conclusions that are kept: by which rows matched, and not by calls."""
+DEFAULT_UNSURE = "default:unsure"
+MAX_CONCLUSIONS = 4096
+"""Conclusions that are remembered: by which rows matched, and not by calls."""
 MAX_KEY = 32
-"""Where arguments make more rows than this unsure, their conclusion is not worth its room."""
-_UNTOLD = "nobody can tell which of them matches"
+"""Where arguments make more rows than this unsure, their conclusion is not remembered."""
+MAX_COMBINATIONS = 4096
+"""Combinations of unsure rows that are decided; beyond it the call is denied."""
+_UNSURE = "nobody can tell which of them matches"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,12 @@ class _Match:
     level: Level
     row: PolicyRow
     sure: bool = True
+    """False: its condition cannot be evaluated."""
+
+    @property
+    def limits(self) -> bool:
+        """Nothing more specific is looser than it."""
+        return self.row.final or self.level is Level.PLATFORM
 
 
 @dataclass(slots=True)
@@ -72,64 +84,38 @@ class _Standing:
     terms: Terms | None
     origins: Origins
 
-    def become(self, other: _Standing) -> None:
-        self.verdict, self.rule = other.verdict, other.rule
-        self.terms, self.origins = other.terms, other.origins
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What a level says."""
-
-    matches: Sequence[_Match]
-    """Its first match; where nobody can tell whether that is one, what follows up to the first that surely is."""
-    limit: _Match | None
-    """Those of them, in one row, that limit what is more specific."""
-
     @property
-    def sure(self) -> bool:
-        return self.matches[-1].sure
-
-    @property
-    def surely_limits(self) -> bool:
-        return self.sure and len({(match.row.effect, match.row.final) for match in self.matches}) == 1
-
-    @property
-    def asks_the_same(self) -> bool:
-        """Whether all of them name the same people."""
-        rows = [match.row for match in self.matches]
-        return len(rows) == 1 or len({row.effect is _ASK and own_approvers(row) for row in rows}) == 1
+    def strictness(self) -> tuple[int, ...]:
+        return (STRICTNESS[self.verdict], *(how_strict(self.terms) if self.terms is not None else ()))
 
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """What each level answered, the most specific first."""
+    """One match of each level that has one, the most specific first."""
 
-    answers: Sequence[_Answer]
-    platform: PolicyRow | None
-
-    @property
-    def deciding(self) -> Iterator[tuple[int, _Match]]:
-        """Every match that could be the most specific one, with the place of its level."""
-        for place, answer in enumerate(self.answers):
-            for match in answer.matches:
-                yield place, match
-            if answer.sure:
-                return
+    matches: Sequence[_Match]
 
     @property
-    def limits(self) -> list[int]:
-        """The places of those that limit what is more specific."""
-        return [place for place, answer in enumerate(self.answers) if answer.limit is not None]
+    def platform(self) -> PolicyRow | None:
+        last = self.matches[-1] if self.matches else None
+        return last.row if last is not None and last.level is Level.PLATFORM else None
 
     def above(self, place: int) -> list[PolicyRow]:
-        """Up to whom it escalates: as far as that can be told."""
-        return _steps(self.answers[place + 1 :])
+        """Up to whom a row escalates."""
+        return [match.row for match in self.matches[place + 1 :]]
 
 
-def _steps(answers: Sequence[_Answer]) -> list[PolicyRow]:
-    known = itertools.takewhile(lambda answer: answer.asks_the_same, answers)
-    return [answer.matches[0].row for answer in known]
+def _walks(matches: Sequence[_Match]) -> list[_Walk] | None:
+    """Every walk that could be the case; None where there are too many. A sure match of a level ends the choice of the first."""
+    levels = [list(group) for _, group in itertools.groupby(matches, key=lambda match: match.level)]
+    walks: list[_Walk] = []
+    for first, matches_of_level in enumerate(levels):
+        if len(walks) + math.prod(map(len, levels[first:])) > MAX_COMBINATIONS:
+            return None
+        walks += map(_Walk, itertools.product(*levels[first:]))
+        if matches_of_level[-1].sure:
+            break
+    return walks or [_Walk(())]
 
 
 class CompiledPolicies:
@@ -142,8 +128,8 @@ class CompiledPolicies:
         self._platform = LevelIndex(policies.platform)
         self._org = LevelIndex(policies.org)
         self._teams: dict[UUID, LevelIndex] = {id: LevelIndex(rows) for id, rows in policies.teams.items()}
-        self._known: dict[tuple[Any, ...], tuple[PolicyDecision, Origins]] = {}
-        self.weight = sum(each.weight for each in (self._platform, self._org, *self._teams.values()))
+        self._conclusions: dict[tuple[Any, ...], tuple[PolicyDecision, Origins]] = {}
+        self.rows = len(policies.platform) + len(policies.org) + sum(map(len, policies.teams.values()))
 
     def decide(self, facts: CallFacts, request: Sequence[PolicyRow] = ()) -> PolicyDecision:
         return self._run(facts, request, None)[0]
@@ -163,35 +149,25 @@ class CompiledPolicies:
     def _run(
         self, facts: CallFacts, request: Sequence[PolicyRow], trace: _Trace | None
     ) -> tuple[PolicyDecision, Origins]:
-        given = surroundings(facts)
-        asked = _matches(Level.REQUEST, _of_request(tuple(request)), facts, given, trace) if request else []
+        context = surroundings(facts)
+        demands = (
+            _matches(Level.REQUEST, _request_index(tuple(request)), facts, context, trace) if request else []
+        )
         matches = [
             match
             for level, index in self._levels(facts)
-            for match in _matches(level, index, facts, given, trace)
+            for match in _matches(level, index, facts, context, trace)
         ]
-        if asked or trace is not None or len(matches) > MAX_KEY:
-            return self._concluded(facts, matches, asked, trace)
-        # The rows live as long as this does: the same ones come to the same conclusion.
+        if demands or trace is not None or len(matches) > MAX_KEY:
+            return self._conclude(facts, matches, demands, trace)
+        # The rows live as long as this object: the same rows lead to the same conclusion.
         key = (facts.read_only, *((match.level, id(match.row), match.sure) for match in matches))
-        known = self._known.get(key)
-        if known is None:
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            known = self._known[key] = self._concluded(facts, matches, asked, None)
-        return known
-
-    def _concluded(
-        self, facts: CallFacts, matches: Sequence[_Match], asked: Sequence[_Match], trace: _Trace | None
-    ) -> tuple[PolicyDecision, Origins]:
-        walk = self._walk(matches)
-        standing = self._decided(walk, trace) if walk.answers else _by_default(facts)
-        if trace is not None and not walk.answers:
-            trace.decided_by = standing.rule
-        if asked:
-            standing = self._tightened(standing, asked, walk, trace)
-        terms = standing.terms if standing.verdict is _ASK else None
-        return PolicyDecision(verdict=standing.verdict, rule=standing.rule, terms=terms), standing.origins
+        conclusion = self._conclusions.get(key)
+        if conclusion is None:
+            if len(self._conclusions) >= MAX_CONCLUSIONS:
+                self._conclusions.clear()
+            conclusion = self._conclusions[key] = self._conclude(facts, matches, demands, None)
+        return conclusion
 
     def _levels(self, facts: CallFacts) -> Iterator[tuple[Level, LevelIndex]]:
         for level, team in zip((Level.TEAM, Level.PARENT_TEAM), facts.teams, strict=False):
@@ -201,148 +177,113 @@ class CompiledPolicies:
         yield Level.ORG, self._org
         yield Level.PLATFORM, self._platform
 
-    def _walk(self, matches: Sequence[_Match]) -> _Walk:
-        platform: PolicyRow | None = None
-        answers: list[_Answer] = []
-        levels = [list(group) for _, group in itertools.groupby(matches, key=lambda match: match.level)]
-        for of_level in reversed(levels):
-            of_platform = of_level[0].level is Level.PLATFORM
-            limiting = [match for match in of_level if match.row.final or of_platform]
-            limit = self._as_one(limiting, platform, _steps(answers)) if limiting else None
-            if of_platform and limit is not None:
-                platform = limit.row
-            answers.insert(0, _Answer(of_level, limit))
-        return _Walk(answers, platform)
+    def _conclude(
+        self, facts: CallFacts, matches: Sequence[_Match], demands: Sequence[_Match], trace: _Trace | None
+    ) -> tuple[PolicyDecision, Origins]:
+        walks = _walks(matches)
+        if walks is None:
+            standing = _Standing(PolicyVerdict.DENY, DEFAULT_UNSURE, None, {})
+        elif matches:
+            standing = self._decide(walks, trace)
+        else:
+            standing = _by_default(facts)
+        if trace is not None and (walks is None or not matches):
+            trace.decided_by = standing.rule
+        if demands and walks is not None:
+            standing = self._tighten(standing, demands, walks, trace)
+        terms = standing.terms if standing.verdict is _ASK else None
+        return PolicyDecision(verdict=standing.verdict, rule=standing.rule, terms=terms), standing.origins
 
-    def _as_one(
-        self, matches: Sequence[_Match], platform: PolicyRow | None, above: Sequence[PolicyRow]
-    ) -> _Match:
-        """A row that is no looser than any of these."""
-        if len(matches) == 1:
-            return matches[0]
-        first, standing = self._together(
-            [(match, self._standing_of(match, platform, above)) for match in matches], None
-        )
-        if standing.terms is None:
-            return first
-        for match in matches:
-            if match.row.effect is not _ASK:  # what is more specific inherits from it too
-                inherited, _ = resolve_terms(match.row, platform)
-                standing.terms, _ = both_terms(standing.terms, {}, inherited, "")
-        final = any(match.row.final for match in matches)
-        return _Match(first.level, replace(row_saying(first.row, standing.terms), final=final))
-
-    def _decided(self, walk: _Walk, trace: _Trace | None) -> _Standing:
-        """What the most specific match says within its limits; where several could be that one, all of them together."""
-        found: list[tuple[_Match, _Standing]] = []
-        told: list[list[Limited]] = []
-        for place, match in walk.deciding:
-            standing = self._standing_of(match, walk.platform, walk.above(place))
-            for limited in self._within_limits(standing, walk, place, [] if trace is not None else None):
-                found.append((match, limited[0]))
-                told.append(limited[1] or [])
+    def _decide(self, walks: Sequence[_Walk], trace: _Trace | None) -> _Standing:
+        """What the most specific match says within its limits; of several walks, all of them together."""
+        outcomes = []
+        for walk in walks:
+            limits: list[Limited] | None = [] if trace is not None else None
+            outcomes.append((walk.matches[0], self._decide_walk(walk, limits), limits))
         if trace is not None:
-            first = max(range(len(found)), key=lambda place: _strictness(found[place]))
-            trace.decided_by = self._rule(found[first][0])
-            trace.limits += told[first]
-        return self._together(found, trace)[1]
+            strictest, _, limits = max(outcomes, key=lambda outcome: outcome[1].strictness)
+            trace.decided_by = self._rule(strictest)
+            trace.limits += limits or []
+        return self._combine([(match, standing) for match, standing, _ in outcomes], trace)
 
-    def _within_limits(
-        self, standing: _Standing, walk: _Walk, place: int, told: list[Limited] | None
-    ) -> Iterator[tuple[_Standing, list[Limited] | None]]:
-        """What its limits make of it: also without one that raises it, where nobody can tell whether that one does."""
-        for limit in walk.limits:
-            if limit > place:
-                before = replace(standing)
-                self._limit(standing, walk, range(place, limit), limit, told)
-                if before.verdict is not standing.verdict and not walk.answers[limit].surely_limits:
-                    yield from self._within_limits(before, walk, limit, told and told[:-1])
-        yield standing, told
+    def _decide_walk(self, walk: _Walk, trace: list[Limited] | None) -> _Standing:
+        standing = self._standing_of(walk, 0)
+        for place, match in enumerate(walk.matches):
+            if place == 0 or not match.limits:
+                continue
+            before = replace(standing)
+            if STRICTNESS[match.row.effect] > STRICTNESS[standing.verdict]:
+                standing = self._standing_of(walk, place)
+                self._hold(standing, walk, range(place))
+            else:
+                self._hold(standing, walk, [place])
+            if trace is not None:
+                why = "final" if match.row.final else "the platform's match is a ceiling"
+                trace.append(_limited(match, why, before, standing))
+        return standing
 
-    def _standing_of(
-        self, match: _Match, platform: PolicyRow | None, above: Sequence[PolicyRow]
-    ) -> _Standing:
+    def _standing_of(self, walk: _Walk, place: int) -> _Standing:
+        match = walk.matches[place]
         rule = self._rule(match)
         if match.row.effect is not _ASK:
             return _Standing(match.row.effect, rule, None, {})
-        return _Standing(_ASK, rule, *resolve_terms(match.row, platform, above))
+        return _Standing(_ASK, rule, *resolve_terms(match.row, walk.platform, walk.above(place)))
 
-    def _together(
-        self, found: Sequence[tuple[_Match, _Standing]], trace: _Trace | None
-    ) -> tuple[_Match, _Standing]:
+    def _hold(self, standing: _Standing, walk: _Walk, places: Sequence[int]) -> None:
+        """Keep the terms within the limits that stand at these places."""
+        for place in places:
+            match = walk.matches[place]
+            if match.limits and standing.terms is not None:
+                standing.terms, standing.origins = limit_terms(
+                    standing.terms, standing.origins, match.row, walk.platform, walk.above(place),
+                    self._rule(match),
+                )  # fmt: skip
+
+    def _combine(self, outcomes: Sequence[tuple[_Match, _Standing]], trace: _Trace | None) -> _Standing:
         """What is no looser than any of these: the strictest of them, within the terms of the others."""
-        first, standing = max(found, key=_strictness)
-        if len(found) == 1 or standing.terms is None:
-            return first, standing
+        first, standing = max(outcomes, key=lambda outcome: outcome[1].strictness)
+        if len(outcomes) == 1 or standing.terms is None:
+            return standing
         standing = replace(standing)
-        every = [(match, other.terms) for match, other in found if other.terms is not None]
-        owner = all(terms.approvers.owner and terms.self_approval for _, terms in every)
-        for match, terms in every:
+        others = [(match, other.terms) for match, other in outcomes if other.terms is not None]
+        owner = all(terms.approvers.owner and terms.self_approval for _, terms in others)
+        for match, terms in others:
             before = replace(standing)
             standing.terms, standing.origins = both_terms(
                 standing.terms or terms, standing.origins, terms, f"limit {self._rule(match)}", owner=owner
             )
-            if trace is not None and match is not first:
-                trace.limits.append(_limited(match, _UNTOLD, before, standing))
-        return first, standing
+            if trace is not None and match is not first and before.terms != standing.terms:
+                trace.limits.append(_limited(match, _UNSURE, before, standing))
+        return standing
 
-    def _limit(
-        self, standing: _Standing, walk: _Walk, below: range, place: int, told: list[Limited] | None
-    ) -> None:
-        """A row that is final, or the platform's: nothing more specific is looser than it."""
-        before = replace(standing)
-        match = walk.answers[place].limit
-        if match is None:
-            return
-        if STRICTNESS[match.row.effect] > STRICTNESS[standing.verdict]:
-            standing.become(self._standing_of(match, walk.platform, walk.above(place)))
-            self._hold(standing, walk, below)
-        else:
-            self._hold(standing, walk, [place])
-        if told is not None:
-            why = "final" if match.row.final else "the platform's match is a ceiling"
-            told.append(_limited(match, why, before, standing))
-
-    def _hold(self, standing: _Standing, walk: _Walk, places: Sequence[int]) -> None:
-        """The terms stay within these limits."""
-        for place in places:
-            limit, held = walk.answers[place].limit, standing.terms
-            if limit is None or held is None:
-                continue
-            rule = self._rule(limit)
-            terms, origins = limit_terms(
-                held, standing.origins, limit.row, walk.platform, walk.above(place), rule
-            )
-            if not walk.answers[place].surely_limits:  # then those whom it names do not decide alone
-                terms, origins = both_terms(held, standing.origins, terms, f"limit {rule}")
-            standing.terms, standing.origins = terms, origins
-
-    def _tightened(
-        self, standing: _Standing, asked: Sequence[_Match], walk: _Walk, trace: _Trace | None
+    def _tighten(
+        self, standing: _Standing, demands: Sequence[_Match], walks: Sequence[_Walk], trace: _Trace | None
     ) -> _Standing:
         """What the request demands, where that is stricter than what the rest said."""
-        each = [(match, self._tighten(replace(standing), match, walk)) for match in asked]
-        if trace is None:
-            return self._together(each, None)[1]
-        first = max(each, key=_strictness)
-        trace.limits.append(_limited(first[0], "a request only tightens", standing, first[1]))
-        return self._together(each, trace)[1]
+        outcomes = [(match, self._demand(replace(standing), match, walks)) for match in demands]
+        if trace is not None:
+            match, strictest = max(outcomes, key=lambda outcome: outcome[1].strictness)
+            trace.limits.append(_limited(match, "a request only tightens", standing, strictest))
+        return self._combine(outcomes, trace)
 
-    def _tighten(self, standing: _Standing, match: _Match, walk: _Walk) -> _Standing:
-        asked = match.row
-        if stricter(asked.effect, standing.verdict) is not standing.verdict:
-            standing.become(_Standing(asked.effect, self._rule(match), None, {}))
-            if asked.effect is _ASK:
-                standing.terms, standing.origins = requested_terms(asked, walk.platform, walk.above(-1))
-                self._hold(standing, walk, range(len(walk.answers)))
-        elif standing.terms is not None and asked.effect is _ASK:
+    def _demand(self, standing: _Standing, match: _Match, walks: Sequence[_Walk]) -> _Standing:
+        row = match.row
+        if stricter(row.effect, standing.verdict) is not standing.verdict:
+            if row.effect is not _ASK:
+                return _Standing(row.effect, self._rule(match), None, {})
+            return self._combine([(match, self._demand_within(match, walk)) for walk in walks], None)
+        if standing.terms is not None and row.effect is _ASK:
+            by_default = standing.rule == DEFAULT_OWNER
             standing.terms, standing.origins = tighten_terms(
-                standing.terms,
-                standing.origins,
-                asked,
-                self._rule(match),
-                by_default=standing.rule == DEFAULT_OWNER,
+                standing.terms, standing.origins, row, self._rule(match), by_default=by_default
             )
+        return standing
+
+    def _demand_within(self, match: _Match, walk: _Walk) -> _Standing:
+        """An approval that nothing but the request asks for, within the limits of the walk."""
+        terms = requested_terms(match.row, walk.platform, walk.above(-1))
+        standing = _Standing(_ASK, self._rule(match), *terms)
+        self._hold(standing, walk, range(len(walk.matches)))
         return standing
 
     def _rule(self, match: _Match) -> str:
@@ -356,7 +297,7 @@ def _by_default(facts: CallFacts) -> _Standing:
 
 
 @functools.lru_cache(maxsize=128)
-def _of_request(rows: tuple[PolicyRow, ...]) -> LevelIndex:
+def _request_index(rows: tuple[PolicyRow, ...]) -> LevelIndex:
     """A job asks with the same rows for each of its calls."""
     return LevelIndex(rows)
 
@@ -377,54 +318,38 @@ def surroundings(facts: CallFacts) -> Surroundings:
 
 
 def _matches(
-    level: Level, index: LevelIndex, facts: CallFacts, given: Surroundings, trace: _Trace | None
+    level: Level, index: LevelIndex, facts: CallFacts, context: Surroundings, trace: _Trace | None
 ) -> list[_Match]:
-    """The first row of a level that matches. One of which nobody can tell does not end the walk: an agent must not step
-    around a stricter row by making the condition of an earlier one fail."""
-    found: list[_Match] = []
-    for compiled in index.candidates(facts.action_type, facts.target):
-        matched, reason, sure = _applies(compiled, facts.target, given)
+    """The first row of a level that matches, after those that might: an agent must not step around a stricter row by making
+    the condition of an earlier one fail."""
+    matches: list[_Match] = []
+    for compiled in index.find(facts.action_type, facts.target):
+        row = compiled.row
+        matched, reason, sure = _applies(compiled, context)
         if trace is not None:
-            row = compiled.row
             trace.considered.append(
                 Considered(
-                    level=level,
-                    name=row.name,
-                    target=row.target,
-                    effect=row.effect,
-                    matched=matched,
-                    reason=reason,
+                    level=level, name=row.name, target=row.target, effect=row.effect, matched=matched, reason=reason,
                 )
-            )
+            )  # fmt: skip
         if matched:
-            found.append(_Match(level, compiled.row, sure))
+            matches.append(_Match(level, row, sure))
             if sure:
                 break
-    return found
+    return matches
 
 
-def _strictness(found: tuple[_Match, _Standing]) -> tuple[int, ...]:
-    standing = found[1]
-    return (STRICTNESS[standing.verdict], *(how_strict(standing.terms) if standing.terms is not None else ()))
-
-
-def _applies(compiled: CompiledRow, target: str, given: Surroundings) -> tuple[bool, str, bool]:
-    """Whether a row matches, why, and whether that is sure. Where nobody can tell whether a condition holds, the safe side
-    counts: a permission does not match, the rest does."""
-    if not compiled.glob.matches(target):
-        return False, "the target does not match", True
+def _applies(compiled: CompiledRow, context: Surroundings) -> tuple[bool, str, bool]:
+    """Whether a row whose target matches does, why, and whether that is sure."""
     if compiled.condition is None:
         return True, "the target matches", True
     try:
-        holds = compiled.condition.holds(given)
+        holds = compiled.condition.holds(context)
     except ConditionFailed as error:
-        matched = compiled.row.effect is not PolicyVerdict.ALLOW
+        effect = compiled.row.effect
+        matched = effect is not PolicyVerdict.ALLOW
         counts = "counts as a match" if matched else "counts as no match"
-        return (
-            matched,
-            f"the condition failed ({error}): {counts}, because the row says {compiled.row.effect}",
-            False,
-        )
+        return matched, f"the condition failed ({error}): {counts}, because the row says {effect}", False
     return holds, "target and condition match" if holds else "the condition is false", True
 
 
@@ -440,132 +365,30 @@ def _limited(match: _Match, why: str, before: _Standing, after: _Standing) -> Li
     return Limited(level=match.level, name=match.row.name, why=why, changes=changes)
 
 
-MAX_CROWD = 1000
-"""Rows that are found by the same text; each of them costs time with every call that has it."""
-
-OF_ROW = 2048
-"""Bytes that a row takes."""
-OF_CONDITION = 64
-"""Bytes that a compiled condition takes for each of its characters."""
-OF_DETAILS = 8
-"""And what a request shows of itself."""
-
-
 @dataclass(frozen=True, slots=True)
 class CompiledRow:
     position: int
     row: PolicyRow
-    glob: Glob
     condition: Condition | None
 
 
-Places = dict[str, list[CompiledRow]]
-
-
-@dataclass(slots=True)
-class _Targets:
-    """The rows of one action type."""
-
-    exact: Places = field(default_factory=dict)
-    prefix: Places = field(default_factory=dict)
-    suffix: Places = field(default_factory=dict)
-    middle: Places = field(default_factory=dict)
-    anything: list[CompiledRow] = field(default_factory=list)
-    prefix_lengths: tuple[int, ...] = ()
-    suffix_lengths: tuple[int, ...] = ()
-    middle_lengths: tuple[int, ...] = ()
-    closed: set[str] = field(default_factory=set)
-    """Targets that have an unconditional row."""
-
-    def add(self, compiled: CompiledRow) -> None:
-        target = compiled.row.target
-        if target in self.closed:
-            return
-        if compiled.condition is None:
-            self.closed.add(target)
-        self._place(compiled.glob).append(compiled)
-
-    def _place(self, glob: Glob) -> list[CompiledRow]:
-        if glob.exact:
-            return self.exact.setdefault(glob.prefix, [])
-        middle = max(glob.middles, key=len, default="")
-        if not (glob.prefix or glob.suffix or middle):
-            return self.anything
-        if len(glob.prefix) >= max(len(glob.suffix), len(middle)):
-            return self.prefix.setdefault(glob.prefix, [])
-        if len(glob.suffix) >= len(middle):
-            return self.suffix.setdefault(glob.suffix, [])
-        return self.middle.setdefault(middle, [])
-
-    def seal(self) -> None:
-        self.prefix_lengths = tuple(sorted({len(text) for text in self.prefix}))
-        self.suffix_lengths = tuple(sorted({len(text) for text in self.suffix}))
-        self.middle_lengths = tuple(sorted({len(text) for text in self.middle}))
-
-    def places(self, target: str) -> list[list[CompiledRow]]:
-        found = [self.anything] if self.anything else []
-        size = len(target)
-        _collect(found, self.exact, (target,))
-        _collect(found, self.prefix, (target[:n] for n in self.prefix_lengths if n <= size))
-        _collect(found, self.suffix, (target[size - n :] for n in self.suffix_lengths if n <= size))
-        if self.middle_lengths:
-            parts = {target[at : at + n] for n in self.middle_lengths for at in range(size - n + 1)}
-            _collect(found, self.middle, parts)
-        return found
-
-    def crowds(self) -> Iterator[tuple[str, list[CompiledRow]]]:
-        for places in (self.exact, self.prefix, self.suffix, self.middle, {"*": self.anything}):
-            yield from places.items()
-
-
-def _collect(
-    found: list[list[CompiledRow]], places: Places, keys: Iterator[str] | Sequence[str] | set[str]
-) -> None:
-    if places:
-        for key in keys:
-            rows = places.get(key)
-            if rows is not None:
-                found.append(rows)
-
-
 class LevelIndex:
-    """The rows of one level."""
+    """The rows of one level, by action type and target."""
 
-    __slots__ = ("_by_action", "weight")
+    __slots__ = ("_by_action",)
 
     def __init__(self, rows: Sequence[PolicyRow]) -> None:
-        self._by_action: dict[str, _Targets] = {}
-        conditions: dict[str, Condition] = {}
+        conditions = {text: Condition.of(text) for row in rows if (text := row.condition) is not None}
+        by_action: dict[str, list[tuple[str, CompiledRow]]] = {}
         for position, row in enumerate(rows):
-            condition = None
-            if row.condition is not None:
-                condition = conditions.get(row.condition) or Condition.of(row.condition)
-                conditions[row.condition] = condition
-            targets = self._by_action.setdefault(row.action_type, _Targets())
-            targets.add(CompiledRow(position, row, Glob.of(row.target), condition))
-        for targets in self._by_action.values():
-            targets.seal()
-        details = sum(len(str(row.details)) for row in rows if row.details is not None)
-        self.weight = OF_ROW * len(rows) + OF_CONDITION * sum(map(len, conditions)) + OF_DETAILS * details
-        """Bytes of memory that it takes, about, and rather more than less."""
+            condition = conditions[row.condition] if row.condition is not None else None
+            entry = row.target, CompiledRow(position, row, condition)
+            by_action.setdefault(row.action_type, []).append(entry)
+        self._by_action: Mapping[str, GlobIndex[CompiledRow]] = {
+            action: GlobIndex(entries) for action, entries in by_action.items()
+        }
 
-    def candidates(self, action_type: str, target: str) -> Iterator[CompiledRow]:
-        """In the order of their file; their globs are still to be compared."""
-        targets = self._by_action.get(action_type)
-        if targets is None:
-            return iter(())
-        places = targets.places(target)
-        if len(places) == 1:
-            return iter(places[0])
-        return heapq.merge(*places, key=_position)
-
-    def crowds(self) -> Iterator[tuple[str, int]]:
-        """Texts by which more rows are found than a verdict may cost."""
-        for targets in self._by_action.values():
-            for text, rows in targets.crowds():
-                if len(rows) > MAX_CROWD:
-                    yield text, len(rows)
-
-
-def _position(compiled: CompiledRow) -> int:
-    return compiled.position
+    def find(self, action_type: str, target: str) -> Sequence[CompiledRow]:
+        """The rows whose target matches, in the order of their file."""
+        index = self._by_action.get(action_type)
+        return index.find(target) if index is not None else ()

@@ -305,14 +305,6 @@ def _of_both(one: Approvers, other: Approvers, *, owner: bool) -> Approvers:
     return found if found.owner or found.roles or found.members else ADMINS
 
 
-def row_saying(row: PolicyRow, terms: Terms) -> PolicyRow:
-    """The same row with all of this said by itself."""
-    said: dict[str, Any] = {name: getattr(terms, name) for name in _TERMS}
-    for name in ("reminder_seconds", "escalation_seconds"):
-        said[name] = said[name] or 0
-    return replace(row, template=terms.template, escalate_to=terms.escalations, **said)
-
-
 def _stricter_template(one: Template, other: Template) -> Template:
     return one if _ORDER[one] >= _ORDER[other] else other
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
 from cortex_plane.db.database import Database, Transaction
+from cortex_plane.kernel.caches import LruCache, SharedLoads
 from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound
 from cortex_plane.kernel.fields import parse
 from cortex_plane.policies import store as policies_store
@@ -23,40 +23,32 @@ Key = tuple[UUID, str]
 
 
 class PolicyCache:
-    """The policies of the orgs that were asked for last, up to so many versions and about so many bytes of memory."""
+    """The policies of the orgs that were used last, up to a number of versions and of rows."""
 
-    def __init__(self, *, max_entries: int = 1000, max_bytes: int = 512 * 1024 * 1024) -> None:
-        self._max_entries = max_entries
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._known: OrderedDict[Key, CompiledPolicies] = OrderedDict()
+    def __init__(self, *, max_entries: int = 1000, max_rows: int = 200_000) -> None:
+        self._versions = LruCache[Key, CompiledPolicies](max_size=max_rows, max_entries=max_entries)
         self._in_force: dict[UUID, str] = {}
-        """The version of each org that was found in force last. Any other is looked at again before it counts."""
-        self._loading: dict[Key, asyncio.Task[CompiledPolicies]] = {}
+        """The version of each org that was in force last. Any other is checked again before it counts."""
+        self._loads = SharedLoads[Key, CompiledPolicies]()
 
     def known(self, org_id: UUID, version: str) -> CompiledPolicies | None:
         """What is here already, and in force."""
-        if self._in_force.get(org_id) != version:
-            return None
-        found = self._known.get((org_id, version))
-        if found is not None:
-            self._known.move_to_end((org_id, version))
-        return found
+        return self._versions.get((org_id, version)) if self._in_force.get(org_id) == version else None
 
     async def at(self, db: Database, org_id: UUID, version: str) -> CompiledPolicies:
-        """The rows of one version, as `policies_version` names it. Several who ask at once load them once.
+        """The rows of one version, as `policies_version` names it. Several callers at once load them once.
 
         Raises ``Conflict`` (`policy_corrupt`) where they are not those that were applied, or others are in force."""
-        found = self.known(org_id, version)
-        if found is not None:
-            return found
+        policies = self.known(org_id, version)
+        if policies is not None:
+            return policies
         key = (org_id, version)
-        task = self._loading.get(key)
-        if task is None or task.get_loop() is not asyncio.get_running_loop():
-            task = self._loading[key] = asyncio.create_task(self._load(db, key))
-            task.add_done_callback(lambda done: self._loaded(key, done))
-        # Whoever stops waiting does not take it away from the others.
-        return await asyncio.shield(task)
+        # The platform's rows are those of now: where they changed meanwhile, the version that comes back is another one.
+        return await self._loads.run(
+            key,
+            lambda: self._load(db, key),
+            lambda policies: self._versions.put((org_id, policies.version), policies, policies.rows),
+        )
 
     async def current(self, db: Database, org_id: UUID) -> tuple[str, CompiledPolicies]:
         async with db.transaction(org_id) as tx:
@@ -65,43 +57,21 @@ class PolicyCache:
 
     async def _load(self, db: Database, key: Key) -> CompiledPolicies:
         org_id, version = key
+        policies = self._versions.get(key)
         try:
             async with db.transaction(org_id, snapshot=True) as tx:
                 in_force = await require_in_force(tx, version)
-                kept = self._known.get(key)
-                found = await load(tx, version) if kept is None else None
+                rows = await load(tx, version) if policies is None else None
         except Forged as forged:
             await report_forgery(db, forged)
             raise policy_corrupt(forged) from None
-        made = kept if found is None else await compiled(found)
-        if made is None:
+        if rows is not None:
+            policies = await compiled(rows)
+        if policies is None:
             raise AssertionError("it is kept, or was loaded")
         if in_force:
-            self._in_force[org_id] = made.version
-        return made
-
-    def _loaded(self, key: Key, done: asyncio.Task[CompiledPolicies]) -> None:
-        if self._loading.get(key) is done:
-            del self._loading[key]
-        if done.cancelled() or done.exception() is not None:
-            return
-        made = done.result()
-        # The platform's rows are those of now: where they changed meanwhile, the name that was asked for is gone.
-        self._keep((key[0], made.version), made)
-
-    def _keep(self, key: Key, made: CompiledPolicies) -> None:
-        if key in self._known:
-            self._known.move_to_end(key)
-            return
-        self._known[key] = made
-        self._bytes += made.weight
-        while len(self._known) > 1 and (
-            len(self._known) > self._max_entries or self._bytes > self._max_bytes
-        ):
-            old, dropped = self._known.popitem(last=False)
-            self._bytes -= dropped.weight
-            if self._in_force.get(old[0]) == old[1]:
-                del self._in_force[old[0]]
+            self._in_force[org_id] = policies.version
+        return policies
 
 
 async def require_in_force(tx: Transaction, version: str) -> bool:
@@ -149,6 +119,19 @@ async def _version(tx: Transaction) -> str:
 
 book = PolicyCache()
 """What this process has compiled."""
+
+
+async def current_policies(tx: Transaction) -> CompiledPolicies:
+    """Those that are in force in this transaction, which may not wait for a load of the cache."""
+    version = await _version(tx)
+    known = book.known(tx.org, version)
+    if known is not None:
+        return known
+    try:
+        await require_in_force(tx, version)
+        return await compiled(await load(tx, version))
+    except Forged as forged:
+        raise policy_corrupt(forged) from None
 
 
 def request_rows(stored: Sequence[dict[str, Any]] | None) -> list[PolicyRow]:

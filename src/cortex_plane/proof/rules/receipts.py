@@ -13,8 +13,7 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.approvals.model.approvals import ApprovalKind, Channel, Choice, StandingApproval
-from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.documents import unique
+from cortex_plane.kernel.canonical import canonical, unique
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.proof.model import (
     KEY_BYTES,

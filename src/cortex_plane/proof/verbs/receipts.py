@@ -58,7 +58,7 @@ async def get_signer(db: Database, tx: Transaction, active: UUID | None = None) 
 
 async def _insert_signing_key(db: Database, tx: Transaction) -> bool:
     private = Ed25519PrivateKey.generate()
-    sealed = db.vault.seal(tx.org, PURPOSE, private.private_bytes_raw())
+    sealed = await db.seal(tx, PURPOSE, private.private_bytes_raw())
     return await proof_store.insert_signing_key(tx, new_id(), private.public_key().public_bytes_raw(), sealed)
 
 
@@ -196,7 +196,7 @@ def receipt_fault(
 async def get_receipt(db: Database, actor: Actor, approval_id: UUID) -> Receipt:
     """The receipt of a decision, for whoever sees the approval."""
     async with db.transaction(actor.org_id) as tx:
-        require_found(await approvals_store.get_approval(tx, approval_id, actor.sees), "approval")
+        require_found(await approvals_store.get_approval(tx, approval_id, actor), "approval")
         row = await proof_store.get_receipt(tx, approval_id)
     if row is None:
         raise NotFound(

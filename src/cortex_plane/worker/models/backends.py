@@ -1,17 +1,39 @@
-"""Which backend answers for a model's name."""
+"""Which backend answers for the name of a model, and the scripted model: no provider, no key, no cost."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+import functools
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from cortex_plane.agents.model.completions import ModelError, Request, Response, TextChunk, Usage
+import orjson
+from pydantic import ValidationError
+
+from cortex_plane.agents.model.completions import (
+    CallRequest,
+    ModelError,
+    Request,
+    Response,
+    Script,
+    ScriptTurn,
+    TextChunk,
+    ToolTurn,
+    Turn,
+    Usage,
+    UserTurn,
+    heard,
+    length_of_calls,
+    tokens,
+)
+from cortex_plane.agents.model.tools import provider_name
+from cortex_plane.kernel.fields import adapter
+from cortex_plane.sessions.model.memories import extract_of
 from cortex_plane.tenancy.model.credentials import Provider
-from cortex_plane.worker.models.clients import Clients
-from cortex_plane.worker.models.keys import Keys, missing
+from cortex_plane.worker.models.credentials import Clients, Keys, missing
 from cortex_plane.worker.models.providers import ProviderModel
-from cortex_plane.worker.models.scripted import ScriptedModel
 
 
 class ModelBackend(Protocol):
@@ -75,3 +97,136 @@ class Backends:
     async def close(self) -> None:
         """Connections to providers; whoever asks again opens new ones."""
         await self._clients.close()
+
+
+THE_END = "The script ends here."
+
+_PLACEHOLDER = re.compile(r"\{(message|result)\}")
+_WORDS = re.compile(r"(?<=\s)(?=\S)")
+
+
+class ScriptedModel:
+    async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
+        due = answer(_script_of(request.settings), request)
+        if due.delay_ms:
+            await asyncio.sleep(due.delay_ms / 1000)
+        if due.error_status is not None:
+            raise ModelError(
+                f"The scripted model answered with status {due.error_status}, as its script says.",
+                status=due.error_status,
+                hint="Remove `error_status` from this turn of the script if that was not meant.",
+            )
+        for word in _WORDS.split(due.response.text or ""):
+            if word:
+                yield TextChunk(word)
+                if due.chunk_delay_ms:
+                    await asyncio.sleep(due.chunk_delay_ms / 1000)
+        yield due.response
+
+
+def _script_of(settings: Mapping[str, Any]) -> tuple[ScriptTurn, ...] | None:
+    script = settings.get("script")
+    if script is None:
+        return None
+    try:
+        return _parsed(orjson.dumps(script))
+    except (TypeError, ValidationError) as error:
+        raise ModelError(
+            f"The script of the scripted model is not valid: {error}",
+            hint="Correct `model_config.script` of the agent.",
+        ) from error
+
+
+@functools.lru_cache(maxsize=32)
+def _parsed(script: bytes) -> tuple[ScriptTurn, ...]:
+    """A job asks once per step, and a long script costs far more to parse than to serialise."""
+    return tuple(adapter(Script).validate_json(script))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScriptedAnswer:
+    response: Response
+    delay_ms: int
+    chunk_delay_ms: int
+    error_status: int | None
+
+
+def answer(script: Sequence[ScriptTurn] | None, request: Request) -> ScriptedAnswer:
+    """The turn that is due, its placeholders filled in. Without a script the model repeats what it hears."""
+    if request.purpose == "summary":
+        return _summary(request)
+    words = _Words(request.turns)
+    turn = _due(script, request.turn_index, words)
+    text = None if turn.text is None else _filled(turn.text, words)
+    calls = tuple(
+        CallRequest(
+            id=f"call_{request.turn_index + 1}_{number}",
+            name=provider_name(call.tool),
+            arguments=_filled(call.arguments, words) if call.raw_arguments is None else call.raw_arguments,
+        )
+        for number, call in enumerate(turn.calls, start=1)
+    )
+    usage = Usage(
+        prompt_tokens=tokens(heard(request)),
+        completion_tokens=tokens(len(text or "") + length_of_calls(calls)),
+    )
+    return ScriptedAnswer(
+        response=Response(text=text, calls=calls, usage=usage, cost_micros=0),
+        delay_ms=turn.delay_ms,
+        chunk_delay_ms=turn.chunk_delay_ms,
+        error_status=turn.error_status,
+    )
+
+
+def _summary(request: Request) -> ScriptedAnswer:
+    """No turn of the script is used up: it tells what the agent says, not what is remembered of it."""
+    asked = next(turn.text for turn in request.turns if isinstance(turn, UserTurn))
+    text = extract_of(asked)
+    usage = Usage(prompt_tokens=tokens(len(asked)), completion_tokens=tokens(len(text)))
+    response = Response(text=text, calls=(), usage=usage, cost_micros=0)
+    return ScriptedAnswer(response=response, delay_ms=0, chunk_delay_ms=0, error_status=None)
+
+
+def _due(script: Sequence[ScriptTurn] | None, turn_index: int, words: _Words) -> ScriptTurn:
+    if script is None:
+        return ScriptTurn(text="You said: {message}")
+    if any(turn.said for turn in script):
+        heard = words["message"]
+        script = [turn for turn in script if turn.said is None or turn.said in heard]
+    for index, turn in enumerate(script):
+        if index == turn_index or turn.repeat:
+            return turn
+    return ScriptTurn(text=THE_END)
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What the placeholders stand for, looked for only where one is used: a conversation may be long."""
+
+    turns: Sequence[Turn]
+
+    def __getitem__(self, name: str) -> str:
+        return self._message() if name == "message" else self._result()
+
+    def _message(self) -> str:
+        return next((turn.text for turn in reversed(self.turns) if isinstance(turn, UserTurn)), "")
+
+    def _result(self) -> str:
+        results = (
+            result
+            for turn in reversed(self.turns)
+            if isinstance(turn, ToolTurn)
+            for result in turn.results[::-1]
+        )
+        return next((result.content for result in results), "")
+
+
+def _filled(value: Any, words: _Words) -> Any:
+    """One pass: what a placeholder stands for is not searched for placeholders again."""
+    if isinstance(value, str):
+        return _PLACEHOLDER.sub(lambda match: words[match[1]], value) if "{" in value else value
+    if isinstance(value, dict):
+        return {key: _filled(item, words) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_filled(item, words) for item in value]
+    return value

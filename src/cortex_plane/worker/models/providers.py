@@ -1,21 +1,43 @@
-"""Real models, through the provider library: one streamed request each, and whatever comes of it in our words."""
+"""Real models, through the provider library: one streamed request each, its messages, and its failures.
+
+Providers are strict about order: each call of the model is answered in the turn that follows, ids are used once, and no
+text is empty. Earlier turns may come from another model, or from one that was cut off; `messages_of` corrects them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import math
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from cortex_plane.agents.model.completions import ModelError, Request, Response, TextChunk, Usage
+import orjson
+
+from cortex_plane.agents.model.completions import (
+    AssistantTurn,
+    CallRequest,
+    CallResult,
+    ModelError,
+    Request,
+    Response,
+    StopReason,
+    TextChunk,
+    ToolTurn,
+    Turn,
+    Usage,
+    UserTurn,
+)
 from cortex_plane.tenancy.model.credentials import Provider
-from cortex_plane.worker.models.clients import Clients
-from cortex_plane.worker.models.failures import as_model_error, incomplete, not_installed
-from cortex_plane.worker.models.keys import Credential, Keys, missing
-from cortex_plane.worker.models.messages import messages_of, parameters_of, response_of, usage_of
+from cortex_plane.worker.calls import storable
+from cortex_plane.worker.models.credentials import VARIABLES, Clients, Credential, Keys, missing
 
 if TYPE_CHECKING:
-    from pydantic_ai.models import Model, StreamedResponse
+    from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
+    from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
     from pydantic_ai.settings import ModelSettings
+    from pydantic_ai.usage import RequestUsage
+
 
 _CACHED = {
     # The prompt and the tools are the same in every step, and the conversation only grows: each step reads what the one
@@ -113,3 +135,290 @@ def _settings(request: Request, provider: Provider) -> ModelSettings:
     if request.max_tokens is not None:
         given["max_tokens"] = request.max_tokens
     return cast("ModelSettings", given)
+
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
+EMPTY = "(nothing)"
+EARLIER = "(The conversation began earlier.)"
+NO_RESULT = '{"error":"No result of this call was recorded."}'
+_STOPS = {
+    "stop": StopReason.END,
+    "tool_call": StopReason.TOOL_CALLS,
+    "length": StopReason.MAX_TOKENS,
+    "content_filter": StopReason.REFUSAL,
+}
+
+
+def messages_of(request: Request, *, marks_errors: bool) -> list[ModelMessage]:
+    """``marks_errors``: the protocol has a mark for a result that is an error; elsewhere its words must do."""
+    from pydantic_ai.messages import (
+        ModelRequest,
+        ModelResponse,
+        TextPart,
+        ToolCallPart,
+        ToolReturnPart,
+        UserPromptPart,
+    )
+
+    instructions = request.system_prompt
+    sent: list[ModelMessage] = []
+    notice = [UserTurn(request.notice)] if request.notice else []
+    for turn in _orderly([*request.turns, *notice]):
+        match turn:
+            case UserTurn():
+                sent.append(ModelRequest([UserPromptPart(turn.text)], instructions=instructions))
+            case AssistantTurn():
+                said = [TextPart(turn.text)] if turn.text else []
+                called = [ToolCallPart(call.name, call.arguments, call.id) for call in turn.calls]
+                sent.append(ModelResponse([*said, *called]))
+            case ToolTurn():
+                results = [
+                    ToolReturnPart(
+                        each.name,
+                        each.content,
+                        each.call_id,
+                        outcome="failed" if each.is_error and marks_errors else "success",
+                    )
+                    for each in turn.results
+                ]
+                sent.append(ModelRequest(results, instructions=instructions))
+    return sent
+
+
+def parameters_of(request: Request) -> ModelRequestParameters:
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.tools import ToolDefinition
+
+    return ModelRequestParameters(
+        function_tools=[
+            ToolDefinition(
+                name=tool.name,
+                description=tool.description,
+                parameters_json_schema=tool.parameters,
+                strict=False,
+            )
+            for tool in request.tools
+        ]
+    )
+
+
+def response_of(model: str, answered: ModelResponse) -> Response:
+    from pydantic_ai.messages import TextPart, ToolCallPart
+
+    text = "".join(part.content for part in answered.parts if isinstance(part, TextPart)) or None
+    stop = _STOPS.get(answered.finish_reason or "stop", StopReason.END)
+    cut = stop is StopReason.MAX_TOKENS
+    calls = tuple(_call(part, cut) for part in answered.parts if isinstance(part, ToolCallPart))
+    said = (answered.provider_details or {}).get("refusal")
+    return Response(
+        text=text,
+        # Nobody knows what a filter left of them.
+        calls=() if stop is StopReason.REFUSAL else calls,
+        usage=usage_of(answered.usage),
+        stop_reason=stop,
+        model=model,
+        refusal=said if isinstance(said, str) else None,
+    )
+
+
+def _call(part: ToolCallPart, cut: bool) -> CallRequest:
+    """The vendors' clients take what comes: a name that is no text would get as far as the tools."""
+    arguments = part.args if part.args is not None else {}
+    if not isinstance(part.tool_name, str) or not isinstance(part.tool_call_id, str):
+        raise TypeError(f"a tool call without a name or an id: {part.tool_name!r}")
+    if not isinstance(arguments, str | dict):
+        raise TypeError(f"tool arguments that are neither an object nor a text: {type(arguments).__name__}")
+    return CallRequest(id=part.tool_call_id, name=part.tool_name, arguments=arguments or {}, truncated=cut)
+
+
+def usage_of(counted: RequestUsage) -> Usage:
+    return Usage(
+        prompt_tokens=counted.input_tokens,
+        completion_tokens=counted.output_tokens,
+        cache_read_tokens=counted.cache_read_tokens,
+        cache_write_tokens=counted.cache_write_tokens,
+    )
+
+
+def _orderly(turns: Sequence[Turn]) -> Iterator[Turn]:
+    """A person speaks first, every call has its one result right after it, and no id is used twice."""
+    seen: set[str] = set()
+    if turns and not isinstance(turns[0], UserTurn):
+        yield UserTurn(EARLIER)
+    due: dict[str, CallRequest] = {}
+    for turn in turns:
+        match turn:
+            case UserTurn():
+                yield from _unanswered(due)
+                yield UserTurn(turn.text if turn.text.strip() else EMPTY)
+            case AssistantTurn():
+                yield from _unanswered(due)
+                due = {call.id: _sendable(call, seen) for call in turn.calls}
+                text = turn.text if (turn.text or "").strip() else None
+                if text or due:
+                    yield AssistantTurn(text=text, calls=tuple(due.values()))
+            case ToolTurn():
+                given = {each.call_id: each for each in turn.results}
+                results = [_result(call, given.get(id)) for id, call in due.items()]
+                due = {}
+                if results:
+                    yield ToolTurn(tuple(results))
+    yield from _unanswered(due)
+
+
+def _unanswered(due: dict[str, CallRequest]) -> Iterator[Turn]:
+    if due:
+        yield ToolTurn(tuple(_result(call, None) for call in due.values()))
+        due.clear()
+
+
+def _result(call: CallRequest, given: CallResult | None) -> CallResult:
+    if given is None:
+        return CallResult(call_id=call.id, name=call.name, content=NO_RESULT, is_error=True)
+    return CallResult(call_id=call.id, name=call.name, content=given.content, is_error=given.is_error)
+
+
+def _sendable(call: CallRequest, seen: set[str]) -> CallRequest:
+    id = call.id if _ID.fullmatch(call.id) and call.id not in seen else f"call_{len(seen) + 1}_again"
+    seen.add(id)
+    return CallRequest(id=id, name=call.name, arguments=_object(call.arguments))
+
+
+def _object(arguments: dict[str, Any] | str) -> dict[str, Any]:
+    """What is no JSON object is not taken back by any provider; the model is told what it wrote."""
+    if isinstance(arguments, dict):
+        return arguments
+    try:
+        parsed = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        parsed = None
+    return parsed if isinstance(parsed, dict) else {"INVALID_JSON": arguments}
+
+
+MOST = 500
+TOO_LONG = (
+    "context_length_exceeded", "context length", "context window", "context size", "context limit", "prompt is too long",
+    "input is too long",
+)  # fmt: skip
+"""How servers word it; those that speak OpenAI's protocol rarely send its code."""
+BROKEN = "If it stays, the provider, or whatever answers at its base URL, does not speak its own protocol: look at `{url}`."
+
+
+def as_model_error(error: Exception, model: str, credential: Credential) -> ModelError:
+    """Whatever a provider's library raises."""
+    from pydantic_ai import exceptions as of
+
+    provider = credential.provider
+    said = storable(credential.without(_said(error)))[:MOST]
+    status = error.status_code if isinstance(error, of.ModelHTTPError) else None
+    wait = _retry_after(error)
+    if isinstance(error, of.ModelQuotaExceededError):
+        return ModelError(
+            f"{provider} asks for money before it answers for `{model}`: {said}",
+            status=status,
+            code="model_quota",
+            hint="Look at the account's balance and limits, then `cortex job resubmit` the job.",
+        )
+    if isinstance(error, of.ModelContextWindowExceededError) or (status in (400, 413) and _too_long(error)):
+        return ModelError(
+            f"The prompt is too long for `{model}`: {said}",
+            status=status or 400,
+            code="prompt_too_long",
+            hint="Lower `context_tokens` in the agent's `model_config` below what the model takes, give it fewer tools,"
+            " or name a model with a larger window; then `cortex job resubmit` the job.",
+        )
+    if status is None:
+        return _connection_failure(error, model, credential, said, wait)
+    message = f"{provider} answered {status} for `{model}`: {said}"
+    return ModelError(message, status=status, hint=_hint(status, provider, credential), retry_after=wait)
+
+
+def _connection_failure(
+    error: Exception, model: str, credential: Credential, said: str, wait: float | None
+) -> ModelError:
+    from pydantic_ai import exceptions as of
+
+    provider, variable = credential.provider, VARIABLES[credential.provider][1]
+    where = f"{provider} ({credential.base_url or 'its own address'})"
+    if isinstance(error, of.ModelConnectionError):
+        return ModelError(
+            f"The connection to {where} failed while it was asked for `{model}`: {said}",
+            hint=f"Check that the worker reaches it, and {variable} if it is set.",
+            retry_after=wait,
+        )
+    if isinstance(error, of.ModelAPIError):
+        hint = "Try again; if it stays, look at the provider's status."
+        return ModelError(f"{where} gave no answer for `{model}`: {said}", hint=hint, retry_after=wait)
+    return ModelError(
+        f"{where} answered for `{model}` with something that its own protocol does not have: {said}",
+        hint=BROKEN.format(url=variable),
+    )
+
+
+def incomplete(model: str, credential: Credential) -> ModelError:
+    return ModelError(
+        f"The answer of {credential.provider} for `{model}` ended before it was complete.",
+        hint="Try again; if it stays, look at the provider's status, or at what lies between it and the worker.",
+    )
+
+
+def not_installed(model: str, error: ImportError) -> ModelError:
+    return ModelError(
+        f"This worker cannot ask `{model}`: {error}",
+        code="no_provider",
+        hint="Install it on the worker: `pip install 'pydantic-ai-slim[anthropic,openai]'`.",
+    )
+
+
+def _hint(status: int, provider: Provider, credential: Credential) -> str:
+    variable = VARIABLES[provider][0]
+    match status:
+        case 401 | 403:
+            return (
+                f"It refused {credential.named}. Correct {variable} where the workers are started, or use"
+                f" `cortex model-key set {provider}` for the org's own."
+            )
+        case 404:
+            return "Check the model's name in the agent's `model_config`, and that the key may use it."
+        case 413:
+            return "The request is too large: lower `context_tokens` in the agent's `model_config`, or give it fewer tools."
+        case 429:
+            return "It limits how much is asked: the job waits and tries again. Raise the limit there if it stays."
+        case 503 | 529:
+            return "It is overloaded: the job waits and tries again."
+    if status >= 500:
+        return "Its own fault: the job tries again. Look at the provider's status if it stays."
+    return "Correct the agent's `model_config` or its tools, then `cortex job resubmit` the job."
+
+
+def _said(error: Exception) -> str:
+    """The provider's own words, where there are any."""
+    body: Any = getattr(error, "body", None)
+    if isinstance(body, dict):
+        inner = body.get("error", body)
+        message = inner.get("message") if isinstance(inner, dict) else inner
+        if isinstance(message, str) and message:
+            return message
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    said = str(error) or type(error).__name__
+    return said if cause is error or str(cause) in ("", said) else f"{said} ({cause})"
+
+
+def _too_long(error: Exception) -> bool:
+    """Whether a server that has no code of its own for it says that the prompt does not fit."""
+    said = _said(error).lower()
+    return any(words in said for words in TOO_LONG)
+
+
+def _retry_after(error: Exception) -> float | None:
+    """Seconds, also where they are a fraction, or come as a date."""
+    found: float | None = getattr(error, "retry_after", None)
+    if found is None:
+        raw = (getattr(error, "headers", None) or {}).get("retry-after", "")
+        try:
+            found = float(raw)
+        except ValueError:
+            return None
+    return found if math.isfinite(found) and found >= 0 else None

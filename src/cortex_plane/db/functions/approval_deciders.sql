@@ -1,0 +1,148 @@
+-- Who may decide an approval. `decider_refusal` is the only place where that is written: inbox, card, mail and decision ask it. The words
+-- for its codes are those of approvals/rules/deciders.py. How many humans stand behind votes is counted by policies/model/policies.py
+-- too, and a test compares the two.
+
+-- They take a time now.
+drop function if exists has_proven_channel(uuid, uuid);
+drop function if exists sponsors_of(uuid, uuid[]);
+drop function if exists voters_of(uuid, uuid, text);
+
+-- Whether somebody had shown by then that a channel is theirs: they opened the link in a mail, or typed their code in a chat. A name
+-- behind a webhook is an admin's word, and the first contact of a guest is nobody's. Whoever acted in their name before the proof
+-- stays who they were, so what was done is asked about with the time at which it was done; `infinity` asks about now.
+create or replace function has_proven_channel(p_org uuid, p_member uuid, p_at timestamptz) returns boolean
+  language sql stable set search_path = public, pg_temp
+  return exists (
+    select from channel_mapping m
+    where m.org_id = p_org and m.user_account_id = p_member and m.channel_type <> 'webhook' and m.proven_at <= p_at
+      and (m.verified_at is not null or m.removed_at > p_at));
+
+-- Who could be the same human as one of these members: whoever enrolled or promoted them while they have proven no channel of
+-- their own, and whoever did so for those.
+create or replace function sponsors_of(p_org uuid, p_members uuid[], p_at timestamptz) returns setof uuid
+  language sql stable set search_path = public, pg_temp rows 3 as $$
+  with recursive sponsor (id) as (
+    select s.id from user_account u cross join unnest(u.sponsors) s (id)
+    where u.org_id = p_org and u.id = any (p_members) and not has_proven_channel(p_org, u.id, p_at)
+    union
+    select s.id from sponsor t join user_account u on u.org_id = p_org and u.id = t.id cross join unnest(u.sponsors) s (id)
+    where not has_proven_channel(p_org, u.id, p_at))
+  select id from sponsor
+$$;
+
+-- Everybody who could be the human behind a vote, the member first: also whoever set up the webhook through which it came, now or
+-- before the name there was given up, and whoever could be the same human as those.
+create or replace function voters_of(p_org uuid, p_member uuid, p_channel text, p_at timestamptz) returns uuid[]
+  language sql stable set search_path = public, pg_temp as $$
+  select p_member || coalesce(array_agg(distinct o.id) filter (where o.id <> p_member), '{}') from (
+    select s.id from sponsors_of(p_org, array[p_member], p_at) s (id)
+    union all
+    select a.id
+    from channel_mapping m
+    join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id and c.channel_type = 'webhook'
+    cross join lateral (select unnest(c.set_up_by) union all select sponsors_of(p_org, c.set_up_by, p_at)) a (id)
+    where p_channel = 'webhook' and m.org_id = p_org and m.user_account_id = p_member) o
+$$;
+
+-- The name of a cause of the call that could be the same human as whoever decides, where a cause must not approve it.
+create or replace function tied_cause(p_org uuid, p_approval uuid, p_member uuid, p_channel text) returns text
+  language sql stable set search_path = public, pg_temp as $$
+  select u.display_name
+  from approval_request r cross join unnest(r.causes) c (id) join user_account u on u.org_id = p_org and u.id = c.id
+  where r.org_id = p_org and r.id = p_approval and not r.self_approval and p_member is not null and c.id <> p_member
+    and c.id || array(select sponsors_of(p_org, array[c.id], r.requested_at)) && voters_of(p_org, p_member, p_channel, 'infinity')
+  limit 1
+$$;
+
+-- Why a person may not approve a request, as a code; null where they may. `self_approval` and `one_human` do not bar a no.
+-- p_settles: for a question about a call that needed no approval, whether the person settles jobs; null: its approvers decide.
+-- p_shapers, p_behind: everybody who could be the human who shaped the call, and who decides now; null: not looked at.
+-- p_named: as if the request named the person. Without `set`, so that the planner expands it.
+create or replace function decider_refusal(
+  r approval_request, p_member uuid, p_roles text[], p_clearance integer, p_settles boolean, p_shapers uuid[], p_behind uuid[],
+  p_named boolean default false) returns text
+  language sql immutable parallel safe
+  return case
+    when p_settles is not null and r.kind = 'uncertain_effect' and r.settles is null then
+      case when not p_settles then 'not_a_settler' end
+    when p_member is null then 'not_a_person'
+    when p_roles <@ array['guest'] then 'guest_cannot_decide'
+    when p_member = any (r.delegated) then 'delegated_away'
+    when not p_named and (r.approvers -> 'roles' ?| p_roles or r.approvers -> 'members' ? p_member::text
+      or r.approvers @> '{"owner": true}' and coalesce(r.owner_id = p_member, p_roles && array['admin', 'approver'])) is not true
+      then 'not_an_approver'
+    when p_clearance < r.required_clearance then 'clearance_too_low'
+    when not r.self_approval and p_member = any (r.causes) then 'self_approval'
+    when not r.self_approval and p_shapers && p_behind then 'one_human'
+  end;
+
+-- Everybody who could be one of the humans who shaped a call, where they must not approve it.
+create or replace function shapers_of(r approval_request) returns uuid[]
+  language sql stable set search_path = public, pg_temp as $$
+  select case when r.self_approval then '{}' else r.causes || array(select sponsors_of(r.org_id, r.causes, r.requested_at)) end
+$$;
+
+-- Who may decide a request now.
+create or replace function approval_deciders(p_org uuid, p_approval uuid)
+  returns table (id uuid, display_name text, clearance integer, roles text[])
+  language sql stable set search_path = public, pg_temp as $$
+  with request as materialized (
+    select r, shapers_of(r) as shapers from approval_request r where r.org_id = p_org and r.id = p_approval)
+  select u.id, u.display_name, u.clearance, u.roles
+  from request q
+  -- The condition on roles is that of the index that leaves guests out.
+  join user_account u on u.org_id = p_org and u.deactivated_at is null and u.roles <> '{guest}'
+  where decider_refusal(q.r, u.id, u.roles, u.clearance, null, q.shapers,
+    case when cardinality(u.sponsors) = 0 or cardinality(q.shapers) = 0 then array[u.id] else voters_of(p_org, u.id, null, 'infinity') end)
+    is null
+$$;
+
+-- Why somebody may not take a part of a request over.
+create or replace function taker_refusal(r approval_request, u user_account) returns text
+  language sql stable set search_path = public, pg_temp as $$
+  select decider_refusal(r, u.id, u.roles, u.clearance, null, shapers_of(r), voters_of(r.org_id, u.id, null, 'infinity'), true)
+$$;
+
+-- The same for one request and whoever looks at it, with the name of a cause that could be the same human. p_person has `id`, `roles`,
+-- `clearance`, `settles` and `channel`.
+create or replace function approval_refusal(p_org uuid, p_approval uuid, p_person jsonb)
+  returns table (refusal text, shaped_by text)
+  language plpgsql stable set search_path = public, pg_temp as $$
+declare
+  person uuid := p_person ->> 'id';
+  channel text := p_person ->> 'channel';
+begin
+  select decider_refusal(r, person, array(select jsonb_array_elements_text(p_person -> 'roles')),
+    (p_person ->> 'clearance')::integer, (p_person ->> 'settles')::boolean, shapers_of(r),
+    case when not r.self_approval and person is not null then voters_of(p_org, person, channel, 'infinity') end)
+  into refusal
+  from approval_request r where r.org_id = p_org and r.id = p_approval;
+  shaped_by := case when refusal = 'one_human' then tied_cause(p_org, p_approval, person, channel) end;
+  return next;
+end
+$$;
+
+-- Those whose yes to the version that is there counts: of votes that could come from one human, one does. Whoever can only be
+-- themselves comes first, then the order in which they voted.
+create or replace function counted_voters(p_org uuid, p_approval uuid) returns setof uuid
+  language plpgsql stable set search_path = public, pg_temp as $$
+declare
+  vote record;
+  seen uuid[] := '{}';
+begin
+  for vote in
+    select b.behind
+    from approval_request r
+    join approval_vote v on v.org_id = r.org_id and v.approval_id = r.id and v.version = r.version and v.decision = 'approved'
+    join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
+    cross join lateral (select voters_of(p_org, v.user_account_id, v.channel, v.created_at) as behind) b
+    where r.org_id = p_org and r.id = p_approval
+    order by cardinality(b.behind) > 1, v.created_at, v.user_account_id
+  loop
+    if not vote.behind && seen then
+      seen := seen || vote.behind;
+      return next vote.behind[1];
+    end if;
+  end loop;
+end
+$$;

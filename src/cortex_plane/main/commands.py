@@ -1,0 +1,429 @@
+"""`cortex up`, `api`, `worker`, `db`, `doctor` and `demo`: commands that need more than the API."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
+
+import typer
+from typer import Argument, Option
+
+from cortex_plane.cli.output import AsJson, console, print_line, say, short
+from cortex_plane.cli.plane import fail, home, importing, run
+from cortex_plane.kernel.errors import AlreadyExists, CortexError, SetupError, extra
+
+if TYPE_CHECKING:
+    from cortex_plane.agents.model.agents import AgentDraft
+    from cortex_plane.client import Client
+    from cortex_plane.jobs.model.jobs import Job
+    from cortex_plane.main.settings import Settings
+
+
+process_app = typer.Typer()
+
+
+def _load_settings() -> Settings:
+    """Read before the parts of a plane are imported: a wrong one is named at once."""
+    with importing():
+        from cortex_plane.main.settings import load
+
+    return load()
+
+
+@process_app.command("up")
+def start_everything(
+    apps: Annotated[
+        list[str] | None, Option("--app", help="An app for the worker to load: package.module:app.")
+    ] = None,
+) -> None:
+    """Start everything here: PostgreSQL, migrations, the API, a worker, a demo agent. Ctrl-C stops it."""
+    settings = _load_settings()
+    with importing(), extra("all"):
+        from cortex_plane.main.up import up
+
+    up(settings, apps or [])
+
+
+@process_app.command("api")
+def serve_api() -> None:
+    """Serve the API on a database that is migrated already (DATABASE_URL)."""
+    import asyncio
+
+    settings = _load_settings()
+    with importing(), extra("server"):
+        from cortex_plane.main import api_process
+        from cortex_plane.main.databases import open_database
+        from cortex_plane.main.logs import configure_logs
+        from cortex_plane.main.reach import reach_of
+
+    if not settings.database_url:
+        raise SetupError(
+            "DATABASE_URL is not set.",
+            code="no_database",
+            hint="Set it to the plane's plain login, or use `cortex up` for an embedded server.",
+        )
+    configure_logs(settings.log_level, as_json=settings.log_format == "json")
+    listener = api_process.listen(settings, or_any_port=False)
+    url = settings.database_url
+
+    async def main() -> None:
+        async with open_database(settings, url) as database:
+            await api_process.serve(
+                database,
+                listener,
+                lambda: typer.echo(f"serving on {api_process.address(listener)}"),
+                reach_of(settings, api_process.address(listener)),
+                api_process.hints_url(settings, url),
+                settings.trusted_proxies,
+                settings.requests_per_second,
+                api_process.request_limits(settings),
+            )
+
+    with listener:
+        asyncio.run(main())
+
+
+@process_app.command("worker")
+def start_worker(
+    apps: Annotated[
+        list[str] | None,
+        Option("--app", help="An app to load: package.module:app. Any number of times."),
+    ] = None,
+    concurrency: Annotated[
+        int | None, Option(min=1, max=1000, help="Jobs at a time; CORTEX_CONCURRENCY if left out.")
+    ] = None,
+    name: Annotated[
+        str | None, Option(help="How others see this worker; host and process if left out.")
+    ] = None,
+    parent: Annotated[int | None, Option(hidden=True)] = None,
+) -> None:
+    """Run jobs. Any number of workers on any number of machines; SIGTERM lets them finish or hand back."""
+    settings = _load_settings()
+    with importing(), extra("worker"):
+        from cortex_plane.main.databases import require_home
+        from cortex_plane.main.logs import configure_logs
+        from cortex_plane.main.worker_process import run_worker
+
+    require_home(settings.home)
+    configure_logs(settings.log_level, as_json=settings.log_format == "json")
+    if concurrency is not None:
+        settings = settings.model_copy(update={"concurrency": concurrency})
+    run_worker(
+        settings,
+        app_url(),
+        apps or [],
+        lambda worker: typer.echo(f"worker {worker.name} runs {', '.join(sorted(worker.apps))}"),
+        name,
+        parent,
+    )
+
+
+db_app = typer.Typer(no_args_is_help=True, help="The database: migrate it, look at it, make a login for it.")
+
+
+@db_app.command("migrate")
+def migrate_database() -> None:
+    """Bring the database to this release. Uses DATABASE_ADMIN_URL, else DATABASE_URL, else the embedded server."""
+    with extra("server"):
+        from cortex_plane.db.schema import migrate
+        from cortex_plane.main import databases
+        from cortex_plane.main.settings import load
+
+    settings = load()
+    with databases.database(settings, typer.echo) as urls:
+        applied = asyncio.run(migrate(urls.admin or urls.app, on_progress=typer.echo))
+    typer.echo(f"applied {len(applied)} scripts" if applied else "nothing to do")
+
+
+@db_app.command("status")
+def show_schema_status() -> None:
+    """What this release's schema has that the database lacks."""
+    with extra("server"):
+        from cortex_plane.db.database import Database
+        from cortex_plane.db.schema import pending
+        from cortex_plane.main import databases
+
+    async def main(url: str) -> list[str]:
+        database = await Database.open(url, max_size=2)
+        try:
+            return await pending(database)
+        finally:
+            await database.close()
+
+    url = app_url()
+    missing = asyncio.run(main(url))
+    typer.echo("\n".join(missing) if missing else f"current ({databases.without_password(url)})")
+    if missing:
+        raise typer.Exit(1)
+
+
+@db_app.command("rotate-key")
+def rotate_key() -> None:
+    """Replace the master key by a new one, and seal every secret anew. Stop every process of the plane first.
+
+    A key in a file is replaced by one that is made here. Where CORTEX_MASTER_KEY holds the old key, the new one is read from the standard
+    input. A rotation that was interrupted is finished."""
+    with extra("server"):
+        from cortex_plane.main import databases
+        from cortex_plane.main.master_key import KEY_FILE
+        from cortex_plane.main.settings import load
+
+    settings = load()
+    with databases.database(settings, typer.echo) as urls:
+        url = databases.prepare(settings, urls, typer.echo)
+        rotation = asyncio.run(databases.rotate_master_key(settings, url, _read_new_key))
+    resealed = rotation.resealed
+    if resealed is None:
+        typer.echo("the plane has this master key already")
+    else:
+        begun = "a rotation that was begun before is finished: " if rotation.resumed else ""
+        typer.echo(
+            f"{begun}{resealed.secrets} secrets and {resealed.checkpoints} checkpoints of {resealed.orgs} orgs are"
+            " sealed with the new master key"
+        )
+    if settings.master_key is None:
+        typer.echo(
+            f"it is in {settings.home / KEY_FILE}: every machine of the plane needs it; then start the processes"
+        )
+    else:
+        typer.echo("set CORTEX_MASTER_KEY to the new key for every process of the plane, then start them")
+    typer.echo("backups from before need the old key: keep it, apart from them, for as long as you keep them")
+
+
+def _read_new_key() -> bytes:
+    from cortex_plane.main.master_key import parse_master_key
+
+    if sys.stdin.isatty():
+        return parse_master_key(typer.prompt("new master key", hide_input=True), "The standard input")
+    return parse_master_key(sys.stdin.readline(), "The standard input")
+
+
+@db_app.command("provision")
+def provision_login() -> None:
+    """Make a plain login for the plane, with the login of DATABASE_ADMIN_URL or DATABASE_URL, and print its URL."""
+    with extra("server"):
+        from cortex_plane.db.schema import migrate
+        from cortex_plane.main import databases
+        from cortex_plane.main.settings import load
+
+    settings = load()
+    admin = settings.database_admin_url or settings.database_url
+    if admin is None:
+        raise SetupError(
+            "Neither DATABASE_ADMIN_URL nor DATABASE_URL is set.",
+            code="no_database",
+            hint="The embedded server needs no provisioning: `cortex up` does it.",
+        )
+    databases.require_home(settings.home)
+    asyncio.run(migrate(admin, on_progress=lambda phrase: typer.echo(phrase, err=True)))
+    sys.stdout.write(databases.plain_login(settings.home, admin) + "\n")
+
+
+def app_url() -> str:
+    with extra("server"):
+        from cortex_plane.main import databases
+        from cortex_plane.main.settings import load
+
+    settings = load()
+    url = settings.database_url or databases.running_app_url(settings.home)
+    if url is None:
+        raise SetupError(
+            "The embedded server is not running.",
+            code="not_running",
+            hint="Start it with `cortex up`, or set DATABASE_URL.",
+        )
+    return url
+
+
+doctor_app = typer.Typer(help="Examine this machine, the database and the API.")
+
+
+@doctor_app.callback(invoke_without_command=True)
+def run_doctor(context: typer.Context) -> None:
+    """Examine this machine, the database and the API."""
+    if context.invoked_subcommand is not None:
+        return
+    from rich.table import Table
+
+    with extra("server"):
+        from cortex_plane.main.doctor import examine
+        from cortex_plane.main.settings import load
+
+    findings = examine(load())
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for finding in findings:
+        table.add_row(
+            "[green]ok[/]" if finding.ok else "[red]not ok[/]",
+            finding.name,
+            f"{finding.detail} {finding.hint}",
+        )
+    console().print(table)
+    if not all(finding.ok for finding in findings):
+        raise typer.Exit(1)
+
+
+@doctor_app.command("preflight")
+def run_preflight(
+    apps: Annotated[
+        list[str] | None,
+        Option("--app", help="An app that workers will load: package.module:app. Any number of times."),
+    ] = None,
+    replay: Annotated[
+        bool, Option(help="Also run code agents up to where they stand, on what they recorded.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List parked jobs that the code, tools and models loaded here cannot resume. Exit code 0: none; 1: some; 2: could not look."""
+    with extra("worker"):
+        from cortex_plane.main.doctor import COULD_NOT_LOOK
+        from cortex_plane.main.doctor import preflight as look
+        from cortex_plane.main.settings import load
+
+    try:
+        code = look(load(), app_url(), apps or [], as_json=as_json, replay=replay)
+    except CortexError as error:
+        fail(error, COULD_NOT_LOOK)
+    raise typer.Exit(code)
+
+
+demo_app = typer.Typer(no_args_is_help=True, help="See what the plane does, without a key to any model.")
+
+Version = Annotated[str, Argument(help="The release to ship.")]
+
+DEMO_ADOPTION_SECONDS = "2"
+DEMO_WAIT_SECONDS = 60
+DEMO_INTERVAL = 0.3
+
+
+@demo_app.command("run")
+def run_demo(
+    version: Version = "2.4.0",
+    within: Annotated[
+        int | None,
+        Option(min=1, max=86400, help="Seconds in which somebody must approve; a day if left out."),
+    ] = None,
+) -> None:
+    """An agent reads and tags a release, and stops before it deploys, until you approve that."""
+    with extra("all"):
+        from cortex_plane.jobs.model.jobs import JobDraft
+        from cortex_plane.main import demo
+
+    draft = JobDraft(
+        agent=demo.AGENT, payload={"text": version}, policies=demo.sooner(within) if within else []
+    )
+    job = run(lambda plane: plane.jobs.submit(draft))
+    say(f"job {job.id}")
+    say(f"decide in the browser (`cortex member login-link`), or: cortex approval list --job {job.id}")
+    completed = _watch_to_end(job.id).status == "COMPLETED"
+    _show_acts(job.id)
+    raise typer.Exit(0 if completed else 1)
+
+
+@demo_app.command("gates")
+def run_gates(
+    message: Annotated[str, Argument(help="What the agent is asked to do.")] = "",
+) -> None:
+    """An agent under an atlas: its gates ask it, advise it, look on, and one of them waits for you."""
+    with extra("all"):
+        from cortex_plane.jobs.model.jobs import JobDraft
+        from cortex_plane.main import demo
+
+    draft = JobDraft(agent=demo.GATES_AGENT, payload={"text": message or demo.GATES_MESSAGE})
+    job = run(lambda plane: plane.jobs.submit(draft))
+    say(f"job {job.id}")
+    say(f"its gates: cortex atlas get {demo.GATES_ATLAS}")
+    say(f"the last one is for you: in the browser, or: cortex approval list --job {job.id}")
+    completed = _watch_to_end(job.id).status == "COMPLETED"
+    _show_acts(job.id)
+    raise typer.Exit(0 if completed else 1)
+
+
+@demo_app.command("crash")
+def run_crash(version: Version = "2.4.0") -> None:
+    """Kill a worker with SIGKILL in the middle of a side effect, and see the job resume without repeating it."""
+    with extra("all"):
+        from cortex_plane.jobs.model.jobs import JobDraft
+        from cortex_plane.main import demo
+
+    run(lambda plane: _create_demo_agent(plane, demo.release_agent(crash=True)))
+    say("1  a worker of its own starts; no other worker takes this job")
+    first = _start_demo_worker(slow="30")
+    try:
+        job = run(
+            lambda plane: plane.jobs.submit(JobDraft(agent=demo.CRASH_AGENT, payload={"text": version}))
+        )
+        say(f"2  job {job.id} is submitted")
+        _wait_for_deployment(job.id, first)
+        say("3  the deployment has happened, its answer has not arrived: kill -9")
+    finally:
+        first.kill()
+        first.wait()
+    say("4  a second worker starts; it waits until the first one's lease is over and adopts the job")
+    second = _start_demo_worker(slow="0")
+    try:
+        ended = _watch_to_end(job.id)
+    finally:
+        second.terminate()
+        second.wait()
+    times = _show_acts(job.id)
+    say(f"5  the job is {ended.status}; the deployment happened {times} time{'s' if times != 1 else ''}")
+    raise typer.Exit(0 if ended.status == "COMPLETED" and times == 1 else 1)
+
+
+def _watch_to_end(job_id: UUID) -> Job:
+    from cortex_plane.cli.watch import watch
+
+    return run(lambda plane: watch(plane, job_id, DEMO_INTERVAL, as_json=False))
+
+
+async def _create_demo_agent(plane: Client, draft: AgentDraft) -> None:
+    with contextlib.suppress(AlreadyExists):
+        await plane.agents.create(draft)
+
+
+def _start_demo_worker(slow: str) -> subprocess.Popen[bytes]:
+    """A worker process of our own, whose deployments take ``slow`` seconds to answer."""
+    from cortex_plane.main import demo
+
+    environment = {
+        **os.environ,
+        "CORTEX_DEMO_SLOW": slow,
+        "CORTEX_ADOPTION_SECONDS": DEMO_ADOPTION_SECONDS,
+        "CORTEX_LOG_LEVEL": "error",
+    }
+    return subprocess.Popen(  # noqa: S603 -- our own program
+        [sys.executable, "-m", "cortex_plane", "worker", "--app", demo.CRASH_REFERENCE],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def _wait_for_deployment(job_id: UUID, worker: subprocess.Popen[bytes]) -> None:
+    from cortex_plane.main import demo
+
+    deadline = time.monotonic() + DEMO_WAIT_SECONDS
+    while not any(act["job"] == str(job_id) and act["act"] == "deploy" for act in demo.acts()):
+        if worker.poll() is not None or time.monotonic() > deadline:
+            raise SetupError(
+                "The demo's worker did not get as far as its side effect.",
+                code="demo_failed",
+                hint="See what the job says: `cortex job show`; the worker needs the same folder as `cortex up`.",
+            )
+        time.sleep(0.05)
+
+
+def _show_acts(job_id: UUID) -> int:
+    from cortex_plane.main import demo
+
+    mine = [act for act in demo.acts() if act["job"] == str(job_id)]
+    say(f"what happened to the outside world ({home() / demo.FOLDER / demo.ACTS}):")
+    for act in mine:
+        print_line(f"   {short(act['act'], 50)} {short(act.get('version', act.get('ticket', '')), 100)}")
+    return len([act for act in mine if act["act"] == "deploy"])

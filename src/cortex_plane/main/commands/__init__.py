@@ -1,1 +1,0 @@
-"""Commands that need more than the API: they run the plane, or look into its database."""

@@ -1,0 +1,320 @@
+"""The journal of a code agent's attempt: its branches share one lease, so their records are written together.
+
+An operation is written before it has effects and after it. Its outcome goes with the next write, at the latest as soon as the
+function waits for anything else. So nothing begins before everything that came before it is durable, and steps one after the
+other cost one commit each. An end of the attempt in one branch is put off until no branch runs any more (`StopReasons`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from cortex_plane.approvals.verbs.approval_requests import Possible
+from cortex_plane.jobs.model.checkpoints import LogEntry
+from cortex_plane.jobs.model.journal import (
+    MAX_ENTRIES,
+    ContextMisused,
+    EntryKind,
+    EntryStatus,
+    JournalEntry,
+    digest,
+    scope_of,
+)
+from cortex_plane.jobs.rules.attempts import StepWrite, WriteResult
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.errors import CortexError
+from cortex_plane.kernel.ids import new_id
+from cortex_plane.kernel.meters import meters
+from cortex_plane.worker.attempt import StepWriter, is_applied
+from cortex_plane.worker.calls import Call, merge_writes, storable
+from cortex_plane.worker.code.context import describe_error
+from cortex_plane.worker.code.operations import PlannedOperation, Unwind
+from cortex_plane.worker.ends import (
+    End,
+    Ended,
+    JobCancelled,
+    JobFailed,
+    JobHandedBack,
+    JobHeld,
+    JobSleeps,
+)
+from cortex_plane.worker.lease import CheckpointTooLarge, Lease
+from cortex_plane.worker.limits import ticks
+
+
+@dataclass(slots=True)
+class StopReasons:
+    """Why an agent's function cannot go on: collected from all its branches, and written once when none of them runs."""
+
+    error: BaseException | None = None
+    """The attempt is over, and nothing can be written; or something broke that is not the agent's."""
+    failures: list[JobFailed] = field(default_factory=list)
+    holds: list[JobHeld] = field(default_factory=list)
+    hand_back: JobHandedBack | None = None
+    cancelled: bool = False
+    awaiting: list[Call] = field(default_factory=list)
+    terms: dict[UUID, Possible] = field(default_factory=dict)
+    wakes: list[datetime] = field(default_factory=list)
+    waits: list[dict[str, str]] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    """What it sleeps for."""
+    held_back: bool = False
+    """An operation did not begin, because somebody holds the job."""
+
+    @property
+    def now(self) -> bool:
+        """Nothing may begin any more, in any branch."""
+        return bool(self.error or self.failures or self.hand_back or self.cancelled)
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self.awaiting or self.wakes or self.waits)
+
+    def __bool__(self) -> bool:
+        return self.now or self.waiting or bool(self.holds)
+
+
+class JournalWriter:
+    """Serialises the writes of all branches: one `StepWriter` under a lock, with the records that are due."""
+
+    def __init__(self, lease: Lease, steps: StepWriter) -> None:
+        self._lease, self._steps = lease, steps
+        self.stop = StopReasons()
+        self.held = False
+        self.playing = False
+        """The function runs: records are written in the background, and ends are put off."""
+        self.results: dict[UUID, bytes] = {}
+        """Results that are stored apart, until they are written."""
+        self._due = StepWrite()
+        """What is recorded and not yet written."""
+        self._lock = asyncio.Lock()
+        self._flushing: asyncio.Task[None] | None = None
+
+    # Writes ----------------------------------------------------------------------------------------------------
+
+    def record(self, write: StepWrite) -> None:
+        """Durable with the next write, which comes at the latest when the function waits for something else."""
+        self._due = merge_writes(self._due, write)
+        if self.playing and (self._flushing is None or self._flushing.done()):
+            self._flushing = asyncio.create_task(self._flush_soon())
+
+    @property
+    def _has_due(self) -> bool:
+        due = self._due
+        return bool(due.more or due.calls or due.outcomes or due.stored)
+
+    async def flush(self) -> None:
+        """Everything that was recorded so far is durable."""
+        if self._has_due or self._lock.locked():
+            async with self._lock:
+                if self._has_due:
+                    await self._steps.uninterrupted(self._commit, StepWrite(), False)
+
+    async def _flush_soon(self) -> None:
+        # So many turns of the loop are enough for the function to come to its next operation, which writes it anyway.
+        for _ in range(10):
+            await asyncio.sleep(0)
+        try:
+            await self.flush()
+        except Unwind:
+            pass
+        except Exception as error:
+            self.stop.error = self.stop.error or error
+
+    async def stop_flushing(self) -> None:
+        if self._flushing is not None and not self._flushing.done():
+            await asyncio.wait([self._flushing])
+
+    async def write(self, step: StepWrite, *, keep_checkpoint: bool = False) -> WriteResult:
+        async with self._lock:
+            return await self._steps.uninterrupted(self._commit, step, keep_checkpoint)
+
+    async def _commit(self, step: StepWrite, keep_checkpoint: bool) -> WriteResult:
+        due, self._due = self._due, StepWrite()
+        whole = merge_writes(due, step)
+        try:
+            result = await self._steps.commit(whole, keep_checkpoint)
+        except CheckpointTooLarge as error:
+            # Outcomes go with the write that ends the job, once; events and facts are too much.
+            self._due, error.outcomes = merge_writes(error.outcomes, self._due), StepWrite()
+            raise
+        except BaseException:
+            self._due = merge_writes(due, self._due)
+            raise
+        if is_applied(step, result):
+            for id, _ in whole.stored:
+                self.results.pop(id, None)
+        else:
+            self._due = merge_writes(due, self._due)
+        self.held = self.held or result.held
+        self._lease.cancel_requested = self._lease.cancel_requested or result.cancelled
+        if result.held and self.playing:
+            meters().suspended(self._lease.assignment.org_id, result.held_seconds or 0.0)
+        return result
+
+    def drop_recorded(self) -> None:
+        self._steps.drop_recorded()
+        self._due, self.results = StepWrite(), {}
+
+    def drop_usage(self) -> None:
+        self._steps.drop_usage()
+
+    # Ends ------------------------------------------------------------------------------------------------------
+
+    def put_off(self, end: End) -> None:
+        """An operation ends the attempt: noted until no branch runs any more."""
+        stop = self.stop
+        match end:
+            case JobFailed():
+                stop.failures.append(end)
+            case JobHeld():
+                stop.holds.append(end)
+            case JobHandedBack():
+                stop.hand_back = end
+            case JobCancelled():
+                stop.cancelled = True
+            case JobSleeps():
+                if end.write is not None and end.reason not in stop.reasons:
+                    self.record(end.write)
+                wake = self._lease.time.now() + timedelta(seconds=max(0.0, end.seconds))
+                stop.wakes.append(wake)
+                stop.reasons.append(end.reason)
+            case _:
+                stop.error = stop.error or Ended(end)
+
+    def boundary(self) -> None:
+        """Between two operations: the safe place to stop."""
+        stop = self.stop
+        if stop.now or self.held:
+            stop.held_back = stop.held_back or self.held
+            raise Unwind
+        if self._lease.cancel_requested:
+            stop.cancelled = True
+            raise Unwind
+        if self._lease.worker.stopping.is_set():
+            stop.hand_back = JobHandedBack("the worker stops")
+            raise Unwind
+
+
+class JournalEntries:
+    """The entries of one job: where its next operation stands, and the writes that record one."""
+
+    def __init__(self, lease: Lease, journal: JournalWriter) -> None:
+        self._lease, self._journal = lease, journal
+        self.count = 0
+        """How many operations the job has begun so far, in all its attempts."""
+        self._failures: dict[str, StepWrite] = {}
+        """Failures that the agent may catch: recorded once it went on, and dropped where it did not."""
+
+    def next_position(self) -> int:
+        """The place of a new operation among all operations of the job."""
+        if self.count >= MAX_ENTRIES:
+            raise ContextMisused(
+                f"The job has more than {MAX_ENTRIES} operations, all of which are read whenever it goes on.",
+                hint="Do more in one step, or submit several jobs.",
+            )
+        self._lease.progress.step = self.count
+        self.count += 1
+        return self._lease.progress.step
+
+    def entry(
+        self,
+        key: str,
+        position: int,
+        operation: PlannedOperation,
+        status: EntryStatus,
+        result: bytes | None = None,
+        error: CortexError | None = None,
+    ) -> StepWrite:
+        """A write that holds one entry; a large result beside it."""
+        row: dict[str, Any] = {
+            "key": key, "position": position, "kind": operation.kind, "name": operation.name,
+            "input_hash": operation.input_hash, "status": status,
+        }  # fmt: skip
+        write = StepWrite(more={"journal": [row]})
+        if error is not None:
+            row["error"] = describe_error(error)
+        if result is not None and len(result) <= self._lease.worker.inline_result_bytes:
+            row["result"] = orjson.Fragment(result)
+        elif result is not None:
+            id = new_id()
+            row["result_id"] = str(id)
+            row["result"] = {"bytes": len(result), "stored_result": str(id)}
+            self._journal.results[id] = result
+            write.stored = ((id, result),)
+        return write
+
+    def record_done(
+        self,
+        key: str,
+        position: int,
+        operation: PlannedOperation,
+        start: float,
+        write: StepWrite,
+        summary: str,
+        **fact: Any,
+    ) -> None:
+        self._journal.record(self.done(key, position, operation, start, write, summary, **fact))
+
+    def done(
+        self,
+        key: str,
+        position: int,
+        operation: PlannedOperation,
+        start: float,
+        write: StepWrite,
+        summary: str,
+        **fact: Any,
+    ) -> StepWrite:
+        """An operation that is over: its entry with its log line and audit fact."""
+        lease, now = self._lease, self._lease.time.now()
+        lease.progress.add_log_entry(
+            LogEntry(
+                step_index=position,
+                step_id=key[-100:],
+                started_at=now - timedelta(seconds=max(0.0, ticks() - start)),
+                finished_at=now,
+                result_summary=storable(summary)[:200],
+                tool_calls=int(operation.kind in (EntryKind.TOOL, EntryKind.APPROVAL)),
+            )
+        )
+        write.done_step = position
+        write.facts = [
+            *write.facts,
+            lease.fact("step_completed", step=position, key=key, kind=operation.kind, **fact),
+        ]
+        return write
+
+    def new_round(self, number: int, read_to: int) -> tuple[JournalEntry, StepWrite]:
+        """The function begins again. Entries of earlier rounds are not replayed any more."""
+        operation = PlannedOperation(kind=EntryKind.VALUE, name="round", input_hash=digest(b"[]"))
+        key, position, result = f"/{number}", self.next_position(), {"heard": read_to}
+        entry = JournalEntry(
+            key=key, position=position, kind=operation.kind, name=operation.name, input_hash=operation.input_hash,
+            status=EntryStatus.DONE, result=result, created_at=self._lease.time.now(),
+        )  # fmt: skip
+        return entry, self.entry(key, position, operation, EntryStatus.DONE, canonical(result))
+
+    # Failures that the agent may catch -------------------------------------------------------------------------
+
+    def add_failure(self, key: str, position: int, operation: PlannedOperation, error: CortexError) -> None:
+        self._failures[key] = self.entry(key, position, operation, EntryStatus.FAILED, error=error)
+
+    def record_caught(self, prefix: str) -> None:
+        """The agent went on in this branch: every failure in it, or in those that it gathered, was caught."""
+        for key in [key for key in self._failures if scope_of(key).startswith(prefix)]:
+            self._journal.record(self._failures.pop(key))
+
+    def record_failures(self) -> None:
+        for write in self._failures.values():
+            self._journal.record(write)
+        self._failures = {}
+
+    def drop_failures(self) -> None:
+        self._failures = {}

@@ -1,0 +1,409 @@
+"""The operations of a code agent before they are performed: checked, with the digest of their input, and the scopes they run in.
+
+The function itself is one scope, and so is each branch of a gather. Within a scope the recorded operations must come again in
+the same order, each with the same kind, name and input. Anything else means that the code has changed, and nothing is run.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from cortex_plane.agents.model.tools import OnUncertain, provider_name
+from cortex_plane.gates.model.gates import ANSWER
+from cortex_plane.jobs.model.journal import (
+    MAX_KEY,
+    ContextMisused,
+    EntryKind,
+    JournalEntry,
+    check_name,
+    digest,
+    scope_of,
+)
+from cortex_plane.kernel.canonical import canonical, check_text
+from cortex_plane.kernel.errors import CortexError
+from cortex_plane.policies.model.policies import MAX_TIMEOUT_SECONDS, PolicyRow, PolicyVerdict, Quorum
+from cortex_plane.worker.calls import ASK, Toolbox
+from cortex_plane.worker.tools.tool import Tool, encode_result
+
+MAX_INPUT_BYTES = 256 * 1024
+MAX_SECONDS = 10 * 366 * 24 * 3600.0
+MAX_ACTION, MAX_DETAILS_BYTES = 200, 16 * 1024
+MAX_BRANCHES = 1000
+MAX_RETRIES = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedOperation:
+    kind: EntryKind
+    name: str
+    input_hash: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedStep(PlannedOperation):
+    function: Callable[..., Any]
+    arguments: Sequence[Any]
+    retries: int
+    timeout: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedCall(PlannedOperation):
+    tool: str
+    arguments: dict[str, Any]
+    demand: PolicyRow | None = field(default=None, hash=False)
+    """Of an approval: what the agent asks for beyond what policies say."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedModelCall(PlannedOperation):
+    prompt: str
+    system: str | None
+    temperature: float | None
+    max_tokens: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedSleep(PlannedOperation):
+    seconds: float | None
+    until: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedWait(PlannedOperation):
+    key: str
+    timeout: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedValue(PlannedOperation):
+    make: Callable[[], Any]
+
+
+def plan_step(
+    name: str, function: Callable[..., Any], arguments: Sequence[Any], retries: int, timeout: float | None
+) -> PlannedStep:
+    checked = check_name(name, "a step")
+    if not callable(function):
+        raise ContextMisused(
+            f"The step `{checked}` was given a {type(function).__name__}, not a function.",
+            hint="Name the function and pass its arguments after it: `ctx.step('plan', make_plan, ref)`.",
+        )
+    if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= MAX_RETRIES:
+        raise ContextMisused(
+            f"`retries={retries!r}` of the step `{checked}` is not possible.", hint="Use 0 to 100."
+        )
+    return PlannedStep(
+        kind=EntryKind.STEP,
+        name=checked,
+        input_hash=_hash(
+            list(arguments), f"The arguments of the step `{checked}`", "Let the function close over them."
+        ),
+        function=function,
+        arguments=arguments,
+        retries=retries,
+        timeout=None if timeout is None else _seconds(timeout, f"timeout of the step `{checked}`"),
+    )
+
+
+def plan_tool(name: str, arguments: dict[str, Any]) -> PlannedCall:
+    checked = check_name(name, "a tool")
+    return PlannedCall(
+        kind=EntryKind.TOOL,
+        name=checked,
+        input_hash=_hash(arguments, f"The arguments of `{checked}`"),
+        tool=checked,
+        arguments=_plain(arguments),
+    )
+
+
+def plan_answer(gate: str, answers: Mapping[str, Any], call: str | None) -> PlannedCall:
+    if not isinstance(gate, str) or not gate.strip() or not isinstance(answers, Mapping):
+        raise ContextMisused(
+            "An answer needs the id of a gate and a mapping with one value for each of its questions.",
+            hint="Write `await ctx.answer('delete-confirm', {'confirm': 'understood'})`.",
+        )
+    given = {"gate": gate, "answers": dict(answers)}
+    return plan_tool(ANSWER, given if call is None else {**given, "call": call})
+
+
+def plan_approval(
+    action: str,
+    details: Mapping[str, Any] | None,
+    approvers: Sequence[UUID | str] | None,
+    timeout: float | None,
+    quorum: int | None,
+    clearance: int | None,
+) -> PlannedCall:
+    if not isinstance(action, str) or not action.strip() or len(action) > MAX_ACTION:
+        raise ContextMisused(
+            f"What people are asked must be a text of 1 to {MAX_ACTION} characters.",
+            hint="Say in one line what is to happen, and put the rest into `details`.",
+        )
+    shown = dict(details) if details is not None else None
+    arguments = {"action": action} if shown is None else {"action": action, "details": shown}
+    exact = _exact(arguments, "What people are asked")
+    if len(exact) > MAX_DETAILS_BYTES:
+        raise ContextMisused(
+            f"The details are {len(exact)} bytes; the limit is {MAX_DETAILS_BYTES}.",
+            hint="Send a reference to them.",
+        )
+    demand = PolicyRow(
+        name="request_approval",
+        target=ASK,
+        effect=PolicyVerdict.REQUIRES_APPROVAL,
+        named=_members(approvers),
+        timeout_seconds=None if timeout is None else _whole(timeout, "timeout", MAX_TIMEOUT_SECONDS),
+        quorum=None if quorum is None else Quorum(votes=_whole(quorum, "quorum", 100)),
+        required_clearance=None if clearance is None else _whole(clearance, "clearance", 2**31 - 1, least=0),
+        standing=False,
+        action=action,
+        details=shown,
+    )
+    return PlannedCall(
+        kind=EntryKind.APPROVAL,
+        name="approval",
+        input_hash=digest(exact),
+        tool=ASK,
+        arguments=_plain(arguments),
+        demand=demand,
+    )
+
+
+def plan_model(
+    prompt: str, system: str | None, temperature: float | None, max_tokens: int | None
+) -> PlannedModelCall:
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise ContextMisused("The prompt of a model is empty or not a text.", hint="Say what you want of it.")
+    given = {"prompt": prompt, "system": system, "temperature": temperature, "max_tokens": max_tokens}
+    return PlannedModelCall(
+        kind=EntryKind.MODEL,
+        name="model",
+        input_hash=_hash(given, "The request to the model", most=8 * MAX_INPUT_BYTES),
+        prompt=prompt,
+        system=system,
+        temperature=temperature,
+        max_tokens=max_tokens,
+    )
+
+
+def plan_sleep(seconds: float | timedelta | None, until: datetime | None) -> PlannedSleep:
+    if (seconds is None) == (until is None):
+        raise ContextMisused(
+            "A sleep needs either seconds or `until`.", hint="Write `await ctx.sleep(3600)`."
+        )
+    if until is not None:
+        if not isinstance(until, datetime) or until.tzinfo is None:
+            raise ContextMisused(
+                "`until` must be a datetime with a time zone.", hint="Begin with `await ctx.now()`."
+            )
+        given: dict[str, Any] = {"until": until.isoformat()}
+        length = None
+    else:
+        length = _seconds(
+            seconds.total_seconds() if isinstance(seconds, timedelta) else seconds,
+            "length of a sleep",
+            least=0.0,
+        )
+        given = {"seconds": length}
+    return PlannedSleep(
+        kind=EntryKind.SLEEP, name="sleep", input_hash=_hash(given, "A sleep"), seconds=length, until=until
+    )
+
+
+def plan_wait(name: str, key: str, timeout: float | timedelta | None) -> PlannedWait:
+    checked = check_name(name, "a signal")
+    if not isinstance(key, str) or not 1 <= len(key) <= 255:
+        raise ContextMisused(
+            "The key of a signal must be a text of 1 to 255 characters.", hint="Such as an order's id."
+        )
+    check_text(key, "key")
+    length = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    seconds = None if length is None else _seconds(length, f"timeout of the signal `{checked}`")
+    return PlannedWait(
+        kind=EntryKind.WAIT,
+        name=checked,
+        input_hash=_hash({"key": key, "timeout": seconds}, "A wait"),
+        key=key,
+        timeout=seconds,
+    )
+
+
+def plan_value(name: str, make: Callable[[], Any]) -> PlannedValue:
+    return PlannedValue(kind=EntryKind.VALUE, name=name, input_hash=digest(b"[]"), make=make)
+
+
+def plan_gather(branches: int) -> PlannedOperation:
+    if branches > MAX_BRANCHES:
+        raise ContextMisused(
+            f"{branches} branches are too many.", hint=f"Use at most {MAX_BRANCHES} at once."
+        )
+    return PlannedOperation(
+        kind=EntryKind.GATHER, name="gather", input_hash=digest(canonical({"branches": branches}))
+    )
+
+
+def _exact(given: Any, what: str, hint: str | None = None, most: int = MAX_INPUT_BYTES) -> bytes:
+    try:
+        exact = encode_result(given)
+    except CortexError as error:
+        reason = error.message.removeprefix("What the tool returned cannot be stored: ")
+        raise ContextMisused(f"{what} cannot be stored: {reason}", hint=hint or error.hint) from None
+    if len(exact) > most:
+        raise ContextMisused(
+            f"{what} are {len(exact)} bytes; the limit is {most}.", hint="Pass a reference instead."
+        )
+    return exact
+
+
+def _hash(given: Any, what: str, hint: str | None = None, most: int = MAX_INPUT_BYTES) -> str:
+    return digest(_exact(given, what, hint, most))
+
+
+def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
+    """As JSON has them, whatever types the agent used."""
+    plain: dict[str, Any] = orjson.loads(encode_result(arguments))
+    return plain
+
+
+def _seconds(given: object, what: str, least: float = 0.001) -> float:
+    number = isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
+    if not number or not least <= given <= MAX_SECONDS:  # type: ignore[operator]
+        raise ContextMisused(f"The {what} cannot be {given!r}.", hint="Give a number of seconds.")
+    return float(given)  # type: ignore[arg-type]
+
+
+def _whole(given: object, name: str, most: int, least: int = 1) -> int:
+    number = isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
+    if not number or not least <= given <= most:  # type: ignore[operator]
+        raise ContextMisused(
+            f"`{name}={given!r}` is not possible.", hint=f"Use a number from {least} to {most}."
+        )
+    return int(given)  # type: ignore[call-overload,no-any-return]
+
+
+def _members(given: Sequence[UUID | str] | None) -> tuple[UUID, ...] | None:
+    if given is None:
+        return None
+    try:
+        named = tuple(dict.fromkeys(UUID(str(each)) for each in given))
+    except (ValueError, TypeError):
+        named = ()
+    if not named or isinstance(given, str):
+        raise ContextMisused("`approvers` must be ids of members.", hint="`cortex member list` shows them.")
+    return named
+
+
+async def _ask(action: str, details: dict[str, Any] | None = None) -> dict[str, Any]:  # noqa: ARG001
+    """Ask people whether this may happen."""
+    return {"approved": True}
+
+
+ASK_TOOL = Tool(_ask, name=ASK, on_uncertain=OnUncertain.RETRY_WITH_KEY)
+
+
+@functools.cache
+def _digest() -> str:
+    return ASK_TOOL.version("plane").digest
+
+
+def with_ask(toolbox: Toolbox) -> Toolbox:
+    """Code may ask; the model is not told of it."""
+    return replace(
+        toolbox,
+        tools={**toolbox.tools, provider_name(ASK): ASK_TOOL},
+        digests={**toolbox.digests, ASK: _digest()},
+    )
+
+
+class Unwind(BaseException):
+    """Takes the agent's function back to its caller: it waits, or its attempt is over. Not for `except Exception`."""
+
+
+class Mismatch(Exception):
+    """The code does something else than what was recorded."""
+
+
+@dataclass(eq=False, slots=True)
+class Scope:
+    prefix: str
+    recorded: list[JournalEntry] = field(default_factory=list)
+    visited: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    busy: str | None = None
+    """The operation under way: a branch does one thing after the other."""
+    unwound: bool = False
+    """It was taken back: whatever its code still tries, in a `finally` or behind an `except`, does not begin."""
+
+    def visit(self, kind: EntryKind, name: str, input_hash: str) -> tuple[str, JournalEntry | None]:
+        """The key of the operation that comes now, and what was recorded of it."""
+        key = f"{self.prefix}{name}#{self.counts[name]}"
+        if len(key) > MAX_KEY:
+            raise ContextMisused(
+                f"The key of `{name}` is longer than {MAX_KEY} characters.", hint="Nest less."
+            )
+        expected = self.recorded[self.visited] if self.visited < len(self.recorded) else None
+        if expected is not None:
+            _compare(expected, key, kind, input_hash)
+            self.visited += 1
+        self.counts[name] += 1
+        return key, expected
+
+    @property
+    def unvisited(self) -> JournalEntry | None:
+        return self.recorded[self.visited] if self.visited < len(self.recorded) else None
+
+
+def _compare(expected: JournalEntry, key: str, kind: EntryKind, input_hash: str) -> None:
+    if expected.key != key or expected.kind is not kind:
+        raise Mismatch(f"expected {said(expected.kind, expected.key)}, and {said(kind, key)} came")
+    if expected.input_hash != input_hash:
+        raise Mismatch(f"expected {said(kind, key)} with the input that was recorded, and another input came")
+
+
+def said(kind: EntryKind, key: str) -> str:
+    return f"{kind} `{key}`"
+
+
+class Scopes:
+    """All scopes of one attempt, each with what was recorded of it."""
+
+    def __init__(self, entries: Iterable[JournalEntry]) -> None:
+        self._recorded: dict[str, list[JournalEntry]] = {}
+        for entry in sorted(entries, key=lambda each: each.position):
+            self._recorded.setdefault(scope_of(entry.key), []).append(entry)
+        self.opened: dict[str, Scope] = {}
+
+    def open(self, prefix: str) -> Scope:
+        scope = self.opened[prefix] = Scope(prefix, self._recorded.get(prefix, []))
+        return scope
+
+    def unvisited(self) -> JournalEntry | None:
+        """The first operation that was recorded and did not come again."""
+        left = [entry for scope in self.opened.values() if (entry := scope.unvisited) is not None]
+        return min(left, key=lambda entry: entry.position, default=None)
+
+
+def last_round(entries: Iterable[JournalEntry]) -> int:
+    """How often the function began again, because somebody said more in its conversation."""
+    return max(
+        (int(e.key[1:]) for e in entries if e.key.startswith("/") and scope_of(e.key) == "/"), default=0
+    )
+
+
+def round_prefix(number: int) -> str:
+    return f"/{number}/" if number else ""
+
+
+current: ContextVar[Scope] = ContextVar("scope")
+"""The scope of whoever runs: each branch is a task with a context of its own."""

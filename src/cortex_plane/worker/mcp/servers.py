@@ -1,0 +1,257 @@
+"""The declaration of an MCP server, the environment that it is given, and the redaction of its secrets."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from cortex_plane.agents.model.tools import InvalidApp, OnUncertain, Risk
+from cortex_plane.kernel.errors import SetupError
+
+MIN_TIMEOUT, MAX_TIMEOUT = 0.05, 86_400.0
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+MIN_LITERAL = 8
+"""Shorter parts of a header or an address are words, such as `true`."""
+_PASSED_ON = ("PATH", "HOME")
+"""Nothing else of the worker's environment: its own secrets do not belong in a server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """The name of a variable of the worker's environment, and what stands around its value: ``prefix`` as in ``Bearer``."""
+
+    name: str
+    prefix: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class McpServer:
+    """One server of an app. Nothing runs before a worker does."""
+
+    name: str
+    command: tuple[str, ...] = ()
+    url: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str | Secret] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    timeout_seconds: float = 30.0
+    tools: frozenset[str] | None = None
+    """Only these, as the server itself calls them; None: all."""
+    risk: Risk = Risk.MEDIUM
+    on_uncertain: OnUncertain = OnUncertain.ASK_HUMAN
+    cwd: str | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it is, as people may see it."""
+        if self.url is None:
+            return Path(self.command[0]).name
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What makes it this server and no other: an approval for one database is none for another."""
+        return {"name": self.name, "command": list(self.command), "url": self.url}
+
+    def secret_names(self) -> list[str]:
+        in_headers = [each.name for each in self.headers.values() if isinstance(each, Secret)]
+        return [*dict.fromkeys([*self.secrets, *in_headers])]
+
+    def redaction(self) -> Redaction:
+        """Raises ``SetupError`` that names the secret which is missing."""
+        return Redaction([*(_value(self, name) for name in self.secret_names()), *self._literals()])
+
+    def _literals(self) -> list[str]:
+        """What was written into the code where a secret may stand: headers, and the query of an address."""
+        parts = urlsplit(self.url or "")
+        written = [parts.query, parts.username or "", parts.password or ""]
+        written += [value for _, value in parse_qsl(parts.query)]
+        for header in self.headers.values():
+            if isinstance(header, str):
+                written += [header, *header.split()]
+        return [each for each in dict.fromkeys(written) if len(each) >= MIN_LITERAL]
+
+    def environment(self) -> dict[str, str]:
+        kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        return kept | dict(self.env) | {name: _value(self, name) for name in self.secrets}
+
+    def sent_headers(self) -> dict[str, str]:
+        return {
+            name: f"{each.prefix}{_value(self, each.name)}" if isinstance(each, Secret) else each
+            for name, each in self.headers.items()
+        }
+
+
+def _value(server: McpServer, name: str) -> str:
+    value = os.environ.get(name, "")
+    if not value:
+        raise SetupError(
+            f"The MCP server `{server.name}` needs the secret `{name}`, which this worker's environment does not have.",
+            code="missing_secret",
+            hint=f"Set {name} in the environment of `cortex worker` (or `cortex up`), then start it again.",
+        )
+    if len(value) < MIN_SECRET or "\n" in value or "\0" in value:
+        raise SetupError(
+            f"The secret `{name}` of the MCP server `{server.name}` has fewer than {MIN_SECRET} characters, or a line"
+            " break: it could not be kept out of logs.",
+            code="missing_secret",
+            hint=f"Set {name} to the real secret, without line breaks.",
+        )
+    return value
+
+
+def declared(
+    name: str,
+    *,
+    command: Sequence[str] | None,
+    url: str | None,
+    env: Mapping[str, str] | None,
+    headers: Mapping[str, str | Secret] | None,
+    secrets: Sequence[str],
+    timeout: float,
+    tools: Sequence[str] | None,
+    risk: Risk | str,
+    on_uncertain: OnUncertain | str,
+    cwd: str | os.PathLike[str] | None,
+) -> McpServer:
+    """Whatever cannot work is refused here, where the author sees the line."""
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise InvalidApp(
+            f"`{str(name)[:100]}` cannot be the name of an MCP server.",
+            hint="Use at most 31 lower-case letters, digits and `_`, beginning with a letter: its tools are called"
+            " `<server>.<tool>`.",
+        )
+    _check_place(name, command, url)
+    if url is None and headers:
+        raise _wrong(
+            name, "headers are for servers with a `url`", "Give secrets of a command with `secrets=`."
+        )
+    if url is not None and (env or secrets or cwd):
+        raise _wrong(
+            name, "env, secrets and cwd are for servers with a `command`",
+            'Send a secret as a header: `headers={"Authorization": Secret("TOKEN", prefix="Bearer ")}`.',
+        )  # fmt: skip
+    _check_names(name, env or {}, headers or {}, secrets)
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool) and math.isfinite(timeout)
+    if not number or not MIN_TIMEOUT <= timeout <= MAX_TIMEOUT:
+        raise _wrong(name, f"`timeout={timeout!r}` is not possible", f"Give seconds up to {MAX_TIMEOUT:.0f}.")
+    return McpServer(
+        name=name,
+        command=tuple(command or ()),
+        url=url,
+        env=dict(env or {}),
+        headers=dict(headers or {}),
+        secrets=tuple(secrets),
+        timeout_seconds=float(timeout),
+        tools=None if tools is None else frozenset(tools),
+        risk=_risk(name, risk),
+        on_uncertain=_settling(name, on_uncertain),
+        cwd=None if cwd is None else os.fspath(cwd),
+    )
+
+
+def _check_place(name: str, command: Sequence[str] | None, url: str | None) -> None:
+    if (command is None) == (url is None):
+        raise _wrong(name, "it needs either a `command` or a `url`", 'Such as `command=["mcp-server-time"]`.')
+    if command is not None and (
+        isinstance(command, str) or not command or not all(isinstance(part, str) for part in command)
+    ):
+        raise _wrong(
+            name, "its command is not a list of texts", 'Write `command=["program", "argument"]`: no shell reads it.'
+        )  # fmt: skip
+    if command is not None and any("\0" in part for part in command):
+        raise _wrong(name, "its command holds a NUL character", "Remove it.")
+    if url is not None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise _wrong(name, f"{url[:200]!r} is not a web address", "Begin it with https://.")
+        if parts.username or parts.password:
+            raise _wrong(name, "its url holds a password", "Send it as a header with `Secret(…)`.")
+
+
+def _check_names(
+    name: str, env: Mapping[str, str], headers: Mapping[str, str | Secret], secrets: Sequence[str]
+) -> None:
+    if isinstance(secrets, str):
+        raise _wrong(name, "`secrets` is one text", f"Write a list: `secrets=[{secrets!r}]`.")
+    in_headers = [each.name for each in headers.values() if isinstance(each, Secret)]
+    for variable in [*env, *secrets, *in_headers]:
+        if not isinstance(variable, str) or _VARIABLE.fullmatch(variable) is None:
+            raise _wrong(
+                name, f"{str(variable)[:100]!r} is not the name of an environment variable",
+                "Name the variable, never its value: `secrets=[\"GITHUB_TOKEN\"]`.",
+            )  # fmt: skip
+    for key, value in [*env.items(), *headers.items()]:
+        if not isinstance(value, str | Secret) or (
+            isinstance(value, str) and any(c in value for c in "\0\r\n")
+        ):
+            raise _wrong(
+                name, f"the value of `{key[:100]}` is not plain text", "Give it without line breaks."
+            )
+    for key in headers:
+        if _HEADER.fullmatch(key) is None:
+            raise _wrong(name, f"`{key[:100]}` is not the name of a header", "Such as `Authorization`.")
+
+
+def _risk(name: str, given: Risk | str) -> Risk:
+    try:
+        return Risk(given)
+    except ValueError:
+        raise _wrong(name, f"`risk={given!r}` is unknown", f"Use one of {', '.join(Risk)}.") from None
+
+
+def _settling(name: str, given: OnUncertain | str) -> OnUncertain:
+    able = [each for each in OnUncertain if each is not OnUncertain.PROBE]
+    if given not in able:
+        raise _wrong(name, f"`on_uncertain={given!r}` is not possible", f"Use one of {', '.join(able)}.")
+    return OnUncertain(given)
+
+
+def _wrong(name: str, what: str, hint: str) -> InvalidApp:
+    return InvalidApp(f"The MCP server `{name}` is declared in a way that cannot work: {what}.", hint=hint)
+
+
+MIN_SECRET = 4
+REDACTED = "[redacted]"
+
+
+class Redaction:
+    """Secrets as they are, and as servers commonly write them: quoted for a URL, in JSON, in base64."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        forms: set[str] = set()
+        for secret in secrets:
+            raw = secret.encode("utf-8", "surrogateescape")
+            forms |= {secret, quote(secret, safe=""), json.dumps(secret)[1:-1]}
+            forms |= {
+                base64.b64encode(raw).decode().rstrip("="),
+                base64.urlsafe_b64encode(raw).decode().rstrip("="),
+            }
+        longest_first = sorted((form for form in forms if len(form) >= MIN_SECRET), key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    def text(self, text: str) -> str:
+        return text if self._pattern is None else self._pattern.sub(REDACTED, text)
+
+    def value(self, value: Any) -> Any:
+        """JSON, with keys and texts redacted, in its depth."""
+        if self._pattern is None:
+            return value
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, list):
+            return [self.value(each) for each in value]
+        if isinstance(value, dict):
+            return {self.text(str(key)): self.value(each) for key, each in value.items()}
+        return value

@@ -1,0 +1,126 @@
+"""The MCP servers of a worker: started with it, announced, and stopped with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+import structlog
+
+from cortex_plane.db.database import Database
+from cortex_plane.jobs.verbs import workers
+from cortex_plane.kernel.errors import CortexError
+from cortex_plane.worker.mcp.connection import Connection
+from cortex_plane.worker.mcp.remote_tool import RemoteTool, remembered
+from cortex_plane.worker.tools.app import App
+
+log = structlog.get_logger()
+
+START_SECONDS = 10.0
+"""A worker waits so long for its servers before it begins without those that are not up."""
+TELL_AGAIN_SECONDS = 5.0
+
+_connections: WeakKeyDictionary[App, dict[str, Connection]] = WeakKeyDictionary()
+"""One for each server and process, whoever runs in it."""
+
+
+class Servers:
+    def __init__(self, db: Database, worker_id: UUID, apps: Sequence[App]) -> None:
+        self._db = db
+        self._worker_id = worker_id
+        self._apps = [app for app in apps if app.mcp_servers]
+        self._started: list[tuple[App, Connection]] = []
+        self._changed = asyncio.Event()
+        self._telling: asyncio.Task[None] | None = None
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """For as long as the worker runs, and no longer, however it ends."""
+        await self.start()
+        try:
+            yield
+        finally:
+            await self.stop()
+
+    async def start(self) -> None:
+        """Raises ``SetupError`` where a secret is missing. A server that does not come up is tried on, in the background."""
+        try:
+            for app in self._apps:
+                known = _connections.setdefault(app, {})
+                for server in app.mcp_servers.values():
+                    connection = known.setdefault(server.name, Connection(server))
+                    await self._recall(app, connection)
+                    connection.start(partial(self._offer, app, connection), self._changed.set)
+                    self._started.append((app, connection))
+        except BaseException:
+            await self.stop()
+            raise
+        waiting = [asyncio.create_task(each.settled.wait()) for _, each in self._started]
+        if waiting:
+            _, late = await asyncio.wait(waiting, timeout=START_SECONDS)
+            for task in late:
+                task.cancel()
+
+    def tell(self) -> None:
+        """From now on, how they are is written down. The worker is registered."""
+        if self._started:
+            self._changed.set()
+            self._telling = asyncio.create_task(self._tell())
+
+    async def stop(self) -> None:
+        started, self._started = self._started, []
+        await asyncio.gather(*(connection.stop(self._changed.set) for _, connection in started))
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.gather(self._telling, return_exceptions=True)
+            self._telling = None
+            with contextlib.suppress(CortexError):
+                await workers.forget_servers(self._db, self._worker_id)
+
+    async def _recall(self, app: App, connection: Connection) -> None:
+        """What waits for its tools waits on while the server is down, and is not mistaken for changed code."""
+        server = connection.server
+        if any(isinstance(tool, RemoteTool) and tool.server is server for tool in app.tools.values()):
+            return
+        app.offer(
+            server.name, remembered(connection, server, await workers.known_tools(self._db, app.name, server.name))
+        )  # fmt: skip
+
+    async def _offer(self, app: App, connection: Connection, tools: Sequence[RemoteTool]) -> None:
+        """Published first: whoever is asked about a call can look its tool up."""
+        changed = await workers.publish_tools(self._db, [tool.version(app.name) for tool in tools])
+        for version in changed:
+            log.warning(
+                "tool_changed", app=app.name, tool=version.name, digest=version.digest, server=connection.server.name
+            )  # fmt: skip
+        gone = {
+            tool.name
+            for tool in app.tools.values()
+            if isinstance(tool, RemoteTool) and tool.server is connection.server
+        }
+        gone -= {tool.name for tool in tools}
+        for name in sorted(gone):
+            log.warning("tool_gone", app=app.name, tool=name, server=connection.server.name)
+        app.offer(connection.server.name, tools)
+
+    async def _tell(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                for app, connection in self._started:
+                    name = connection.server.name
+                    tools = sum(
+                        isinstance(tool, RemoteTool) and tool.server is connection.server for tool in app.tools.values()
+                    )  # fmt: skip
+                    await workers.tell_server(
+                        self._db, self._worker_id, app.name, name, connection.state, connection.reason or None, tools
+                    )  # fmt: skip
+            except CortexError as error:
+                log.warning("mcp servers not told about", error=str(error))
+                self._changed.set()
+                await asyncio.sleep(TELL_AGAIN_SECONDS)

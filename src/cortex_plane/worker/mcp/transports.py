@@ -1,0 +1,369 @@
+"""Transports to MCP servers: a child process (JSON-RPC by lines over its pipes) or streamable HTTP, both bounded.
+
+Not the ``mcp`` package's own stdio client: that keeps a line of any length in memory, and passes the server's stderr on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import orjson
+import structlog
+
+from cortex_plane.kernel.errors import SetupError
+from cortex_plane.worker.limits import ticks
+from cortex_plane.worker.mcp.servers import McpServer, Redaction
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+
+    from mcp.client._transport import Transport, TransportStreams
+
+
+log = structlog.get_logger()
+
+_SCRIPT = Path(__file__).with_name("child.py")
+_CHUNK = 64 * 1024
+LEAVE_SECONDS, TERM_SECONDS, KILL_SECONDS = 2.0, 1.0, 5.0
+LOGGED_LINE, LOGGED_LINES, LOG_SECONDS = 500, 20, 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    process: Process
+    stdin: asyncio.StreamWriter
+    stdout: asyncio.StreamReader
+    stderr: asyncio.StreamReader
+
+
+@contextlib.asynccontextmanager
+async def stdio(server: McpServer, line: Line, redaction: Redaction) -> AsyncIterator[TransportStreams]:
+    child = await _started(server)
+    to_session, from_server = anyio.create_memory_object_stream[Any](0)
+    to_server, from_session = anyio.create_memory_object_stream[Any](0)
+    loops = [
+        asyncio.create_task(_read(child, to_session, line)),
+        asyncio.create_task(_write(child, from_session, line)),
+        asyncio.create_task(_hear(child, server, redaction)),
+    ]
+    try:
+        yield from_server, to_server
+    finally:
+        # Whoever is cancelled here still leaves no process behind.
+        ending = asyncio.ensure_future(_end(child, loops))
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await ending
+            raise
+        finally:
+            for stream in (to_session, from_server, to_server, from_session):
+                stream.close()
+
+
+async def _started(server: McpServer) -> Child:
+    environment = server.environment()
+    program = shutil.which(server.command[0], path=environment.get("PATH"))
+    if program is None:
+        raise SetupError(
+            f"The program `{server.command[0]}` of the MCP server `{server.name}` is not there.",
+            code="mcp_server_missing",
+            hint="Install it where the worker's PATH finds it, or write its whole path.",
+        )
+    if server.cwd is not None and not Path(server.cwd).is_dir():  # noqa: ASYNC240 -- one look at a local directory
+        raise SetupError(
+            f"The directory `{server.cwd}` of the MCP server `{server.name}` is not there.",
+            code="mcp_server_missing",
+            hint="Make it, or correct `cwd=`.",
+        )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-I", "-S", str(_SCRIPT), str(os.getpid()), program, *server.command[1:],
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment,
+        cwd=server.cwd,
+        start_new_session=True,
+        limit=_CHUNK,
+    )  # fmt: skip
+    if process.stdin is None or process.stdout is None or process.stderr is None:
+        raise AssertionError("all three are pipes")
+    return Child(process, process.stdin, process.stdout, process.stderr)
+
+
+async def _read(child: Child, to_session: Any, line: Line) -> None:
+    from mcp.shared.message import SessionMessage
+    from mcp_types import jsonrpc_message_adapter
+
+    buffer = bytearray()
+    try:
+        while chunk := await child.stdout.read(_CHUNK):
+            *whole, rest = chunk.split(b"\n")
+            for part in whole:
+                buffer += part
+                text, buffer = bytes(buffer), bytearray()
+                if not text.strip():
+                    continue
+                try:
+                    message: Any = SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))
+                except ValueError as error:
+                    message = error
+                await to_session.send(message)
+            buffer += rest
+            if len(buffer) > MAX_MESSAGE_BYTES:
+                line.end(f"it sent a line of more than {MAX_MESSAGE_BYTES} bytes")
+                return
+        line.end(await _said_at_its_end(child))
+    except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
+        line.end("it closed its output")
+    finally:
+        to_session.close()
+
+
+async def _said_at_its_end(child: Child) -> str:
+    code = await _exit_code(child, 1.0)
+    if code is None:
+        return "it closed its output"
+    return f"it was killed by signal {-code}" if code < 0 else f"it ended with exit code {code}"
+
+
+async def _write(child: Child, from_session: Any, line: Line) -> None:
+    try:
+        async for message in from_session:
+            text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+            child.stdin.write(text.encode() + b"\n")
+            await child.stdin.drain()
+    except (anyio.ClosedResourceError, anyio.BrokenResourceError, ConnectionError, OSError):
+        line.end("it does not read its input any more")
+
+
+async def _hear(child: Child, server: McpServer, redaction: Redaction) -> None:
+    """Its stderr, for the log: every line while they are few, and never more than a part of a long one."""
+    since, shown, dropped = ticks(), 0, 0
+    rest = b""
+    while chunk := await child.stderr.read(_CHUNK):
+        *lines, rest = (rest + chunk).split(b"\n")
+        rest = rest[: 4 * LOGGED_LINE]
+        for each in lines:
+            if ticks() - since > LOG_SECONDS:
+                if dropped:
+                    log.info("mcp server said more", server=server.name, lines=dropped)
+                since, shown, dropped = ticks(), 0, 0
+            if shown >= LOGGED_LINES:
+                dropped += 1
+                continue
+            shown += 1
+            said = redaction.text(each[: 4 * LOGGED_LINE].decode("utf-8", "replace"))
+            log.info("mcp server said", server=server.name, line=said[:LOGGED_LINE])
+        # Whoever floods must not keep everybody else from their turn.
+        await asyncio.sleep(0)
+
+
+async def _end(child: Child, loops: list[asyncio.Task[None]]) -> None:
+    """Close its input, wait, then end the whole group: a server may have started others."""
+    with contextlib.suppress(OSError, RuntimeError):
+        child.stdin.close()
+    draining = asyncio.create_task(_drain(child, loops[0]))
+    if await _exit_code(child, LEAVE_SECONDS) is None:
+        _signal(child, signal.SIGTERM)
+        await _exit_code(child, TERM_SECONDS)
+    _signal(child, signal.SIGKILL)
+    if await _exit_code(child, KILL_SECONDS) is None:
+        log.error("mcp server cannot be killed", pid=child.process.pid)
+    for task in (*loops, draining):
+        task.cancel()
+    await asyncio.gather(*loops, draining, return_exceptions=True)
+    transport = getattr(child.process, "_transport", None)
+    if transport is not None:  # a child of the server may still hold the pipes
+        transport.close()
+
+
+async def _drain(child: Child, reading: asyncio.Task[None]) -> None:
+    """A server that is stuck writing cannot read that it should leave."""
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    while await child.stdout.read(_CHUNK):
+        pass
+
+
+async def _exit_code(child: Child, seconds: float) -> int | None:
+    """Not ``process.wait()``, which also waits for whoever inherited the pipes."""
+    deadline = ticks() + seconds
+    while child.process.returncode is None and ticks() < deadline:  # noqa: ASYNC110 -- nothing else tells
+        await asyncio.sleep(0.01)
+    return child.process.returncode
+
+
+def _signal(child: Child, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.process.pid, number)
+
+
+KEY = "cortex-plane/idempotency-key"
+CONNECT_SECONDS = 15.0
+QUIET_SECONDS = 300.0
+
+
+@contextlib.asynccontextmanager
+async def http(server: McpServer, line: Line) -> AsyncIterator[TransportStreams]:
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+
+    class Counted(httpx2.AsyncByteStream):
+        """One body. An event stream lasts, and its events are bounded one by one."""
+
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            seen = 0
+            async for chunk in self._inner:
+                seen += len(chunk)
+                if seen > MAX_MESSAGE_BYTES:
+                    line.end(f"it answered with more than {MAX_MESSAGE_BYTES} bytes")
+                    raise httpx2.StreamError(line.reason)
+                yield chunk
+
+        async def aclose(self) -> None:
+            await self._inner.aclose()
+
+    async def look(response: Any) -> None:
+        if response.status_code in (401, 403) and not line.begun:
+            line.end(f"it refuses this worker with status {response.status_code}: look at its headers")
+        if response.status_code == 404:
+            line.turned_away |= _sent_to_a_session(response.request)
+        if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+            response.stream = Counted(response.stream)
+
+    timeout = httpx2.Timeout(CONNECT_SECONDS, read=max(QUIET_SECONDS, server.timeout_seconds + 30))
+    async with (
+        httpx2.AsyncClient(
+            headers=server.sent_headers(), timeout=timeout, event_hooks={"response": [look]}
+        ) as client,
+        streamable_http_client(
+            server.url or "", http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES
+        ) as streams,
+    ):
+        yield streams
+
+
+def _sent_to_a_session(request: Any) -> set[str]:
+    """The key of the call that this request is. The status alone says that its session is over, never an answer's text."""
+    if request.method != "POST" or "mcp-session-id" not in request.headers:
+        return set()
+    try:
+        return {orjson.loads(request.content)["params"]["_meta"][KEY]}
+    except (ValueError, KeyError, TypeError):
+        return set()  # no call of a tool
+
+
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+MAX_GARBAGE = 100
+"""Lines that are no messages, for as long as a connection lasts: banners and stray prints are forgiven."""
+WINDOW_SECONDS, MAX_IN_WINDOW = 10.0, 2_000
+"""Notifications and requests that nobody asked for."""
+READ_SECONDS, LONGEST_READ_PAUSE = 1.0, 60.0
+"""Between two readings of a list of tools: longer with each change of it."""
+CHANGES_SECONDS, MAX_CHANGES = 3600.0, 20
+"""Each change of a list is published for everybody, and outgrows what was approved."""
+
+
+class Line:
+    """Whether a connection lasts, and why it does not any more. The first reason counts."""
+
+    def __init__(self, ended: Callable[[], None] = lambda: None) -> None:
+        """``ended`` is called at once: nobody may be told that it lasts any more."""
+        self.over = asyncio.Event()
+        self.reason = ""
+        self.begun = False
+        """It was up: from then on what one call is answered is no reason to end it for the others."""
+        self.turned_away: set[str] = set()
+        """Keys of calls that came to a session which the server does not have: nothing of them was begun."""
+        self._ended = ended
+
+    def end(self, reason: str) -> None:
+        if not self.over.is_set():
+            self.reason = reason
+            self.over.set()
+            self._ended()
+
+
+class Flood:
+    def __init__(self) -> None:
+        self._since = ticks()
+        self._seen = self._garbage = 0
+
+    def fault(self, message: Any) -> str | None:
+        """Why this message is one too many."""
+        if isinstance(message, Exception):
+            self._garbage += 1
+            if self._garbage > MAX_GARBAGE:
+                return f"it sent more than {MAX_GARBAGE} messages that are none"
+            return None
+        if not hasattr(message.message, "method"):
+            return None  # an answer to what was asked
+        now = ticks()
+        if now - self._since > WINDOW_SECONDS:
+            self._since, self._seen = now, 0
+        self._seen += 1
+        if self._seen > MAX_IN_WINDOW:
+            return f"it sent more than {MAX_IN_WINDOW} notifications within {WINDOW_SECONDS:g} s"
+        return None
+
+
+class Changes:
+    """How often a list of tools has changed lately, through every restart of its server."""
+
+    def __init__(self) -> None:
+        self._at: list[float] = []
+
+    def add(self, now: float) -> bool:
+        """Whether it may change now; one too many does not count."""
+        self._at = [at for at in self._at if now - at < CHANGES_SECONDS]
+        if len(self._at) >= MAX_CHANGES:
+            return False
+        self._at.append(now)
+        return True
+
+    def pause(self, now: float) -> float:
+        recent = sum(now - at < CHANGES_SECONDS for at in self._at)
+        return min(LONGEST_READ_PAUSE, READ_SECONDS * 2.0 ** max(0, recent - 1))
+
+
+@contextlib.asynccontextmanager
+async def bounded(transport: Transport, line: Line) -> AsyncIterator[TransportStreams]:
+    """The same transport, until it ends or says too much."""
+    async with transport as (inner, write):
+        send, receive = anyio.create_memory_object_stream[Any](0)
+        pumping = asyncio.create_task(_pump(inner, send, line))
+        try:
+            yield receive, write
+        finally:
+            pumping.cancel()
+            await asyncio.gather(pumping, return_exceptions=True)
+            send.close()
+            receive.close()
+
+
+async def _pump(inner: Any, send: Any, line: Line) -> None:
+    flood = Flood()
+    with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream):
+        async for message in inner:
+            fault = flood.fault(message)
+            if fault is not None:
+                line.end(fault)
+                break
+            if not isinstance(message, Exception):
+                await send.send(message)
+    line.end("it closed the connection")
+    send.close()

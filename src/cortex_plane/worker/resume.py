@@ -1,0 +1,176 @@
+"""Resumes a job: from its checkpoint, with its messages, its past steps, and what became of its calls meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from cortex_plane.agents.model.agents import PromptChange
+from cortex_plane.agents.model.completions import Turn, UserTurn
+from cortex_plane.jobs.model.checkpoints import CheckpointStatus
+from cortex_plane.jobs.model.effects import ToolCall
+from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
+from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, open_sealed
+from cortex_plane.jobs.store import PastSteps
+from cortex_plane.jobs.verbs import attempts
+from cortex_plane.sessions.rules import SessionMessage, Thread, as_sent, opening, rebuilt, requests_of
+from cortex_plane.worker import step_events
+from cortex_plane.worker.authorization import CallAuthorizer
+from cortex_plane.worker.calls import Call, CallKind, plan_call
+from cortex_plane.worker.ends import Ended, JobFailed, JobHeld, LastWrite
+from cortex_plane.worker.gate_code import with_gate_tools
+from cortex_plane.worker.lease import Lease, Progress
+from cortex_plane.worker.session_gates import SessionGates
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """Where an attempt goes on."""
+
+    messages: Sequence[SessionMessage]
+    turns: Thread
+    """As far as no memory covers them."""
+    calls: Sequence[ToolCall]
+    response: dict[str, Any] | None
+    """Of the current step, where an earlier attempt recorded it."""
+    read_to: int
+    """The last message that the model had been sent for that response."""
+
+    def calls_of(self, step: int) -> list[ToolCall]:
+        return [call for call in self.calls if call.step_index == step]
+
+
+async def resume(
+    lease: Lease, gates: SessionGates, authorizer: CallAuthorizer, on_prompt_change: PromptChange
+) -> ResumePoint:
+    """Load where the job stopped. A checkpoint that does not fit ends the job; nothing is repaired."""
+    assignment = lease.assignment
+    action = "job_started" if assignment.checkpoint is None else "job_resumed"
+    lease.notes.append(lease.fact(action, epoch=assignment.epoch, worker=lease.worker.worker_name))
+    if assignment.checkpoint is not None:
+        lease.progress = _open_checkpoint(lease)
+    past = await _read_past(lease)
+    authorizer.receipts, authorizer.refusals = past.receipts, past.turned_down
+    turns = _turns(lease, past)
+    await gates.load(past.said)
+    # Before the model is asked for anything: its answer is lost where the job is held.
+    await authorizer.policies_at(lease.policies_version)
+    if gates.bound is not None:
+        lease.toolbox = with_gate_tools(lease.toolbox)
+    _check_prompt(lease, on_prompt_change)
+    step = next((step for step in past.steps if step.step_index == lease.progress.step), None)
+    return ResumePoint(
+        messages=past.said,
+        turns=turns,
+        calls=past.calls,
+        response=None if step is None else step.response,
+        read_to=0 if step is None else step.message_seq,
+    )
+
+
+def _open_checkpoint(lease: Lease) -> Progress:
+    assignment = lease.assignment
+    try:
+        checkpoint = open_sealed(
+            assignment.checkpoint or "", mac=assignment.checkpoint_mac, job_id=assignment.job_id,
+            agent_id=assignment.agent_id, key=lease.key,
+        )  # fmt: skip
+    except CheckpointCorrupt as error:
+        log.error(
+            "checkpoint corrupt", jobId=str(assignment.job_id), agentId=str(assignment.agent_id),
+            corruptionType=error.corruption_type, error=error.message,
+        )  # fmt: skip
+        message = f"Checkpoint corruption detected: {error.message} (job {assignment.job_id}, not resumed) {error.hint}"
+        write = StepWrite(
+            status=JobStatus.FAILED,
+            error=message,
+            events=step_events.failure_events(message),
+            facts=[lease.fact("checkpoint_corrupt", type=error.corruption_type, error=error.message)],
+        )
+        # The corrupt checkpoint stays as it is.
+        raise Ended(LastWrite(write, keep_checkpoint=True)) from error
+    progress = Progress.of(checkpoint)
+    if progress.status is CheckpointStatus.AWAITING_APPROVAL:
+        progress.status = CheckpointStatus.IN_PROGRESS
+    return progress
+
+
+async def _read_past(lease: Lease) -> PastSteps:
+    """Messages, steps and calls, as far as the job's memory does not cover them."""
+    assignment, progress = lease.assignment, lease.progress
+    if assignment.checkpoint is None:
+        is_conversation = assignment.kind is JobKind.CONVERSATION
+        progress.message_seq = assignment.message_seq if is_conversation else 0
+    past = await attempts.list_past_steps(
+        lease.db, assignment, progress.message_seq, progress.window_step, progress.window_seq
+    )
+    if past.memory is not None:
+        progress.window_seq = past.memory["message_seq"]
+        progress.conversation_summary = past.memory["summary"]
+        progress.accumulated_facts = tuple(past.memory["facts"])
+    return past
+
+
+def _turns(lease: Lease, past: PastSteps) -> Thread:
+    by_step: dict[int, list[ToolCall]] = {}
+    for call in past.calls:
+        by_step.setdefault(call.step_index, []).append(call)
+    first: Turn | None = None if past.asked is None else UserTurn(past.asked)
+    if lease.assignment.kind is JobKind.TASK:
+        first = opening(lease.assignment.payload)
+    return rebuilt(lease.assignment.job_id, past.said, past.steps, by_step, lease.progress.step, first)
+
+
+def _check_prompt(lease: Lease, change: PromptChange) -> None:
+    if lease.progress.prompt_hash == lease.prompt_hash:
+        return
+    lease.notes.append(lease.fact("prompt_changed", decision=change))
+    if change is PromptChange.FAIL:
+        raise Ended(
+            JobFailed(
+                "The agent's prompt changed since the job began.",
+                "`cortex job resubmit` starts it again with the new prompt.",
+            )
+        )
+    lease.progress.prompt_hash = lease.prompt_hash
+    if change is PromptChange.HOLD:
+        # A resume confirms the new prompt: its hash is the one that is kept.
+        raise Ended(JobHeld(Hold.PROMPT_CHANGED, {"prompt": "changed"}))
+
+
+async def restore_calls(
+    lease: Lease,
+    gates: SessionGates,
+    authorizer: CallAuthorizer,
+    response: dict[str, Any],
+    ledger: Sequence[ToolCall],
+) -> list[Call]:
+    """The calls of a step that an earlier attempt began. ``ledger``: its rows."""
+    step = lease.progress.step
+    ids = [tool.invocation_id for tool in lease.progress.active_tools]
+    rows = {row.position: row for row in ledger}
+    calls, unjudged = [], []
+    for position, request in enumerate(as_sent(requests_of(response), rows)):
+        row = rows.get(position)
+        call = plan_call(position, request, row.id if row else ids[position], lease.toolbox, step)
+        calls.append(call)
+        if row is None or await authorizer.restore_call(call, row):
+            unjudged.append(call)
+    gates.restore_judged(unjudged)
+    await authorizer.authorize(unjudged)
+    gates.mark_judged()
+    for call in unjudged:
+        if call.kind is CallKind.REFUSED:
+            # A call that was refused then has its row. This one was fine, so it is the code that changed.
+            call.status = None
+    # A deploy must not fail parked work: a call whose tool is gone waits for an operator.
+    names = [call.name for call in calls if call.tool is None and not call.settled]
+    if names:
+        raise Ended(JobHeld(Hold.CODE_CHANGED, {"tools": names}))
+    return calls
