@@ -61,10 +61,12 @@ def _intent(*calls: Call) -> StepWrite:
 def test_calls_that_were_approved_together_each_need_a_pass() -> None:
     one, other = _call(), _call()
     gates = _gates(atlas(CONFIRM), state=GateState(started=True, passes=(_pass(one),)))
-    assert gates.judge_again(as_gated(one, approved=True), sent=False).verdict is A
-    gates.let_through(one, approved=True)
-    assert gates.judge_again(as_gated(other, approved=True), sent=False).verdict is D
-    assert gates.judge_again(as_gated(one, approved=True), sent=False).verdict is A, "it is its own pass"
+    assert gates.judge_again(as_gated(one, has_approval=True), is_resend=False).verdict is A
+    gates.let_through(one, has_approval=True)
+    assert gates.judge_again(as_gated(other, has_approval=True), is_resend=False).verdict is D
+    assert gates.judge_again(as_gated(one, has_approval=True), is_resend=False).verdict is A, (
+        "it is its own pass"
+    )
 
 
 @pytest.mark.proves("D.377")
@@ -95,7 +97,7 @@ def test_an_approved_call_is_not_sent_past_a_gate_that_came_while_it_was_written
     boss = human("boss", TriggerType.KEYWORD, on_patterns=("payroll",))
     atlases = CompiledAtlases([atlas(boss)])
     gates = AttemptGates(atlases, _bound(GateState(started=True)), lambda: NOON)
-    gates.let_through(one, approved=True)
+    gates.let_through(one, has_approval=True)
     write = StepWrite(granted=orjson.dumps([{"id": str(one.id)}]), dispatches=True)
     assert gates.allows_write(write)
     gates.rebase(atlases, _bound(GateState(started=True, people=(boss.key,)), 1))
@@ -131,10 +133,10 @@ def test_a_call_that_is_sent_again_passes_its_own_gates_and_not_those_of_a_capab
     door = gate("door", TriggerType.CAPABILITY_ACCESS, on_capability_ids=("adm",))
     one = _call()
     gates = _gates(atlas(CONFIRM), state=GateState(started=True))
-    assert gates.judge_again(as_gated(one), sent=True).verdict is A
+    assert gates.judge_again(as_gated(one), is_resend=True).verdict is A
     locked = (capability("adm", "ticket.delete", locked=True),)
     gates = _gates(atlas(CONFIRM, door, capabilities=locked), state=GateState(started=True))
-    found = gates.judge_again(as_gated(one), sent=True)
+    found = gates.judge_again(as_gated(one), is_resend=True)
     assert (found.verdict, [each.gate for each in found.asks]) == (D, [f"{ATLAS}/door"])
 
 
@@ -190,7 +192,7 @@ def test_what_people_saw_is_recorded_by_no_write_but_the_one_that_asks() -> None
     assert one.ruling.verdict is R
     gates.add_request(one)
     assert gates.changes_for(StepWrite(), gates.history.unwritten).state.cards == ()
-    assert gates.judge_again(as_gated(one, approved=True), sent=False).verdict is R
+    assert gates.judge_again(as_gated(one, has_approval=True), is_resend=False).verdict is R
 
 
 @pytest.mark.proves("D.367")

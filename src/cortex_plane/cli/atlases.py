@@ -28,7 +28,7 @@ from cortex_plane.gates.model.atlases import AtlasDiff, AtlasFile, AtlasVersionD
 from cortex_plane.kernel.errors import CortexError, InvalidInput
 
 if TYPE_CHECKING:
-    from cortex_plane.gates.rules.scenarios import Outcome
+    from cortex_plane.gates.rules.scenarios import ScenarioOutcome
 
 
 atlas_app = typer.Typer(no_args_is_help=True, help="Atlases: the gates that stewards put around agents.")
@@ -197,14 +197,14 @@ def _scenario_paths(files: list[Path], paths: list[Path] | None) -> list[Path]:
     return existing
 
 
-def _play_file(atlases: Any, path: Path) -> list[Outcome]:
+def _play_file(atlases: Any, path: Path) -> list[ScenarioOutcome]:
     from cortex_plane.gates.files.scenarios import read
     from cortex_plane.gates.rules.scenarios import play
 
     return [play(atlases, scenario) for scenario in read(read_text(path), name=str(path))]
 
 
-def _show_outcome(path: Path, outcome: Outcome) -> None:
+def _show_outcome(path: Path, outcome: ScenarioOutcome) -> None:
     mark = ("✓", "green") if outcome.passed else ("✗", "red")
     print_line(Text.assemble(mark, f" {harmless(outcome.name)}"))
     if outcome.passed:

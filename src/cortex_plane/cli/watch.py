@@ -15,7 +15,7 @@ from rich.text import Text
 from cortex_plane.cli.output import COLOURS, print_json, print_line, short
 from cortex_plane.cli.steering import job_standing
 from cortex_plane.client import Client
-from cortex_plane.gates.rules.prompts import Kind, news
+from cortex_plane.gates.rules.prompts import NewsKind, news
 from cortex_plane.jobs.model.effects import Question, Verdict
 from cortex_plane.jobs.model.jobs import Hold, Job, JobStatus, Step, StepCall
 from cortex_plane.kernel.errors import CortexError, Unavailable
@@ -26,7 +26,7 @@ T = TypeVar("T")
 ARGUMENTS, RESULT, TEXT, GATE = 80, 100, 200, 600
 """Characters of each that a line shows."""
 _GATE_COLOURS = {
-    Kind.ASKED: "magenta", Kind.PASSED: "green", Kind.BLOCKED: "red", Kind.REFUSED: "red", Kind.SKIPPED: "yellow",
+    NewsKind.ASKED: "magenta", NewsKind.PASSED: "green", NewsKind.BLOCKED: "red", NewsKind.REFUSED: "red", NewsKind.SKIPPED: "yellow",
 }  # fmt: skip
 
 

@@ -52,10 +52,10 @@ async def request_terms(lease: Lease, call: Call, due: StepWrite) -> Possible | 
     return possible
 
 
-def _refuse(call: Call, due: StepWrite, excluded: Sequence[Cause]) -> None:
+def _refuse(call: Call, due: StepWrite, causes: Sequence[Cause]) -> None:
     """Nobody could ever decide the call: it is refused at once, not when its time is over."""
     terms = call.terms
-    message = nobody_can(call.name, call.rule, terms, excluded)
+    message = nobody_can(call.name, call.rule, terms, causes)
     if terms.on_deny is OnDeny.FAIL:
         raise Ended(
             JobFailed(

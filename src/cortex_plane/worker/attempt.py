@@ -333,14 +333,14 @@ class Attempt:
                 )
             )
         try:
-            encoded = canonical(recorded_form(response))
+            response_json = canonical(recorded_form(response))
         except CortexError as error:
             message = f"The model's response cannot be stored: {error.message}"
             raise Ended(JobFailed(message, error.hint)) from error
         record = NewStep(
             index=progress.step,
             message_seq=progress.message_seq,
-            response=encoded,
+            response=response_json,
             prompt_tokens=response.usage.prompt_tokens,
             completion_tokens=response.usage.completion_tokens,
             seconds=ticks() - self.step_start,

@@ -21,7 +21,8 @@ from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, CallStatus, Tool
 from cortex_plane.jobs.model.jobs import Hold
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.kernel.errors import Conflict
-from cortex_plane.policies.model.policies import CallFacts, OnDeny, PolicyRow, PolicyVerdict
+from cortex_plane.kernel.ids import new_id
+from cortex_plane.policies.model.policies import CallFacts, OnDeny, PolicyDecision, PolicyRow, PolicyVerdict
 from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.policies.rules.terms import both_terms
 from cortex_plane.policies.verbs.policy_cache import book, request_rows
@@ -98,13 +99,13 @@ class CallAuthorizer:
         facts = self._facts(call)
         # A question to people may be asked again after a no: nothing is sent by it, and its agent decides what a no means.
         refused_before = call.name != ASK and (call.name, call.input_hash) in self.refusals
-        authorization = authorize(
+        decision = authorize(
             policies, facts, self._request_rows, turned_down=refused_before, ruling=call.ruling
         )
         demand = self.demands.get(call.id)
-        if call.name != ASK or demand is None or authorization.verdict is PolicyVerdict.DENY:
-            return authorization
-        return _demand_approval(authorization, authorize(policies, facts, [demand]), demand)
+        if call.name == ASK and demand is not None and decision.verdict is not PolicyVerdict.DENY:
+            decision = _demand_approval(decision, authorize(policies, facts, [demand]), demand)
+        return Authorization(new_id(), decision)
 
     def _apply_confirmation(self, call: Call, policies: CompiledPolicies) -> None:
         """What a steward confirmed about a remote tool. Each time: confirmations come and go with the policies.
@@ -160,12 +161,12 @@ class CallAuthorizer:
             or call.digest is None
         ):
             return None
-        uncovered = standing_approvals.Uncovered(
+        question = standing_approvals.Uncovered(
             call_id=call.id, tool_name=call.name, tool_digest=call.digest, input_hash=call.input_hash,
             facts=self._facts(call), terms=terms,
         )  # fmt: skip
         cover = await standing_approvals.cover(
-            lease.db, lease.assignment, lease.progress.message_seq, uncovered, uses, lease.worker.vault
+            lease.db, lease.assignment, lease.progress.message_seq, question, uses, lease.worker.vault
         )
         for standing_id, why in cover.refused:
             # A standing approval without a true receipt covers nothing, and that is on the audit trail.
@@ -198,8 +199,8 @@ class CallAuthorizer:
             for row in orjson.loads(write.calls or b"[]")
             if "standing_id" in row
         ]  # fmt: skip
-        granted = orjson.dumps([*orjson.loads(write.granted or b"[]"), *again]) if again else write.granted
-        return replace(write, granted=granted, facts=[*write.facts, *facts])
+        grants = orjson.dumps([*orjson.loads(write.granted or b"[]"), *again]) if again else write.granted
+        return replace(write, granted=grants, facts=[*write.facts, *facts])
 
     # Calls of an earlier attempt -------------------------------------------------------------------------------
 
@@ -267,8 +268,8 @@ class CallAuthorizer:
 
     # Receipts --------------------------------------------------------------------------------------------------
 
-    def receipt_refusal(self, call: Call, *, sent: bool) -> str | None:
-        """Why an approved call must not be sent; None if its receipt is true. ``sent``: it was, in time, before."""
+    def receipt_refusal(self, call: Call, *, is_resend: bool) -> str | None:
+        """Why an approved call must not be sent; None if its receipt is true. ``is_resend``: it was sent, in time, before."""
         lease = self._lease
         why = receipt_fault(
             lease.worker.vault,
@@ -278,7 +279,7 @@ class CallAuthorizer:
             tool_name=call.name,
             tool_digest=call.digest,
             input_hash=call.input_hash,
-            now=None if sent else lease.time.now(),
+            now=None if is_resend else lease.time.now(),
         )
         if why is not None:
             job_id = str(lease.assignment.job_id)
@@ -287,7 +288,7 @@ class CallAuthorizer:
 
     def _check_receipt(self, call: Call) -> None:
         """A call that was sent with an approval is sent again with it only if its receipt is true."""
-        why = self.receipt_refusal(call, sent=True) if call.has_grant else None
+        why = self.receipt_refusal(call, is_resend=True) if call.has_grant else None
         if why is not None:
             call.has_grant = False
             self._note("receipt_refused", call, why)
@@ -304,14 +305,14 @@ def reset_call(call: Call) -> Call:
     return call
 
 
-def _demand_approval(policy: Authorization, request: Authorization, demand: PolicyRow) -> Authorization:
+def _demand_approval(policy: PolicyDecision, request: PolicyDecision, demand: PolicyRow) -> PolicyDecision:
     """A question to people is always one, whatever policies say of its name; they say who decides."""
-    terms = request.decision.terms
+    terms = request.terms
     if terms is None:
         return request
-    if policy.decision.terms is not None:
-        terms, _ = both_terms(terms, {}, policy.decision.terms, "")
+    if policy.terms is not None:
+        terms, _ = both_terms(terms, {}, policy.terms, "")
     terms = replace(
         terms, on_deny=OnDeny.CONTINUE, standing=False, action=demand.action, details=demand.details
     )
-    return replace(request, decision=replace(request.decision, terms=terms))
+    return replace(request, terms=terms)

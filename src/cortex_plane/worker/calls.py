@@ -407,8 +407,8 @@ def merge_writes(first: StepWrite, then: StepWrite) -> StepWrite:
     )
 
 
-def _rows(encoded: bytes | None) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = orjson.loads(encoded) if encoded else []
+def _rows(content: bytes | None) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = orjson.loads(content) if content else []
     return rows
 
 

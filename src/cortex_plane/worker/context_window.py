@@ -59,19 +59,19 @@ class ContextWindow:
         count, turns = chunk(thread.entries[:count], self._room(budget))
         summary, by = await self._summarise(memory, turns)
         memory = memories.bounded(summary, budget.tokens)
-        covered = Covered(progress.window_step, progress.window_seq).after(thread.drop(count))
-        progress.window_step, progress.window_seq = covered.step, covered.seq
+        coverage = Covered(progress.window_step, progress.window_seq).after(thread.drop(count))
+        progress.window_step, progress.window_seq = coverage.step, coverage.seq
         progress.conversation_summary, progress.accumulated_facts = memory.summary, memory.facts
         content = {"summary": memory.summary, "facts": list(memory.facts)}
         event = {
-            "step": covered.step, "message_seq": covered.seq, "turns": count, "by": by, "facts": len(memory.facts),
+            "step": coverage.step, "message_seq": coverage.seq, "turns": count, "by": by, "facts": len(memory.facts),
             "facts_dropped": len(summary.facts) - len(memory.facts), "tokens_before": tokens_before,
             "tokens_after": filled(thread, memory, budget),
         }  # fmt: skip
         is_conversation = self._lease.assignment.kind is JobKind.CONVERSATION
         digest = hashlib.sha256(canonical(content)).hexdigest()
         return StepWrite(
-            more={"memory": {"message_seq": covered.seq, **content}} if is_conversation else {},
+            more={"memory": {"message_seq": coverage.seq, **content}} if is_conversation else {},
             events=[("context_compacted", event)],
             facts=[self._lease.fact("context_compacted", **event, memory_sha256=digest)],
         )

@@ -86,7 +86,7 @@ class CallLedger:
             # Counted over all sessions, by the minute of the database: with the next minute it is judged again.
             now = self._lease.time.now()
             raise Ended(JobSleeps(60 - now.second - now.microsecond / 1e6 + 0.01, why))
-        raise Ended(JobHandedBack(why, counted=True))
+        raise Ended(JobHandedBack(why, after_conflict=True))
 
     def take_results(self) -> list[tuple[UUID, bytes]]:
         results, self._results = self._results, []
@@ -133,7 +133,7 @@ class CallLedger:
 
     def _require_receipt(self, call: Call, due: StepWrite) -> None:
         """Without a true receipt an approved call is not sent: the job fails. Earlier outcomes are kept."""
-        why = self._authorizer.receipt_refusal(call, sent=False)
+        why = self._authorizer.receipt_refusal(call, is_resend=False)
         if why is None:
             return
         call.status, call.error = CallStatus.REJECTED, f"not sent: {why}"
@@ -161,9 +161,9 @@ class CallLedger:
                 again = "not sent again: the job was cancelled, and nobody knows whether it happened before"
                 call.fail("not sent: the job was cancelled" if trouble is None else f"{again} ({trouble})")
                 return True
-            known = await self._dispatch(call, result)
-            if known is not None:
-                return known
+            certain = await self._dispatch(call, result)
+            if certain is not None:
+                return certain
             # Nothing was sent, and the lease is still ours, or the next write says so.
             call.attempt += 1
             intent = StepWrite(again=(call.id,), dispatches=True)

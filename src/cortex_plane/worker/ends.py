@@ -74,10 +74,10 @@ class JobSleeps:
 
 @dataclass(frozen=True, slots=True)
 class JobHandedBack:
-    """Another worker goes on. ``counted``: its plan is out of date; without progress that happens only so often."""
+    """Another worker goes on. ``after_conflict``: its plan is out of date; without progress that happens only so often."""
 
     reason: str
-    counted: bool = False
+    after_conflict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +139,9 @@ class EndWriter:
         try:
             try:
                 await loop()
-            except Ended as ended:
-                if ended.end is not None:
-                    await self._write(ended.end)
+            except Ended as stop:
+                if stop.end is not None:
+                    await self._write(stop.end)
         except Lost:
             log.warning("job lost", job_id=str(assignment.job_id), epoch=assignment.epoch)
         except WriteFailed:
@@ -276,7 +276,7 @@ class EndWriter:
     async def _hand_back(self, end: JobHandedBack) -> None:
         lease = self._lease
         write = StepWrite(status=JobStatus.RUNNING, facts=[lease.fact("job_handed_back", reason=end.reason)])
-        if end.counted:
+        if end.after_conflict:
             count = 0 if lease.has_progress else lease.assignment.hand_backs
             outcome = hand_back(count, end.reason)
             if outcome.error is not None:

@@ -33,7 +33,7 @@ MAX_FAULT = 500
 class TriggerResults:
     """What triggers returned for the inputs."""
 
-    fired: set[str] = field(default_factory=set)
+    firing: set[str] = field(default_factory=set)
     """Keys of gates."""
     elapsed_ms: float = 0.0
     traces: list[Trace] = field(default_factory=list)
@@ -57,9 +57,9 @@ async def run_triggers(
             continue
         fires, trouble = await _fires(gate, triggers, inputs)
         if fires:
-            results.fired.add(gate.key)
+            results.firing.add(gate.key)
         elif trouble is not None and gate.mode is Mode.BLOCKING:
-            results.fired.add(gate.key)
+            results.firing.add(gate.key)
             results.failures.append((gate, trouble))
         elif trouble is not None:
             results.unknown.add(gate.key)

@@ -378,13 +378,13 @@ class AttemptGates:
             self._ahead = state, after
         return after
 
-    def judge_again(self, call: GatedCall, *, sent: bool) -> Ruling:
-        """Of a call that was judged before; nothing of it is traced or remembered. ``sent``: it passed its gates and was
+    def judge_again(self, call: GatedCall, *, is_resend: bool) -> Ruling:
+        """Of a call that was judged before; nothing of it is traced or remembered. ``is_resend``: it passed its gates and was
         counted then, and only what is forbidden now keeps it from being sent again."""
         history, now = self.history, self._now()
-        state = replace(history.state, spent={}) if sent else self._after_due(history.state, call, now)
+        state = replace(history.state, spent={}) if is_resend else self._after_due(history.state, call, now)
         ruling = judge(history.atlases, state, call, now)
-        if sent and ruling.asks:
+        if is_resend and ruling.asks:
             # Not those of a capability: it was locked since, and is opened by an answer only.
             passes = (
                 Pass(gate=question.gate, action=call.action, input_hash=call.input_hash)
@@ -394,11 +394,11 @@ class AttemptGates:
             ruling = judge(history.atlases, replace(state, passes=(*state.passes, *passes)), call, now)
         return replace(ruling, state=history.state, traces=())
 
-    def let_through(self, call: Call, *, approved: bool = False) -> None:
+    def let_through(self, call: Call, *, has_approval: bool = False) -> None:
         """It is charged by the write that sends it."""
-        history, is_known = self.history, call.id in self._due
-        gated = as_gated(call, approved=approved)
-        self._due[call.id] = call, gated
+        history, is_due = self.history, call.id in self._due
+        gated_call = as_gated(call, has_approval=has_approval)
+        self._due[call.id] = call, gated_call
         if history.state == history.before:
             self._states[call.id] = history.state
         if self._ahead is not None:
@@ -406,8 +406,8 @@ class AttemptGates:
             state, after = self._ahead
             self._ahead = (
                 None
-                if is_known
-                else (state, ran(history.atlases, after, gated, self._now(), grants=False).state)
+                if is_due
+                else (state, ran(history.atlases, after, gated_call, self._now(), grants=False).state)
             )
 
     def withdraw(self, call: Call) -> None:
@@ -454,14 +454,14 @@ class AttemptGates:
         ids = {str(id) for id in self._due}
         others = (evaluation for evaluation in history.unwritten if evaluation.call not in ids)
         state = history.apply(history.written, others)
-        for call, gated in calls:
+        for call, request in calls:
             if state == self._states.get(call.id):
                 continue  # nothing came since it was let through
             # Also for an approved call: its approvers did not see a gate that stands before it by now.
-            ruling = None if call.settled else judge(history.atlases, state, gated, now)
+            ruling = None if call.settled else judge(history.atlases, state, request, now)
             if ruling is not None and ruling.verdict is not PolicyVerdict.ALLOW:
                 return False
-            state = ran(history.atlases, state, gated, now, grants=call.settled).state
+            state = ran(history.atlases, state, request, now, grants=call.settled).state
         return True
 
     def changes_for(self, write: StepWrite, evaluations: tuple[Evaluation, ...]) -> GateWrite:
@@ -538,13 +538,13 @@ def governed(call: Call) -> bool:
     return call.name not in OF_THE_PLANE
 
 
-def as_gated(call: Call, *, approved: bool = False) -> GatedCall:
+def as_gated(call: Call, *, has_approval: bool = False) -> GatedCall:
     return GatedCall(
         action=call.name,
         arguments=orjson.loads(call.arguments),
         input_hash=call.input_hash,
         risk=call.code.risk,
-        approved=approved,
+        approved=has_approval,
         call_id=str(call.id),
         told=call.judged_before,
     )

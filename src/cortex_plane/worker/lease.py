@@ -213,12 +213,12 @@ class Lease:
     def fact(self, action: str, **data: Any) -> Fact:
         return Fact.of(self.actor, action, job=str(self.assignment.job_id), **data)
 
-    def _sealed(self) -> Sealed:
+    def _seal(self) -> Sealed:
         checkpoint = self.progress.checkpoint(new_id(), self.time.now())
-        sealed = seal(checkpoint, job_id=self.assignment.job_id, key=self.key)
-        if sealed.size > WARN_BYTES:
-            log.warning("checkpoint is large", job_id=str(self.assignment.job_id), bytes=sealed.size)
-        return sealed
+        envelope = seal(checkpoint, job_id=self.assignment.job_id, key=self.key)
+        if envelope.size > WARN_BYTES:
+            log.warning("checkpoint is large", job_id=str(self.assignment.job_id), bytes=envelope.size)
+        return envelope
 
     async def commit(self, write: StepWrite, *, keep_checkpoint: bool = False) -> WriteResult:
         """One numbered write with the sealed checkpoint. ``keep_checkpoint``: the one that was written last stays."""
@@ -230,13 +230,13 @@ class Lease:
         )
         if not keep_checkpoint:
             try:
-                sealed = self._sealed()
+                envelope = self._seal()
             except TooLarge as error:
                 self.progress.active_tools, self.progress.working_data = (), {}
                 # Raised, because the caller may hold a lock: the end of the job is written after it is released.
                 outcomes = StepWrite(outcomes=write.outcomes, results=write.results, stored=write.stored)
                 raise CheckpointTooLarge(error, outcomes) from error
-            write.checkpoint, write.mac = sealed.text, sealed.mac
+            write.checkpoint, write.mac = envelope.text, envelope.mac
         self.number += 1
         # Taken now: what a parallel branch notes meanwhile goes with the write after this one.
         notes, self.notes = self.notes, []

@@ -231,7 +231,7 @@ class ModelConversation:
         if limits.token_budget is None and not by_cost and not daily:
             return
         least = await _estimate(request, answering, by_cost)
-        today, seconds_left = (
+        today, day_seconds = (
             await workers.spent_today(lease.db, lease.assignment) if daily else (Spent(), 0.0)
         )
         by_job = await self._spent_by_job()
@@ -242,10 +242,10 @@ class ModelConversation:
             setting = "token_budget" if "tokens" in why else "cost_budget_usd"
             raise Ended(JobFailed(why, RAISE.format(setting=setting)))
         if daily:
-            self._afford_today(today + under_way + self._unwritten(), least, seconds_left)
+            self._afford_today(today + under_way + self._unwritten(), least, day_seconds)
         open_call.least = least
 
-    def _afford_today(self, spent: Spent, least: Spent, seconds_left: float) -> None:
+    def _afford_today(self, spent: Spent, least: Spent, day_seconds: float) -> None:
         limits = self._limits.resources
         why = over_day(limits, spent, least)
         if why is None:
@@ -261,7 +261,7 @@ class ModelConversation:
         event = {"message": f"{why} The job goes on with the next day of UTC.", "budget": setting}
         fact = self._lease.fact("budget_spent", budget=setting, reason=why)
         write = StepWrite(events=[(EventType.BUDGET_SPENT, event)], facts=[fact])
-        raise Ended(JobSleeps(seconds_left, "budget_spent", write))
+        raise Ended(JobSleeps(day_seconds, "budget_spent", write))
 
     async def _spent_by_job(self) -> Spent:
         """Read once per attempt: no other attempt spends for a job that is leased.
@@ -288,8 +288,8 @@ async def _estimate(request: Request, answering: Answering, by_cost: bool) -> Sp
     prompt = estimated_prompt(request)
     if not by_cost:
         return Spent(tokens=prompt, cost_micros=0)
-    cached = max(0, prompt - tokens(heard(request))) if request.turn_index > 0 else 0
-    least = Usage(prompt_tokens=prompt, completion_tokens=0, cache_read_tokens=cached)
+    cache_tokens = max(0, prompt - tokens(heard(request))) if request.turn_index > 0 else 0
+    least = Usage(prompt_tokens=prompt, completion_tokens=0, cache_read_tokens=cache_tokens)
     cost = await cost_micros(answering.model, least)
     if cost is None:
         raise ModelError(

@@ -155,17 +155,17 @@ async def restore_calls(
     step = lease.progress.step
     ids = [tool.invocation_id for tool in lease.progress.active_tools]
     rows = {row.position: row for row in ledger}
-    calls, unjudged = [], []
+    calls, new_calls = [], []
     for position, request in enumerate(as_sent(requests_of(response), rows)):
         row = rows.get(position)
         call = plan_call(position, request, row.id if row else ids[position], lease.toolbox, step)
         calls.append(call)
         if row is None or await authorizer.restore_call(call, row):
-            unjudged.append(call)
-    gates.restore_judged(unjudged)
-    await authorizer.authorize(unjudged)
+            new_calls.append(call)
+    gates.restore_judged(new_calls)
+    await authorizer.authorize(new_calls)
     gates.mark_judged()
-    for call in unjudged:
+    for call in new_calls:
         if call.kind is CallKind.REFUSED:
             # A call that was refused then has its row. This one was fine, so it is the code that changed.
             call.status = None

@@ -106,7 +106,7 @@ class SessionGates:
             inputs=inputs,
             heard=lease.progress.message_seq if is_conversation else 0,
             task=self._task if inputs and not is_conversation else "",
-            custom=frozenset(result.fired),
+            custom=frozenset(result.firing),
             unknown=frozenset(result.unknown),
         )
         gates.evaluate(moment, result.elapsed_ms, result.traces)
@@ -185,14 +185,16 @@ class SessionGates:
             return None
         if is_new:
             return self.bound.judge_new(as_gated(call))
-        approved = call.has_grant or call.status is CallStatus.APPROVED
-        return self.bound.judge_again(as_gated(call, approved=approved), sent=call.settle_after is not None)
+        has_approval = call.has_grant or call.status is CallStatus.APPROVED
+        return self.bound.judge_again(
+            as_gated(call, has_approval=has_approval), is_resend=call.settle_after is not None
+        )
 
     def let_through(self, call: Call) -> None:
         """Gates do not stop the call: it is charged when it runs. A call that was sent before was charged then."""
         if self.bound is None or not governed(call) or call.settle_after is not None:
             return
-        self.bound.let_through(call, approved=call.status is CallStatus.APPROVED)
+        self.bound.let_through(call, has_approval=call.status is CallStatus.APPROVED)
         if call.kind is CallKind.READ and (self.bound.metered or self.bound.is_scarce(call)):
             # A call that uses something up leaves a row before it is sent, so that no two share it. Reading twice is harmless.
             call.kind, call.declaration = CallKind.EFFECT, OnUncertain.RETRY_WITH_KEY

@@ -169,29 +169,29 @@ class Worker:
         while not self.stopping.is_set():
             self.work.clear()
             free = self.settings.concurrency - len(self._running)
-            claimed, busy = await self._claim(free) if free else (0, False)
+            count, busy = await self._claim(free) if free else (0, False)
             if busy:
                 # Somebody claims at this very moment. Their turn is over in a moment.
                 await asyncio.sleep(random.uniform(0.001, 0.01))  # noqa: S311 -- jitter
-            elif claimed < free or not free:
+            elif count < free or not free:
                 await self._rest()
 
     async def _claim(self, free: int) -> tuple[int, bool]:
         """How many jobs were begun, and whether others were claiming at the same moment."""
         async with self._claiming:
             try:
-                held = [attempt.lease.assignment.org_id for attempt in self._running.values()]
-                claimed, busy = await attempts.claim_jobs(
-                    self.db, self.id, list(self.apps), free, self._last_org, held, self.settings.shares
+                orgs = [attempt.lease.assignment.org_id for attempt in self._running.values()]
+                assignments, busy = await attempts.claim_jobs(
+                    self.db, self.id, list(self.apps), free, self._last_org, orgs, self.settings.shares
                 )
             except CortexError as error:
                 log.warning("cannot claim", error=str(error))
                 return 0, False
-            for given in claimed:
-                self._start(given)
-        if claimed:
-            self._last_org = claimed[-1].org_id
-        return len(claimed), busy
+            for assignment in assignments:
+                self._start(assignment)
+        if assignments:
+            self._last_org = assignments[-1].org_id
+        return len(assignments), busy
 
     async def _rest(self) -> None:
         """Until a hint, the end of a job, or the next poll."""
@@ -200,18 +200,18 @@ class Worker:
             async with asyncio.timeout(seconds):
                 await self.work.wait()
 
-    def _start(self, given: Assignment) -> None:
+    def _start(self, assignment: Assignment) -> None:
         try:
-            attempt = attempt_of(self._host, given)
+            attempt = attempt_of(self._host, assignment)
         except Exception as error:
             # Whatever was stored about its agent: it must not stop the others.
-            log.exception("job refused", job_id=str(given.job_id))
-            self._refusing.add(task := asyncio.create_task(refuse(self._host, given, error)))
+            log.exception("job refused", job_id=str(assignment.job_id))
+            self._refusing.add(task := asyncio.create_task(refuse(self._host, assignment, error)))
             task.add_done_callback(self._refused)
             return
-        if given.waited_seconds is not None:
-            meters().woken(given.org_id, given.waited_seconds)
-        task = asyncio.create_task(self._attempt(attempt), name=f"job {given.job_id}")
+        if assignment.waited_seconds is not None:
+            meters().woken(assignment.org_id, assignment.waited_seconds)
+        task = asyncio.create_task(self._attempt(attempt), name=f"job {assignment.job_id}")
         self._running[task] = attempt
         task.add_done_callback(self._ended)
 
@@ -266,18 +266,18 @@ class Worker:
         if beaten is None:
             await self._register()
             return
-        cancelled = set(beaten[1])
+        cancel_ids = set(beaten[1])
         for attempt in list(self._running.values()):
-            if attempt.lease.assignment.job_id in cancelled and not attempt.lease.cancel_requested:
+            if attempt.lease.assignment.job_id in cancel_ids and not attempt.lease.cancel_requested:
                 attempt.interrupt()
 
     async def _adopt(self) -> None:
         # After an outage everybody looks dead for a moment. Whoever could not beat either lets the others beat first.
         if self._steady < STEADY_BEATS or ticks() - self._beaten > 2 * self.settings.beat_seconds:
             return
-        adopted = await attempts.adopt_jobs(self.db, self.id, self.name, self.settings.poison_deaths)
-        if adopted:
-            log.warning("adopted", jobs=[str(orphan.id) for orphan in adopted])
+        orphans = await attempts.adopt_jobs(self.db, self.id, self.name, self.settings.poison_deaths)
+        if orphans:
+            log.warning("adopted", jobs=[str(orphan.id) for orphan in orphans])
             self.work.set()
 
     async def _release_forgotten(self) -> None:

@@ -68,7 +68,7 @@ class Pass:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Card:
+class GateCard:
     """A gate that people were shown when they were asked about this call: their yes to it passes this gate, and no other."""
 
     gate: str
@@ -151,7 +151,7 @@ class GateState:
     open: tuple[Open, ...] = ()
     people: tuple[str, ...] = ()
     """Gates of the session that a person must pass before the agent acts."""
-    cards: tuple[Card, ...] = ()
+    cards: tuple[GateCard, ...] = ()
     passes: tuple[Pass, ...] = ()
     shut: tuple[Shut, ...] = ()
     tried: dict[str, int] = field(default_factory=dict)

@@ -29,7 +29,7 @@ from cortex_plane.gates.model.gates import (
     ActionRule,
     ActiveGuidance,
     CapabilityState,
-    Card,
+    GateCard,
     GateState,
     Open,
     Pass,
@@ -85,7 +85,7 @@ class EvaluationRun:
         self.passed: Mapping[str, datetime] = state.passed
         self.open: Sequence[Open] = state.open
         self.people: Sequence[str] = state.people
-        self.cards: Sequence[Card] = state.cards
+        self.cards: Sequence[GateCard] = state.cards
         self.passes: Sequence[Pass] = state.passes
         self.shut: Sequence[Shut] = state.shut
         self.tried: Mapping[str, int] = state.tried

@@ -14,8 +14,8 @@ from cortex_plane.gates.model.gates import (
     FOR_ONE_CALL,
     MAX_CARDS,
     MAX_TASKS,
-    Card,
     Evaluation,
+    GateCard,
     GatedCall,
     GateInput,
     GateState,
@@ -414,7 +414,7 @@ def shown(
     work = EvaluationRun(atlases, state, now)
     if call.call_id:
         cards = [each for each in work.cards if each.call != call.call_id]
-        cards += [Card(gate=gate.key, call=call.call_id) for gate in gates]
+        cards += [GateCard(gate=gate.key, call=call.call_id) for gate in gates]
         work.keep("cards", cards[-MAX_CARDS:])
     return Evaluation(state=work.state())
 

@@ -23,7 +23,7 @@ from cortex_plane.policies.model.versions import (
     policy_set,
 )
 from cortex_plane.policies.rules.engine import CompiledPolicies
-from cortex_plane.policies.rules.simulations import Replay
+from cortex_plane.policies.rules.simulations import PolicyReplay
 from cortex_plane.policies.verbs.policies import examine, read_file
 from cortex_plane.policies.verbs.policy_cache import book, current_policies
 from cortex_plane.sessions.model.sessions import SessionKind
@@ -92,7 +92,7 @@ async def simulate_policies(db: Database, actor: Actor, asked: SimulationRequest
         since, until = await _span(tx, asked)
         rows, warnings = await examine(tx, draft)
         before = await current_policies(tx)
-        replay = Replay(before, await _proposed(tx, before.version, rows))
+        replay = PolicyReplay(before, await _proposed(tx, before.version, rows))
         stopped = await _look(tx, replay, since, until, asked.limit)
     groups = await asyncio.to_thread(replay.groups)
     return Simulation(
@@ -128,7 +128,7 @@ async def _proposed(tx: Transaction, version: str, rows: list[PlacedRow]) -> Com
     return await asyncio.to_thread(lambda: CompiledPolicies(policy_set(name, rows, platform)))
 
 
-async def _look(tx: Transaction, replay: Replay, since: datetime, until: datetime, limit: int) -> bool:
+async def _look(tx: Transaction, replay: PolicyReplay, since: datetime, until: datetime, limit: int) -> bool:
     """Whether there are more calls than may be looked at. Conditions take time: they run beside everything else."""
     left = limit
     async with aclosing(policies_store.list_past_calls(tx, since, until, limit + 1, BATCH)) as batches:

@@ -157,9 +157,8 @@ class CodeAttempt:
         """What the function returned or raised, once nothing of it runs any more."""
         task = asyncio.ensure_future(function)
         try:
-            left = max(0.0, self.limits.job_seconds_left())
-            done, _ = await asyncio.wait([task], timeout=left)
-            if not done:
+            await asyncio.wait([task], timeout=max(0.0, self.limits.job_seconds_left()))
+            if not task.done():
                 self.journal.stop.failures.append(JobFailed(*self.limits.out_of_time))
                 task.cancel()
                 await asyncio.wait([task], timeout=UNWINDING_SECONDS)
@@ -256,10 +255,12 @@ class CodeAttempt:
 
     def _raise_end(self, performer: Performer, error: BaseException) -> NoReturn:
         """How the attempt ends where the function raised."""
-        left = performer.scopes.unvisited()
+        entry = performer.scopes.unvisited()
         name = type(error).__name__
-        if left is not None:
-            self._hold_changed_code(f"expected {left.kind} `{left.key}`, and the code raised {name}: {error}")
+        if entry is not None:
+            self._hold_changed_code(
+                f"expected {entry.kind} `{entry.key}`, and the code raised {name}: {error}"
+            )
         self.entries.drop_failures()
         if isinstance(error, ModelError):
             raise Ended(JobRetried(error.error_class, str(error), retry_after=error.retry_after))
@@ -291,12 +292,12 @@ class CodeAttempt:
                 )
             )
         try:
-            text, encoded = _result(result)
+            text, content = _result(result)
         except CortexError as error:
             message = f"The agent's function returned what cannot be stored: {error.message}"
             raise Ended(JobFailed(message, error.hint)) from error
         reply = (text.strip() or None) if lease.assignment.kind is JobKind.CONVERSATION else None
-        while not await self._write_completion(reply, encoded):
+        while not await self._write_completion(reply, content):
             messages = await attempts.messages_between(
                 lease.db, lease.assignment, lease.progress.message_seq, lease.newest_message
             )
@@ -323,13 +324,13 @@ class CodeAttempt:
 
 def _result(value: Any) -> tuple[str, bytes]:
     """What a function returned, as a text and as the job's result, which is always an object."""
-    encoded = encode_result(value)
-    if len(encoded) > MAX_JOB_RESULT:
-        raise TooLarge(f"it is {len(encoded)} bytes; the limit is {MAX_JOB_RESULT}.")
-    plain = orjson.loads(encoded)
+    content = encode_result(value)
+    if len(content) > MAX_JOB_RESULT:
+        raise TooLarge(f"it is {len(content)} bytes; the limit is {MAX_JOB_RESULT}.")
+    plain = orjson.loads(content)
     if isinstance(plain, dict):
         text = plain.get("text")
-        return (text if isinstance(text, str) else encoded.decode()), encoded
+        return (text if isinstance(text, str) else content.decode()), content
     if isinstance(plain, str):
         return plain, canonical({"text": plain})
-    return ("" if plain is None else encoded.decode()), canonical({} if plain is None else {"value": plain})
+    return ("" if plain is None else content.decode()), canonical({} if plain is None else {"value": plain})

@@ -50,13 +50,13 @@ class Decision:
         return self.approved
 
 
-def passed(told: Mapping[str, Any]) -> bool:
+def check_passed(reply: Mapping[str, Any]) -> bool:
     """What gates said to an answer."""
-    if told.get("error"):
-        raise ToolFailed(str(told["error"]))
-    if told.get("shut"):
-        raise GateClosed(f"The gate `{told.get('gate')}` is shut: {told.get('reason', '')}", hint=NO_MORE)
-    return bool(told.get("passed"))
+    if reply.get("error"):
+        raise ToolFailed(str(reply["error"]))
+    if reply.get("shut"):
+        raise GateClosed(f"The gate `{reply.get('gate')}` is shut: {reply.get('reason', '')}", hint=NO_MORE)
+    return bool(reply.get("passed"))
 
 
 class Operation(Generic[T]):
@@ -140,11 +140,11 @@ class Context:
         """Answer a gate that `GateClosed` told of: whether it is passed. ``call`` names the call that it stops, where it
         stops several. Raises `GateClosed` where it takes no more answers, `ToolFailed` where it does not wait for any."""
         return self._operation(
-            f"The answer to `{gate}`", lambda: self._answered(operations.plan_answer(gate, answers, call))
+            f"The answer to `{gate}`", lambda: self._answer(operations.plan_answer(gate, answers, call))
         )
 
-    async def _answered(self, operation: operations.PlannedCall) -> bool:
-        return passed(await self._replay.perform(operation))
+    async def _answer(self, operation: operations.PlannedCall) -> bool:
+        return check_passed(await self._replay.perform(operation))
 
     def request_approval(
         self,
@@ -250,16 +250,16 @@ class JournalReplay(ABC):
             await asyncio.sleep(0)  # code that tries it for ever must not stop the worker
             raise Unwind
         try:
-            return await self._begun(scope, operation)
+            return await self._resolve(scope, operation)
         except Unwind:
             scope.unwound = True
             raise
 
-    async def _begun(self, scope: Scope, operation: PlannedOperation) -> Any:
+    async def _resolve(self, scope: Scope, operation: PlannedOperation) -> Any:
         self.boundary()
-        key, entry = self._visited(scope, operation)
+        key, entry = self._visit(scope, operation)
         if entry is not None and entry.status is not EntryStatus.OPEN:
-            return await self._replayed(entry)
+            return await self._replay_entry(entry)
         scope.busy = key
         try:
             return await self.live(scope, key, entry, operation)
@@ -272,7 +272,7 @@ class JournalReplay(ABC):
         parent = current.get()
         parent.busy = key
         scopes = [self.scopes.open(f"{key}/{number}/") for number in range(len(branches))]
-        tasks = [self._branch_task(scope, each) for scope, each in zip(scopes, branches, strict=True)]
+        tasks = [self._branch_task(scope, branch) for scope, branch in zip(scopes, branches, strict=True)]
         try:
             if tasks:
                 await asyncio.wait(tasks)
@@ -284,14 +284,14 @@ class JournalReplay(ABC):
         finally:
             parent.busy = None
             parent.unwound = parent.unwound or any(scope.unwound for scope in scopes)
-        ended = [_ended(task) for task in tasks]
-        for end in ended:
+        results = [_result_of(task) for task in tasks]
+        for end in results:
             if isinstance(end, BaseException) and not isinstance(end, Exception):
                 raise end
-        for end in ended:
+        for end in results:
             if isinstance(end, Exception) and not return_exceptions:
                 raise end
-        return ended
+        return results
 
     def _branch_task(self, scope: Scope, branch: Awaitable[Any]) -> asyncio.Task[Any]:
         context = contextvars.copy_context()
@@ -306,13 +306,13 @@ class JournalReplay(ABC):
         return self._loop.create_task(run(), context=context)
 
     def require_visited(self, when: str) -> None:
-        left = self.scopes.unvisited()
-        if left is not None and self.mismatch is None and not self.stopped:
-            self.mismatch = f"expected {left.kind} `{left.key}`, and {when}"
+        entry = self.scopes.unvisited()
+        if entry is not None and self.mismatch is None and not self.stopped:
+            self.mismatch = f"expected {entry.kind} `{entry.key}`, and {when}"
         if self.mismatch is not None:
             raise Unwind
 
-    def _visited(self, scope: Scope, operation: PlannedOperation) -> tuple[str, JournalEntry | None]:
+    def _visit(self, scope: Scope, operation: PlannedOperation) -> tuple[str, JournalEntry | None]:
         try:
             return scope.visit(operation.kind, operation.name, operation.input_hash)
         except Mismatch as error:
@@ -342,7 +342,7 @@ class JournalReplay(ABC):
             )
         return scope
 
-    async def _replayed(self, entry: JournalEntry) -> Any:
+    async def _replay_entry(self, entry: JournalEntry) -> Any:
         if entry.status is EntryStatus.FAILED:
             raise restore_error(entry.error or {})
         return decode_result(entry.kind, entry.name, await self.result_of(entry), entry.key)
@@ -399,13 +399,13 @@ def restore_error(error: dict[str, Any]) -> CortexError:
 
 def describe_error(error: CortexError) -> dict[str, Any]:
     """As it is recorded, so that `restore_error` makes the same of it."""
-    said: dict[str, Any] = {
+    row: dict[str, Any] = {
         "type": type(error).__name__, "message": storable(error.message), "code": storable(error.code),
         "hint": storable(error.hint),
     }  # fmt: skip
     if isinstance(error, GateClosed):
-        return {**said, "questions": error.questions}
-    return {**said, "status": error.status} if isinstance(error, ModelError) else said
+        return {**row, "questions": error.questions}
+    return {**row, "status": error.status} if isinstance(error, ModelError) else row
 
 
 async def _without_exits(running: Awaitable[Any]) -> Any:
@@ -418,7 +418,7 @@ async def _without_exits(running: Awaitable[Any]) -> Any:
         raise RuntimeError("KeyboardInterrupt") from error
 
 
-def _ended(task: asyncio.Task[Any]) -> Any:
+def _result_of(task: asyncio.Task[Any]) -> Any:
     if task.cancelled():
         return asyncio.CancelledError()
     error = task.exception()

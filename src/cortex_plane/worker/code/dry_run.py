@@ -38,12 +38,12 @@ async def dry_run(
     ctx = Context(replay, payload=payload, job_id=job_id, session_id=session_id, agent=agent)
     task = asyncio.ensure_future(replay.play(agent_function, ctx, round_prefix(last_round(entries))))
     try:
-        done, _ = await asyncio.wait([task], timeout=seconds)
+        is_over = bool((await asyncio.wait([task], timeout=seconds))[0])
     finally:
         replay.closed = True
         task.cancel()
         await asyncio.wait([task], timeout=1)
-    if not done:
+    if not is_over:
         return f"its code did not come to an operation within {seconds:g} s"
     return replay.verdict(None if task.cancelled() else task.exception())
 
@@ -57,12 +57,12 @@ class _Dry(JournalReplay):
     def verdict(self, error: BaseException | None) -> str | None:
         if self.mismatch is not None:
             return self.mismatch
-        left = self.scopes.unvisited()
-        if left is None:
+        entry = self.scopes.unvisited()
+        if entry is None:
             return None
         if error is not None and not isinstance(error, Unwind):
-            return f"expected {left.kind} `{left.key}`, and the code raised {type(error).__name__}: {error}"
-        return None if self._reached_the_end else f"expected {left.kind} `{left.key}`, which did not come"
+            return f"expected {entry.kind} `{entry.key}`, and the code raised {type(error).__name__}: {error}"
+        return None if self._reached_the_end else f"expected {entry.kind} `{entry.key}`, which did not come"
 
     async def live(
         self,

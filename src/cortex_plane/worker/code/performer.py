@@ -171,11 +171,11 @@ class Performer(JournalReplay):
             return await operation
         except (Unwind, asyncio.CancelledError):
             raise
-        except Ended as ended:
-            if ended.end is None:
-                self._journal.stop.error = self._journal.stop.error or ended
+        except Ended as stop:
+            if stop.end is None:
+                self._journal.stop.error = self._journal.stop.error or stop
             else:
-                self._journal.put_off(ended.end)
+                self._journal.put_off(stop.end)
             raise Unwind from None
         except BaseException as error:
             if isinstance(error, FOR_THE_AGENT):
@@ -260,8 +260,8 @@ class Performer(JournalReplay):
     async def _pause(self, seconds: float) -> None:
         """Before a step is tried again. A cancellation, a hold or the end of the worker does not wait for all of it."""
         until = ticks() + min(MAX_PAUSE, seconds)
-        while (left := until - ticks()) > 0:
-            await asyncio.sleep(min(LOOK_SECONDS, left))
+        while (rest := until - ticks()) > 0:
+            await asyncio.sleep(min(LOOK_SECONDS, rest))
             self.boundary()
         await self._journal.write(StepWrite())  # its result says whether somebody holds the job by now
         self.boundary()
@@ -306,14 +306,14 @@ class Performer(JournalReplay):
         conversation.add_tokens(usage)
         progress.iterations += 1
         try:
-            encoded = canonical({**recorded_form(response), "text": text, "calls": []})
+            response_json = canonical({**recorded_form(response), "text": text, "calls": []})
         except CortexError as error:
             message = f"The model's response cannot be stored: {error.message}"
             raise Ended(JobFailed(message, error.hint)) from error
         conversation.turns.append(AssistantTurn(text=text), step=position, seq=progress.message_seq)
         write = self._entries.entry(key, position, operation, EntryStatus.DONE)
         write.step = NewStep(
-            index=position, message_seq=progress.message_seq, response=encoded,
+            index=position, message_seq=progress.message_seq, response=response_json,
             prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens, seconds=ticks() - start,
         )  # fmt: skip
         write.events = step_events.with_model(response, step_events.text_events(position, text))
