@@ -13,14 +13,13 @@ from uuid import UUID
 import asyncpg
 import httpx
 import pytest
-from fastapi import FastAPI
 
 from cortex_plane.approvals.verbs.decisions import MOST_REFUSED
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.db import pool
 from cortex_plane.db.database import Database
 from cortex_plane.db.pool import Purpose
-from cortex_plane.http.app import framed
+from cortex_plane.http.app import Api, framed
 from cortex_plane.http.in_flight import (
     BESIDE_OTHERS,
     BESIDE_SECONDS,
@@ -50,7 +49,7 @@ POLICIES = "policies: [{name: ok, target: '*', effect: allow}]"
 @asynccontextmanager
 async def process(
     db: Database, limits: RequestLimits | None = None
-) -> AsyncIterator[tuple[httpx.AsyncClient, FastAPI]]:
+) -> AsyncIterator[tuple[httpx.AsyncClient, Api]]:
     """One API process, as a server would run it."""
     metrics = Metrics()
     app = create_app(db, metrics, limits=limits or RequestLimits())
@@ -212,13 +211,13 @@ async def test_an_org_that_is_alone_has_all_places_but_the_reserve(world: World,
 @pytest.mark.proves("D.621")
 async def test_streams_of_one_org_are_bounded_whoever_opens_them(world: World, other: World) -> None:
     streams = OpenStreams(most_of_org=2)
-    ends = [streams.opened(world.admin.actor), streams.opened(world.service.actor)]
+    ends = [streams.open(world.admin.actor), streams.open(world.service.actor)]
     with pytest.raises(TooMany) as refused:
-        streams.opened(world.service.actor)
+        streams.open(world.service.actor)
     assert refused.value.code == "too_many_streams"
-    streams.opened(other.admin.actor)()
+    streams.open(other.admin.actor)()
     ends.pop()()
-    streams.opened(world.admin.actor)()
+    streams.open(world.admin.actor)()
 
 
 # Connections -------------------------------------------------------------------------------------------------------

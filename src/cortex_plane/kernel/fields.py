@@ -37,8 +37,8 @@ MAX_BODY_BYTES = 1024 * 1024
 BODY_LIMIT = "x-max-body-bytes"
 """The extension in which a route says how large its body may be."""
 
-DRAFT = ConfigDict(extra="forbid", str_strip_whitespace=False, strict=False)
-"""What callers send: unknown fields are errors, never ignored."""
+DRAFT = ConfigDict(extra="forbid", str_strip_whitespace=False, strict=False, defer_build=True)
+"""What callers send: unknown fields are errors, never ignored. Validators are built on first use: a process uses few of them."""
 
 
 def split_ref(ref: str) -> tuple[UUID | None, str | None]:

@@ -5,24 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import functools
 import signal
 import socket
 from collections.abc import Callable, Iterator
 from types import FrameType
 
 import uvicorn
-from fastapi import FastAPI
 
 from cortex_plane import dashboard
 from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.db.database import Database
 from cortex_plane.db.hints import EVENTS, listening
 from cortex_plane.db.pool import Purpose
-from cortex_plane.http.app import create_api, framed
+from cortex_plane.http.app import Api, create_api, framed
 from cortex_plane.http.in_flight import DEFAULT_LIMITS, RequestLimits
 from cortex_plane.http.metrics import Metrics
-from cortex_plane.http.mounts import mount
 from cortex_plane.http.read_deadlines import DeadlineProtocol
 from cortex_plane.http.streams import EventStream
 from cortex_plane.kernel.errors import SetupError
@@ -42,10 +39,10 @@ def create_app(
     webhook_channel: WebhookChannel | None = None,
     rates: RequestRates | None = None,
     limits: RequestLimits = DEFAULT_LIMITS,
-) -> FastAPI:
+) -> Api:
     """Without ``rates`` requests are not limited."""
     app = create_api(db, metrics, feed or EventFeed(db), webhook_channel or WebhookChannel(), rates, limits)
-    dashboard.mount(app, functools.partial(mount, in_document=False), EventStream)
+    dashboard.mount(app, app.add_page, EventStream)
     return app
 
 

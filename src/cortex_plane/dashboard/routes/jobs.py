@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from cortex_plane.agents.model.agents import Agent
@@ -22,10 +21,11 @@ from cortex_plane.jobs.model.usage import cost_text
 from cortex_plane.jobs.verbs import attempts, jobs, steering, workers
 from cortex_plane.kernel.errors import NotFound
 from cortex_plane.kernel.pages import encode_position
+from cortex_plane.kernel.routes import PageRoutes
 from cortex_plane.sessions.verbs import events, sessions
 from cortex_plane.tenancy.model.access import Permission
 
-router = APIRouter()
+router = PageRoutes()
 
 PAGE = 50
 STEPS = 50
@@ -164,9 +164,9 @@ async def steer(visit: Visit) -> Response:
     return pages.redirect(f"/jobs/{id}")
 
 
-router.add_api_route("/jobs", signed_in(list_jobs), methods=["GET"])
-router.add_api_route("/jobs/live", signed_in(list_jobs_again, by_itself=True), methods=["GET"])
-router.add_api_route("/jobs/{job_id}", signed_in(show_job), methods=["GET"])
-router.add_api_route("/jobs/{job_id}/live", signed_in(show_job_again, by_itself=True), methods=["GET"])
-router.add_api_route("/jobs/{job_id}/steps/{number}", signed_in(show_step), methods=["GET"])
-router.add_api_route("/jobs/{job_id}/{act}", signed_in(steer), methods=["POST"])
+router.add("/jobs", signed_in(list_jobs), "GET")
+router.add("/jobs/live", signed_in(list_jobs_again, by_itself=True), "GET")
+router.add("/jobs/{job_id}", signed_in(show_job), "GET")
+router.add("/jobs/{job_id}/live", signed_in(show_job_again, by_itself=True), "GET")
+router.add("/jobs/{job_id}/steps/{number}", signed_in(show_step), "GET")
+router.add("/jobs/{job_id}/{act}", signed_in(steer), "POST")
