@@ -61,7 +61,7 @@ ABSENCE_FIELDS = ("to", "starts", "ends", "reason", "member")
 
 
 @router.at("/login", "GET")
-async def show_login() -> Response:
+async def show_login(_: Request) -> Response:
     return pages.login_page(200)
 
 
