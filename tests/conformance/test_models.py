@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from cortex_plane.agents.model.completions import ModelError, Request, Response, TextChunk, ToolTurn, Usage
 from cortex_plane.worker.models.backends import Backends, ScriptedModel
-from cortex_plane.worker.models.credentials import Keys
+from cortex_plane.worker.models.credentials import ProviderKeys
 from tests.conformance.models import Counted, ModelStage, ModelSuite, Mood
 from tests.providers import Answer, Asked, Provider, ToolUse, anthropic_server, openai_server, says
 
@@ -69,7 +69,7 @@ class ProviderStage:
 
     def __init__(self, provider: Provider, model: str, environment: dict[str, str]) -> None:
         self.model = model
-        self.backends = Backends(keys=Keys(None, b"", environment))
+        self.backends = Backends(keys=ProviderKeys(None, b"", environment))
         self._provider = provider
         self._moods: list[Mood] = []
 

@@ -22,7 +22,7 @@ from cortex_plane.kernel.fields import adapter
 from cortex_plane.sessions.verbs import events
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.credentials import Keys
+from cortex_plane.worker.models.credentials import ProviderKeys
 from cortex_plane.worker.tools.app import App
 from tests.approvals import decide, pending_soon
 from tests.clock import Clock
@@ -417,7 +417,7 @@ async def test_readers_are_told_which_model_answered(world: World) -> None:
     )  # fmt: skip
     await agents.create(world.db, world.admin.actor, draft)
     id = (await jobs.submit(world.db, world.admin.actor, JobDraft(agent="coded", payload={"text": "go"}))).id
-    async with working(world.db, coded(run), backends=Backends(keys=Keys(world.db, KEY, {}))):
+    async with working(world.db, coded(run), backends=Backends(keys=ProviderKeys(world.db, KEY, {}))):
         job = await ended(world, id)
     assert (job.error_message, job.result) == (None, {"text": "hi"})
     (said,) = await told(world, job, "message")

@@ -28,7 +28,7 @@ from cortex_plane.agents.model.completions import (
 )
 from cortex_plane.kernel.errors import ErrorClass, SetupError
 from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.credentials import Keys
+from cortex_plane.worker.models.credentials import ProviderKeys
 from cortex_plane.worker.models.prices import cost_micros
 from tests.providers import (
     Answer,
@@ -76,7 +76,9 @@ class Stage:
 @pytest_asyncio.fixture
 async def anthropic() -> AsyncIterator[Stage]:
     async with anthropic_server() as provider:
-        keys = Keys(None, b"", {"ANTHROPIC_API_KEY": provider.key, "ANTHROPIC_BASE_URL": provider.url})
+        keys = ProviderKeys(
+            None, b"", {"ANTHROPIC_API_KEY": provider.key, "ANTHROPIC_BASE_URL": provider.url}
+        )
         backends = Backends(keys=keys)
         yield Stage(provider, "anthropic:claude-haiku-4-5", backends)
         await backends.close()
@@ -85,7 +87,7 @@ async def anthropic() -> AsyncIterator[Stage]:
 @pytest_asyncio.fixture
 async def openai() -> AsyncIterator[Stage]:
     async with openai_server() as provider:
-        keys = Keys(None, b"", {"OPENAI_API_KEY": provider.key, "OPENAI_BASE_URL": provider.url})
+        keys = ProviderKeys(None, b"", {"OPENAI_API_KEY": provider.key, "OPENAI_BASE_URL": provider.url})
         backends = Backends(keys=keys)
         yield Stage(provider, "openai:gpt-5.4-mini", backends)
         await backends.close()
@@ -358,7 +360,7 @@ async def test_an_address_where_nobody_answers_is_named(provider: str) -> None:
     async with anthropic_server() as gone:
         url = gone.url
     name = provider.upper()
-    backends = Backends(keys=Keys(None, b"", {f"{name}_API_KEY": "k" * 20, f"{name}_BASE_URL": url}))
+    backends = Backends(keys=ProviderKeys(None, b"", {f"{name}_API_KEY": "k" * 20, f"{name}_BASE_URL": url}))
     with pytest.raises(ModelError) as caught:
         await Stage(gone, f"{provider}:m", backends).ask()
     assert caught.value.status is None
@@ -370,7 +372,7 @@ async def test_an_address_where_nobody_answers_is_named(provider: str) -> None:
 
 @pytest.mark.proves("D.212")
 async def test_no_key_and_no_model_are_said_before_anything_is_asked(anthropic: Stage) -> None:
-    nothing = Stage(anthropic.provider, "anthropic:m", Backends(keys=Keys(None, b"", {})))
+    nothing = Stage(anthropic.provider, "anthropic:m", Backends(keys=ProviderKeys(None, b"", {})))
     with pytest.raises(ModelError) as caught:
         await nothing.ask()
     assert (caught.value.code, caught.value.error_class) == ("no_model_key", ErrorClass.PERMANENT)
@@ -385,7 +387,7 @@ async def test_no_key_and_no_model_are_said_before_anything_is_asked(anthropic: 
 @pytest.mark.parametrize("url", ["nonsense", "ftp://example.com", "http://"])
 def test_an_address_that_is_none_stops_the_worker_at_once(url: str) -> None:
     with pytest.raises(SetupError, match="OPENAI_BASE_URL is not valid"):
-        Keys(None, b"", {"OPENAI_BASE_URL": url})
+        ProviderKeys(None, b"", {"OPENAI_BASE_URL": url})
 
 
 @pytest.mark.proves("D.212")

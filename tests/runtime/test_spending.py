@@ -26,7 +26,7 @@ from cortex_plane.tenancy.model.credentials import ModelKeyDraft, Provider
 from cortex_plane.tenancy.verbs import keys
 from cortex_plane.worker.models import credentials as of_keys
 from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.credentials import Keys
+from cortex_plane.worker.models.credentials import ProviderKeys
 from cortex_plane.worker.tools.app import App
 from tests.clock import Clock
 from tests.people import World
@@ -84,7 +84,7 @@ async def served(
         "ANTHROPIC_API_KEY": provider.key if key is None else key,
         "ANTHROPIC_BASE_URL": provider.url,
     }
-    backends = Backends(keys=Keys(world.db, KEY, given))
+    backends = Backends(keys=ProviderKeys(world.db, KEY, given))
     async with working(world.db, (noted or Noted()).app, backends=backends, adoption_seconds=10.0):
         yield
 

@@ -56,7 +56,7 @@ that none of them sends a request into a connection that closes at that moment."
 
 
 def listen(settings: Settings, *, or_any_port: bool) -> socket.socket:
-    """Bind before anything else starts, so that a taken port is known at once."""
+    """Bind before anything else starts, so that a port in use is reported at once."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     for port in (settings.port, 0) if or_any_port else (settings.port,):
         # The protocol is named, because the event loop turns off Nagle's delay only where it is.
@@ -84,7 +84,7 @@ def address(listener: socket.socket) -> str:
 
 
 def hints_url(settings: Settings, url: str) -> str | None:
-    """Where hints are heard; None where they are turned off."""
+    """The database URL to listen for hints on; None where they are turned off."""
     return (settings.listen_url or url) if settings.notifications else None
 
 
@@ -106,7 +106,7 @@ async def serve(
     requests_per_second: float = 0.0,
     limits: RequestLimits = DEFAULT_LIMITS,
 ) -> None:
-    """Until SIGINT or SIGTERM; requests under way get a moment to finish. ``hear_at`` is where hints are heard."""
+    """Serve until SIGINT or SIGTERM; requests in flight get a moment to finish. ``hear_at`` is the URL for hints."""
     metrics = Metrics()
     feed = EventFeed(db)
     app = create_app(db, metrics, feed, reach.webhooks, RequestRates(requests_per_second), limits)
@@ -137,7 +137,7 @@ async def serve(
 
 
 class _Server(uvicorn.Server):
-    """Tells when it accepts requests, and ends open streams before it waits for requests to end."""
+    """Reports when it accepts requests, and ends open streams before it waits for requests to end."""
 
     def __init__(
         self, config: uvicorn.Config, on_ready: Callable[[], None], end_streams: Callable[[], None]

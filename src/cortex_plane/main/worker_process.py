@@ -53,10 +53,10 @@ def run_worker(
     """Until SIGTERM or SIGINT, or until ``parent``, where one is named, is gone."""
     apps = [load_app(reference) for reference in references]
     # Each job needs a connection now and then, the worker's own duties need a few more.
-    sized = settings.model_copy(
+    pool_settings = settings.model_copy(
         update={"pool_size": max(4, min(settings.pool_size, settings.concurrency + 4))}
     )
-    asyncio.run(_run(sized, url, apps, on_ready, name, parent))
+    asyncio.run(_run(pool_settings, url, apps, on_ready, name, parent))
 
 
 async def _run(

@@ -21,7 +21,8 @@ from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, CallStatus, Tool
 from cortex_plane.jobs.model.jobs import Hold
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.kernel.errors import Conflict
-from cortex_plane.policies.model.policies import CallFacts, OnDeny, PolicyRow, PolicyVerdict
+from cortex_plane.kernel.ids import new_id
+from cortex_plane.policies.model.policies import CallFacts, OnDeny, PolicyDecision, PolicyRow, PolicyVerdict
 from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.policies.rules.terms import both_terms
 from cortex_plane.policies.verbs.policy_cache import book, request_rows
@@ -98,13 +99,13 @@ class CallAuthorizer:
         facts = self._facts(call)
         # A question to people may be asked again after a no: nothing is sent by it, and its agent decides what a no means.
         refused_before = call.name != ASK and (call.name, call.input_hash) in self.refusals
-        authorization = authorize(
+        decision = authorize(
             policies, facts, self._request_rows, turned_down=refused_before, ruling=call.ruling
         )
         demand = self.demands.get(call.id)
-        if call.name != ASK or demand is None or authorization.verdict is PolicyVerdict.DENY:
-            return authorization
-        return _demand_approval(authorization, authorize(policies, facts, [demand]), demand)
+        if call.name == ASK and demand is not None and decision.verdict is not PolicyVerdict.DENY:
+            decision = _demand_approval(decision, authorize(policies, facts, [demand]), demand)
+        return Authorization(new_id(), decision)
 
     def _apply_confirmation(self, call: Call, policies: CompiledPolicies) -> None:
         """What a steward confirmed about a remote tool. Each time: confirmations come and go with the policies.
@@ -181,10 +182,10 @@ class CallAuthorizer:
             self._standing_uses[call.id] = cover.leaning
         return cover.leaning
 
-    def with_standing_uses(self, write: StepWrite) -> StepWrite:
+    def add_standing_uses(self, write: StepWrite) -> None:
         """Calls that are sent on a standing approval name it: it is checked once more, and counted, in the same commit."""
-        if not write.dispatches or not self._standing_uses:
-            return write
+        if not self._standing_uses:
+            return
         again = [
             {"id": str(id), **standing_columns(use)}
             for id in write.again
@@ -198,8 +199,9 @@ class CallAuthorizer:
             for row in orjson.loads(write.calls or b"[]")
             if "standing_id" in row
         ]  # fmt: skip
-        grants = orjson.dumps([*orjson.loads(write.granted or b"[]"), *again]) if again else write.granted
-        return replace(write, granted=grants, facts=[*write.facts, *facts])
+        if again:
+            write.granted = orjson.dumps([*orjson.loads(write.granted or b"[]"), *again])
+        write.facts = [*write.facts, *facts]
 
     # Calls of an earlier attempt -------------------------------------------------------------------------------
 
@@ -304,14 +306,14 @@ def reset_call(call: Call) -> Call:
     return call
 
 
-def _demand_approval(policy: Authorization, request: Authorization, demand: PolicyRow) -> Authorization:
+def _demand_approval(policy: PolicyDecision, request: PolicyDecision, demand: PolicyRow) -> PolicyDecision:
     """A question to people is always one, whatever policies say of its name; they say who decides."""
-    terms = request.decision.terms
+    terms = request.terms
     if terms is None:
         return request
-    if policy.decision.terms is not None:
-        terms, _ = both_terms(terms, {}, policy.decision.terms, "")
+    if policy.terms is not None:
+        terms, _ = both_terms(terms, {}, policy.terms, "")
     terms = replace(
         terms, on_deny=OnDeny.CONTINUE, standing=False, action=demand.action, details=demand.details
     )
-    return replace(request, decision=replace(request.decision, terms=terms))
+    return replace(request, terms=terms)

@@ -170,11 +170,8 @@ class ModelConversation:
 
     # Usage -----------------------------------------------------------------------------------------------------
 
-    def pending(self) -> tuple[ModelCall, ...]:
-        """Requests whose usage goes with the next write."""
-        return tuple(self.model_calls)
-
     def commit(self, calls: Sequence[ModelCall]) -> None:
+        """Their usage is written."""
         self.model_calls = [call for call in self.model_calls if call not in calls]
 
     def add_tokens(self, usage: Usage) -> None:

@@ -26,7 +26,7 @@ from cortex_plane.worker.code.dry_run import dry_run
 from cortex_plane.worker.code.operations import with_ask
 from cortex_plane.worker.gate_code import with_gate_tools
 from cortex_plane.worker.lease import checkpoint_key, prompt_of
-from cortex_plane.worker.mcp.connection import Connection
+from cortex_plane.worker.mcp.connection import McpConnection
 from cortex_plane.worker.mcp.remote_tool import recall_tools
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
@@ -63,7 +63,7 @@ class Preflight:
         for app in apps:
             for server in app.mcp_servers.values():
                 versions = await workers.known_tools(db, app.name, server.name)
-                app.offer(server.name, recall_tools(Connection(server), server, versions))
+                app.offer(server.name, recall_tools(McpConnection(server), server, versions))
         by_name = {app.name: app for app in (App(DEFAULT_APP), *apps)}
         return cls(db=db, apps=by_name, backends=backends, master_key=master_key, replay=replay)
 

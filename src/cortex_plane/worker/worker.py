@@ -31,7 +31,7 @@ from cortex_plane.worker.lease import WorkerContext, WriteFailed
 from cortex_plane.worker.limits import ticks
 from cortex_plane.worker.mcp.supervisor import Servers
 from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.credentials import Keys
+from cortex_plane.worker.models.credentials import ProviderKeys
 from cortex_plane.worker.tools.app import App
 
 log = structlog.get_logger()
@@ -120,7 +120,7 @@ class Worker:
             worker_id=self.id,
             worker_name=self.name,
             apps=self.apps,
-            backends=backends or Backends(keys=Keys(db, master_key)),
+            backends=backends or Backends(keys=ProviderKeys(db, master_key)),
             master_key=master_key,
             dispatch_seconds=self.settings.dispatch_seconds,
             inline_result_bytes=self.settings.inline_result_bytes,

@@ -198,11 +198,11 @@ async def policy_verdict(
         )
     if wanted.tool in skills.side_effect_tools:
         facts = replace(facts, read_only=False)
-    answer = judge(policies, facts, rows, turned_down=given.turned_down, ruling=ruling)
-    if facts.read_only and answer.decision.rule.startswith("default:"):
+    decision = judge(policies, facts, rows, turned_down=given.turned_down, ruling=ruling)
+    if facts.read_only and decision.rule.startswith("default:"):
         facts = replace(facts, read_only=False)
-        answer = judge(policies, facts, rows, turned_down=given.turned_down, ruling=ruling)
-    return answer
+        decision = judge(policies, facts, rows, turned_down=given.turned_down, ruling=ruling)
+    return Authorization(new_id(), decision)
 
 
 async def covering_approval(

@@ -417,9 +417,9 @@ def _answer(
         session_kind=given.kind,
     )  # fmt: skip
     rows = request_rows(given.request_policies)
-    decision = authorize(policies, facts, rows, ruling=ruling).decision
+    decision = authorize(policies, facts, rows, ruling=ruling)
     if ruling is not None and asks:
-        after = authorize(policies, facts, rows, ruling=unasked(ruling)).decision
+        after = authorize(policies, facts, rows, ruling=unasked(ruling))
         decision = denied_anyway(after, decision)
     if skills.tools is not None and action not in skills.tools:
         decision = PolicyDecision(verdict=PolicyVerdict.DENY, rule="not one of its agent's tools")

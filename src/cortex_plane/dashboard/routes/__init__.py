@@ -18,8 +18,8 @@ PAGES = (inbox, approvals, callback, jobs, settings, people, mail, assets)
 def mount(app: FastAPI, add_routes: Callable[[FastAPI, APIRouter], None], stream: inbox.Stream) -> None:
     """Add the dashboard. Its routes are for people: the API document does not list them. ``add_routes`` adds them as it adds
     others, and ``stream`` makes an answer of hints."""
-    for each in PAGES:
-        add_routes(app, each.router)
+    for module in PAGES:
+        add_routes(app, module.router)
     app.state.hint_stream = stream
     answer_programs = app.exception_handlers[HTTPException]
 
@@ -27,9 +27,9 @@ def mount(app: FastAPI, add_routes: Callable[[FastAPI, APIRouter], None], stream
         """An address that does not exist: a page for a browser, a problem for a program."""
         asks_for_a_page = "text/html" in request.headers.get("accept", "")
         if not isinstance(error, HTTPException) or not asks_for_a_page or request.url.path.startswith("/v1/"):
-            answered: Response = await answer_programs(request, error)  # type: ignore[misc]
-            return answered
-        said = "This address does not lead anywhere." if error.status_code == 404 else str(error.detail)
-        return pages.message_page(error.status_code, said, "Go back to the inbox.")
+            response: Response = await answer_programs(request, error)  # type: ignore[misc]
+            return response
+        message = "This address does not lead anywhere." if error.status_code == 404 else str(error.detail)
+        return pages.message_page(error.status_code, message, "Go back to the inbox.")
 
     app.add_exception_handler(HTTPException, answer)

@@ -32,7 +32,7 @@ from cortex_plane.agents.model.tools import provider_name
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.sessions.model.memories import extract_of
 from cortex_plane.tenancy.model.credentials import Provider
-from cortex_plane.worker.models.credentials import Clients, Keys, missing
+from cortex_plane.worker.models.credentials import Clients, ProviderKeys, missing
 from cortex_plane.worker.models.providers import ProviderModel
 
 
@@ -62,11 +62,13 @@ class Backends:
     """``scripted`` and ``scripted:anything`` are answered by the backend called ``scripted``, ``anthropic:…`` and
     ``openai:…`` by their providers."""
 
-    def __init__(self, more: Mapping[str, ModelBackend] | None = None, keys: Keys | None = None) -> None:
+    def __init__(
+        self, more: Mapping[str, ModelBackend] | None = None, keys: ProviderKeys | None = None
+    ) -> None:
         """Without ``keys`` only the environment's are used."""
         self._clients = Clients()
         self._scripted = ScriptedModel()
-        provider_keys = keys or Keys(None, b"")
+        provider_keys = keys or ProviderKeys(None, b"")
         providers = {
             provider.value: ProviderModel(provider, provider_keys, self._clients) for provider in Provider
         }

@@ -30,7 +30,7 @@ from cortex_plane.agents.model.completions import (
 )
 from cortex_plane.tenancy.model.credentials import Provider
 from cortex_plane.worker.calls import storable
-from cortex_plane.worker.models.credentials import VARIABLES, Clients, Credential, Keys, missing
+from cortex_plane.worker.models.credentials import VARIABLES, Clients, Credential, ProviderKeys, missing
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
@@ -54,7 +54,7 @@ _CACHED = {
 class ProviderModel:
     """Every model of one provider: ``anthropic:…`` or ``openai:…``."""
 
-    def __init__(self, provider: Provider, keys: Keys, clients: Clients) -> None:
+    def __init__(self, provider: Provider, keys: ProviderKeys, clients: Clients) -> None:
         self.provider = provider
         self._keys, self._clients = keys, clients
 
