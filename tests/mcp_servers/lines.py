@@ -13,7 +13,7 @@ from uuid import UUID
 from cortex_plane.worker.mcp.connection import McpConnection
 from cortex_plane.worker.mcp.remote_tool import RemoteTool
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent

@@ -20,7 +20,7 @@ from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import NotFound
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 from tests.clock import Clock
 from tests.people import World
 from tests.runtime.planes import (

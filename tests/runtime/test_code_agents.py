@@ -23,7 +23,7 @@ from cortex_plane.sessions.verbs import sessions
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 from tests.approvals import decide, pending_soon
 from tests.clock import Clock
 from tests.people import World, apply_policies

@@ -20,7 +20,7 @@ from cortex_plane.kernel.errors import Conflict, Forbidden
 from cortex_plane.sessions.verbs import events
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 from tests.people import World, apply_policies
 from tests.runtime.planes import (
     FAST,

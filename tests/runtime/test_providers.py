@@ -27,9 +27,8 @@ from cortex_plane.agents.model.completions import (
     UserTurn,
 )
 from cortex_plane.kernel.errors import ErrorClass, SetupError
-from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.models.backends import Backends, cost_micros
 from cortex_plane.worker.models.credentials import ProviderKeys
-from cortex_plane.worker.models.prices import cost_micros
 from tests.providers import (
     Answer,
     Provider,

@@ -19,7 +19,7 @@ from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.sessions.verbs import events
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 from cortex_plane.worker.worker import Worker
 from tests.people import World
 from tests.runtime.planes import (

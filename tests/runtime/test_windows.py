@@ -26,7 +26,7 @@ from cortex_plane.sessions.verbs import events, sessions
 from cortex_plane.worker.attempt import Attempt
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 from tests.approvals import Shipping, decide, pending_soon, ship
 from tests.people import World, apply_policies
 from tests.runtime.planes import (

@@ -25,7 +25,7 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.sessions.verbs import events
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 from cortex_plane.worker.worker import Worker
 from tests.conftest import Urls
 from tests.people import World

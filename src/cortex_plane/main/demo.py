@@ -30,7 +30,7 @@ from cortex_plane.policies.model.versions import PolicyFile, RequestPolicy
 from cortex_plane.policies.verbs import policies
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 
 REFERENCE = "cortex_plane.main.demo:app"
 CRASH_REFERENCE = "cortex_plane.main.demo:crash_app"

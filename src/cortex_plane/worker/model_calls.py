@@ -48,8 +48,7 @@ from cortex_plane.worker.calls import storable
 from cortex_plane.worker.ends import Ended, JobCancelled, JobFailed, JobSleeps
 from cortex_plane.worker.lease import Lease
 from cortex_plane.worker.limits import AttemptLimits, ticks
-from cortex_plane.worker.models.backends import Answering
-from cortex_plane.worker.models.prices import cost_micros
+from cortex_plane.worker.models.backends import Answering, cost_micros
 from cortex_plane.worker.session_gates import SessionGates
 
 log = structlog.get_logger()

@@ -21,8 +21,7 @@ from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, CorruptionType, 
 from cortex_plane.jobs.verbs import attempts, workers
 from cortex_plane.sessions.rules import as_sent, requests_of
 from cortex_plane.worker.calls import Toolbox, plan_call, toolbox_of
-from cortex_plane.worker.code.context import CodeAgent
-from cortex_plane.worker.code.dry_run import dry_run
+from cortex_plane.worker.code.context import CodeAgent, dry_run
 from cortex_plane.worker.code.operations import with_ask
 from cortex_plane.worker.gate_code import with_gate_tools
 from cortex_plane.worker.lease import checkpoint_key, prompt_of
