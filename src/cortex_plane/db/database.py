@@ -16,9 +16,7 @@ import asyncpg
 import orjson
 
 from cortex_plane.db import crash_points
-from cortex_plane.db.driver_errors import border
-from cortex_plane.db.hints import Hints
-from cortex_plane.db.pool import HINTS, OWN, Purpose, SharedPool
+from cortex_plane.db.pool import HINTS, OWN, Hints, PoolPurpose, SharedPool, border
 from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.errors import SetupError, TooMany
 from cortex_plane.kernel.fields import parse
@@ -193,19 +191,19 @@ class Database:
         *,
         heavy_reads: int = HEAVY_READS,
         org_connections: int | None = None,
-        pools: Mapping[Purpose, Any] | None = None,
+        pools: Mapping[PoolPurpose, Any] | None = None,
     ) -> None:
         self._pool = pool
         self._pools = pools or {}
         self._shared = SharedPool(pool, org_connections, pools)
-        self._purpose: Purpose | None = None
-        self._views: dict[Purpose, Database] = {}
+        self._purpose: PoolPurpose | None = None
+        self._views: dict[PoolPurpose, Database] = {}
         self._vault = vault
         self._credential_key = credential_key
         self._heavy = Shares(heavy_reads, share=max(1, heavy_reads // 2))
         self.hints = Hints(pool)
 
-    def own(self, purpose: Purpose) -> Database:
+    def own(self, purpose: PoolPurpose) -> Database:
         """The same database for whoever may use the connections of this purpose."""
         try:
             return self._views[purpose]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from cortex_plane.db.database import NOBODY, SQL, Database
-from cortex_plane.db.driver_errors import border
+from cortex_plane.db.pool import border
 from cortex_plane.kernel.errors import SetupError, Unavailable
 
 T = TypeVar("T")

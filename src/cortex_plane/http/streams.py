@@ -32,7 +32,7 @@ from cortex_plane.kernel.errors import CortexError, TooMany, Unavailable
 from cortex_plane.kernel.fields import to_json
 from cortex_plane.kernel.shares import reserve_of
 from cortex_plane.sessions.model.events import Event, EventType
-from cortex_plane.sessions.verbs.events import EventFeed, Replay
+from cortex_plane.sessions.verbs.events import EventFeed, EventReplay
 from cortex_plane.tenancy.model.access import Actor
 
 log = structlog.get_logger()
@@ -48,7 +48,7 @@ MOST_OF_ONE = 500
 """Open streams of one caller in this process; a program that serves many people has one for each of them."""
 MOST_OF_ALL = 2000
 
-Reading = Callable[[int], Awaitable[Replay]]
+Reading = Callable[[int], Awaitable[EventReplay]]
 """Reads events after a number, as whoever watches may see them."""
 Allowed = Callable[[], Awaitable[object]]
 """Raises once whoever watches may not any more."""
@@ -137,7 +137,7 @@ class _Stalled(Exception):
 async def stream(
     feed: EventFeed,
     read: Reading,
-    first: Replay,
+    first: EventReplay,
     after: int,
     allowed: Allowed,
     heartbeat: float | None = None,
@@ -173,7 +173,7 @@ class _Following:
         self._ended = False
         """The job's last status was told."""
 
-    async def parts(self, page: Replay) -> AsyncGenerator[bytes, None]:
+    async def parts(self, page: EventReplay) -> AsyncGenerator[bytes, None]:
         # Far behind: no queue is filled for somebody who is not there yet.
         while page.more and not self._feed.closed:
             if told := self._told(page.events, page.job_id):

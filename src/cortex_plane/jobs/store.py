@@ -38,33 +38,23 @@ from cortex_plane.sessions.rules import SessionMessage, StepRow
 queries = Queries("jobs")
 
 
-async def insert_job(
-    tx: Transaction,
-    id: UUID,
-    session_id: UUID,
-    agent_id: UUID,
-    payload: dict[str, Any],
-    max_retries: int,
-    resubmitted_from: UUID | None,
-    kind: JobKind,
-    caused_by: UUID | None,
-    submitted_by: UUID,
-    policies: Sequence[PolicyRow] = (),
-) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewJob:
+    session_id: UUID
+    agent_id: UUID
+    payload: dict[str, Any]
+    max_retries: int
+    kind: JobKind
+    caused_by: UUID | None
+    resubmitted_from: UUID | None = None
+    policies: Sequence[PolicyRow] = ()
+
+
+async def insert_job(tx: Transaction, id: UUID, job: NewJob, submitted_by: UUID) -> None:
     await tx.rows(
-        queries.insert_job,
-        tx.org,
-        id,
-        session_id,
-        agent_id,
-        payload,
-        max_retries,
-        resubmitted_from,
-        kind,
-        caused_by,
-        [row_as_json(row) for row in policies] or None,
-        submitted_by,
-    )
+        queries.insert_job, tx.org, id, job.session_id, job.agent_id, job.payload, job.max_retries,
+        job.resubmitted_from, job.kind, job.caused_by, [row_as_json(row) for row in job.policies] or None, submitted_by,
+    )  # fmt: skip
 
 
 async def open_conversation(tx: Transaction, session_id: UUID) -> UUID | None:

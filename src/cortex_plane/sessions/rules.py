@@ -23,7 +23,7 @@ from cortex_plane.agents.model.completions import (
 )
 from cortex_plane.jobs.model.effects import ToolCall
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.sessions.model.memories import Memory, allowance, told
+from cortex_plane.sessions.model.sessions import Memory, memory_allowance, turn_record
 
 SILENCE = "(Nobody said anything in between.)"
 
@@ -288,7 +288,7 @@ def due(thread: Thread, memory: Memory, budget: Budget) -> int:
     if filled(thread, memory, budget) <= HIGH * budget.tokens and len(entries) <= budget.turns:
         return 0
     newest = _newest_user(entries) or thread.asked
-    left = LOW * budget.tokens - allowance(budget.tokens)
+    left = LOW * budget.tokens - memory_allowance(budget.tokens)
     left -= min(newest.tokens, _for_asked(budget)) if newest else 0
     room = budget.turns // 2
     cut = end = len(entries)
@@ -328,7 +328,7 @@ def chunk(entries: Sequence[Entry], limit: int) -> tuple[int, list[Turn]]:
     for end in _unit_ends(entries):
         # As it is told: quotes and line ends take more room in JSON.
         size = sum(
-            completions.of_text(completions.arguments_text(told(entry.turn))) + 1
+            completions.of_text(completions.arguments_text(turn_record(entry.turn))) + 1
             for entry in entries[count:end]
         )
         if count and used + size > limit:

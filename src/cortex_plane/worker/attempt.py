@@ -25,7 +25,7 @@ from cortex_plane.jobs.model.checkpoints import CheckpointStatus, LogEntry, Phas
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus
 from cortex_plane.jobs.model.jobs import JobKind, JobStatus
 from cortex_plane.jobs.rules.attempts import Assignment, NewStep, StepWrite, WriteResult
-from cortex_plane.jobs.verbs import attempts
+from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError, ErrorClass, Unavailable
 from cortex_plane.kernel.ids import new_id
@@ -199,7 +199,7 @@ class Attempt(Acting):
             await self.hand_back("the worker stops")
             raise Ended
         if self.given.kind is JobKind.CONVERSATION and self.unread_to > self.at.message_seq:
-            said = await attempts.messages_between(
+            said = await workers.messages_between(
                 self.host.db, self.given, self.at.message_seq, self.unread_to
             )
             self.turns.extend(heard(said, self.given.job_id))

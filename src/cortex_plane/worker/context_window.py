@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import structlog
 
 from cortex_plane.agents.model import completions
-from cortex_plane.agents.model.completions import ModelError, Request, Turn, UserTurn
+from cortex_plane.agents.model.completions import ModelError, ModelRequest, Turn, UserTurn
 from cortex_plane.jobs.model.jobs import JobKind
 from cortex_plane.jobs.rules.attempts import StepWrite, WriteResult
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.sessions.model import memories
-from cortex_plane.sessions.model.memories import Memory, allowance
+from cortex_plane.sessions.model import sessions
+from cortex_plane.sessions.model.sessions import Memory, memory_allowance
 from cortex_plane.sessions.rules import (
     CONTEXT_TOKENS,
     LEAST_TOKENS,
@@ -56,7 +56,7 @@ async def compact(attempt: Voice) -> WriteResult | None:
     before = filled(attempt.turns, memory, budget)
     count, turns = chunk(attempt.turns.entries[:count], _room(attempt, budget))
     made, by = await _remembered(attempt, memory, turns)
-    kept = memories.bounded(made, budget.tokens)
+    kept = sessions.bound_memory(made, budget.tokens)
     covered = Covered(at.window_step, at.window_seq).after(attempt.turns.drop(count))
     at.window_step, at.window_seq = covered.step, covered.seq
     at.conversation_summary, at.accumulated_facts = kept.summary, kept.facts
@@ -99,13 +99,13 @@ def _answer_tokens(attempt: Voice) -> int:
 def _room(attempt: Voice, budget: Budget) -> int:
     """For the turns in one question: beside them stand the instructions, the memory so far, and the answer."""
     context = attempt.given.model_config.get("context_tokens") or CONTEXT_TOKENS
-    whole = min(budget.tokens, context - _answer_tokens(attempt) - completions.of_text(memories.INSTRUCTIONS))
-    return max(LEAST_TOKENS, whole - allowance(budget.tokens))
+    whole = min(budget.tokens, context - _answer_tokens(attempt) - completions.of_text(sessions.INSTRUCTIONS))
+    return max(LEAST_TOKENS, whole - memory_allowance(budget.tokens))
 
 
 async def _remembered(attempt: Voice, memory: Memory, turns: Sequence[Turn]) -> tuple[Memory, str]:
     """What the model makes of it, asked twice at most; else an extract. And who made it."""
-    question: list[Turn] = [UserTurn(memories.question(memory, turns))]
+    question: list[Turn] = [UserTurn(sessions.memory_question(memory, turns))]
     for _ in range(2):
         try:
             response = await attempt.ask(_request(attempt, question), purpose="summary")
@@ -116,17 +116,17 @@ async def _remembered(attempt: Voice, memory: Memory, turns: Sequence[Turn]) -> 
         attempt.at.prompt_tokens += response.usage.prompt_tokens
         attempt.at.completion_tokens += response.usage.completion_tokens
         try:
-            return memories.parsed(response.text), "model"
+            return sessions.parse_memory(response.text), "model"
         except InvalidInput as error:
             log.warning("summary refused", job_id=str(attempt.given.job_id), error=error.message)
             question = [question[0], UserTurn(f"{error.message} {error.hint}")]
-    return memories.extract(memory, [memories.told(turn) for turn in turns]), "extract"
+    return sessions.extract_memory(memory, [sessions.turn_record(turn) for turn in turns]), "extract"
 
 
-def _request(attempt: Voice, question: Sequence[Turn]) -> Request:
+def _request(attempt: Voice, question: Sequence[Turn]) -> ModelRequest:
     return replace(
         attempt.request(question),
-        system_prompt=memories.INSTRUCTIONS,
+        system_prompt=sessions.INSTRUCTIONS,
         tools=(),
         max_tokens=_answer_tokens(attempt),
         purpose="summary",

@@ -27,7 +27,7 @@ from cortex_plane.jobs.model.checkpoints import (
     Cursor,
     LogEntry,
     Phase,
-    Sealed,
+    SealedCheckpoint,
     TokenUsage,
     log_with,
     seal,
@@ -338,7 +338,7 @@ class Lease:
 
     # Writing ---------------------------------------------------------------------------------------------------
 
-    def _sealed(self) -> Sealed:
+    def _sealed(self) -> SealedCheckpoint:
         checkpoint = self.at.checkpoint(new_id(), self.time.now())
         sealed = seal(checkpoint, job_id=self.given.job_id, key=self.key)
         if sealed.size > WARN_BYTES:

@@ -18,12 +18,12 @@ import structlog
 
 from cortex_plane.agents.model.completions import (
     ModelError,
-    Request,
+    ModelRequest,
+    ModelUsage,
     Response,
     StopReason,
     TextChunk,
     Turn,
-    Usage,
     heard,
     tokens,
 )
@@ -64,10 +64,10 @@ class Voice(Opening):
         """With the calls that no write has told yet; None until somebody needs it."""
         self._interruptible: set[asyncio.Task[Response]] = set()
 
-    def request(self, turns: Sequence[Turn]) -> Request:
+    def request(self, turns: Sequence[Turn]) -> ModelRequest:
         """What the agent's own model is asked next."""
         config = self.given.model_config
-        return Request(
+        return ModelRequest(
             model=config["model"],
             system_prompt=self.prompted(self.prompt),
             turns=turns,
@@ -78,7 +78,7 @@ class Voice(Opening):
             turn_index=self.at.iterations,
         )
 
-    async def ask(self, request: Request, *, purpose: str = "step", step: int | None = None) -> Response:
+    async def ask(self, request: ModelRequest, *, purpose: str = "step", step: int | None = None) -> Response:
         """``purpose``: what the answer is for; only what the agent says is told while it is spoken. ``step``: which one asks,
         where several do at once. Raises `ModelError`.
 
@@ -91,7 +91,9 @@ class Voice(Opening):
             await afford(self, asked, request, answering)
             return await self._answered(answering, request, purpose, step)
 
-    async def _answered(self, answering: Answering, request: Request, purpose: str, step: int) -> Response:
+    async def _answered(
+        self, answering: Answering, request: ModelRequest, purpose: str, step: int
+    ) -> Response:
         chunks = Chunks(self.host, self.given, step, told=purpose in ("step", "model"))
         started = ticks()
         reached("model:before")
@@ -110,7 +112,7 @@ class Voice(Opening):
             raise _refused(response)
         return response
 
-    async def _heard(self, answering: Answering, request: Request, chunks: Chunks) -> Response:
+    async def _heard(self, answering: Answering, request: ModelRequest, chunks: Chunks) -> Response:
         limits = self.limits.resources
         seconds = min(limits.call_timeout_seconds, limits.step_timeout_seconds, self.job_seconds_left())
         speaking = aiter(answering.backend.stream(request))
@@ -130,7 +132,7 @@ class Voice(Opening):
     async def _count(
         self,
         answering: Answering,
-        usage: Usage,
+        usage: ModelUsage,
         purpose: str,
         step: int,
         seconds: float,
@@ -155,12 +157,18 @@ class Voice(Opening):
         return cost
 
     async def _count_unfinished(
-        self, answering: Answering, request: Request, purpose: str, step: int, chunks: Chunks, seconds: float
+        self,
+        answering: Answering,
+        request: ModelRequest,
+        purpose: str,
+        step: int,
+        chunks: Chunks,
+        seconds: float,
     ) -> None:
         """An answer that broke off is paid for as far as it came: by the provider's count where there is one."""
         if chunks.spent is None and not chunks.characters:
             return
-        known = chunks.spent or Usage(
+        known = chunks.spent or ModelUsage(
             prompt_tokens=estimated_prompt(replace(request, model=answering.model)), completion_tokens=0
         )
         said = max(known.completion_tokens, tokens(chunks.characters))
@@ -168,7 +176,7 @@ class Voice(Opening):
         self._tally(usage)
         await self._count(answering, usage, purpose, step, seconds, estimated=True)
 
-    def _tally(self, usage: Usage) -> None:
+    def _tally(self, usage: ModelUsage) -> None:
         """Of what nobody gets to see; whoever uses an answer counts it."""
         self.at.prompt_tokens += usage.prompt_tokens
         self.at.completion_tokens += usage.completion_tokens
@@ -213,7 +221,7 @@ _tasks: set[asyncio.Task[None]] = set()
 
 
 async def read_stream(
-    pieces: AsyncIterator[TextChunk | Usage | Response], silence_seconds: float, chunks: Chunks
+    pieces: AsyncIterator[TextChunk | ModelUsage | Response], silence_seconds: float, chunks: Chunks
 ) -> Response:
     """The response at the end of a stream; a model that falls silent gives none."""
     response = None
@@ -225,7 +233,7 @@ async def read_stream(
                 break
             if isinstance(piece, Response):
                 response = piece
-            elif isinstance(piece, Usage):
+            elif isinstance(piece, ModelUsage):
                 chunks.spent = piece
             else:
                 chunks.add(piece.text)
@@ -247,7 +255,7 @@ class Chunks:
 
     def __init__(self, host: WorkerContext, given: Assignment, step: int, *, told: bool = True) -> None:
         """Not ``told``: they are counted alone."""
-        self.spent: Usage | None = None
+        self.spent: ModelUsage | None = None
         """What the provider counted so far, where it says so while it speaks."""
         self.characters = 0
         self._silent = not told
@@ -346,7 +354,7 @@ def open_model_call(voice: Voice) -> Iterator[OpenModelCall]:
         voice.asking.remove(asked)
 
 
-async def afford(voice: Voice, asked: OpenModelCall, request: Request, answering: Answering) -> None:
+async def afford(voice: Voice, asked: OpenModelCall, request: ModelRequest, answering: Answering) -> None:
     """Ends the attempt where the next call would be too much; without a budget it costs nothing to ask."""
     limits = voice.limits.resources
     by_cost = limits.cost_budget_usd is not None or limits.daily_cost_budget_usd is not None
@@ -389,14 +397,14 @@ async def _sleep(voice: Voice, why: str, setting: str, seconds: float) -> NoRetu
     )
 
 
-async def _estimate(request: Request, answering: Answering, by_cost: bool) -> Spent:
+async def _estimate(request: ModelRequest, answering: Answering, by_cost: bool) -> Spent:
     """The least that the next prompt may take: what was sent before may be read from the provider's cache."""
     asked = replace(request, model=answering.model)
     prompt = estimated_prompt(asked)
     if not by_cost:
         return Spent(tokens=prompt, cost_micros=0)
     cached = max(0, prompt - tokens(heard(asked))) if request.turn_index > 0 else 0
-    least = Usage(prompt_tokens=prompt, completion_tokens=0, cache_read_tokens=cached)
+    least = ModelUsage(prompt_tokens=prompt, completion_tokens=0, cache_read_tokens=cached)
     cost = await cost_micros(answering.model, least)
     if cost is None:
         raise ModelError(

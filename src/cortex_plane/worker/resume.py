@@ -23,7 +23,7 @@ from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
 from cortex_plane.jobs.rules.attempts import Assignment, StepWrite, WriteResult
 from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, open_sealed
 from cortex_plane.jobs.store import PastSteps
-from cortex_plane.jobs.verbs import attempts
+from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.policies.model.policies import CallFacts, PolicyVerdict
 from cortex_plane.policies.rules.engine import CompiledPolicies
@@ -209,7 +209,7 @@ class Opening(Governed):
         given, at = self.given, self.at
         if given.checkpoint is None:
             at.message_seq = given.message_seq if given.kind is JobKind.CONVERSATION else 0
-        past = await attempts.list_past_steps(
+        past = await workers.list_past_steps(
             self.host.db, given, at.message_seq, at.window_step, at.window_seq
         )
         if past.memory is not None:

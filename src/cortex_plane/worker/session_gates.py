@@ -21,7 +21,7 @@ from cortex_plane.gates.verbs.atlas_cache import book
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
 from cortex_plane.jobs.rules.attempts import Assignment, StepWrite, WriteResult
-from cortex_plane.jobs.verbs import attempts
+from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError, Unavailable
 from cortex_plane.kernel.ids import new_id
@@ -285,7 +285,7 @@ class Governed(Lease):
 
     async def _look_again(self, gates: AttemptGates) -> None:
         """Somebody else of the same session wrote first."""
-        bound = await attempts.bound_atlases(self.host.db, self.given)
+        bound = await workers.bound_atlases(self.host.db, self.given)
         if bound is None:
             raise RuntimeError(f"The session of job {self.given.job_id} is bound to nothing any more.")
         gates.rebase(await book.at(self.host.db, self.given.org_id, bound["atlases"]), bound)

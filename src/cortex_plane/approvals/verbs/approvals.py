@@ -35,7 +35,7 @@ from cortex_plane.approvals.rules.deciders import (
 )
 from cortex_plane.approvals.verbs import decisions, settlements, standing_approvals
 from cortex_plane.db.database import Database, Transaction
-from cortex_plane.db.pool import Purpose
+from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs.model.effects import Answer
 from cortex_plane.jobs.model.jobs import TERMINAL, Job, JobStatus, Resumption
@@ -153,7 +153,7 @@ async def decide(
     once: IdempotencyKey | None = None,
 ) -> DecisionReceipt:
     """Raises ``Conflict`` with the code ``approval_conflict`` where somebody decided otherwise before."""
-    db = db.own(Purpose.DECISIONS)
+    db = db.own(PoolPurpose.DECISIONS)
     key = own_key(actor, once.key) if once else None
     receipt, closing = await decisions.retry_on_conflict(
         lambda: _decide(db, actor, id, decision, channel, key)
@@ -229,7 +229,7 @@ async def answer(
     db: Database, actor: Actor, id: UUID, answer: EffectAnswer, channel: Channel
 ) -> DecisionReceipt:
     """The answer to an uncertain effect; with the last one that is needed its job goes on."""
-    db = db.own(Purpose.DECISIONS)
+    db = db.own(PoolPurpose.DECISIONS)
     given = Answer(verdict=answer.verdict, result=answer.result, note=answer.note)
 
     async def once(unread: CortexError | None) -> tuple[Approval, CortexError | None]:
@@ -273,7 +273,7 @@ def _no_question(opened: LockedApproval) -> CortexError | None:
 @verb(Permission.APPROVAL_DECIDE)
 async def delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft) -> Approval:
     """Whoever could approve it hands their part to somebody else with the clearance, and decides no more."""
-    db = db.own(Purpose.DECISIONS)
+    db = db.own(PoolPurpose.DECISIONS)
     approval = await decisions.retry_on_conflict(lambda: _delegate(db, actor, id, draft))
     meters().delegated(actor.org_id)
     return approval

@@ -11,7 +11,6 @@ from cortex_plane.client.calls import Calls, ExternalSession
 from cortex_plane.client.nouns import Noun
 from cortex_plane.client.resolutions import Resolutions
 from cortex_plane.jobs.model.jobs import Pause, Resumption, SessionReceipt
-from cortex_plane.sessions.model.memories import SessionMemory
 from cortex_plane.sessions.model.sessions import (
     IngestedMessage,
     Message,
@@ -20,6 +19,7 @@ from cortex_plane.sessions.model.sessions import (
     SessionChange,
     SessionDraft,
     SessionKind,
+    SessionMemory,
     SessionStatus,
     Termination,
 )

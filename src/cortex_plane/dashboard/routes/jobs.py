@@ -33,7 +33,7 @@ from cortex_plane.jobs.model.jobs import (
     Step,
 )
 from cortex_plane.jobs.model.usage import cost_text
-from cortex_plane.jobs.verbs import attempts, jobs, steering, workers
+from cortex_plane.jobs.verbs import jobs, steering, workers
 from cortex_plane.kernel.errors import InvalidInput, NotFound
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import decode_position, encode_position
@@ -67,7 +67,7 @@ async def _agents(visit: Visit) -> dict[UUID, Agent]:
     """By id, for their names. Whoever may not see agents does without."""
     if not visit.actor.may(Permission.AGENT_READ):
         return {}
-    page = await agents.list_page(visit.db, visit.actor, None, 200)
+    page = await agents.list_agents(visit.db, visit.actor, None, 200)
     return {agent.id: agent for agent in page.items}
 
 
@@ -124,7 +124,7 @@ async def _whole(visit: Visit) -> dict[str, Any]:
     governed = await _governed(visit, job)
     shown = whole(job, history, steps, asked, agent, may_steer, datetime.now(UTC), governed)
     newer = before is not None and first + STEPS <= last
-    shown["journal"] = await attempts.list_journal(visit.db, visit.actor, id, first - 1, STEPS)
+    shown["journal"] = await workers.list_journal(visit.db, visit.actor, id, first - 1, STEPS)
     shown["memory"] = await sessions.list_job_memories(visit.db, visit.actor, id)
     return {
         **shown,

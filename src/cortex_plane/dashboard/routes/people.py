@@ -40,7 +40,7 @@ from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import decode_position, encode_position
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.model.credentials import OwnKeyDraft
-from cortex_plane.tenancy.model.identities import Verification, is_nonce, nonce
+from cortex_plane.tenancy.model.identities import AddressVerification, is_nonce, nonce
 from cortex_plane.tenancy.model.orgs import AbsenceDraft
 from cortex_plane.tenancy.verbs import invitations, keys, logins, orgs
 from cortex_plane.tenancy.verbs.access import new_mark
@@ -168,7 +168,7 @@ async def confirm_verification(request: Request, code: str) -> Response:
 
 
 async def _verification_page(
-    request: Request, code: str, asked: Verification | None, status: int = 200
+    request: Request, code: str, asked: AddressVerification | None, status: int = 200
 ) -> Response:
     """The page with its button; ``status`` 403: it was pressed on a page that is too old, or on none."""
     if asked is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates.verbs import session_gates
@@ -47,8 +46,7 @@ async def _create(db: Database, actor: Actor, draft: SessionDraft, once: Idempot
             await proof_store.append_to_session(
                 tx, id, [Fact.of(actor, "session_created", session=str(id), agent=str(agent.id))]
             )
-            own = SkillSettings.of(agent.skill_config).atlases
-            await agents.bind_atlases(tx, actor, id, own, draft.atlases)
+            await agents.bind_atlases(tx, actor, id, agent, draft.atlases)
             await agents.require_atlas_access(tx, actor, id)
             if draft.kind is SessionKind.EXTERNAL:
                 await _begin_external(tx, actor, id, agent.id)
@@ -99,9 +97,11 @@ async def _begin_external(tx: Transaction, actor: Actor, session_id: UUID, agent
     """The job of a new session: running from the start, elsewhere, and claimed by nobody."""
     id = new_id()
     await sessions_store.set_session_status(tx, session_id, SessionStatus.ACTIVE)
-    await jobs_store.insert_job(
-        tx, id, session_id, agent_id, {}, 0, None, JobKind.EXTERNAL, actor.user_account_id, actor.identity
-    )
+    job = jobs_store.NewJob(
+        session_id=session_id, agent_id=agent_id, payload={}, max_retries=0, kind=JobKind.EXTERNAL,
+        caused_by=actor.user_account_id,
+    )  # fmt: skip
+    await jobs_store.insert_job(tx, id, job, actor.identity)
     await proof_store.append_to_session(
         tx, session_id, [Fact.of(actor, "job_created", job=str(id), kind=JobKind.EXTERNAL)],
         [("status", id, {"status": JobStatus.RUNNING})],

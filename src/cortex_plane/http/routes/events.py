@@ -13,7 +13,7 @@ from cortex_plane.http.streams import MEDIA_TYPE, EventStream, OpenStreams, stre
 from cortex_plane.kernel.pages import decode_number
 from cortex_plane.sessions.model.events import Event
 from cortex_plane.sessions.verbs import events
-from cortex_plane.sessions.verbs.events import Replay
+from cortex_plane.sessions.verbs.events import EventReplay
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.verbs.frame import Verb
 
@@ -67,7 +67,7 @@ async def session_events(
 ) -> Response:
     """What happens in a session, as server-sent events: what you missed first, then live."""
 
-    async def read(actor: Actor, after: int, limit: int) -> Replay:
+    async def read(actor: Actor, after: int, limit: int) -> EventReplay:
         return await events.of_session(db, actor, session_id, after, limit)
 
     return await _answer(request, actor, query, last, read)
@@ -85,7 +85,7 @@ async def job_events(
     """What a job does, as server-sent events: what you missed first, then live, until the job ends."""
     of_what = events.of_job if query.follow == "job" else events.of_jobs_session
 
-    async def read(actor: Actor, after: int, limit: int) -> Replay:
+    async def read(actor: Actor, after: int, limit: int) -> EventReplay:
         return await of_what(db, actor, job_id, after, limit)
 
     return await _answer(request, actor, query, last, read)
@@ -96,7 +96,7 @@ async def _answer(
     actor: Actor,
     query: EventQuery,
     last: int | None,
-    read: Callable[[Actor, int, int], Awaitable[Replay]],
+    read: Callable[[Actor, int, int], Awaitable[EventReplay]],
 ) -> Response:
     # A browser that connects again repeats its first address, so what it says of its last event goes first.
     after = query.after if last is None else last
@@ -106,7 +106,7 @@ async def _answer(
         return reply_numbered("events", page.events, query.limit, lambda event: event.seq)
     org = request.headers.get("cortex-org")
 
-    async def reading(after: int) -> Replay:
+    async def reading(after: int) -> EventReplay:
         return await read(actor, after, events.PAGE)
 
     async def allowed() -> None:

@@ -35,7 +35,7 @@ from cortex_plane.jobs.model.jobs import (
     Step,
 )
 from cortex_plane.jobs.model.journal import JournalEntry
-from cortex_plane.jobs.verbs import attempts, jobs, steering
+from cortex_plane.jobs.verbs import jobs, steering, workers
 from cortex_plane.kernel.fields import MAX_BODY_BYTES, Ref
 from cortex_plane.kernel.pages import decode_number, decode_position
 
@@ -96,34 +96,34 @@ async def list_steps(db: Db, actor: Caller, job_id: UUID, query: Annotated[StepQ
     return reply_numbered("steps", found, query.limit, lambda step: step.step_index)
 
 
-@router.get("/jobs/{job_id}/journal", response_model=Listing[JournalEntry], **route(attempts.list_journal))
+@router.get("/jobs/{job_id}/journal", response_model=Listing[JournalEntry], **route(workers.list_journal))
 async def list_journal(db: Db, actor: Caller, job_id: UUID, query: Annotated[StepQuery, Query()]) -> Response:
     """What the code of a job did so far, in the order in which it was begun. Empty for agents that follow their model."""
     number = decode_number("journal", query.cursor)
     above = query.above if number is None else number
-    found = await attempts.list_journal(db, actor, job_id, above, query.limit + 1)
+    found = await workers.list_journal(db, actor, job_id, above, query.limit + 1)
     return reply_numbered("journal", found, query.limit, lambda entry: entry.position)
 
 
-@router.get("/jobs/{job_id}/checkpoint", response_model=dict[str, Any], **route(steering.checkpoint))
+@router.get("/jobs/{job_id}/checkpoint", response_model=dict[str, Any], **route(steering.get_checkpoint))
 async def get_checkpoint(db: Db, actor: Caller, job_id: UUID) -> Response:
     """The durable state, as the job would be resumed from it. Its schema is at /schemas/checkpoint/v1.json."""
-    return reply(await steering.checkpoint(db, actor, job_id))
+    return reply(await steering.get_checkpoint(db, actor, job_id))
 
 
-@router.get("/jobs/{job_id}/results/{result_id}", response_model=Any, **route(steering.stored_result))
+@router.get("/jobs/{job_id}/results/{result_id}", response_model=Any, **route(steering.get_stored_result))
 async def get_result(db: Db, actor: Caller, job_id: UUID, result_id: UUID) -> Response:
     """A result that was too large for its step, as the tool returned it."""
-    content = await steering.stored_result(db, actor, job_id, result_id)
+    content = await steering.get_stored_result(db, actor, job_id, result_id)
     # Whatever a tool fetched: a browser must save it, never show it.
     headers = {"Content-Disposition": f'attachment; filename="{result_id}.json"'}
     return Response(content, headers=headers, media_type="application/json")
 
 
-@router.get("/jobs/{job_id}/questions", response_model=Listing[Question], **route(steering.questions))
+@router.get("/jobs/{job_id}/questions", response_model=Listing[Question], **route(steering.list_questions))
 async def list_questions(db: Db, actor: Caller, job_id: UUID) -> Response:
     """Calls of which nobody knows whether they happened. The job waits for the answers."""
-    return reply_all(await steering.questions(db, actor, job_id))
+    return reply_all(await steering.list_questions(db, actor, job_id))
 
 
 @router.post(

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from cortex_plane.http.exchange import Caller, Db, Listing, ListQuery, reply_numbered, route
 from cortex_plane.kernel.pages import decode_number
-from cortex_plane.sessions.model.memories import SessionMemory
+from cortex_plane.sessions.model.sessions import SessionMemory
 from cortex_plane.sessions.verbs import sessions
 
 router = APIRouter(tags=["sessions"])

@@ -14,7 +14,7 @@ from cortex_plane.agents.model.tools import (
     ToolServer,
     ToolVersion,
 )
-from cortex_plane.agents.verbs import tools
+from cortex_plane.agents.verbs import agents
 from cortex_plane.http.exchange import (
     Caller,
     Db,
@@ -67,35 +67,41 @@ async def list_tool_servers(db: Db, actor: Caller) -> Response:
     "/tools/confirmations",
     response_model=ToolConfirmation,
     status_code=201,
-    **route(tools.confirm),
+    **route(agents.confirm_tool),
 )
 async def confirm_tool(db: Db, actor: Caller, once: OnceOnly, draft: ConfirmationDraft) -> Response:
     """Vouch for what a tool of an MCP server is, in place of what was confirmed about it before.
 
     It holds for exactly the version that `digest` names, which must be the newest one.
     """
-    return reply(await tools.confirm(db, actor, draft, once), 201)
+    return reply(await agents.confirm_tool(db, actor, draft, once), 201)
 
 
-@router.get("/tools/confirmations", response_model=Listing[ToolConfirmation], **route(tools.list_page))
+@router.get(
+    "/tools/confirmations", response_model=Listing[ToolConfirmation], **route(agents.list_confirmations)
+)
 async def list_confirmations(db: Db, actor: Caller, query: Annotated[ConfirmationQuery, Query()]) -> Response:
     """Newest first; `holding` leaves out what was revoked or replaced."""
-    page = await tools.list_page(
+    page = await agents.list_confirmations(
         db, actor, decode_position("tool_confirmations", query.cursor), query.limit, holding=query.holding
     )
     return reply_page("tool_confirmations", page)
 
 
-@router.get("/tools/confirmations/{confirmation_id}", response_model=ToolConfirmation, **route(tools.get))
+@router.get(
+    "/tools/confirmations/{confirmation_id}",
+    response_model=ToolConfirmation,
+    **route(agents.get_confirmation),
+)
 async def get_confirmation(db: Db, actor: Caller, confirmation_id: UUID) -> Response:
-    return reply(await tools.get(db, actor, confirmation_id))
+    return reply(await agents.get_confirmation(db, actor, confirmation_id))
 
 
 @router.post(
     "/tools/confirmations/{confirmation_id}/revoke",
     response_model=ToolConfirmation,
-    **route(tools.revoke),
+    **route(agents.revoke_confirmation),
 )
 async def revoke_confirmation(db: Db, actor: Caller, confirmation_id: UUID) -> Response:
     """From now on the tool counts as having side effects again; once more changes nothing."""
-    return reply(await tools.revoke(db, actor, confirmation_id))
+    return reply(await agents.revoke_confirmation(db, actor, confirmation_id))

@@ -178,7 +178,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sealed:
+class SealedCheckpoint:
     text: str
     mac: bytes
     size: int
@@ -201,7 +201,7 @@ def log_with(log: tuple[LogEntry, ...], entry: LogEntry) -> tuple[LogEntry, ...]
     return (*log, entry)[-LOG_KEPT:]
 
 
-def seal(checkpoint: Checkpoint, *, job_id: UUID, key: bytes) -> Sealed:
+def seal(checkpoint: Checkpoint, *, job_id: UUID, key: bytes) -> SealedCheckpoint:
     """Every step waits for this: what is canonical already is put in as it is, and nothing is written twice."""
     # `crc32` sorts between these two parts, so it can be put in after the sum over both is known.
     head = orjson.dumps(
@@ -229,7 +229,7 @@ def seal(checkpoint: Checkpoint, *, job_id: UUID, key: bytes) -> Sealed:
     written = b"".join((opened, b',"crc32":%d,' % crc, closed))
     if len(written) > MAX_BYTES:
         raise _too_large(checkpoint, len(written))
-    return Sealed(text=written.decode(), mac=mac_of(written, job_id, key), size=len(written))
+    return SealedCheckpoint(text=written.decode(), mac=mac_of(written, job_id, key), size=len(written))
 
 
 def mac_of(written: bytes, job_id: UUID, key: bytes) -> bytes:

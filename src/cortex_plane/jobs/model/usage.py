@@ -11,9 +11,9 @@ from uuid import UUID
 from cortex_plane.agents.model.agents import ResourceLimits
 from cortex_plane.agents.model.completions import (
     AssistantTurn,
-    Request,
+    ModelRequest,
+    ModelUsage,
     ToolTurn,
-    Usage,
     UserTurn,
     heard,
     tokens,
@@ -36,7 +36,7 @@ class ModelCall:
     step_index: int
     purpose: str
     model: str
-    usage: Usage
+    usage: ModelUsage
     cost_micros: int | None
     seconds: float
     estimated: bool
@@ -108,7 +108,7 @@ def is_scripted(model: str) -> bool:
     return model.partition(":")[0] == "scripted"
 
 
-def estimated_prompt(request: Request) -> int:
+def estimated_prompt(request: ModelRequest) -> int:
     """About how many tokens the prompt has: four characters make one. Too few rather than too many, so that a call is not
     made only where it would clearly be too much."""
     if is_scripted(request.model):

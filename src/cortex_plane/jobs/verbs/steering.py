@@ -1,11 +1,8 @@
-"""Steering jobs: pause, resume, cancel, and answers about what nobody knows.
-
-Each gives a receipt, and asking twice changes nothing. A job that a worker runs stops at its next boundary, so that no
-call is left without its outcome; until then the receipt says ``pending``.
-"""
+"""What people and programs do to a job: pause, resume, cancel, look into it, and send it signals."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -24,15 +21,20 @@ from cortex_plane.jobs.model.jobs import (
     SteeringResult,
     Step,
 )
+from cortex_plane.jobs.model.journal import AT_ONCE, KEPT, Signal, SignalDraft, SignalReceipt, Wait, taken
+from cortex_plane.jobs.store import ReachedWaiters
+from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict
+from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
+from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import SessionStatus
 from cortex_plane.sessions.verbs.sessions import end_approvals
-from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.frame import require_found, verb
+from cortex_plane.tenancy.model.access import Actor, Permission, scheduler_actor
+from cortex_plane.tenancy.verbs.frame import once_only, require_found, verb
 
 LIFTED = (
     Hold.OPERATOR,
@@ -62,14 +64,14 @@ async def cancel(db: Database, actor: Actor, id: UUID, cancellation: Cancellatio
         if await jobs_store.cancel_job(tx, id, why):
             changed = True
             await end_approvals(tx, locked["session_id"], [id], actor, why)
-            await _say(tx, locked, id, actor, "job_cancelled", {"reason": why}, JobStatus.CANCELLED)
+            await _append_event(tx, locked, id, actor, "job_cancelled", {"reason": why}, JobStatus.CANCELLED)
         elif await jobs_store.request_cancel(tx, id, why):
             changed = True
             await append_fact(
                 tx, locked, id, actor, "job_cancel_requested", {"reason": why},
                 [("status", id, {"pending_cancel": True, "reason": why})],
             )  # fmt: skip
-        return await receipt_of(tx, id, changed)
+        return await steering_result(tx, id, changed)
 
 
 @verb(Permission.JOB_STEER)
@@ -80,7 +82,7 @@ async def pause(db: Database, actor: Actor, id: UUID, pause: Pause) -> SteeringR
         require_open(locked)
         hold = Hold.OPERATOR if actor.sees is None else Hold.OWNER
         changed = await _hold(tx, id, locked, hold, actor, pause.reason)
-        receipt = await receipt_of(tx, id, changed)
+        receipt = await steering_result(tx, id, changed)
     _count_pause(actor, changed, receipt.pending)
     return receipt
 
@@ -92,7 +94,7 @@ async def resume(db: Database, actor: Actor, id: UUID, resumption: Resumption) -
         locked = require_found(await jobs_store.lock_job(tx, id, actor.sees), "job")
         require_open(locked)
         changed = await lift_holds(tx, id, locked, _may_lift(actor), actor, resumption.note)
-        receipt = await receipt_of(tx, id, changed)
+        receipt = await steering_result(tx, id, changed)
     if changed:
         db.hints.work()
         meters().resumed(actor.org_id, "operator")
@@ -165,7 +167,7 @@ async def list_steps(db: Database, actor: Actor, id: UUID, above: int, limit: in
 
 
 @verb(Permission.JOB_READ)
-async def stored_result(db: Database, actor: Actor, id: UUID, result_id: UUID) -> bytes:
+async def get_stored_result(db: Database, actor: Actor, id: UUID, result_id: UUID) -> bytes:
     """A result that was too large for its step."""
     async with db.transaction(actor.org_id) as tx:
         require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
@@ -173,7 +175,7 @@ async def stored_result(db: Database, actor: Actor, id: UUID, result_id: UUID) -
 
 
 @verb(Permission.JOB_READ)
-async def checkpoint(db: Database, actor: Actor, id: UUID) -> dict[str, Any]:
+async def get_checkpoint(db: Database, actor: Actor, id: UUID) -> dict[str, Any]:
     """The job's durable state, as it would be resumed from."""
     async with db.transaction(actor.org_id) as tx:
         require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
@@ -181,7 +183,7 @@ async def checkpoint(db: Database, actor: Actor, id: UUID) -> dict[str, Any]:
 
 
 @verb(Permission.JOB_READ)
-async def questions(db: Database, actor: Actor, id: UUID) -> list[Question]:
+async def list_questions(db: Database, actor: Actor, id: UUID) -> list[Question]:
     """Calls of a job of which nobody knows whether they happened."""
     async with db.transaction(actor.org_id) as tx:
         require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
@@ -207,7 +209,9 @@ async def _hold(tx: Transaction, id: UUID, locked: Row, hold: Hold, actor: Actor
         return False
     if pause_now:
         await jobs_store.pause_job(tx, id)
-        await _say(tx, locked, id, actor, "job_paused", {"reason": reason, "hold": hold}, JobStatus.PAUSED)
+        await _append_event(
+            tx, locked, id, actor, "job_paused", {"reason": reason, "hold": hold}, JobStatus.PAUSED
+        )
     else:
         pending = bool(locked["leased"])
         await append_fact(
@@ -225,7 +229,7 @@ async def lift_holds(
         status = await jobs_store.wake_job(tx, id, holds)
         if status is None:
             return False
-        await _say(tx, locked, id, actor, "job_resumed", said, JobStatus(status))
+        await _append_event(tx, locked, id, actor, "job_resumed", said, JobStatus(status))
         return True
     if not await jobs_store.lift_job_hold(tx, id, holds):
         return False
@@ -236,7 +240,7 @@ async def lift_holds(
     return True
 
 
-async def _say(
+async def _append_event(
     tx: Transaction, locked: Row, id: UUID, actor: Actor, action: str, data: dict[str, Any], status: JobStatus
 ) -> None:
     await append_fact(tx, locked, id, actor, action, data, [("status", id, {"status": status, **data})])
@@ -256,7 +260,7 @@ async def append_fact(
     )
 
 
-async def receipt_of(tx: Transaction, id: UUID, changed: bool) -> SteeringResult:
+async def steering_result(tx: Transaction, id: UUID, changed: bool) -> SteeringResult:
     job = require_found(await jobs_store.get_job(tx, id, None), "job")
     calls = await jobs_store.last_calls(tx, id)
     return SteeringResult(
@@ -277,3 +281,122 @@ async def _session_receipt(tx: Transaction, id: UUID, changed: bool) -> SessionR
     return SessionReceipt(
         session=session, changed=changed, pending=any(job.pending_pause for job in held), jobs=held
     )
+
+
+FORGOTTEN_AT_ONCE = 10_000
+
+
+@verb(Permission.SIGNAL_SEND)
+async def send_signal(
+    db: Database,
+    actor: Actor,
+    draft: SignalDraft,
+    once: IdempotencyKey | None = None,
+    *,
+    at_once: int = AT_ONCE,
+) -> SignalReceipt:
+    """The first payload for a name and a key stays: the same again changes nothing, another one is a conflict."""
+    made, woken, more = False, 0, False
+    async with db.transaction(actor.org_id) as tx:
+
+        async def make() -> UUID:
+            nonlocal made, woken, more
+            id, made, reached = await jobs_store.send_signal(
+                tx, new_id(), draft, actor.identity, actor.name, at_once
+            )
+            if reached is None:
+                raise taken(draft.name, draft.key)
+            woken, more = await _deliver(tx, actor, id, draft.name, draft.key, reached), reached.more
+            if made:
+                digest = hashlib.sha256(canonical(draft.payload)).hexdigest()
+                fact = Fact.of(
+                    actor, "signal_sent", signal=str(id), name=draft.name, key=draft.key, payload_sha256=digest,
+                    reached=woken, more=more,
+                )  # fmt: skip
+                await proof_store.append_to_org(tx, fact)
+            return id
+
+        id, _ = await once_only(tx, actor, "signals.send", once, make)
+        signal = require_found(await jobs_store.get_signal(tx, id), "signal")
+    _hint_work(db, woken)
+    while more:
+        told, more = await _deliver_more(db, actor, signal, at_once)
+        woken += told
+    return SignalReceipt(signal=signal, changed=made, woken=woken)
+
+
+async def _deliver(
+    tx: Transaction, actor: Actor, id: UUID, name: str, key: str, reached: ReachedWaiters
+) -> int:
+    """How many jobs were told."""
+    told = [{"signal_id": str(id), "name": name, "key": key, "entry": each.entry} for each in reached.waiters]
+    facts = [
+        Fact.of(actor, "signal_received", signal=str(id), name=name, key=key, job=str(each.job_id), entry=each.entry)
+        for each in reached.waiters
+    ]  # fmt: skip
+    await jobs_store.hear_signals(tx, id, reached, told, [fact.body for fact in facts])
+    return len({each.job_id for each in reached.waiters})
+
+
+async def _deliver_more(db: Database, actor: Actor, signal: Signal, at_once: int) -> tuple[int, bool]:
+    async with db.transaction(actor.org_id) as tx:
+        reached = await jobs_store.wake_more_waiters(tx, signal.id, at_once)
+        if reached is None:
+            return 0, False
+        told = await _deliver(tx, actor, signal.id, signal.name, signal.key, reached)
+    _hint_work(db, told)
+    return told, reached.more
+
+
+def _hint_work(db: Database, woken: int) -> None:
+    if woken:
+        db.hints.work()
+
+
+@verb(Permission.SIGNAL_READ)
+async def list_signals(
+    db: Database,
+    actor: Actor,
+    position: Position | None,
+    limit: int,
+    *,
+    name: str | None = None,
+    key: str | None = None,
+) -> Page[Signal]:
+    """Newest first. Whoever is not staff sees what they sent themselves."""
+    async with db.transaction(actor.org_id) as tx:
+        return await jobs_store.list_signals(tx, position, limit, actor.sees, name, key)
+
+
+@verb(Permission.JOB_READ)
+async def list_waits(db: Database, actor: Actor, job_id: UUID) -> list[Wait]:
+    """What a job waits for, and what came."""
+    async with db.transaction(actor.org_id) as tx:
+        require_found(await jobs_store.get_job(tx, job_id, actor.sees), "job")
+        return await jobs_store.list_signal_waits(tx, job_id)
+
+
+# For the plane itself --------------------------------------------------------------------------------------------
+
+
+async def waits_of_job(db: Database, org_id: UUID, job_id: UUID) -> list[Wait]:
+    """What a job that goes on waited for. What came after its time, but before it went on, came."""
+    async with db.transaction(org_id) as tx:
+        return await jobs_store.list_signal_waits(tx, job_id)
+
+
+async def deliver_waiting_signals(db: Database) -> None:
+    """Jobs that were not told because the sender died between two transactions."""
+    for org_id, id in await jobs_store.find_untold_signals(db, AT_ONCE):
+        async with db.transaction(org_id) as tx:
+            signal = await jobs_store.get_signal(tx, id)
+        more = signal is not None
+        while more and signal is not None:
+            actor = scheduler_actor(org_id, new_id(), "scheduler")
+            _, more = await _deliver_more(db, actor, signal, AT_ONCE)
+
+
+async def forget_signals(db: Database) -> None:
+    """Signals that are old and that no open job has heard, and waits of jobs that ended."""
+    while await jobs_store.forget_signals(db, KEPT, FORGOTTEN_AT_ONCE) >= FORGOTTEN_AT_ONCE:
+        pass

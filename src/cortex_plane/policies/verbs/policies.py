@@ -51,7 +51,7 @@ from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.rules import Forged
 from cortex_plane.tenancy.store import orgs as orgs_store
-from cortex_plane.tenancy.verbs.frame import require_found, verb
+from cortex_plane.tenancy.verbs.frame import every_org, require_found, verb
 
 
 @verb(Permission.POLICY_WRITE)
@@ -232,20 +232,16 @@ def _declared(
 
 async def forged_policies(db: Database) -> list[str]:
     """The slugs of the orgs whose policies were not put in force by the plane: nothing is allowed there."""
-    slugs, position = [], None
-    while True:
-        page = await orgs_store.list_orgs(db, position, 100)
-        for org in page.items:
-            try:
-                async with db.transaction(org.id) as tx:
-                    version = await policies_store.policies_in_force(tx)
-                    if version:
-                        await policies_store.require_true_rows(tx, version)
-            except Forged:
-                slugs.append(org.slug)
-        if page.next is None:
-            return slugs
-        position = page.next
+    slugs = []
+    async for org in every_org(db):
+        try:
+            async with db.transaction(org.id) as tx:
+                version = await policies_store.policies_in_force(tx)
+                if version:
+                    await policies_store.require_true_rows(tx, version)
+        except Forged:
+            slugs.append(org.slug)
+    return slugs
 
 
 BATCH = 100

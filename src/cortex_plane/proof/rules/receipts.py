@@ -72,7 +72,7 @@ approve it; they stay valid."""
 # The card --------------------------------------------------------------------------------------------------------
 
 
-class Shown(Protocol):
+class ApprovalView(Protocol):
     """What a person was shown: a whole approval, not one of a list."""
 
     @property
@@ -113,7 +113,7 @@ CARD = (
 )  # fmt: skip
 
 
-def card_digest(approval: Shown) -> str:
+def card_digest(approval: ApprovalView) -> str:
     """SHA-256 of the card as it was decided, an edit included: whoever has the approval can compute it again."""
     return hashlib.sha256(canonical({name: getattr(approval, name) for name in CARD})).hexdigest()
 

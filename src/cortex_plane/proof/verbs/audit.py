@@ -34,7 +34,7 @@ from cortex_plane.proof.verbs.row_checks import Trail, row_faults
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.store import orgs as orgs_store
-from cortex_plane.tenancy.verbs.frame import require_found, verb
+from cortex_plane.tenancy.verbs.frame import every_org, require_found, verb
 
 T = TypeVar("T", bound=AuditEntry | ChainHead | RootedHead)
 
@@ -199,14 +199,9 @@ async def verify_all(db: Database, held: Held | None = None) -> dict[str, Verifi
     """Every org, by slug: for whoever holds the database. ``held``: copies of roots to compare with."""
     results: dict[str, Verification] = {}
     copies = dict(held or {})
-    position = None
-    while True:
-        page = await orgs_store.list_orgs(db, position, 100)
-        for org in page.items:
-            results[org.slug] = await verify_org(db, org.id, copies.pop(org.id, None))
-        if page.next is None:
-            return results | {str(id): _gone(roots) for id, roots in copies.items()}
-        position = page.next
+    async for org in every_org(db):
+        results[org.slug] = await verify_org(db, org.id, copies.pop(org.id, None))
+    return results | {str(id): _gone(roots) for id, roots in copies.items()}
 
 
 def _gone(held: Mapping[int, bytes]) -> Verification:

@@ -17,8 +17,7 @@ from cortex_plane.proof.model import GENESIS, AuditRoot, RootMade, fingerprint, 
 from cortex_plane.proof.rules.roots import KeptRoot, RootCopy, RootMark, root_body, root_hash
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.store import orgs as orgs_store
-from cortex_plane.tenancy.verbs.frame import verb
+from cortex_plane.tenancy.verbs.frame import every_org, verb
 
 
 class RootPlace(Protocol):
@@ -69,14 +68,8 @@ async def copy_all_roots(db: Database) -> None:
     """The roots of every org, where a process ended between its commit and the copy."""
     if not _places:
         return
-    position = None
-    while True:
-        page = await orgs_store.list_orgs(db, position, 100)
-        for org in page.items:
-            await copy_roots(db, org.id)
-        if page.next is None:
-            return
-        position = page.next
+    async for org in every_org(db):
+        await copy_roots(db, org.id)
 
 
 async def _copy_to(place: RootPlace, db: Database, org_id: UUID) -> None:

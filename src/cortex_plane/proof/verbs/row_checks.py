@@ -19,7 +19,7 @@ from cortex_plane.policies.model.versions import RowsDigest
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import AuditEntry, RowFault, body_of, is_signed
 from cortex_plane.proof.rules.receipts import said_by
-from cortex_plane.tenancy.rules import Forged, Kind
+from cortex_plane.tenancy.rules import Forged, MacKind
 from cortex_plane.tenancy.store import credentials as credentials_store
 
 MOST_FAULTS = 100
@@ -81,15 +81,15 @@ async def _row_faults(tx: Transaction, trail: Trail) -> AsyncIterator[RowFault]:
                 yield RowFault(subject=f"{kind} {id}", reason=reason)
     async for row in credentials_store.stream_atlas_versions(tx, False, None):
         id = f"{row['atlas_id']} {row['version']}"
-        reason = _row_reason(tx, Kind.ATLAS_VERSION, row, over=id in trail.retired and not row["retired"])
+        reason = _row_reason(tx, MacKind.ATLAS_VERSION, row, over=id in trail.retired and not row["retired"])
         if reason is not None:
-            yield RowFault(subject=f"{Kind.ATLAS_VERSION} {id}", reason=reason)
+            yield RowFault(subject=f"{MacKind.ATLAS_VERSION} {id}", reason=reason)
     policy = await _policy_fault(tx)
     if policy is not None:
         yield policy
 
 
-def _row_reason(tx: Transaction, kind: Kind, row: Row, *, over: bool) -> str | None:
+def _row_reason(tx: Transaction, kind: MacKind, row: Row, *, over: bool) -> str | None:
     if not tx.credential_key.is_true(kind, row, row["mac"]):
         return "its MAC is false: the plane did not write it as it stands"
     return "it ended on the trail, and is there again" if over else None

@@ -29,7 +29,7 @@ LOOKED_AT = 20_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Replay:
+class EventReplay:
     """Events after a number, and what a stream needs to go on from there."""
 
     org_id: UUID
@@ -46,7 +46,9 @@ class Replay:
 
 
 @verb(Permission.SESSION_READ)
-async def of_session(db: Database, actor: Actor, session_id: UUID, after: int, limit: int = PAGE) -> Replay:
+async def of_session(
+    db: Database, actor: Actor, session_id: UUID, after: int, limit: int = PAGE
+) -> EventReplay:
     """Everything that happened in a session after number ``after``."""
     async with db.transaction(actor.org_id) as tx:
         require_found(await sessions_store.get_session(tx, session_id, actor.sees), "session")
@@ -54,7 +56,7 @@ async def of_session(db: Database, actor: Actor, session_id: UUID, after: int, l
 
 
 @verb(Permission.JOB_READ)
-async def of_job(db: Database, actor: Actor, job_id: UUID, after: int, limit: int = PAGE) -> Replay:
+async def of_job(db: Database, actor: Actor, job_id: UUID, after: int, limit: int = PAGE) -> EventReplay:
     """What one job did after number ``after``. Numbers are the session's, so they have gaps."""
     async with db.transaction(actor.org_id) as tx:
         # The job first: whatever it says of its end, the events of that are there by then.
@@ -65,7 +67,9 @@ async def of_job(db: Database, actor: Actor, job_id: UUID, after: int, limit: in
 
 
 @verb(Permission.JOB_READ)
-async def of_jobs_session(db: Database, actor: Actor, job_id: UUID, after: int, limit: int = PAGE) -> Replay:
+async def of_jobs_session(
+    db: Database, actor: Actor, job_id: UUID, after: int, limit: int = PAGE
+) -> EventReplay:
     """Everything in the session that a job belongs to, whatever becomes of the job."""
     async with db.transaction(actor.org_id) as tx:
         job = require_found(await jobs_store.get_job(tx, job_id, actor.sees), "job")
@@ -83,11 +87,11 @@ async def of_gates(db: Database, actor: Actor, job_id: UUID, limit: int = PAGE) 
 
 async def _replay(
     tx: Transaction, session_id: UUID, job_id: UUID | None, after: int, limit: int, *, over: JobStatus | None
-) -> Replay:
+) -> EventReplay:
     # Before the events: whoever follows from there on misses nothing.
     latest = await sessions_store.latest_event(tx, session_id)
     read = await sessions_store.list_events_after(tx, session_id, job_id, after, limit)
-    return Replay(
+    return EventReplay(
         org_id=tx.org,
         session_id=session_id,
         job_id=job_id,

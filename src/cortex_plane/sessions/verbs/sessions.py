@@ -19,14 +19,16 @@ from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.sessions import store as sessions_store
-from cortex_plane.sessions.model.memories import Memory, SessionMemory
 from cortex_plane.sessions.model.sessions import (
     InboundMessage,
     IngestedMessage,
+    Memory,
     Message,
     MessageDraft,
     Session,
     SessionChange,
+    SessionKind,
+    SessionMemory,
     SessionStatus,
     title_from,
 )
@@ -44,6 +46,46 @@ async def agent_for_new_session(tx: Transaction, ref: str) -> Agent:
             hint="Activate it with `cortex agent update --status ACTIVE`, or choose another agent.",
         )
     return agent
+
+
+async def open_programmatic_session(tx: Transaction, actor: Actor, agent_ref: str) -> tuple[Agent, UUID]:
+    agent = await agent_for_new_session(tx, agent_ref)
+    id = new_id()
+    await sessions_store.insert_session(
+        tx, id, SessionKind.PROGRAMMATIC, actor.user_account_id, agent.id, None, {}, actor
+    )
+    await sessions_store.set_session_status(tx, id, SessionStatus.ACTIVE)
+    await proof_store.append_to_session(
+        tx, id, [Fact.of(actor, "session_created", session=str(id), agent=str(agent.id))]
+    )
+    return agent, id
+
+
+async def require_open_session(tx: Transaction, actor: Actor, session_id: UUID, agent_id: UUID) -> None:
+    """Lock the session, so that it cannot end while a job is added to it."""
+    session = require_found(await sessions_store.lock_session(tx, session_id, actor.sees), "session")
+    if session["agent_id"] != agent_id:
+        raise Conflict(
+            "This session belongs to another agent.",
+            code="wrong_agent",
+            hint="Name the agent of the session, or leave out `session_id` to open a new one.",
+        )
+    if session["kind"] == SessionKind.EXTERNAL:
+        raise Conflict(
+            "The agent of this session runs elsewhere: no worker takes its jobs.",
+            code="external_session",
+            hint="Open a new session where the agent is to go on, or submit the job without a session.",
+        )
+    status = session["status"]
+    if status == SessionStatus.CREATED:
+        await sessions_store.set_session_status(tx, session_id, SessionStatus.ACTIVE)
+        await proof_store.append_to_session(tx, session_id, [Fact.of(actor, "session_activated")])
+    elif status != SessionStatus.ACTIVE:
+        raise Conflict(
+            f"This session is {status} and takes no new jobs.",
+            code="session_not_active",
+            hint="A message from its user makes a paused session active again; an ended one needs a new session.",
+        )
 
 
 @verb(Permission.SESSION_READ)

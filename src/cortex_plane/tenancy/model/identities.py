@@ -262,7 +262,7 @@ class Purpose(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verification:
+class AddressVerification:
     """What a link in a mail would do now."""
 
     id: UUID

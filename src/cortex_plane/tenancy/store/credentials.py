@@ -23,7 +23,7 @@ from cortex_plane.tenancy.model.credentials import (
     key_digest,
 )
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.tenancy.rules import Kind
+from cortex_plane.tenancy.rules import MacKind
 
 queries = Queries("tenancy")
 
@@ -126,19 +126,19 @@ def stream_atlas_versions(tx: Transaction, unsigned: bool, limit: int | None) ->
 
 Rows = Callable[[Transaction, bool, int | None], AsyncIterator[Row]]
 
-CREDENTIALS: Final[Mapping[Kind, tuple[Rows, str, str]]] = {
-    Kind.KEY: (stream_api_keys, "api_key", "secret_hash"),
-    Kind.BROWSER_SESSION: (stream_browser_sessions, "browser_session", "secret_hash"),
-    Kind.LOGIN_LINK: (stream_login_links, "login_link", "secret_hash"),
-    Kind.ENROLMENT_CODE: (stream_enrolment_codes, "enrolment_code", "code_hash"),
-    Kind.APPROVAL_TOKEN: (stream_approval_tokens, "approval_token", "token_hash"),
-    Kind.IDENTITY_CODE: (stream_identity_codes, "identity_code", "code_hash"),
+CREDENTIALS: Final[Mapping[MacKind, tuple[Rows, str, str]]] = {
+    MacKind.KEY: (stream_api_keys, "api_key", "secret_hash"),
+    MacKind.BROWSER_SESSION: (stream_browser_sessions, "browser_session", "secret_hash"),
+    MacKind.LOGIN_LINK: (stream_login_links, "login_link", "secret_hash"),
+    MacKind.ENROLMENT_CODE: (stream_enrolment_codes, "enrolment_code", "code_hash"),
+    MacKind.APPROVAL_TOKEN: (stream_approval_tokens, "approval_token", "token_hash"),
+    MacKind.IDENTITY_CODE: (stream_identity_codes, "identity_code", "code_hash"),
 }
 """The rows of each kind of credential, their table, and the column that they are found by."""
 
-PEOPLE: Final[Mapping[Kind, Rows]] = {
+PEOPLE: Final[Mapping[MacKind, Rows]] = {
     **{kind: rows for kind, (rows, _, _) in CREDENTIALS.items()},
-    Kind.MAPPING: stream_mappings,
+    MacKind.MAPPING: stream_mappings,
 }
 """Whatever leads to a person."""
 
@@ -156,7 +156,7 @@ async def convert_some(tx: Transaction) -> int:
     return converted
 
 
-async def _convert_credentials(tx: Transaction, kind: Kind) -> int:
+async def _convert_credentials(tx: Transaction, kind: MacKind) -> int:
     found, table, column = CREDENTIALS[kind]
     key, rows = tx.credential_key, [row async for row in found(tx, True, BATCH)]
     if not rows:
@@ -169,7 +169,7 @@ async def _convert_credentials(tx: Transaction, kind: Kind) -> int:
 
 async def convert_mappings(tx: Transaction) -> int:
     rows = [row async for row in stream_mappings(tx, True, BATCH)]
-    macs = [tx.credential_key.mac(Kind.MAPPING, row) for row in rows]
+    macs = [tx.credential_key.mac(MacKind.MAPPING, row) for row in rows]
     await sign_mappings(tx, [row["id"] for row in rows], macs)
     return len(rows)
 
@@ -190,7 +190,7 @@ async def unsigned_policy_version(tx: Transaction) -> int | None:
 
 async def _convert_atlases(tx: Transaction) -> int:
     rows = [row async for row in stream_atlas_versions(tx, True, BATCH)]
-    macs = [tx.credential_key.mac(Kind.ATLAS_VERSION, row) for row in rows]
+    macs = [tx.credential_key.mac(MacKind.ATLAS_VERSION, row) for row in rows]
     await sign_atlases(tx, rows, macs)
     return len(rows)
 
@@ -219,7 +219,7 @@ async def authenticate_key(db: Database, secret_hash: bytes, org_slug: str | Non
         "expires_at": row["expires_at"],
         "secret_hash": lookup,
     }
-    key.require(Kind.KEY, written, row["mac"])
+    key.require(MacKind.KEY, written, row["mac"])
     return Actor(
         org_id=row["org_id"],
         key_id=row["key_id"],
@@ -257,7 +257,7 @@ async def insert_key(
     }  # fmt: skip
     (row,) = await tx.rows(
         queries.insert_key, tx.org, id, name, kind, member_id, roles, platform, lookup, secret[-4:],
-        expires_at, made_with, list(permissions), made_by, tx.credential_key.mac(Kind.KEY, written),
+        expires_at, made_with, list(permissions), made_by, tx.credential_key.mac(MacKind.KEY, written),
     )  # fmt: skip
     return parse(Key, row)
 
@@ -309,7 +309,7 @@ async def authenticate_session(
     if not rows:
         return None
     (row,) = rows
-    key.require(Kind.BROWSER_SESSION, row, row["mac"])
+    key.require(MacKind.BROWSER_SESSION, row, row["mac"])
     return session_person(row["org_id"], row["id"], row["user_account_id"], row["name"], row)
 
 
@@ -336,13 +336,13 @@ async def insert_link(
 ) -> datetime:
     expires_at = await ends_after(tx, life)
     lookup = tx.credential_key.lookup(secret_hash)
-    mac = _link_mac(tx, Kind.LOGIN_LINK, id, member_id, key_id, expires_at, lookup)
+    mac = _link_mac(tx, MacKind.LOGIN_LINK, id, member_id, key_id, expires_at, lookup)
     await tx.rows(queries.insert_link, tx.org, id, member_id, lookup, expires_at, issued_by, key_id, mac)
     return expires_at
 
 
 def _link_mac(
-    tx: Transaction, kind: Kind, id: UUID, member_id: UUID, key_id: UUID | None, expires_at: datetime, lookup: bytes
+    tx: Transaction, kind: MacKind, id: UUID, member_id: UUID, key_id: UUID | None, expires_at: datetime, lookup: bytes
 ) -> bytes:  # fmt: skip
     written = {
         "org_id": tx.org, "id": id, "user_account_id": member_id, "key_id": key_id, "expires_at": expires_at,
@@ -356,7 +356,7 @@ async def link_member(tx: Transaction, id: UUID) -> UUID | None:
     row = await tx.row(queries.link_member, id)
     if row is None:
         return None
-    tx.credential_key.require(Kind.LOGIN_LINK, row, row["mac"])
+    tx.credential_key.require(MacKind.LOGIN_LINK, row, row["mac"])
     member_id: UUID = row["user_account_id"]
     return member_id
 
@@ -366,7 +366,7 @@ async def link_holder(tx: Transaction, id: UUID) -> str | None:
     row = await tx.row(queries.link_holder, id)
     if row is None:
         return None
-    tx.credential_key.require(Kind.LOGIN_LINK, row, row["mac"])
+    tx.credential_key.require(MacKind.LOGIN_LINK, row, row["mac"])
     name: str = row["display_name"]
     return name
 
@@ -400,7 +400,7 @@ async def insert_session(
     """``key_id``: the key that it came from, and with which it ends."""
     expires_at = await ends_after(tx, life)
     lookup = tx.credential_key.lookup(secret_hash)
-    mac = _link_mac(tx, Kind.BROWSER_SESSION, id, member_id, key_id, expires_at, lookup)
+    mac = _link_mac(tx, MacKind.BROWSER_SESSION, id, member_id, key_id, expires_at, lookup)
     await tx.rows(queries.insert_session, tx.org, id, member_id, lookup, expires_at, key_id, mac)
 
 
@@ -468,7 +468,7 @@ async def insert_enrolment_code(
     }  # fmt: skip
     await tx.rows(
         queries.insert_enrolment_code, tx.org, id, member_id, written["code_hash"], issuer.identity, issuer.name,
-        issuer.key_id, expires_at, tx.credential_key.mac(Kind.ENROLMENT_CODE, written),
+        issuer.key_id, expires_at, tx.credential_key.mac(MacKind.ENROLMENT_CODE, written),
     )  # fmt: skip
     return expires_at
 
@@ -487,7 +487,7 @@ async def show_enrolment_code(tx: Transaction, id: UUID) -> Enrolment | None:
     """Raises ``Forged`` where the row of the code is not the plane's."""
     row = await tx.row(queries.show_enrolment_code, id)
     if row is not None:
-        tx.credential_key.require(Kind.ENROLMENT_CODE, row, row["mac"])
+        tx.credential_key.require(MacKind.ENROLMENT_CODE, row, row["mac"])
     return one(Enrolment, row)
 
 

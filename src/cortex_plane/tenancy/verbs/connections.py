@@ -41,7 +41,7 @@ from cortex_plane.tenancy.model.identities import (
 )
 from cortex_plane.tenancy.store import identities as identities_store
 from cortex_plane.tenancy.store import orgs as orgs_store
-from cortex_plane.tenancy.store.identities import Sealed
+from cortex_plane.tenancy.store.identities import SealedConnection
 from cortex_plane.tenancy.verbs.access import (
     forgery_refusal,
     new_sender_code,
@@ -199,7 +199,7 @@ async def note_set_up(tx: Transaction, actor: Actor, id: UUID) -> None:
 
 async def _vouch(
     tx: Transaction,
-    connection: Sealed,
+    connection: SealedConnection,
     draft: MappingDraft,
     mapping_id: UUID,
     guest: Claim | None,
@@ -218,7 +218,7 @@ async def _vouch(
         )
 
 
-def require_webhook(given: Sealed | None) -> Sealed:
+def require_webhook(given: SealedConnection | None) -> SealedConnection:
     connection = require_found(given, "connection")
     if connection.channel_type != CHANNEL or connection.sealed is None:
         raise Conflict(

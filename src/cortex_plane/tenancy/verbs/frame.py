@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from uuid import UUID
 
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import NotFound, Stale
 from cortex_plane.kernel.ids import IdempotencyKey
+from cortex_plane.kernel.pages import Position
 from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.model.orgs import Org
 from cortex_plane.tenancy.store import orgs as orgs_store
 
 P = ParamSpec("P")
@@ -56,6 +58,18 @@ def verb(
         return made  # type: ignore[return-value]
 
     return decorate
+
+
+async def every_org(db: Database) -> AsyncIterator[Org]:
+    """Newest first, for the duties of the whole plane."""
+    position: Position | None = None
+    while True:
+        page = await orgs_store.list_orgs(db, position, 100)
+        for org in page.items:
+            yield org
+        if page.next is None:
+            return
+        position = page.next
 
 
 def require_found(thing: T | None, noun: str) -> T:

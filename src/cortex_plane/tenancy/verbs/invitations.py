@@ -22,12 +22,12 @@ from cortex_plane.tenancy.model.identities import (
     MAX_CHANNELS,
     VERIFY_LIFE,
     AddressDraft,
+    AddressVerification,
     Claim,
     InvitationDraft,
     Invited,
     Mapping,
     Purpose,
-    Verification,
     digest,
     displaced,
     is_verify_code,
@@ -260,7 +260,7 @@ async def require_room(tx: Transaction, member_id: UUID) -> None:
 # Links ----------------------------------------------------------------------------------------------------------------
 
 
-async def shown(db: Database, code: str) -> Verification | None:
+async def shown(db: Database, code: str) -> AddressVerification | None:
     """What a link would do now; None: nothing. Asking does not use it up."""
     resolved = await identities_store.resolve_code(db, digest(code)) if is_verify_code(code) else None
     if resolved is None:
@@ -305,7 +305,7 @@ def _is(visitor: Actor | None, org_id: UUID, member_id: UUID) -> bool:
     return visitor is not None and (visitor.org_id, visitor.user_account_id) == (org_id, member_id)
 
 
-async def _prove(tx: Transaction, asked: Verification, *, known: bool) -> str | None:
+async def _prove(tx: Transaction, asked: AddressVerification, *, known: bool) -> str | None:
     """``known``: they are logged in as the person whose address it is. Whoever is not starts anew: what others made in their name
     meanwhile, with an enrolment code, ends."""
     secret, session_id = new_session_secret(), new_id()

@@ -7,7 +7,7 @@ from uuid import UUID
 import structlog
 
 from cortex_plane.db.database import Database, Transaction
-from cortex_plane.db.pool import Purpose
+from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, Unauthenticated
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
@@ -28,11 +28,12 @@ from cortex_plane.tenancy.model.credentials import (
     is_well_formed,
     key_digest,
 )
+from cortex_plane.tenancy.model.orgs import Org
 from cortex_plane.tenancy.rules import Forged
 from cortex_plane.tenancy.store import credentials as credentials_store
 from cortex_plane.tenancy.store import orgs as orgs_store
 from cortex_plane.tenancy.verbs.access import new_key_secret, report_forgery
-from cortex_plane.tenancy.verbs.frame import once_only, require_found, verb
+from cortex_plane.tenancy.verbs.frame import every_org, once_only, require_found, verb
 
 
 async def authenticate_key(db: Database, secret: str, org_slug: str | None = None) -> Actor:
@@ -40,7 +41,7 @@ async def authenticate_key(db: Database, secret: str, org_slug: str | None = Non
     try:
         actor = (
             await credentials_store.authenticate_key(
-                db.own(Purpose.AUTHENTICATION), key_digest(secret), org_slug
+                db.own(PoolPurpose.AUTHENTICATION), key_digest(secret), org_slug
             )
             if is_well_formed(secret)
             else None
@@ -230,7 +231,9 @@ async def issue_key_for_owner(db: Database) -> str | None:
 
     None when there is no org yet.
     """
-    first = await orgs_store.first_org(db)
+    first: Org | None = None
+    async for org in every_org(db):
+        first = org  # the last one is the oldest: the one that was set up with the plane
     if first is None:
         return None
     secret = new_key_secret()
@@ -299,14 +302,7 @@ async def convert_credentials(db: Database) -> int:
     _ = db.credential_key  # without it nothing can be converted, and nobody can log in
     if await credentials_store.is_converted(db):
         return 0
-    converted, position = 0, None
-    while True:
-        page = await orgs_store.list_orgs(db, position, 100)
-        for org in page.items:
-            converted += await _convert_org(db, org.id)
-        if page.next is None:
-            break
-        position = page.next
+    converted = sum([await _convert_org(db, org.id) async for org in every_org(db)])
     await credentials_store.set_converted(db)
     log.info("credentials converted", rows=converted)
     return converted

@@ -6,7 +6,7 @@ import contextlib
 from uuid import UUID
 
 from cortex_plane.db.database import Database, Transaction
-from cortex_plane.db.pool import Purpose
+from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.kernel.errors import Conflict, Forbidden, Unauthenticated
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Page, Position
@@ -129,7 +129,7 @@ async def authenticate_session(db: Database, secret: str, *, touch: bool = True)
     if is_session_secret(secret):
         try:
             actor = await credentials_store.authenticate_session(
-                db.own(Purpose.AUTHENTICATION), session_digest(secret), IDLE_LIFE, touch
+                db.own(PoolPurpose.AUTHENTICATION), session_digest(secret), IDLE_LIFE, touch
             )
         except Forged as forged:
             await report_forgery(db, forged)

@@ -19,7 +19,7 @@ from cortex_plane.jobs.model.checkpoints import CheckpointStatus, Phase
 from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
 from cortex_plane.jobs.model.journal import StepFailed
 from cortex_plane.jobs.rules.attempts import StepWrite
-from cortex_plane.jobs.verbs import attempts
+from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError, ErrorClass, TooLarge
 from cortex_plane.sessions.rules import SessionMessage
@@ -47,7 +47,7 @@ class CodeAttempt(JournalWriter):
 
     async def _run(self) -> None:
         past = await self.open()
-        entries, arrived = await attempts.list_past_entries(self.host.db, self.given)
+        entries, arrived = await workers.list_past_entries(self.host.db, self.given)
         function = await self._function()
         self.at.phase = Phase.MODEL
         self.operations = 1 + max((entry.position for entry in entries), default=-1)
@@ -252,7 +252,7 @@ class CodeAttempt(JournalWriter):
             )
         reply = (text.strip() or None) if self.given.kind is JobKind.CONVERSATION else None
         while not await self._completed(reply, encoded):
-            said = await attempts.messages_between(
+            said = await workers.messages_between(
                 self.host.db, self.given, self.at.message_seq, self.unread_to
             )
             if any(each.role == "user" for each in said):

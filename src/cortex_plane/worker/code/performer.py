@@ -32,7 +32,7 @@ from cortex_plane.jobs.model.journal import (
     scope_of,
 )
 from cortex_plane.jobs.rules.attempts import NewStep, StepWrite
-from cortex_plane.jobs.verbs import attempts
+from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import new_id
@@ -114,7 +114,7 @@ class Performer(JournalReplay):
     async def fetched(self, result_id: UUID) -> Any:
         content = self.attempt.whole.get(result_id)
         if content is None:
-            content = await attempts.stored_result(self.attempt.host.db, self.attempt.given, result_id)
+            content = await workers.stored_result(self.attempt.host.db, self.attempt.given, result_id)
         if content is None:
             raise RuntimeError(f"The result {result_id} of job {self.attempt.given.job_id} is gone.")
         return orjson.loads(content)

@@ -7,11 +7,11 @@ import functools
 import math
 from decimal import Decimal
 
-from cortex_plane.agents.model.completions import Usage
+from cortex_plane.agents.model.completions import ModelUsage
 from cortex_plane.jobs.model.usage import MICROS, is_scripted
 
 
-async def cost_micros(model: str, usage: Usage) -> int | None:
+async def cost_micros(model: str, usage: ModelUsage) -> int | None:
     """Millionths of a US dollar, rounded up; None where nobody knows. The list is large: it is read in a thread."""
     if is_scripted(model):
         return 0
@@ -21,7 +21,7 @@ async def cost_micros(model: str, usage: Usage) -> int | None:
     return await asyncio.to_thread(_cost, provider, name, usage)
 
 
-def _cost(provider: str, name: str, usage: Usage) -> int | None:
+def _cost(provider: str, name: str, usage: ModelUsage) -> int | None:
     if not _known(provider, name):
         return None
     from genai_prices import Usage as Counted
