@@ -135,23 +135,23 @@ class SharedPool:
 
     def _serve_orgs(self) -> None:
         """Give what is free to those who wait, one for each org in turn."""
-        served = True
-        while served and self._shares.free:
+        progress = True
+        while progress and self._shares.free:
             ready = [org for org in self._waiting if self._shares.has_room(org)]
-            served = sum(self._serve_org(org) for org in ready) > 0
+            progress = sum(self._serve_org(org) for org in ready) > 0
 
     def _serve_org(self, org: UUID) -> bool:
-        queue, served = self._waiting.pop(org), False
-        while queue and (queue[0].done() or not served):
+        queue, is_served = self._waiting.pop(org), False
+        while queue and (queue[0].done() or not is_served):
             if not queue[0].done():
                 if not self._shares.take(org):
                     break  # another org took the last one
                 queue[0].set_result(org)
-                served = True
+                is_served = True
             queue.popleft()
         if queue:
             self._waiting[org] = queue  # behind the others
-        return served
+        return is_served
 
 
 WORK = "cortex_work"
@@ -221,9 +221,9 @@ class _Channel:
 
 
 @contextlib.asynccontextmanager
-async def listen_for_hints(url: str, heard: asyncio.Event, channel: str = WORK) -> AsyncIterator[None]:
+async def listen_for_hints(url: str, event: asyncio.Event, channel: str = WORK) -> AsyncIterator[None]:
     """Sets ``heard`` with every hint. A connection that is lost is made again; meanwhile polling goes on."""
-    task = asyncio.get_running_loop().create_task(_listen_again(url, heard, channel))
+    task = asyncio.get_running_loop().create_task(_listen_again(url, event, channel))
     try:
         yield
     finally:
@@ -232,15 +232,15 @@ async def listen_for_hints(url: str, heard: asyncio.Event, channel: str = WORK) 
             await task
 
 
-async def _listen_again(url: str, heard: asyncio.Event, channel: str) -> None:
+async def _listen_again(url: str, event: asyncio.Event, channel: str) -> None:
     while True:
         with contextlib.suppress(Exception), border():
             connection = await asyncpg.connect(url)
             lost = asyncio.Event()
             connection.add_termination_listener(lambda _, lost=lost: lost.set())
             try:
-                await connection.add_listener(channel, lambda *_: heard.set())
-                heard.set()
+                await connection.add_listener(channel, lambda *_: event.set())
+                event.set()
                 await lost.wait()
             finally:
                 with contextlib.suppress(Exception):

@@ -80,10 +80,10 @@ class CredentialKey:
 
     def mac(self, kind: MacKind, row: Mapping[str, Any]) -> bytes:
         """Over the columns of ``row`` that `COVERED` names. Values stand in a JSON array, so none runs into the next."""
-        told = orjson.dumps(
+        text = orjson.dumps(
             (kind, *_FIELDS[kind](row)), default=_plain, option=orjson.OPT_PASSTHROUGH_DATETIME
         )
-        return hmac.digest(self._mac, told, "sha256")
+        return hmac.digest(self._mac, text, "sha256")
 
     def is_true(self, kind: MacKind, row: Mapping[str, Any], mac: bytes | None) -> bool:
         try:
@@ -111,5 +111,5 @@ def _plain(value: object) -> object:
 
 def rows_digest(rows: Iterable[Mapping[str, Any]]) -> str:
     """Of the rows of a version of policies. What is null is left out, so that a column which a later release adds changes none."""
-    stated = [{name: value for name, value in row.items() if value is not None} for row in rows]
-    return hashlib.sha256(orjson.dumps(stated, default=_plain, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    contents = [{name: value for name, value in row.items() if value is not None} for row in rows]
+    return hashlib.sha256(orjson.dumps(contents, default=_plain, option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -246,9 +246,9 @@ class ScriptTurn:
 
 def _storable(script: list[ScriptTurn]) -> list[ScriptTurn]:
     """Checked as it is stored, inside the agent's configuration: nesting counts from there."""
-    stored = {"model_config": {"script": to_jsonable_python(script)}}
+    config = {"model_config": {"script": to_jsonable_python(script)}}
     try:
-        check_json(stored, "agent", MAX_OBJECT_BYTES)
+        check_json(config, "agent", MAX_OBJECT_BYTES)
     except InvalidInput as error:
         raise PydanticCustomError("unstorable_script", "{reason}", {"reason": error.message}) from None
     return script
@@ -264,13 +264,13 @@ def tokens(characters: int) -> int:
 
 def heard(request: ModelRequest) -> int:
     """What is new since the model last spoke, as providers count that keep what they heard before."""
-    heard = len(request.notice)
+    length = len(request.notice)
     for turn in reversed(request.turns):
         if isinstance(turn, AssistantTurn):
-            return heard
-        heard += _length(turn)
+            return length
+        length += _length(turn)
     tools = sum(len(tool.name) + len(tool.description) + len(str(tool.parameters)) for tool in request.tools)
-    return len(request.system_prompt or "") + tools + heard
+    return len(request.system_prompt or "") + tools + length
 
 
 def _length(turn: Turn) -> int:

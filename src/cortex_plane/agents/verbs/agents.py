@@ -79,8 +79,8 @@ async def update_agent(
     db: Database, actor: Actor, ref: str, change: AgentChange, revision: int | None
 ) -> Agent:
     async with db.transaction(actor.org_id) as tx:
-        locked = require_found(await agents_store.lock_agent(tx, ref), "agent")
-        require_revision(locked["revision"], revision)
+        agent_row = require_found(await agents_store.lock_agent(tx, ref), "agent")
+        require_revision(agent_row["revision"], revision)
         before = require_found(await agents_store.get_agent(tx, ref), "agent")
         model = asdict(change.model_config) if change.model_config else before.model_config
         skills = change.skill_config if change.skill_config is not None else before.skill_config
@@ -114,17 +114,17 @@ async def update_agent(
 async def delete_agent(db: Database, actor: Actor, ref: str, revision: int | None) -> None:
     """Only what was never used. Anything else is archived, so that history keeps what it refers to."""
     async with db.transaction(actor.org_id) as tx:
-        locked = require_found(await agents_store.lock_agent(tx, ref), "agent")
-        require_revision(locked["revision"], revision)
-        usage = await agents_store.agent_usage(tx, locked["id"])
+        agent_row = require_found(await agents_store.lock_agent(tx, ref), "agent")
+        require_revision(agent_row["revision"], revision)
+        usage = await agents_store.agent_usage(tx, agent_row["id"])
         if any(usage.values()):
             raise InUse(
                 f"The agent is used by {usage['sessions']} sessions and {usage['jobs']} jobs.",
                 hint="Archive it instead: set its status to ARCHIVED.",
                 used_by=usage,
             )
-        await agents_store.delete_agent(tx, locked["id"])
-        await proof_store.append_to_org(tx, Fact.of(actor, "agent_deleted", agent=str(locked["id"])))
+        await agents_store.delete_agent(tx, agent_row["id"])
+        await proof_store.append_to_org(tx, Fact.of(actor, "agent_deleted", agent=str(agent_row["id"])))
 
 
 async def require_atlas_access(tx: Transaction, actor: Actor, session_id: UUID) -> None:
@@ -157,26 +157,26 @@ async def bind_atlases(
     """
     own = SkillSettings.of(agent.skill_config).atlases
     there = {*own, *await gates_store.bound_atlas_ids(tx, session_id)} if atlas_ids else set(own)
-    added = [id for id in atlas_ids if id not in there]
+    new_ids = [id for id in atlas_ids if id not in there]
     writes = actor.may(Permission.ATLAS_WRITE)
-    if added and there and not writes:
+    if new_ids and there and not writes:
         raise Forbidden(
-            f"This session is governed already, and only stewards and admins add an atlas ({added[0]}) to it.",
+            f"This session is governed already, and only stewards and admins add an atlas ({new_ids[0]}) to it.",
             code="atlas_addition_refused",
             hint="Leave `atlases` out, or ask a steward to add it to the agent's `atlases`.",
         )
-    if len(there | set(added)) > MAX_ATLASES:
+    if len(there | set(new_ids)) > MAX_ATLASES:
         raise Conflict(
             f"A session is bound to at most {MAX_ATLASES} atlases.",
             code="too_many_atlases",
             hint="Merge some of them into one atlas.",
         )
-    for id in added:
+    for id in new_ids:
         require_found(await gates_store.get_atlas(tx, id), "atlas")
     if own:
         await gates_store.bind_atlases(tx, session_id, own, by_caller=False)
-    if added:
-        await gates_store.bind_atlases(tx, session_id, added, by_caller=not writes)
+    if new_ids:
+        await gates_store.bind_atlases(tx, session_id, new_ids, by_caller=not writes)
 
 
 @verb(Permission.TOOL_CONFIRM)
@@ -197,7 +197,7 @@ async def _insert_confirmation(tx: Transaction, actor: Actor, draft: Confirmatio
     # The org's row first: two who confirm at once take turns.
     await agents_store.raise_confirmation_version(tx)
     version = await _find_version(tx, draft)
-    replaced = await agents_store.revoke_confirmation(tx, version.app, version.name, actor.name)
+    earlier = await agents_store.revoke_confirmation(tx, version.app, version.name, actor.name)
     id = new_id()
     await agents_store.insert_confirmation(
         tx, id, app=version.app, tool_name=version.name, digest=version.digest, read_only=draft.read_only,
@@ -207,28 +207,28 @@ async def _insert_confirmation(tx: Transaction, actor: Actor, draft: Confirmatio
     fact = Fact.of(
         actor, "tool_confirmed", confirmation=str(id), app=version.app, tool=version.name, digest=version.digest,
         read_only=draft.read_only, idempotent=draft.idempotent, risk=draft.risk, note=draft.note,
-        hints=version.hints, replaces=str(replaced) if replaced else None,
+        hints=version.hints, replaces=str(earlier) if earlier else None,
     )  # fmt: skip
     await proof_store.append_to_org(tx, fact)
     return id
 
 
 async def _find_version(tx: Transaction, draft: ConfirmationDraft) -> ToolVersion:
-    known = await agents_store.get_tools(tx, draft.tool, draft.app)
-    if not known:
+    versions = await agents_store.get_tools(tx, draft.tool, draft.app)
+    if not versions:
         raise NotFound(
             f"No worker has published a tool `{draft.tool}`{f' of the app `{draft.app}`' if draft.app else ''}.",
             code="tool_not_found",
             hint="`cortex tool list` names those that there are.",
         )
-    if len(known) > 1:
+    if len(versions) > 1:
         raise InvalidInput(
-            f"Several apps have a tool `{draft.tool}`: {', '.join(each.app for each in known[:10])}.",
+            f"Several apps have a tool `{draft.tool}`: {', '.join(each.app for each in versions[:10])}.",
             code="app_needed",
             hint="Name the app that you mean.",
             field="app",
         )
-    newest = known[0]
+    newest = versions[0]
     if newest.server is None:
         raise InvalidInput(
             f"`{newest.name}` is written in the code of its app, which says itself what it is.",
@@ -250,12 +250,12 @@ async def revoke_confirmation(db: Database, actor: Actor, id: UUID) -> ToolConfi
     """From now on the tool has side effects again, and is asked about. Once more changes nothing."""
     async with db.transaction(actor.org_id) as tx:
         await agents_store.raise_confirmation_version(tx)
-        held = require_found(await agents_store.get_confirmation(tx, id), "tool_confirmation")
-        if held.revoked_at is not None:
-            return held
-        await agents_store.revoke_confirmation(tx, held.app, held.tool_name, actor.name)
+        confirmation = require_found(await agents_store.get_confirmation(tx, id), "tool_confirmation")
+        if confirmation.revoked_at is not None:
+            return confirmation
+        await agents_store.revoke_confirmation(tx, confirmation.app, confirmation.tool_name, actor.name)
         fact = Fact.of(
-            actor, "tool_unconfirmed", confirmation=str(id), app=held.app, tool=held.tool_name, digest=held.digest
+            actor, "tool_unconfirmed", confirmation=str(id), app=confirmation.app, tool=confirmation.tool_name, digest=confirmation.digest
         )  # fmt: skip
         await proof_store.append_to_org(tx, fact)
         return require_found(await agents_store.get_confirmation(tx, id), "tool_confirmation")

@@ -187,8 +187,8 @@ class SealedCheckpoint:
 
 def schema() -> Blob:
     """The published JSON Schema of the blob."""
-    parsed: Blob = orjson.loads(_schema_file())
-    return parsed
+    document: Blob = orjson.loads(_schema_file())
+    return document
 
 
 def agent_data(data: Mapping[str, Any]) -> dict[str, bytes]:
@@ -224,9 +224,9 @@ def seal(checkpoint: Checkpoint, *, job_id: UUID, key: bytes) -> SealedCheckpoin
         },
         option=_WRITTEN,
     )
-    opened, closed = memoryview(head)[:-1], memoryview(tail)[1:]  # without the braces between them
-    crc = zlib.crc32(closed, zlib.crc32(b",", zlib.crc32(opened)))
-    written = b"".join((opened, b',"crc32":%d,' % crc, closed))
+    head_part, tail_part = memoryview(head)[:-1], memoryview(tail)[1:]  # without the braces between them
+    crc = zlib.crc32(tail_part, zlib.crc32(b",", zlib.crc32(head_part)))
+    written = b"".join((head_part, b',"crc32":%d,' % crc, tail_part))
     if len(written) > MAX_BYTES:
         raise _too_large(checkpoint, len(written))
     return SealedCheckpoint(text=written.decode(), mac=mac_of(written, job_id, key), size=len(written))

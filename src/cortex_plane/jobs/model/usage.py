@@ -147,8 +147,8 @@ class OpenModelCall:
 
 def over_job(limits: ResourceLimits, spent: Spent, next_call: Spent) -> str | None:
     """Why the job may not ask again; None where it may."""
-    needed = spent.tokens + next_call.tokens
-    if limits.token_budget is not None and needed > limits.token_budget:
+    total = spent.tokens + next_call.tokens
+    if limits.token_budget is not None and total > limits.token_budget:
         return (
             f"The job used {spent.tokens} tokens and the next prompt has about {next_call.tokens};"
             f" its budget is {limits.token_budget}."

@@ -195,16 +195,16 @@ async def _reseal_batch(
 async def _reseal_secrets(tx: Transaction, old: Vault, new: Vault) -> int:
     values = await credentials_store.list_sealed_values(tx)
     resealed = [(value, _reseal(value, tx.org, old, new)) for value in values]
-    done = [value for _, value in resealed if value is not None]
+    values_anew = [value for _, value in resealed if value is not None]
     # Written by hand since the rotation began, so no key opened them before it either.
     unreadable = [f"{value.kind} {value.id}" for value, anew in resealed if anew is None]
-    await credentials_store.reseal_values(tx, done)
+    await credentials_store.reseal_values(tx, values_anew)
     fact = Fact.of(
         scheduler_actor(tx.org, UUID(int=0), "plane"), "master_key_rotated", fingerprint=new.fingerprint.hex(),
-        resealed=dict(Counter(value.kind for value in done)), unreadable=unreadable[:FAULTS_NAMED],
+        resealed=dict(Counter(value.kind for value in values_anew)), unreadable=unreadable[:FAULTS_NAMED],
     )  # fmt: skip
     await proof_store.append_to_org(tx, fact)
-    return len(done)
+    return len(values_anew)
 
 
 def _reseal(value: SealedValue, org_id: UUID, old: Vault, new: Vault) -> SealedValue | None:

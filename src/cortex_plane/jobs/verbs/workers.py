@@ -102,8 +102,8 @@ async def list_versions(db: Database, _: Actor, app: str) -> list[PublishedTool]
 @verb(Permission.TOOL_READ)
 async def list_servers(db: Database, actor: Actor) -> list[ToolServer]:
     """The MCP servers of the workers that are there. Whose machines those are is for the platform to see."""
-    found = await agents_store.list_tool_servers(db)
-    return found if actor.may(Permission.WORKER_READ) else [each.for_tenants for each in found]
+    servers = await agents_store.list_tool_servers(db)
+    return servers if actor.may(Permission.WORKER_READ) else [each.for_tenants for each in servers]
 
 
 @verb(Permission.TOOL_READ)
@@ -156,16 +156,16 @@ async def list_job_usage(db: Database, actor: Actor, job_id: UUID) -> UsageTotal
         return await jobs_store.list_job_usage(tx, job_id)
 
 
-async def spent_by_job(db: Database, given: Assignment) -> Spent:
+async def spent_by_job(db: Database, assignment: Assignment) -> Spent:
     """For its worker: what it took so far."""
-    async with db.transaction(given.org_id) as tx:
-        return await jobs_store.spent_by_job(tx, given.job_id)
+    async with db.transaction(assignment.org_id) as tx:
+        return await jobs_store.spent_by_job(tx, assignment.job_id)
 
 
-async def spent_today(db: Database, given: Assignment) -> tuple[Spent, float]:
+async def spent_today(db: Database, assignment: Assignment) -> tuple[Spent, float]:
     """For a worker: what the job's agent spent since midnight UTC, and the seconds until the next one."""
-    async with db.transaction(given.org_id) as tx:
-        return await jobs_store.spent_today(tx, given.agent_id)
+    async with db.transaction(assignment.org_id) as tx:
+        return await jobs_store.spent_today(tx, assignment.agent_id)
 
 
 ORPHANS_AT_ONCE = 100
@@ -175,57 +175,66 @@ async def claim_jobs(
     db: Database,
     worker_id: UUID,
     apps: Sequence[str],
-    wanted: int,
+    limit: int,
     after: UUID,
-    held: Sequence[UUID] = (),
+    running_orgs: Sequence[UUID] = (),
     shares: SlotShares = UNSHARED,
 ) -> tuple[list[Assignment], bool]:
-    """``held`` names the org of each job that the worker runs now: its free slots are shared accordingly."""
-    return await jobs_store.claim_jobs(db, worker_id, apps, wanted, after, held, shares)
+    """``running_orgs`` names the org of each job that the worker runs now: its free slots are shared accordingly."""
+    return await jobs_store.claim_jobs(db, worker_id, apps, limit, after, running_orgs, shares)
 
 
 async def adopt_jobs(db: Database, worker_id: UUID, worker_name: str, poison_deaths: int) -> list[Orphan]:
     """Take dead workers' jobs from them, so that whoever is free can claim them."""
-    adopted = []
+    orphans = []
     for orphan in await jobs_store.find_orphans(db, ORPHANS_AT_ONCE):
         if orphan.worker_id == worker_id:
             continue  # our own lease ran out: the next beat renews it
-        decided = adoption(orphan, poison_deaths)
+        decision = adoption(orphan, poison_deaths)
         fact = Fact.of(
             worker_actor(orphan.org_id, worker_id, worker_name),
-            decided.action,
+            decision.action,
             job=str(orphan.id),
             lost_worker=orphan.worker,
             epoch=orphan.epoch,
-            reason=decided.error,
+            reason=decision.error,
         )
-        if await jobs_store.adopt_job(db, orphan, decided, fact):
-            adopted.append(orphan)
-    return adopted
+        if await jobs_store.adopt_job(db, orphan, decision, fact):
+            orphans.append(orphan)
+    return orphans
 
 
 async def list_past_steps(
-    db: Database, given: Assignment, read_to: int, window_step: int = 0, window_seq: int = 0
+    db: Database, assignment: Assignment, read_to: int, window_step: int = 0, window_seq: int = 0
 ) -> PastSteps:
     """Everything a resume needs, in one round trip; a task that has not begun needs nothing."""
-    fresh = given.checkpoint is None
-    if fresh and given.kind is JobKind.TASK:
+    fresh = assignment.checkpoint is None
+    if fresh and assignment.kind is JobKind.TASK:
         return PastSteps()
-    heard = read_to if given.kind is JobKind.CONVERSATION else None
+    last_read = read_to if assignment.kind is JobKind.CONVERSATION else None
     return await jobs_store.list_past_steps(
-        db, given.org_id, given.job_id, given.session_id, heard, fresh, window_step, window_seq
+        db,
+        assignment.org_id,
+        assignment.job_id,
+        assignment.session_id,
+        last_read,
+        fresh,
+        window_step,
+        window_seq,
     )
 
 
-async def messages_between(db: Database, given: Assignment, above: int, up_to: int) -> list[SessionMessage]:
-    async with db.transaction(given.org_id) as tx:
-        return await jobs_store.list_step_messages(tx, given.session_id, above, up_to)
+async def messages_between(
+    db: Database, assignment: Assignment, above: int, up_to: int
+) -> list[SessionMessage]:
+    async with db.transaction(assignment.org_id) as tx:
+        return await jobs_store.list_step_messages(tx, assignment.session_id, above, up_to)
 
 
-async def bound_atlases(db: Database, given: Assignment) -> dict[str, Any] | None:
+async def bound_atlases(db: Database, assignment: Assignment) -> dict[str, Any] | None:
     """The atlases of its session and what their gates remember, read again."""
-    async with db.transaction(given.org_id) as tx:
-        return (await gates_store.bound_atlases(tx, given.session_id))[0]
+    async with db.transaction(assignment.org_id) as tx:
+        return (await gates_store.bound_atlases(tx, assignment.session_id))[0]
 
 
 async def list_leased(db: Database, worker_id: UUID) -> list[Leased]:
@@ -240,18 +249,18 @@ async def release_job(
     ``counted``: it counts as a hand-back without progress. That of a worker that stops does not.
     """
     reason = "Its attempt ended without a write."
-    handed = HandBack(count=job.hand_backs, delay_seconds=0.0)
+    handback = HandBack(count=job.hand_backs, delay_seconds=0.0)
     if counted:
-        handed = hand_back(job.hand_backs, reason)
+        handback = hand_back(job.hand_backs, reason)
     actor = worker_actor(job.org_id, worker_id, worker_name)
     fact = Fact.of(actor, "job_handed_back", job=str(job.id), reason=reason)
-    if handed.error is not None:
-        error = f"Job {job.id}: {handed.error} {HAND_BACK_REMEDY}"
-        handed, fact = (
-            replace(handed, error=error),
+    if handback.error is not None:
+        error = f"Job {job.id}: {handback.error} {HAND_BACK_REMEDY}"
+        handback, fact = (
+            replace(handback, error=error),
             Fact.of(actor, "job_failed", job=str(job.id), error=error),
         )
-    return await jobs_store.release_job(db, job.org_id, job.id, worker_id, job.epoch, fact, handed)
+    return await jobs_store.release_job(db, job.org_id, job.id, worker_id, job.epoch, fact, handback)
 
 
 @verb(Permission.JOB_READ)
@@ -262,16 +271,18 @@ async def list_journal(db: Database, actor: Actor, id: UUID, above: int, limit: 
         return await jobs_store.list_journal(tx, id, above, limit)
 
 
-async def list_past_entries(db: Database, given: Assignment) -> tuple[list[JournalEntry], dict[str, Any]]:
+async def list_past_entries(
+    db: Database, assignment: Assignment
+) -> tuple[list[JournalEntry], dict[str, Any]]:
     """What a job goes on from; one that has not begun has nothing."""
-    if given.checkpoint is None:
+    if assignment.checkpoint is None:
         return [], {}
-    return await jobs_store.list_past_entries(db, given.org_id, given.job_id)
+    return await jobs_store.list_past_entries(db, assignment.org_id, assignment.job_id)
 
 
-async def stored_result(db: Database, given: Assignment, result_id: UUID) -> bytes | None:
-    async with db.transaction(given.org_id) as tx:
-        return await jobs_store.stored_result(tx, given.job_id, result_id)
+async def stored_result(db: Database, assignment: Assignment, result_id: UUID) -> bytes | None:
+    async with db.transaction(assignment.org_id) as tx:
+        return await jobs_store.stored_result(tx, assignment.job_id, result_id)
 
 
 PAGE = 50
@@ -318,5 +329,5 @@ async def last_message(db: Database, org_id: UUID, job: Parked, read_to: int) ->
     if job.kind is not JobKind.CONVERSATION:
         return ""
     async with db.transaction(org_id, snapshot=True) as tx:
-        said = await jobs_store.list_step_messages(tx, job.session_id, max(0, read_to - RECENT), read_to)
-    return next((each.text for each in reversed(said) if each.role == "user"), "")
+        messages = await jobs_store.list_step_messages(tx, job.session_id, max(0, read_to - RECENT), read_to)
+    return next((each.text for each in reversed(messages) if each.role == "user"), "")

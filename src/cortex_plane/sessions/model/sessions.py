@@ -232,17 +232,17 @@ def memory_allowance(budget: int) -> int:
 
 def bound_memory(memory: Memory, budget: int) -> Memory:
     """The memory as it is kept and told, for a window of this many tokens. The oldest facts go first."""
-    allowed = memory_allowance(budget)
+    limit = memory_allowance(budget)
     summary = _shortened(memory.summary, MAX_SUMMARY_BYTES)
-    while completions.of_text(summary) > max(allowed // 2, 1) and len(summary) > len(LEFT_OUT) + 2:
+    while completions.of_text(summary) > max(limit // 2, 1) and len(summary) > len(LEFT_OUT) + 2:
         summary = _shortened(summary, len(summary.encode()) // 2)
-    left = allowed - completions.of_text(summary)
+    rest = limit - completions.of_text(summary)
     facts: list[str] = []
     for fact in reversed(memory.facts[-MAX_FACTS:]):
         fact = _clipped(fact, MAX_FACT_LENGTH)
         # JSON escapes a little, and the label is told as well.
-        left -= completions.of_text(orjson.dumps(fact).decode()) + 1
-        if left < 0:
+        rest -= completions.of_text(orjson.dumps(fact).decode()) + 1
+        if rest < 0:
             break
         facts.append(fact)
     return Memory(summary, tuple(reversed(facts)))
@@ -282,12 +282,12 @@ def parse_memory(answer: str | None) -> Memory:
     if text.startswith("```") and text.endswith("```"):
         text = text[3:-3].removeprefix("json").strip()
     try:
-        given = orjson.loads(text)
+        content = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise _malformed(f"it is not JSON ({error})") from error
-    if not isinstance(given, dict) or set(given) != {"summary", "facts"}:
+    if not isinstance(content, dict) or set(content) != {"summary", "facts"}:
         raise _malformed("it is not an object with `summary` and `facts` alone")
-    summary, facts = given["summary"], given["facts"]
+    summary, facts = content["summary"], content["facts"]
     if not isinstance(summary, str) or not summary.strip():
         raise _malformed("`summary` is not a text")
     if not isinstance(facts, list) or not all(isinstance(fact, str) and fact.strip() for fact in facts):
@@ -319,20 +319,20 @@ def extract_memory(memory: Memory, turns: Sequence[dict[str, Any]]) -> Memory:
 
 def extract_of(question: str) -> str:
     """The answer that an extract gives to a question."""
-    given = orjson.loads(question)
-    made = extract_memory(Memory(given["summary"], tuple(given["facts"])), given["turns"])
-    return orjson.dumps({"summary": made.summary, "facts": made.facts}).decode()
+    content = orjson.loads(question)
+    memory = extract_memory(Memory(content["summary"], tuple(content["facts"])), content["turns"])
+    return orjson.dumps({"summary": memory.summary, "facts": memory.facts}).decode()
 
 
 def _line(turn: dict[str, Any]) -> str:
     if "user" in turn:
         return f"user: {_clipped(turn['user'], LINE_LENGTH)}"
     if "results" in turn:
-        said = "; ".join(f"{each['tool']}: {_clipped(each['content'], 80)}" for each in turn["results"])
-        return f"results: {_clipped(said, LINE_LENGTH)}"
+        text = "; ".join(f"{each['tool']}: {_clipped(each['content'], 80)}" for each in turn["results"])
+        return f"results: {_clipped(text, LINE_LENGTH)}"
     calls = ", ".join(call["tool"] for call in turn.get("calls", ()))
-    said = f"{turn['assistant']} (calls {calls})" if calls else turn["assistant"]
-    return f"agent: {_clipped(said.strip(), LINE_LENGTH)}"
+    text = f"{turn['assistant']} (calls {calls})" if calls else turn["assistant"]
+    return f"agent: {_clipped(text.strip(), LINE_LENGTH)}"
 
 
 def _remembered(text: str | None) -> list[str]:
@@ -350,6 +350,6 @@ def _shortened(text: str, size: int) -> str:
     written = text.encode()
     if len(written) <= size:
         return text
-    left = max(0, size - len(LEFT_OUT.encode()) - 2)
-    head, tail = written[: left // 4], written[len(written) - (left - left // 4) :]
+    rest = max(0, size - len(LEFT_OUT.encode()) - 2)
+    head, tail = written[: rest // 4], written[len(written) - (rest - rest // 4) :]
     return f"{head.decode(errors='ignore')}\n{LEFT_OUT}\n{tail.decode(errors='ignore')}"

@@ -117,9 +117,9 @@ async def update_session(
     db: Database, actor: Actor, id: UUID, change: SessionChange, revision: int | None
 ) -> Session:
     async with db.transaction(actor.org_id) as tx:
-        locked = require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
-        require_revision(locked["revision"], revision)
-        if locked["status"] == SessionStatus.TERMINATED:
+        session_row = require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
+        require_revision(session_row["revision"], revision)
+        if session_row["status"] == SessionStatus.TERMINATED:
             raise Conflict("This session has ended.", code="session_terminated", hint="Open a new session.")
         await sessions_store.update_session(tx, id, change.title, change.context, actor)
         await proof_store.append_to_session(
@@ -138,8 +138,8 @@ async def end_approvals(
     tx: Transaction, session_id: UUID, job_ids: Sequence[UUID], actor: Actor, reason: str
 ) -> None:
     """Nobody is asked any more about jobs that ended."""
-    ended = await approvals_store.cancel_approvals(tx, job_ids, reason)
-    if ended:
+    rows = await approvals_store.cancel_approvals(tx, job_ids, reason)
+    if rows:
         await proof_store.append_to_session(
             tx,
             session_id,
@@ -147,9 +147,9 @@ async def end_approvals(
                 Fact.of(actor, "approval_cancelled", approval=str(e["id"]), reason=reason).concerning(
                     e["job_id"]
                 )
-                for e in ended
+                for e in rows
             ],
-            [("approval_cancelled", e["job_id"], {"approval_id": str(e["id"])}) for e in ended],
+            [("approval_cancelled", e["job_id"], {"approval_id": str(e["id"])}) for e in rows],
         )
 
 
@@ -240,9 +240,9 @@ async def post_message(
     db: Database, actor: Actor, session_id: UUID, draft: MessageDraft, once: IdempotencyKey | None = None
 ) -> IngestedMessage:
     job = new_id()
-    received = Fact.of(actor, "message_received", text_sha256=_digest(draft.text))
-    created = Fact.of(actor, "job_created", job=str(job))
-    activated = Fact.of(actor, "session_activated")
+    message = Fact.of(actor, "message_received", text_sha256=_digest(draft.text))
+    creation = Fact.of(actor, "job_created", job=str(job))
+    activation = Fact.of(actor, "session_activated")
     delivery = await sessions_store.post_message(
         db,
         actor.org_id,
@@ -252,7 +252,7 @@ async def post_message(
         title=title_from(draft.text),
         author=actor.user_account_id,
         job=job,
-        bodies=(received.body, created.body, activated.body),
+        bodies=(message.body, creation.body, activation.body),
         caller=actor.key_id,
         once=once,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -89,58 +89,33 @@ async def reseal_values(tx: Transaction, values: Sequence[SealedValue]) -> None:
 
 
 # Rows with a MAC ------------------------------------------------------------------------------------------------------
-# ``unsigned``: only those that have none. `live` says whether a row is in use: not revoked, used or removed.
+# `live` says whether a row is in use: not revoked, used or removed.
 
-
-def stream_api_keys(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
-    return tx.stream(queries.stream_api_keys, unsigned, limit)
-
-
-def stream_browser_sessions(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
-    return tx.stream(queries.stream_browser_sessions, unsigned, limit)
-
-
-def stream_login_links(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
-    return tx.stream(queries.stream_login_links, unsigned, limit)
-
-
-def stream_enrolment_codes(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
-    return tx.stream(queries.stream_enrolment_codes, unsigned, limit)
-
-
-def stream_approval_tokens(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
-    return tx.stream(queries.stream_approval_tokens, unsigned, limit)
-
-
-def stream_identity_codes(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
-    return tx.stream(queries.stream_identity_codes, unsigned, limit)
-
-
-def stream_mappings(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
-    return tx.stream(queries.stream_mappings, unsigned, limit)
-
-
-def stream_atlas_versions(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
-    return tx.stream(queries.stream_atlas_versions, unsigned, limit)
-
-
-Rows = Callable[[Transaction, bool, int | None], AsyncIterator[Row]]
-
-CREDENTIALS: Final[Mapping[MacKind, tuple[Rows, str, str]]] = {
-    MacKind.KEY: (stream_api_keys, "api_key", "secret_hash"),
-    MacKind.BROWSER_SESSION: (stream_browser_sessions, "browser_session", "secret_hash"),
-    MacKind.LOGIN_LINK: (stream_login_links, "login_link", "secret_hash"),
-    MacKind.ENROLMENT_CODE: (stream_enrolment_codes, "enrolment_code", "code_hash"),
-    MacKind.APPROVAL_TOKEN: (stream_approval_tokens, "approval_token", "token_hash"),
-    MacKind.IDENTITY_CODE: (stream_identity_codes, "identity_code", "code_hash"),
+CREDENTIALS: Final[Mapping[MacKind, tuple[str, str, str]]] = {
+    MacKind.KEY: (queries.stream_api_keys, "api_key", "secret_hash"),
+    MacKind.BROWSER_SESSION: (queries.stream_browser_sessions, "browser_session", "secret_hash"),
+    MacKind.LOGIN_LINK: (queries.stream_login_links, "login_link", "secret_hash"),
+    MacKind.ENROLMENT_CODE: (queries.stream_enrolment_codes, "enrolment_code", "code_hash"),
+    MacKind.APPROVAL_TOKEN: (queries.stream_approval_tokens, "approval_token", "token_hash"),
+    MacKind.IDENTITY_CODE: (queries.stream_identity_codes, "identity_code", "code_hash"),
 }
-"""The rows of each kind of credential, their table, and the column that they are found by."""
+"""The query for the rows of each kind of credential, their table, and the column that they are found by."""
 
-PEOPLE: Final[Mapping[MacKind, Rows]] = {
-    **{kind: rows for kind, (rows, _, _) in CREDENTIALS.items()},
-    MacKind.MAPPING: stream_mappings,
+_QUERIES: Final[Mapping[MacKind, str]] = {
+    **{kind: query for kind, (query, _, _) in CREDENTIALS.items()},
+    MacKind.MAPPING: queries.stream_mappings,
+    MacKind.ATLAS_VERSION: queries.stream_atlas_versions,
 }
-"""Whatever leads to a person."""
+
+PEOPLE: Final = (*CREDENTIALS, MacKind.MAPPING)
+"""The kinds of rows that lead to a person."""
+
+
+def stream_rows(
+    tx: Transaction, kind: MacKind, *, without_mac: bool = False, limit: int | None = None
+) -> AsyncIterator[Row]:
+    """The rows of a kind; with ``without_mac`` only those that have no MAC."""
+    return tx.stream(_QUERIES[kind], without_mac, limit)
 
 
 # Conversion -----------------------------------------------------------------------------------------------------------
@@ -148,17 +123,17 @@ PEOPLE: Final[Mapping[MacKind, Rows]] = {
 
 async def convert_some(tx: Transaction) -> int:
     """Gives some rows of the org their lookups and MACs, but for policies; how many. 0 where none is left."""
-    converted = 0
+    count = 0
     for kind in CREDENTIALS:
-        converted += await _convert_credentials(tx, kind)
+        count += await _convert_credentials(tx, kind)
     for convert in (convert_mappings, _convert_atlases):
-        converted += await convert(tx)
-    return converted
+        count += await convert(tx)
+    return count
 
 
 async def _convert_credentials(tx: Transaction, kind: MacKind) -> int:
-    found, table, column = CREDENTIALS[kind]
-    key, rows = tx.credential_key, [row async for row in found(tx, True, BATCH)]
+    _, table, column = CREDENTIALS[kind]
+    key, rows = tx.credential_key, [row async for row in stream_rows(tx, kind, without_mac=True, limit=BATCH)]
     if not rows:
         return 0
     lookups = [key.lookup(row[column]) for row in rows]
@@ -168,7 +143,7 @@ async def _convert_credentials(tx: Transaction, kind: MacKind) -> int:
 
 
 async def convert_mappings(tx: Transaction) -> int:
-    rows = [row async for row in stream_mappings(tx, True, BATCH)]
+    rows = [row async for row in stream_rows(tx, MacKind.MAPPING, without_mac=True, limit=BATCH)]
     macs = [tx.credential_key.mac(MacKind.MAPPING, row) for row in rows]
     await sign_mappings(tx, [row["id"] for row in rows], macs)
     return len(rows)
@@ -189,7 +164,7 @@ async def unsigned_policy_version(tx: Transaction) -> int | None:
 
 
 async def _convert_atlases(tx: Transaction) -> int:
-    rows = [row async for row in stream_atlas_versions(tx, True, BATCH)]
+    rows = [row async for row in stream_rows(tx, MacKind.ATLAS_VERSION, without_mac=True, limit=BATCH)]
     macs = [tx.credential_key.mac(MacKind.ATLAS_VERSION, row) for row in rows]
     await sign_atlases(tx, rows, macs)
     return len(rows)

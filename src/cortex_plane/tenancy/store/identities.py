@@ -205,8 +205,8 @@ async def mapping_refusal(tx: Transaction, connection_id: UUID, sender: str, mem
 
 
 async def is_mailed(tx: Transaction, mapping_id: UUID, pause: timedelta) -> bool:
-    found: bool = await tx.value(queries.is_mailed, tx.org, mapping_id, pause)
-    return found
+    mailed_before: bool = await tx.value(queries.is_mailed, tx.org, mapping_id, pause)
+    return mailed_before
 
 
 async def count_mails(tx: Transaction, by: dict[str, Any]) -> int:

@@ -55,11 +55,11 @@ async def find_teams(tx: Transaction, refs: list[str]) -> dict[str, UUID]:
     """The ids of the teams that exist, by the reference they were asked with."""
     ids = [id for id, _ in map(split_ref, refs) if id is not None]
     slugs = [slug for _, slug in map(split_ref, refs) if slug is not None]
-    found: dict[str, UUID] = {}
+    team_ids: dict[str, UUID] = {}
     for row in await tx.rows(queries.find_teams, ids, slugs):
-        found[str(row["id"])] = row["id"]
-        found[row["slug"]] = row["id"]
-    return found
+        team_ids[str(row["id"])] = row["id"]
+        team_ids[row["slug"]] = row["id"]
+    return team_ids
 
 
 async def list_teams(tx: Transaction, position: Position | None, limit: int) -> Page[Team]:

@@ -53,9 +53,9 @@ def verb(
             with db.heavy_read(actor.org_id):
                 return await operation(db, actor, *args, **kwargs)
 
-        made = bounded if heavy else guarded
-        made.permission, made.heavy = permission, heavy  # type: ignore[attr-defined]
-        return made  # type: ignore[return-value]
+        wrapper = bounded if heavy else guarded
+        wrapper.permission, wrapper.heavy = permission, heavy  # type: ignore[attr-defined]
+        return wrapper  # type: ignore[return-value]
 
     return decorate
 
@@ -93,6 +93,6 @@ async def once_only(
     earlier: dict[str, Any] | None = await orgs_store.claim_idempotency_key(tx, actor.key_id, name, once)
     if earlier is not None:
         return UUID(earlier["id"]), True
-    made = await make()
-    await orgs_store.settle_idempotency_key(tx, actor.key_id, name, once, {"id": str(made)})
-    return made, False
+    id = await make()
+    await orgs_store.settle_idempotency_key(tx, actor.key_id, name, once, {"id": str(id)})
+    return id, False
