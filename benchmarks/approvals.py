@@ -19,7 +19,7 @@ from benchmarks.plane import CALL, KEY, Counter, Plane, counting_app, plane
 from benchmarks.wire import Wire
 from cortex_plane.agents.model.completions import ModelRequest, Response, TextChunk
 from cortex_plane.approvals.model.approvals import ApprovalStatus, Channel, Choice, Decision
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.db.pool import listen_for_hints
 from cortex_plane.jobs.model.jobs import JobStatus
@@ -88,7 +88,7 @@ async def _until(made: Plane, id: UUID, status: JobStatus) -> None:
 
 async def _approve(made: Plane, asked: Any) -> None:
     decision = Decision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
-    await approvals.decide(made.db, made.actor, asked.id, decision, Channel.API)
+    await decisions.decide(made.db, made.actor, asked.id, decision, Channel.API)
 
 
 # Many that wait --------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ async def with_pending(
                     decision = Decision(
                         decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash
                     )
-                    await approvals.decide(made.db, made.actor, next(ids), decision, Channel.API)
+                    await decisions.decide(made.db, made.actor, next(ids), decision, Channel.API)
 
                 taken.setdefault(("decision", pending), []).append(await seconds_each(decide, each, 1))
                 taken.setdefault(("tick", pending), []).append(

@@ -15,7 +15,7 @@ from cortex_plane.approvals.model.approvals import (
     Decision,
     DecisionReceipt,
 )
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.worker.tools.app import App
 from tests.people import Person, World
@@ -89,4 +89,4 @@ async def decide(
     seen = {"version": approval.version, "input_hash": approval.input_hash}
     decision = Decision(decision=choice, **{**seen, **more})
     actor = (by or world.admin).actor
-    return await approvals.decide(world.db, actor, approval.id, decision, Channel.API)
+    return await decisions.decide(world.db, actor, approval.id, decision, Channel.API)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from cortex_plane.approvals.model.approvals import Channel, EffectAnswer
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.verbs import settlements
 from cortex_plane.calls.model import OutcomeDraft, OutcomeStatus
 from cortex_plane.calls.verbs import calls, deadlines
 from cortex_plane.db.database import Database
@@ -134,7 +134,7 @@ async def test_what_did_not_happen_is_sent_again_only_by_who_saw_its_gates(
 async def _answer(world: World, http: httpx.AsyncClient, call: dict[str, Any], verdict: Verdict) -> None:
     kept = (await http.get(f"/v1/calls/{call['id']}", headers=world.service.headers)).json()
     answer = EffectAnswer(verdict=verdict)
-    await approvals.answer(world.db, world.admin.actor, UUID(kept["approval_id"]), answer, Channel.API)
+    await settlements.answer(world.db, world.admin.actor, UUID(kept["approval_id"]), answer, Channel.API)
 
 
 @pytest.mark.proves("D.387")

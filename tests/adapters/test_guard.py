@@ -19,7 +19,7 @@ import pytest_asyncio
 from cortex_plane import Client, ToolError
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.approvals.model.approvals import ApprovalStatus, Channel, Choice, Decision
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.calls.model import CallShown
 from cortex_plane.calls.verbs import calls
 from cortex_plane.client.dialogue import ApprovalPending, Denied, NotJson, TimedOut
@@ -70,7 +70,7 @@ async def decide_soon(world: World, choice: Choice = Choice.APPROVED, **more: An
                 break
             await asyncio.sleep(0.02)
     card = page.items[0]
-    await approvals.decide(
+    await decisions.decide(
         world.db,
         world.admin.actor,
         card.id,

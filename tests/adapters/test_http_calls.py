@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from cortex_plane.approvals.model.approvals import Channel, Choice, Decision
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError
@@ -85,7 +85,7 @@ async def decide(
     actor = (by or world.admin).actor
     id = UUID(call["approval_id"])
     card = (await approvals.get_approval(world.db, actor, id)).approval
-    await approvals.decide(
+    await decisions.decide(
         world.db,
         actor,
         id,

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from cortex_plane.approvals.verbs.decisions import MOST_VAIN
+from cortex_plane.approvals.verbs.decisions import MOST_REFUSED
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.db import pool
 from cortex_plane.db.database import Database
@@ -389,10 +389,10 @@ async def test_refused_decisions_of_a_person_are_counted_in_one_row_after_the_te
     refused = [
         e for e in (await door.get(f"approvals/{approval.id}"))["events"] if e["event_type"] == "refused"
     ]
-    assert [event["times"] for event in refused] == [1] * MOST_VAIN + [50]
+    assert [event["times"] for event in refused] == [1] * MOST_REFUSED + [50]
     trail = await door.get("audit", session_id=str(approval.session_id), limit=200)
     entries = [entry for entry in trail["items"] if entry["action"] == "approval_refused"]
-    assert len(entries) == MOST_VAIN + 1
+    assert len(entries) == MOST_REFUSED + 1
     assert "counted on the card" in str(entries[-1]), "the last one says where the rest is"
     # Somebody else's first refusal has a row of its own.
     await Door(http, await strict.person(Role.APPROVER, name="Other")).decide(card)

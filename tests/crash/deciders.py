@@ -10,7 +10,7 @@ from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import Channel, Choice, Decision, DelegationDraft, StandingDraft
 from cortex_plane.approvals.model.credentials import TokenDecision
-from cortex_plane.approvals.verbs import approvals, credentials
+from cortex_plane.approvals.verbs import approvals, credentials, decisions
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation
@@ -35,7 +35,7 @@ async def decide(db: Database, given: dict[str, Any]) -> None:
         standing=StandingDraft(calls=given["standing"]) if given.get("standing") else None,
     )
     once = IdempotencyKey(key=given["key"], fingerprint=b"the same") if given.get("key") else None
-    await approvals.decide(db, actor, UUID(given["approval"]), decision, Channel.API, once)
+    await decisions.decide(db, actor, UUID(given["approval"]), decision, Channel.API, once)
 
 
 async def decide_by_token(db: Database, given: dict[str, Any]) -> None:

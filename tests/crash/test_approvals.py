@@ -21,7 +21,7 @@ from cortex_plane.approvals.model.approvals import (
     Decision,
     RecordResult,
 )
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.verbs import steering
@@ -89,7 +89,7 @@ async def _waits(stage: Stage, run: Run) -> list[Approval]:
 async def _decide(stage: Stage, asked: Approval, choice: Choice, **more: Any) -> RecordResult:
     decision = Decision(decision=choice, version=asked.version, input_hash=asked.input_hash, **more)
     world = stage.world
-    return (await approvals.decide(world.db, world.admin.actor, asked.id, decision, Channel.API)).result
+    return (await decisions.decide(world.db, world.admin.actor, asked.id, decision, Channel.API)).result
 
 
 async def _promises(stage: Stage) -> None:

@@ -11,7 +11,7 @@ from signal import SIGKILL
 import pytest
 
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus, Channel, Choice, Decision
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.jobs.model.jobs import JobDraft
 from cortex_plane.jobs.verbs import jobs
 from cortex_plane.kernel.errors import CortexError
@@ -62,7 +62,7 @@ async def approving(stage: Stage) -> AsyncIterator[None]:
                     continue  # a question about an effect, which the stage answers
                 yes = Decision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
                 with contextlib.suppress(CortexError):  # its job ended meanwhile
-                    await approvals.decide(world.db, world.admin.actor, asked.id, yes, Channel.API)
+                    await decisions.decide(world.db, world.admin.actor, asked.id, yes, Channel.API)
 
     task = asyncio.create_task(approve())
     try:

@@ -25,7 +25,7 @@ from cortex_plane.approvals.model.approvals import (
     Decision,
     EffectAnswer,
 )
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.verbs import approvals, decisions, settlements
 from cortex_plane.calls.verbs import calls, deadlines
 from cortex_plane.jobs.model.effects import CallStatus, Verdict
 from tests.clock import Clock
@@ -90,7 +90,7 @@ class Stand:
         for card in await self.cards():
             if card.kind is ApprovalKind.UNCERTAIN_EFFECT:
                 verdict = Verdict.HAPPENED if await self.acts() else Verdict.DID_NOT_HAPPEN
-                await approvals.answer(
+                await settlements.answer(
                     self.world.db, self.world.admin.actor, card.id, EffectAnswer(verdict=verdict), Channel.API
                 )
 
@@ -100,7 +100,7 @@ class Stand:
                 decision = Decision(
                     decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash
                 )
-                await approvals.decide(self.world.db, self.world.admin.actor, card.id, decision, Channel.API)
+                await decisions.decide(self.world.db, self.world.admin.actor, card.id, decision, Channel.API)
 
     async def cards(self) -> list[Any]:
         page = await approvals.list_approvals(

@@ -18,7 +18,7 @@ from benchmarks.world import World as Outside
 
 from cortex_plane.approvals.model.approvals import Approval, Channel, Choice, Decision, DelegationDraft
 from cortex_plane.approvals.model.credentials import TokenDecision
-from cortex_plane.approvals.verbs import approvals, credentials
+from cortex_plane.approvals.verbs import approvals, credentials, decisions
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import new_id
@@ -175,7 +175,7 @@ ONE_LEVEL = (
 async def _yes(reaching: Reaching, approval: Approval, by: Person) -> str:
     decision = Decision(decision=Choice.APPROVED, version=approval.version, input_hash=approval.input_hash)
     world = reaching.stage.world
-    return (await approvals.decide(world.db, by.actor, approval.id, decision, Channel.API)).result.value
+    return (await decisions.decide(world.db, by.actor, approval.id, decision, Channel.API)).result.value
 
 
 async def _process(reaching: Reaching, deed: Deed, asked: Asked, **more: Any) -> WorkerProcess:

@@ -19,7 +19,7 @@ import structlog
 
 from cortex_plane.approvals.model.approvals import Approval, Channel, Choice, Decision, DelegationDraft
 from cortex_plane.approvals.model.credentials import Confirmation, TokenDecision
-from cortex_plane.approvals.verbs import approvals, credentials
+from cortex_plane.approvals.verbs import approvals, credentials, decisions
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation, Pause
@@ -58,7 +58,7 @@ class Racer:
 
     async def _decide(self, act: dict[str, Any], actor: Actor, choice: Choice) -> str:
         decision = Decision(decision=choice, version=act["version"], input_hash=act["input_hash"])
-        receipt = await approvals.decide(self.db, actor, UUID(act["approval"]), decision, Channel.API)
+        receipt = await decisions.decide(self.db, actor, UUID(act["approval"]), decision, Channel.API)
         return receipt.result.value
 
     async def expire(self, act: dict[str, Any], actor: Actor) -> str:
@@ -80,7 +80,7 @@ class Racer:
             decision=Choice.APPROVED, version=act["version"], input_hash=act["input_hash"],
             arguments={"version": act["edited"]},
         )  # fmt: skip
-        receipt = await approvals.decide(self.db, actor, UUID(act["approval"]), decision, Channel.API)
+        receipt = await decisions.decide(self.db, actor, UUID(act["approval"]), decision, Channel.API)
         return receipt.result.value
 
     async def token(self, act: dict[str, Any], _: Actor) -> str:

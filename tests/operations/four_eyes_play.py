@@ -21,7 +21,7 @@ from cortex_plane.approvals.model.approvals import (
     EffectAnswer,
     StandingDraft,
 )
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.verbs import approvals, decisions, settlements
 from cortex_plane.calls.model import CallDraft, IntentDraft, OutcomeDraft, OutcomeStatus
 from cortex_plane.calls.verbs import calls, deadlines
 from cortex_plane.gates.verbs import session_lifecycle
@@ -247,7 +247,7 @@ class Play(Stage):
             more["standing"] = StandingDraft(calls=self.chance.randint(1, 3))
         choice = Choice.DENIED if how == "no" else Choice.APPROVED
         said = Decision(decision=choice, version=card.version, input_hash=card.input_hash, **more)
-        receipt = await approvals.decide(self.db, by, card.id, said, Channel.API)
+        receipt = await decisions.decide(self.db, by, card.id, said, Channel.API)
         self._voted(card, who.holder, how)
         return f"says {how} to {card.tool_name} {_short(card.id)}: {receipt.approval.status}"
 
@@ -278,7 +278,7 @@ class Play(Stage):
     async def settle(self, by: Actor, who: Credential) -> str:
         card = await self._card("uncertain_effect", by)
         verdict = self.chance.choices(list(Verdict), [2, 8, 1])[0]
-        receipt = await approvals.answer(self.db, by, card.id, EffectAnswer(verdict=verdict), Channel.API)
+        receipt = await settlements.answer(self.db, by, card.id, EffectAnswer(verdict=verdict), Channel.API)
         assert by.user_account_id is not None
         ended = receipt.approval.status != "pending"
         self.ledger.answered(card.id, by.user_account_id, verdict, who.holder, ended=ended)

@@ -24,7 +24,7 @@ import pytest
 
 from cortex_plane.agents.model.agents import Agent
 from cortex_plane.approvals.model.approvals import Approval, Channel, Choice, Decision, RecordResult
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import JobStatus, Resumption
 from cortex_plane.jobs.verbs import steering
@@ -438,7 +438,7 @@ async def _pairs(urls: Urls, world: World, admin: asyncpg.Connection, count: int
 
 async def _yes(db: Database, world: World, asked: Approval) -> RecordResult:
     decision = Decision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
-    return (await approvals.decide(db, world.admin.actor, asked.id, decision, Channel.API)).result
+    return (await decisions.decide(db, world.admin.actor, asked.id, decision, Channel.API)).result
 
 
 @pytest.mark.proves("D.101")

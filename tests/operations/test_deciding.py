@@ -17,7 +17,7 @@ from cortex_plane.approvals.model.approvals import (
     Decision,
     RecordResult,
 )
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
 from cortex_plane.jobs.verbs import jobs
 from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound
@@ -42,7 +42,7 @@ async def keyed(
     seen = {"version": asked.version, "input_hash": asked.input_hash}
     decision = Decision(decision=choice, **{**seen, **more})
     once = IdempotencyKey(key=key, fingerprint=b"")
-    receipt = await approvals.decide(
+    receipt = await decisions.decide(
         world.db, (by or world.admin).actor, asked.id, decision, Channel.API, once
     )
     return receipt.result
@@ -331,8 +331,8 @@ async def test_a_job_may_ask_for_more_and_never_for_less(world: World, strict: W
     able = await keys.authenticate_key(world.db, world.admin.secret)
     seen = Decision(decision=Choice.APPROVED, version=1, input_hash=asked.input_hash)
     with pytest.raises(Forbidden, match="needs clearance 3"):
-        await approvals.decide(world.db, world.admin.actor, asked.id, seen, Channel.API)
-    await approvals.decide(world.db, able, asked.id, seen, Channel.API)
+        await decisions.decide(world.db, world.admin.actor, asked.id, seen, Channel.API)
+    await decisions.decide(world.db, able, asked.id, seen, Channel.API)
     async with working(world.db, Shipping().app):
         assert (await ended(world, id)).status is JobStatus.COMPLETED
     with pytest.raises(ValueError, match="a request only tightens"):

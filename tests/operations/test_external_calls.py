@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus, Channel, EffectAnswer
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.verbs import approvals, settlements
 from cortex_plane.calls.model import CallDraft, ExternalCall, IntentDraft, Next, OutcomeDraft, OutcomeStatus
 from cortex_plane.calls.verbs import calls, deadlines
 from cortex_plane.db.database import Database
@@ -68,7 +68,7 @@ async def cards(world: World) -> list[UUID]:
 
 async def answered(world: World, verdict: Verdict) -> None:
     (card,) = await cards(world)
-    await approvals.answer(world.db, world.admin.actor, card, EffectAnswer(verdict=verdict), Channel.API)
+    await settlements.answer(world.db, world.admin.actor, card, EffectAnswer(verdict=verdict), Channel.API)
 
 
 @pytest.mark.proves("D.276")

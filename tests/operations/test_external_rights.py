@@ -25,7 +25,7 @@ from cortex_plane.approvals.model.approvals import (
     Decision,
     EffectAnswer,
 )
-from cortex_plane.approvals.verbs import approval_requests, approvals, decisions
+from cortex_plane.approvals.verbs import approval_requests, approvals, decisions, edits, settlements
 from cortex_plane.calls.model import (
     CallDraft,
     Ending,
@@ -78,7 +78,7 @@ async def decided(world: World, actor: Actor, **more: Any) -> None:
     decision = Decision(
         decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash, **more
     )  # fmt: skip
-    await approvals.decide(world.db, actor, card.id, decision, Channel.API)
+    await decisions.decide(world.db, actor, card.id, decision, Channel.API)
 
 
 # Schemas ----------------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ async def test_nothing_is_fetched_for_an_edit(
                 arguments={"cents": "a" * 60 + "!"},
             )  # fmt: skip
             with pytest.raises(InvalidInput) as refused:
-                await approvals.decide(strict.db, strict.admin.actor, card.id, decision, Channel.API)
+                await decisions.decide(strict.db, strict.admin.actor, card.id, decision, Channel.API)
             assert refused.value.code == "edit_invalid"
             assert "SECRET" not in str(refused.value)
         assert hits == []
@@ -196,11 +196,11 @@ async def test_nothing_is_checked_for_whoever_may_not_approve(strict: World) -> 
     decision = Decision(
         decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash, arguments={"cents": 2}
     )
-    edit = await decisions.prepare_edit(strict.db, mallory.actor, card.id, decision)
+    edit = await edits.prepare_edit(strict.db, mallory.actor, card.id, decision)
     assert edit is not None
-    assert isinstance(edit.refused, Forbidden)
+    assert isinstance(edit.error, Forbidden)
     with pytest.raises(Forbidden):
-        await approvals.decide(strict.db, mallory.actor, card.id, decision, Channel.API)
+        await decisions.decide(strict.db, mallory.actor, card.id, decision, Channel.API)
 
 
 # Approvals of one's own -------------------------------------------------------------------------------------------
@@ -368,7 +368,7 @@ async def test_a_late_outcome_does_not_settle_the_attempt_after_a_new_approval(w
     await calls.settle_call(world.db, actor, call.id, OutcomeDraft(status=OutcomeStatus.UNKNOWN, attempt=1))
     (card,) = await cards(world)
     answer = EffectAnswer(verdict=Verdict.DID_NOT_HAPPEN)
-    await approvals.answer(world.db, world.admin.actor, card.id, answer, Channel.API)
+    await settlements.answer(world.db, world.admin.actor, card.id, answer, Channel.API)
     await apply_policies(world.db, world.admin.actor, ASK)
     intent = IntentDraft(input_hash=call.input_hash, sender="b")
     assert (await calls.begin_call(world.db, actor, call.id, intent)).next is Next.WAIT

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from cortex_plane.approvals.rules import deciders
-from cortex_plane.approvals.verbs import decisions
 from tests.operations.test_four_eyes_model import play
 from tests.servers import TestServer
 from tests.warm_databases import WarmDatabases
 
 FAULTS: dict[str, tuple[ModuleType, str, Callable[..., Any]]] = {
-    "accounts of one human count apart": (deciders, "one_human", lambda opened, choice: None),
-    "whoever edits a call approves it": (decisions, "is_vote", lambda opened, edit: True),
+    "accounts of one human count apart": (deciders, "one_human", lambda cause: None),
+    "whoever edits a call approves it": (deciders, "is_vote", lambda opened, edit: True),
 }
 MOST = 60
 """Plays. One of the first few finds each."""

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus, Channel, Choice, Decision, RecordResult
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import CortexError, InvalidInput
 from cortex_plane.kernel.ids import IdempotencyKey
@@ -162,12 +162,12 @@ async def test_a_key_repeats_one_vote_and_no_other(strict: World) -> None:
     decision = Decision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
 
     async def vote(person: Person) -> RecordResult:
-        told = await approvals.decide(strict.db, person.actor, asked.id, decision, Channel.API, once)
+        told = await decisions.decide(strict.db, person.actor, asked.id, decision, Channel.API, once)
         return told.result
 
     assert [await vote(bea), await vote(bea)] == [RecordResult.OK, RecordResult.DUPLICATE]
     with pytest.raises(CortexError) as reused:
-        await approvals.decide(
+        await decisions.decide(
             strict.db, bea.actor, asked.id, replace(decision, decision=Choice.DENIED), Channel.API, once
         )
     assert reused.value.code == "idempotency_key_reused"

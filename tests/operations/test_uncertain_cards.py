@@ -42,7 +42,7 @@ async def answer(
     world: World, card: Approval, verdict: Verdict, by: Person | None = None, note: str | None = None
 ) -> DecisionReceipt:
     given = EffectAnswer(verdict=verdict, note=note)
-    return await approvals.answer(world.db, (by or world.admin).actor, card.id, given, Channel.API)
+    return await settlements.answer(world.db, (by or world.admin).actor, card.id, given, Channel.API)
 
 
 @pytest.mark.proves("D.96")

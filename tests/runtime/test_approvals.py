@@ -17,7 +17,7 @@ from cortex_plane.approvals.model.approvals import (
     Choice,
     EffectAnswer,
 )
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.verbs import settlements
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.effects import Verdict
 from cortex_plane.jobs.model.jobs import TERMINAL, Cancellation, JobDraft, JobStatus, Pause, Resumption
@@ -395,7 +395,7 @@ async def test_an_uncertain_effect_is_a_card_of_its_own_kind(world: World) -> No
         (card,) = await pending(world, id)
         assert (card.kind, card.deadline) == (ApprovalKind.UNCERTAIN_EFFECT, None)
         assert "cannot tell whether it happened" in (card.question or "")
-        receipt = await approvals.answer(
+        receipt = await settlements.answer(
             world.db, world.admin.actor, card.id, EffectAnswer(verdict=Verdict.DID_NOT_HAPPEN), Channel.API
         )
         assert receipt.approval.status is ApprovalStatus.APPROVED
@@ -446,7 +446,7 @@ async def _in_doubt(world: World, paying: Paying, *, approve: bool) -> tuple[UUI
 
 async def _it_did_not_happen(world: World, card: Approval) -> None:
     answer = EffectAnswer(verdict=Verdict.DID_NOT_HAPPEN)
-    await approvals.answer(world.db, world.admin.actor, card.id, answer, Channel.API)
+    await settlements.answer(world.db, world.admin.actor, card.id, answer, Channel.API)
 
 
 async def test_a_call_that_did_not_happen_is_sent_again_with_the_approval_it_had(strict: World) -> None:

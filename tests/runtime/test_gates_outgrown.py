@@ -12,7 +12,7 @@ import pytest
 from cortex_plane.agents.model.agents import AgentChange, ModelConfig
 from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import Approval, Channel, Choice, Decision, EffectAnswer
-from cortex_plane.approvals.verbs import approvals, settlements
+from cortex_plane.approvals.verbs import decisions, settlements
 from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import TERMINAL, Job, JobStatus
 from cortex_plane.jobs.verbs import steering
@@ -121,7 +121,7 @@ async def _edited(world: World, card: Approval, arguments: dict[str, Any]) -> No
     decision = Decision(
         decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash, arguments=arguments
     )
-    await approvals.decide(world.db, world.admin.actor, card.id, decision, Channel.API)
+    await decisions.decide(world.db, world.admin.actor, card.id, decision, Channel.API)
 
 
 @pytest.mark.proves("D.361", "D.366")
@@ -244,7 +244,7 @@ async def test_gates_hear_once_of_a_call_that_a_person_decided(
             await settlements.settle(world.db, world.admin.actor, id, asked.call_id, given)
         else:
             (card,) = await pending(world, id)
-            await approvals.answer(
+            await settlements.answer(
                 world.db, world.admin.actor, card.id, EffectAnswer(verdict=verdict, note="enough"), Channel.API
             )  # fmt: skip
         job = await ended(world, id)

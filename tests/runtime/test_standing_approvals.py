@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import Channel, Choice, EffectAnswer, Revocation
-from cortex_plane.approvals.verbs import approvals, standing_approvals
+from cortex_plane.approvals.verbs import settlements, standing_approvals
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.effects import Verdict
 from cortex_plane.jobs.model.jobs import JobStatus
@@ -576,7 +576,7 @@ async def test_a_call_that_did_not_happen_needs_permission_of_the_moment(org: Wo
         await standing_approvals.revoke(org.db, org.admin.actor, given.id, Revocation())
     (card,) = await pending(org, job)
     answer = EffectAnswer(verdict=Verdict.DID_NOT_HAPPEN)
-    await approvals.answer(org.db, org.admin.actor, card.id, answer, Channel.API)
+    await settlements.answer(org.db, org.admin.actor, card.id, answer, Channel.API)
     end = await rest(org, job, dying.app)
     if alive:
         assert (end, dying.sent) == (COMPLETED, ["1.0", "2.0", "2.0"])

@@ -426,19 +426,15 @@ CREATE FUNCTION public.approval_deciders(p_org uuid, p_approval uuid) RETURNS TA
     LANGUAGE sql STABLE
     SET search_path TO 'public', 'pg_temp'
     AS $$
+  with request as materialized (
+    select r, shapers_of(r) as shapers from approval_request r where r.org_id = p_org and r.id = p_approval)
   select u.id, u.display_name, u.clearance, u.roles
-  from approval_request r
-  cross join lateral (select case when r.self_approval then '{}' else r.causes || array(select sponsors_of(p_org, r.causes, r.requested_at)) end
-    as humans) shaped
-  join user_account u on u.org_id = r.org_id
-  where r.org_id = p_org and r.id = p_approval
-    and u.deactivated_at is null and u.clearance >= r.required_clearance and u.roles <> '{guest}'
-    and not u.id = any (r.delegated) and not u.id = any (shaped.humans)
-    and (cardinality(shaped.humans) = 0 or cardinality(u.sponsors) = 0
-      or not exists (select from sponsors_of(p_org, array[u.id], 'infinity') s (id) where s.id = any (shaped.humans)))
-    and (r.approvers -> 'roles' ?| u.roles or r.approvers -> 'members' ? u.id::text
-      or r.approvers @> '{"owner": true}'
-        and (r.owner_id = u.id or r.owner_id is null and u.roles && array['admin', 'approver']))
+  from request q
+  -- The condition on roles is that of the index that leaves guests out.
+  join user_account u on u.org_id = p_org and u.deactivated_at is null and u.roles <> '{guest}'
+  where decider_refusal(q.r, u.id, u.roles, u.clearance, null, q.shapers,
+    case when cardinality(u.sponsors) = 0 or cardinality(q.shapers) = 0 then array[u.id] else voters_of(p_org, u.id, null, 'infinity') end)
+    is null
 $$;
 
 CREATE FUNCTION public.approval_guard() RETURNS trigger
@@ -555,6 +551,39 @@ begin
   where i.org_id = new.org_id and i.approval_id = new.id
   on conflict (org_id, call_id, approval_id) where call_id is not null do nothing;
   return null;
+end
+$$;
+
+CREATE FUNCTION public.approval_record(p_org uuid, p_approval uuid, p_person jsonb) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  return (
+    select to_jsonb(a) || jsonb_build_object('programs', program_changes(a.org_id, a.id), 'repeats',
+      (select coalesce(max(call_repeats(a.org_id, i.call_id)), 0) from approval_invocation i
+        where i.org_id = a.org_id and i.approval_id = a.id))
+      || case when p_person is null then '{}' else jsonb_build_object('refusal', d.refusal, 'same_human_as', d.shaped_by) end
+    from approval_shown a left join lateral approval_refusal(p_org, p_approval, p_person) d on p_person is not null
+    where a.org_id = p_org and a.id = p_approval);
+end
+$$;
+
+CREATE FUNCTION public.approval_refusal(p_org uuid, p_approval uuid, p_person jsonb) RETURNS TABLE(refusal text, shaped_by text)
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  person uuid := p_person ->> 'id';
+  channel text := p_person ->> 'channel';
+begin
+  select decider_refusal(r, person, array(select jsonb_array_elements_text(p_person -> 'roles')),
+    (p_person ->> 'clearance')::integer, (p_person ->> 'settles')::boolean, shapers_of(r),
+    case when not r.self_approval and person is not null then voters_of(p_org, person, channel, 'infinity') end)
+  into refusal
+  from approval_request r where r.org_id = p_org and r.id = p_approval;
+  shaped_by := case when refusal = 'one_human' then tied_cause(p_org, p_approval, person, channel) end;
+  return next;
 end
 $$;
 
@@ -1130,11 +1159,14 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.close_approval(p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_status text, p_arguments text, p_input_hash bytea, p_member uuid, p_name text, p_reason text, p_channel text, p_vote text, p_key text, p_calls jsonb, p_grant_seconds double precision, p_jobs jsonb, p_cancelled uuid[], p_events jsonb, p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_fact_jobs uuid[] DEFAULT '{}'::uuid[]) RETURNS jsonb
+CREATE FUNCTION public.close_approval(p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_status text, p_arguments text, p_input_hash bytea, p_person jsonb, p_reason text, p_vote text, p_key text, p_calls jsonb, p_grant_seconds double precision, p_jobs jsonb, p_cancelled uuid[], p_events jsonb, p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_fact_jobs uuid[] DEFAULT '{}'::uuid[]) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
 declare
+  decider uuid := p_person ->> 'id';
+  decider_name text := p_person ->> 'name';
+  via text := p_person ->> 'channel';
   at timestamptz := plane_now();
   the_approval approval_request%rowtype;
   given record;
@@ -1145,10 +1177,10 @@ begin
       else coalesce(r.original_arguments, r.arguments) end,
     original_hash = case when p_arguments is null then r.original_hash else coalesce(r.original_hash, r.input_hash) end,
     arguments = coalesce(p_arguments::jsonb, r.arguments), input_hash = coalesce(p_input_hash, r.input_hash),
-    causes = case when p_arguments is null or p_member = any (r.causes) then r.causes else r.causes || p_member end,
-    caused = case when p_arguments is null then r.caused else merge_caused(r.caused, edited_by(p_member, p_name)) end,
-    next_action_at = null, resolved_at = at, resolved_by = p_member, resolved_by_name = p_name,
-    resolution_reason = p_reason, resolved_via = p_channel
+    causes = case when p_arguments is null or decider = any (r.causes) then r.causes else r.causes || decider end,
+    caused = case when p_arguments is null then r.caused else merge_caused(r.caused, edited_by(decider, decider_name)) end,
+    next_action_at = null, resolved_at = at, resolved_by = decider, resolved_by_name = decider_name,
+    resolution_reason = p_reason, resolved_via = via
   where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.version = p_seen
   returning * into the_approval;
   if not found then
@@ -1156,7 +1188,7 @@ begin
   end if;
   if p_vote is not null then
     insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at)
-    values (p_org, p_approval, p_version, p_member, p_name, p_vote, p_reason, p_channel, at)
+    values (p_org, p_approval, p_version, decider, decider_name, p_vote, p_reason, via, at)
     -- Whoever said yes may still say no before the others have decided.
     on conflict (org_id, approval_id, version, user_account_id)
     do update set decision = excluded.decision, reason = excluded.reason, channel = excluded.channel,
@@ -1200,13 +1232,13 @@ begin
   end loop;
   insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, idempotency_key, payload,
     created_at)
-  select p_org, e.approval, e.type, case when e.approval = p_approval then p_channel end, p_member, p_name,
+  select p_org, e.approval, e.type, case when e.approval = p_approval then via end, decider, decider_name,
     case when e.approval = p_approval and e.keyed then p_key end, coalesce(e.payload, '{}'), at
   from jsonb_to_recordset(p_events) e (approval uuid, type text, keyed boolean, payload jsonb);
   perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
     p_fact_jobs);
-  return case when p_vote is not null then
-    approval_decided(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end;
+  return jsonb_build_object('approval', approval_record(p_org, p_approval, p_person), 'decided', case when p_vote is not null then
+    approval_decided(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end);
 end
 $$;
 
@@ -1318,6 +1350,10 @@ begin
   end loop;
 end
 $$;
+
+CREATE FUNCTION public.decider_refusal(r public.approval_request, p_member uuid, p_roles text[], p_clearance integer, p_settles boolean, p_shapers uuid[], p_behind uuid[], p_named boolean DEFAULT false) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN ((p_settles IS NOT NULL) AND ((r).kind = 'uncertain_effect'::text) AND ((r).settles IS NULL)) THEN CASE WHEN (NOT p_settles) THEN 'not_a_settler'::text ELSE NULL::text END WHEN (p_member IS NULL) THEN 'not_a_person'::text WHEN (p_roles <@ ARRAY['guest'::text]) THEN 'guest_cannot_decide'::text WHEN (p_member = ANY ((r).delegated)) THEN 'delegated_away'::text WHEN ((NOT p_named) AND (((((r).approvers -> 'roles'::text) ?| p_roles) OR (((r).approvers -> 'members'::text) ? (p_member)::text) OR (((r).approvers @> '{"owner": true}'::jsonb) AND COALESCE(((r).owner_id = p_member), (p_roles && ARRAY['admin'::text, 'approver'::text])))) IS NOT TRUE)) THEN 'not_an_approver'::text WHEN (p_clearance < (r).required_clearance) THEN 'clearance_too_low'::text WHEN ((NOT (r).self_approval) AND (p_member = ANY ((r).causes))) THEN 'self_approval'::text WHEN ((NOT (r).self_approval) AND (p_shapers && p_behind)) THEN 'one_human'::text ELSE NULL::text END;
 
 CREATE FUNCTION public.delegate_approval(p_org uuid, p_approval uuid, p_from uuid, p_from_name text, p_to uuid, p_to_name text, p_clearance integer, p_reason text, p_automatic boolean) RETURNS void
     LANGUAGE plpgsql
@@ -2703,7 +2739,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.open_approval(p_org uuid, p_approval uuid, p_member uuid DEFAULT NULL::uuid, p_channel text DEFAULT NULL::text) RETURNS TABLE(approval jsonb, jobs jsonb, calls jsonb, siblings jsonb, votes jsonb, behind jsonb, shaped_by text, policies text, now timestamp with time zone)
+CREATE FUNCTION public.open_approval(p_org uuid, p_approval uuid, p_person jsonb, p_key text) RETURNS TABLE(approval jsonb, visible boolean, jobs jsonb, calls jsonb, siblings jsonb, votes jsonb, behind jsonb, earlier jsonb, policies text, now timestamp with time zone)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -2716,13 +2752,12 @@ begin
   from approval_invocation i where i.org_id = p_org and i.approval_id = p_approval;
   perform from job j where j.org_id = p_org and j.id = any (locked) order by j.id for no key update;
   perform lock_approvals(p_org, locked, p_approval);
-  select to_jsonb(r) || jsonb_build_object(
-      'input_hash', encode(r.input_hash, 'hex'), 'terms_hash', encode(r.terms_hash, 'hex'))
-  into approval
-  from approval_request r where r.org_id = p_org and r.id = p_approval;
+  approval := approval_record(p_org, p_approval, p_person);
   if approval is null then
     return;
   end if;
+  visible := sees_approval((p_person ->> 'sees')::uuid, array(select jsonb_array_elements_text(p_person -> 'roles')),
+    (approval ->> 'user_account_id')::uuid, (approval ->> 'opened_by')::uuid, approval -> 'approvers');
   select coalesce(array_agg(distinct i.job_id), '{}') into concerned
   from approval_invocation i where i.org_id = p_org and i.approval_id = p_approval;
   if not concerned <@ locked then
@@ -2752,8 +2787,10 @@ begin
   from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version
   join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
   where v.org_id = p_org and v.approval_id = p_approval and v.decision = 'approved';
-  behind := case when p_member is null then '[]' else to_jsonb(voters_of(p_org, p_member, p_channel, 'infinity')) end;
-  shaped_by := tied_cause(p_org, p_approval, p_member, p_channel);
+  behind := case when p_person ->> 'id' is null then '[]'
+    else to_jsonb(voters_of(p_org, (p_person ->> 'id')::uuid, p_person ->> 'channel', 'infinity')) end;
+  select e.payload into earlier from approval_event e
+  where e.org_id = p_org and e.approval_id = p_approval and e.idempotency_key = p_key;
   policies := policies_version(p_org);
   now := plane_now();
   return next;
@@ -3018,9 +3055,7 @@ begin
       and a.starts_at <= at and a.ends_at > at
     join user_account u on u.org_id = p_org and u.id = a.delegate_id
     where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.kind = 'call'
-      and u.deactivated_at is null and u.roles <> '{guest}' and u.clearance >= r.required_clearance
-      and not u.id = any (r.delegated) and (r.self_approval or not u.id || array(select sponsors_of(p_org, array[u.id], 'infinity'))
-        && (r.causes || array(select sponsors_of(p_org, r.causes, r.requested_at))))
+      and u.deactivated_at is null and taker_refusal(r, u) is null
       and not exists (select from approval_deciders(p_org, p_approval) already where already.id = u.id)
       and not exists (select from approval_vote v
         where v.org_id = p_org and v.approval_id = p_approval and v.user_account_id = d.id and v.version = r.version)
@@ -3642,6 +3677,10 @@ CREATE FUNCTION public.resolve_orgs(p_before timestamp with time zone, p_before_
   limit p_limit
 $$;
 
+CREATE FUNCTION public.sees_approval(p_sees uuid, p_roles text[], p_owner uuid, p_opener uuid, p_approvers jsonb) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ((p_sees IS NULL) OR (p_sees = ANY (ARRAY[p_owner, p_opener])) OR ((p_approvers -> 'members'::text) ? (p_sees)::text) OR ((p_approvers -> 'roles'::text) ?| p_roles));
+
 CREATE FUNCTION public.send_signal(p_org uuid, p_id uuid, p_name text, p_key text, p_payload text, p_sender uuid, p_sent_by text, p_limit integer) RETURNS TABLE(id uuid, made boolean, same boolean, waits jsonb, more boolean)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -3824,6 +3863,13 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.shapers_of(r public.approval_request) RETURNS uuid[]
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select case when r.self_approval then '{}' else r.causes || array(select sponsors_of(r.org_id, r.causes, r.requested_at)) end
+$$;
+
 CREATE FUNCTION public.sponsors_of(p_org uuid, p_members uuid[], p_at timestamp with time zone) RETURNS SETOF uuid
     LANGUAGE sql STABLE ROWS 3
     SET search_path TO 'public', 'pg_temp'
@@ -3835,6 +3881,85 @@ CREATE FUNCTION public.sponsors_of(p_org uuid, p_members uuid[], p_at timestamp 
     select s.id from sponsor t join user_account u on u.org_id = p_org and u.id = t.id cross join unnest(u.sponsors) s (id)
     where not has_proven_channel(p_org, u.id, p_at))
   select id from sponsor
+$$;
+
+CREATE TABLE public.standing_approval (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    agent_id uuid NOT NULL,
+    tool_name text NOT NULL,
+    tool_digest text NOT NULL,
+    input_hash bytea,
+    condition text,
+    max_calls integer,
+    used_calls integer DEFAULT 0 NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    granted_by text NOT NULL,
+    granted_by_id uuid NOT NULL,
+    approval_id uuid NOT NULL,
+    required jsonb NOT NULL,
+    reason text,
+    revoked_at timestamp with time zone,
+    revoked_by text,
+    revocation_reason text,
+    created_at timestamp with time zone NOT NULL,
+    last_used_at timestamp with time zone,
+    CONSTRAINT chk_standing_approval_calls CHECK (((((max_calls >= 1) AND (max_calls <= 1000)) AND ((used_calls >= 0) AND (used_calls <= max_calls))) OR ((max_calls IS NULL) AND (used_calls >= 0)))),
+    CONSTRAINT chk_standing_approval_condition CHECK (((length(condition) >= 1) AND (length(condition) <= 2000))),
+    CONSTRAINT chk_standing_approval_end CHECK (((expires_at > created_at) AND (expires_at <= (created_at + '7 days'::interval)))),
+    CONSTRAINT chk_standing_approval_hash CHECK ((length(input_hash) = 32)),
+    CONSTRAINT chk_standing_approval_revoked CHECK (((revoked_at IS NULL) = (revoked_by IS NULL)))
+)
+WITH (fillfactor='80');
+
+ALTER TABLE ONLY public.standing_approval FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW public.standing_shown WITH (security_invoker='true') AS
+ SELECT s.org_id,
+    s.id,
+    s.session_id,
+    a.slug AS agent,
+    s.tool_name,
+    s.tool_digest,
+    encode(s.input_hash, 'hex'::text) AS input_hash,
+    s.condition,
+    s.max_calls,
+    s.used_calls,
+    s.expires_at,
+    s.granted_by,
+    s.granted_by_id,
+    s.required,
+    s.approval_id,
+    s.reason,
+    s.revoked_at,
+    s.revoked_by,
+    s.revocation_reason,
+    s.created_at,
+    s.last_used_at,
+    n.user_account_id AS owner_id,
+    n.opened_by
+   FROM ((public.standing_approval s
+     JOIN public.agent a ON (((a.org_id = s.org_id) AND (a.id = s.agent_id))))
+     JOIN public.session n ON (((n.org_id = s.org_id) AND (n.id = s.session_id))));
+
+CREATE FUNCTION public.standing_granter(s public.standing_shown) RETURNS jsonb
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select standing_granter(s.org_id, s.granted_by_id, jsonb_build_object('approvers', s.required -> 'approvers',
+    'required_clearance', s.required -> 'clearance', 'self_approval', true, 'owner_id', s.owner_id), null, null)
+$$;
+
+CREATE FUNCTION public.standing_granter(p_org uuid, p_granter uuid, p_terms jsonb, p_shapers uuid[], p_at timestamp with time zone) RETURNS jsonb
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select jsonb_build_object('id', u.id, 'name', u.display_name, 'roles', u.roles, 'clearance', u.clearance,
+    'active', u.deactivated_at is null,
+    'refusal', decider_refusal(jsonb_populate_record(null::approval_request, p_terms), u.id, u.roles, u.clearance, null, p_shapers,
+      case when p_shapers is not null then voters_of(p_org, u.id, null, p_at) end))
+  from user_account u where u.org_id = p_org and u.id = p_granter
 $$;
 
 CREATE FUNCTION public.stop_worker(p_worker uuid) RETURNS void
@@ -3869,6 +3994,32 @@ begin
   end if;
   return next;
 end
+$$;
+
+CREATE TABLE public.user_account (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    display_name text NOT NULL,
+    clearance integer DEFAULT 0 NOT NULL,
+    roles text[] NOT NULL,
+    deactivated_at timestamp with time zone,
+    revision integer DEFAULT 1 NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    sponsors uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    access_ended_at timestamp with time zone,
+    CONSTRAINT chk_display_name_not_empty CHECK ((length(TRIM(BOTH FROM display_name)) > 0)),
+    CONSTRAINT chk_user_account_clearance CHECK (((clearance >= 0) AND (clearance <= 1000))),
+    CONSTRAINT chk_user_account_roles CHECK (((cardinality(roles) > 0) AND (roles <@ ARRAY['admin'::text, 'steward'::text, 'operator'::text, 'approver'::text, 'member'::text, 'guest'::text])))
+);
+
+ALTER TABLE ONLY public.user_account FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION public.taker_refusal(r public.approval_request, u public.user_account) RETURNS text
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select decider_refusal(r, u.id, u.roles, u.clearance, null, shapers_of(r), voters_of(r.org_id, u.id, null, 'infinity'), true)
 $$;
 
 CREATE FUNCTION public.tied_cause(p_org uuid, p_approval uuid, p_member uuid, p_channel text) RETURNS text
@@ -3988,11 +4139,14 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.vote_approval(p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_arguments text, p_input_hash bytea, p_member uuid, p_name text, p_reason text, p_channel text, p_key text, p_events jsonb, p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_counts boolean) RETURNS void
+CREATE FUNCTION public.vote_approval(p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_arguments text, p_input_hash bytea, p_person jsonb, p_reason text, p_key text, p_events jsonb, p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_counts boolean) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
 declare
+  decider uuid := p_person ->> 'id';
+  decider_name text := p_person ->> 'name';
+  via text := p_person ->> 'channel';
   at timestamptz := plane_now();
   the_approval approval_request%rowtype;
 begin
@@ -4002,8 +4156,8 @@ begin
       else coalesce(r.original_arguments, r.arguments) end,
     original_hash = case when p_arguments is null then r.original_hash else coalesce(r.original_hash, r.input_hash) end,
     arguments = coalesce(p_arguments::jsonb, r.arguments), input_hash = coalesce(p_input_hash, r.input_hash),
-    causes = case when p_arguments is null or p_member = any (r.causes) then r.causes else r.causes || p_member end,
-    caused = case when p_arguments is null then r.caused else merge_caused(r.caused, edited_by(p_member, p_name)) end
+    causes = case when p_arguments is null or decider = any (r.causes) then r.causes else r.causes || decider end,
+    caused = case when p_arguments is null then r.caused else merge_caused(r.caused, edited_by(decider, decider_name)) end
   where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.version = p_seen
   returning * into the_approval;
   if not found then
@@ -4016,17 +4170,18 @@ begin
   end if;
   if p_counts then
     insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at)
-    values (p_org, p_approval, p_version, p_member, p_name, 'approved', p_reason, p_channel, at)
+    values (p_org, p_approval, p_version, decider, decider_name, 'approved', p_reason, via, at)
     -- Whoever has proven a channel since says again what counted with somebody else's vote before.
     on conflict (org_id, approval_id, version, user_account_id)
     do update set reason = excluded.reason, channel = excluded.channel, created_at = excluded.created_at;
   end if;
   insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, idempotency_key, payload,
     created_at)
-  select p_org, p_approval, e.type, p_channel, p_member, p_name, case when e.keyed then p_key end, coalesce(e.payload, '{}'), at
+  select p_org, p_approval, e.type, via, decider, decider_name, case when e.keyed then p_key end, coalesce(e.payload, '{}'), at
   from jsonb_to_recordset(p_events) e (type text, keyed boolean, payload jsonb);
   perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
     array_fill(the_approval.job_id, array[cardinality(p_actions)]));
+  return approval_record(p_org, p_approval, p_person);
 end
 $$;
 
@@ -4250,6 +4405,9 @@ CREATE VIEW public.approval_shown WITH (security_invoker='true') AS
     r.action,
     r.details,
     r.settles,
+    r.remind_at,
+    r.escalations AS levels,
+    r.escalate_at AS level_times,
     jsonb_array_length(r.escalations) AS escalations,
         CASE
             WHEN (r.status = 'pending'::text) THEN r.escalate_at[(r.escalation_level + 1)]
@@ -5055,66 +5213,6 @@ CREATE TABLE public.signing_secret (
 
 ALTER TABLE ONLY public.signing_secret FORCE ROW LEVEL SECURITY;
 
-CREATE TABLE public.standing_approval (
-    org_id uuid NOT NULL,
-    id uuid NOT NULL,
-    session_id uuid NOT NULL,
-    agent_id uuid NOT NULL,
-    tool_name text NOT NULL,
-    tool_digest text NOT NULL,
-    input_hash bytea,
-    condition text,
-    max_calls integer,
-    used_calls integer DEFAULT 0 NOT NULL,
-    expires_at timestamp with time zone NOT NULL,
-    granted_by text NOT NULL,
-    granted_by_id uuid NOT NULL,
-    approval_id uuid NOT NULL,
-    required jsonb NOT NULL,
-    reason text,
-    revoked_at timestamp with time zone,
-    revoked_by text,
-    revocation_reason text,
-    created_at timestamp with time zone NOT NULL,
-    last_used_at timestamp with time zone,
-    CONSTRAINT chk_standing_approval_calls CHECK (((((max_calls >= 1) AND (max_calls <= 1000)) AND ((used_calls >= 0) AND (used_calls <= max_calls))) OR ((max_calls IS NULL) AND (used_calls >= 0)))),
-    CONSTRAINT chk_standing_approval_condition CHECK (((length(condition) >= 1) AND (length(condition) <= 2000))),
-    CONSTRAINT chk_standing_approval_end CHECK (((expires_at > created_at) AND (expires_at <= (created_at + '7 days'::interval)))),
-    CONSTRAINT chk_standing_approval_hash CHECK ((length(input_hash) = 32)),
-    CONSTRAINT chk_standing_approval_revoked CHECK (((revoked_at IS NULL) = (revoked_by IS NULL)))
-)
-WITH (fillfactor='80');
-
-ALTER TABLE ONLY public.standing_approval FORCE ROW LEVEL SECURITY;
-
-CREATE VIEW public.standing_shown WITH (security_invoker='true') AS
- SELECT s.org_id,
-    s.id,
-    s.session_id,
-    a.slug AS agent,
-    s.tool_name,
-    s.tool_digest,
-    encode(s.input_hash, 'hex'::text) AS input_hash,
-    s.condition,
-    s.max_calls,
-    s.used_calls,
-    s.expires_at,
-    s.granted_by,
-    s.granted_by_id,
-    s.required,
-    s.approval_id,
-    s.reason,
-    s.revoked_at,
-    s.revoked_by,
-    s.revocation_reason,
-    s.created_at,
-    s.last_used_at,
-    n.user_account_id AS owner_id,
-    n.opened_by
-   FROM ((public.standing_approval s
-     JOIN public.agent a ON (((a.org_id = s.org_id) AND (a.id = s.agent_id))))
-     JOIN public.session n ON (((n.org_id = s.org_id) AND (n.id = s.session_id))));
-
 CREATE TABLE public.standing_use (
     org_id uuid NOT NULL,
     standing_id uuid NOT NULL,
@@ -5234,25 +5332,6 @@ CREATE TABLE public.tool_version (
     hints jsonb,
     CONSTRAINT chk_tool_version_digest CHECK ((digest ~ '^[a-f0-9]{64}$'::text))
 );
-
-CREATE TABLE public.user_account (
-    org_id uuid NOT NULL,
-    id uuid NOT NULL,
-    display_name text NOT NULL,
-    clearance integer DEFAULT 0 NOT NULL,
-    roles text[] NOT NULL,
-    deactivated_at timestamp with time zone,
-    revision integer DEFAULT 1 NOT NULL,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    sponsors uuid[] DEFAULT '{}'::uuid[] NOT NULL,
-    access_ended_at timestamp with time zone,
-    CONSTRAINT chk_display_name_not_empty CHECK ((length(TRIM(BOTH FROM display_name)) > 0)),
-    CONSTRAINT chk_user_account_clearance CHECK (((clearance >= 0) AND (clearance <= 1000))),
-    CONSTRAINT chk_user_account_roles CHECK (((cardinality(roles) > 0) AND (roles <@ ARRAY['admin'::text, 'steward'::text, 'operator'::text, 'approver'::text, 'member'::text, 'guest'::text])))
-);
-
-ALTER TABLE ONLY public.user_account FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.worker (
     id uuid NOT NULL,
@@ -6751,6 +6830,22 @@ GRANT ALL ON FUNCTION public.resolve_org(p_slug text) TO cortex_app;
 REVOKE ALL ON FUNCTION public.resolve_orgs(p_before timestamp with time zone, p_before_id uuid, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.resolve_orgs(p_before timestamp with time zone, p_before_id uuid, p_limit integer) TO cortex_app;
 
+GRANT SELECT,INSERT ON TABLE public.standing_approval TO cortex_app;
+
+GRANT UPDATE(used_calls) ON TABLE public.standing_approval TO cortex_app;
+
+GRANT UPDATE(revoked_at) ON TABLE public.standing_approval TO cortex_app;
+
+GRANT UPDATE(revoked_by) ON TABLE public.standing_approval TO cortex_app;
+
+GRANT UPDATE(revocation_reason) ON TABLE public.standing_approval TO cortex_app;
+
+GRANT UPDATE(last_used_at) ON TABLE public.standing_approval TO cortex_app;
+
+GRANT SELECT ON TABLE public.standing_shown TO cortex_app;
+
+GRANT SELECT,INSERT,UPDATE ON TABLE public.user_account TO cortex_app;
+
 GRANT SELECT,INSERT ON TABLE public.agent_version TO cortex_app;
 
 GRANT SELECT(org_id) ON TABLE public.agent_version TO cortex_claimer;
@@ -7142,20 +7237,6 @@ GRANT SELECT(created_at) ON TABLE public.signing_secret TO cortex_scheduler;
 GRANT UPDATE(retire_at) ON TABLE public.signing_secret TO cortex_app;
 GRANT SELECT(retire_at) ON TABLE public.signing_secret TO cortex_scheduler;
 
-GRANT SELECT,INSERT ON TABLE public.standing_approval TO cortex_app;
-
-GRANT UPDATE(used_calls) ON TABLE public.standing_approval TO cortex_app;
-
-GRANT UPDATE(revoked_at) ON TABLE public.standing_approval TO cortex_app;
-
-GRANT UPDATE(revoked_by) ON TABLE public.standing_approval TO cortex_app;
-
-GRANT UPDATE(revocation_reason) ON TABLE public.standing_approval TO cortex_app;
-
-GRANT UPDATE(last_used_at) ON TABLE public.standing_approval TO cortex_app;
-
-GRANT SELECT ON TABLE public.standing_shown TO cortex_app;
-
 GRANT SELECT,INSERT ON TABLE public.standing_use TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.stored_result TO cortex_app;
@@ -7194,8 +7275,6 @@ GRANT UPDATE(tools) ON TABLE public.tool_server TO cortex_app;
 GRANT SELECT,INSERT ON TABLE public.tool_version TO cortex_app;
 
 GRANT UPDATE(published_at) ON TABLE public.tool_version TO cortex_app;
-
-GRANT SELECT,INSERT,UPDATE ON TABLE public.user_account TO cortex_app;
 
 GRANT SELECT,INSERT,DELETE ON TABLE public.worker TO cortex_app;
 GRANT SELECT ON TABLE public.worker TO cortex_claimer;

@@ -13,7 +13,7 @@ import asyncpg
 
 from cortex_plane.agents.model.completions import ModelUsage
 from cortex_plane.approvals.model.approvals import Channel, Choice, Decision, DelegationDraft
-from cortex_plane.approvals.verbs import approvals, credentials
+from cortex_plane.approvals.verbs import approvals, credentials, decisions
 from cortex_plane.calls.model import CallDraft, ResolutionRequest
 from cortex_plane.calls.verbs import calls, resolutions
 from cortex_plane.gates.verbs import session_lifecycle
@@ -189,7 +189,7 @@ async def _approve_one(world: World) -> None:
     taker = await world.person(Role.ADMIN, name="Taker")
     await approvals.delegate(world.db, world.admin.actor, id, DelegationDraft(to=taker.member_id))
     decision = Decision(decision=Choice.APPROVED, version=1, input_hash=call()["input_hash"])
-    await approvals.decide(world.db, taker.actor, id, decision, Channel.API)
+    await decisions.decide(world.db, taker.actor, id, decision, Channel.API)
     standing = UUID(await given_standing(world, id, world.admin.actor))
     async with world.db.transaction(world.org_id) as tx:
         await tx.call("use_standing", world.org_id, held.given.session_id, standing, UUID(sent["id"]), 1)

@@ -56,7 +56,7 @@ select * from cancel_approvals($1, $2, $3)
 
 
 -- name: close_approval
-select close_approval($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
+select close_approval($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
 
 
 -- name: count_repeats
@@ -67,14 +67,16 @@ select call_repeats($1, $2)
 select id, sealed from signing_secret where purpose = $1 and retire_at is null
 
 
+-- name: deciders_of_approval
+-- By name; $3 limit, null: all of them.
+select d.id, d.display_name, d.roles from approval_deciders($1, $2) d order by d.display_name limit $3
+
+
 -- name: delegates_of_approval
--- Who could take somebody's part in a request: those who would then be refused neither for their clearance, nor for having
--- asked for it, or for being perhaps the same human as somebody who did, nor because they have voted or handed their own part on.
+-- Who could take somebody's part in a request, and has not voted.
 select u.id, u.display_name
 from approval_request r join user_account u on u.org_id = r.org_id
-where r.id = $1 and u.id <> $2 and ($3::text is null or u.display_name = $3)
-  and u.deactivated_at is null and u.roles <> '{guest}' and u.clearance >= r.required_clearance
-  and not u.id = any (r.delegated) and (r.self_approval or not u.id = any (r.causes) and tied_cause(r.org_id, r.id, u.id, null) is null)
+where r.id = $1 and u.id <> $2 and ($3::text is null or u.display_name = $3) and u.deactivated_at is null and taker_refusal(r, u) is null
   and not exists (
     select from approval_vote v
     where v.org_id = r.org_id and v.approval_id = r.id and v.version = r.version and v.user_account_id = u.id)
@@ -86,16 +88,20 @@ limit $4
 select escalate_approval($1, $2, $3)
 
 
--- name: find_by_key
-select event_type, payload, actor_member_id from approval_event where approval_id = $1 and idempotency_key = $2
-
-
 -- name: find_joinable
 -- The same call under the same terms that somebody is being asked about already, unless its time is over.
 select id, causes from approval_request
 where session_id = $1 and tool_name = $2 and input_hash = $3 and terms_hash = $4 and status = 'pending' and kind = 'call'
   and deadline > plane_now()
 for no key update
+
+
+-- name: find_taker
+-- The person who is to take a part of a request over, and why they may not.
+select u.id, u.display_name, u.clearance, u.roles, u.deactivated_at is null as active, taker_refusal(r, u) as refusal,
+  tied_cause(r.org_id, r.id, u.id, null) as same_human_as
+from approval_request r join user_account u on u.org_id = r.org_id
+where r.id = $1 and u.id = $2
 
 
 -- name: find_twin
@@ -114,19 +120,14 @@ delete from approval_token where expires_at <= (select plane_now()) - $1::interv
 
 
 -- name: get_approval
--- Whoever is not staff sees those of their own sessions, and those that name them or a role of theirs.
-select *, plane_now() as now,
-  (select coalesce(max(call_repeats(a.org_id, i.call_id)), 0) from approval_invocation i
-    where i.org_id = a.org_id and i.approval_id = a.id) as repeats,
-  program_changes(a.org_id, a.id) as programs
-from approval_shown a
-where a.id = $1 and ($2::uuid is null or $2 in (a.user_account_id, a.opened_by) or a.approvers -> 'members' ? $2::text
-  or a.approvers -> 'roles' ?| (select u.roles from user_account u where u.id = $2))
+select approval_record(a.org_id, a.id, $3) as approval, plane_now() as now
+from approval_request a join session s on s.org_id = a.org_id and s.id = a.session_id
+where a.id = $1 and sees_approval($2, (select u.roles from user_account u where u.id = $2), s.user_account_id, s.opened_by, a.approvers)
 
 
 -- name: get_standing
 -- Whoever is not staff sees those of their own sessions, and those that they gave.
-select *, plane_now() as now from standing_shown s
+select s.*, standing_granter(s) as granter, plane_now() as now from standing_shown s
 where s.id = $1 and ($2::uuid is null or $2 in (s.owner_id, s.opened_by, s.granted_by_id))
 
 
@@ -194,7 +195,11 @@ values ($1, $2, $3, $4, $5, $6, $7, decode($8, 'hex'), $9, $10)
 
 
 -- name: insert_vote
-select vote_approval($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
+select vote_approval($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+
+
+-- name: is_key_used
+select exists (select from approval_event where approval_id = $1 and idempotency_key = $2)
 
 
 -- name: is_unasked
@@ -232,30 +237,29 @@ order by id
 
 
 -- name: list_approvals
--- Whoever is not staff sees those of their own sessions, and those that name them or a role of theirs.
-select * from approval_shown a
-where ($1::timestamptz is null or (a.created_at, a.id) < ($1, $2::uuid))
-  and ($4::uuid is null or $4 in (a.user_account_id, a.opened_by) or a.approvers -> 'members' ? $4::text
-    or a.approvers -> 'roles' ?| (select u.roles from user_account u where u.id = $4))
-  and ($5::text is null or a.status = $5)
-  and ($6::uuid is null or a.job_id = $6)
-  and ($7::uuid is null or a.session_id = $7)
-order by a.created_at desc, a.id desc
-limit $3
+select p.*, d.refusal, d.shaped_by as same_human_as
+from (
+  select * from approval_shown a
+  where ($1::timestamptz is null or (a.created_at, a.id) < ($1, $2::uuid))
+    and sees_approval($4, (select u.roles from user_account u where u.id = $4), a.user_account_id, a.opened_by, a.approvers)
+    and ($5::text is null or a.status = $5)
+    and ($6::uuid is null or a.job_id = $6)
+    and ($7::uuid is null or a.session_id = $7)
+  order by a.created_at desc, a.id desc
+  limit $3) p
+left join lateral approval_refusal(p.org_id, p.id, $8) d on p.status = 'pending'
+order by p.created_at desc, p.id desc
 
 
 -- name: list_deciders
--- Who could decide under these terms: active members of the approver set with the clearance. $1 owner, $2 whether the
--- owner is asked, $3 roles, $4 members, $5 clearance, $6 whoever must not decide it,
--- $7 limit; null: all of them.
-select u.id, u.display_name, u.roles from user_account u
-where u.deactivated_at is null and u.clearance >= $5 and u.roles <> '{guest}'
-  and not u.id = any ($6::uuid[])
-  and (($2 and $1::uuid is not null and u.id = $1)
-    or ($2 and $1::uuid is null and u.roles && array['admin', 'approver'])
-    or u.roles && $3::text[] or u.id = any ($4::uuid[]))
+-- Who could decide under these terms ($1, columns of approval_request), and who could had they not shaped the call.
+with request as materialized (select jsonb_populate_record(null::approval_request, $1::jsonb) as r)
+select u.id, u.display_name, u.roles, d.refusal
+from request q
+join user_account u on u.deactivated_at is null and u.roles <> '{guest}'
+cross join lateral (select decider_refusal(q.r, u.id, u.roles, u.clearance, null, null, null) as refusal) d
+where d.refusal is null or d.refusal = 'self_approval'
 order by u.display_name
-limit $7
 
 
 -- name: list_delegates
@@ -271,11 +275,25 @@ select from_member_id, from_member, to_member_id, to_member, to_clearance, reaso
 from approval_delegation where approval_id = $1 order by id
 
 
+-- name: list_granters
+-- Those who gave the standing approvals $1, and why each could not approve a call of job $2 under the terms $5 (see list_deciders).
+with origin as materialized (
+  select c.causes, array(select sponsors_of(j.org_id, c.causes, 'infinity')) as sponsors, s.user_account_id as owner_id
+  from job j join session s on s.org_id = j.org_id and s.id = j.session_id
+  cross join lateral call_causes(j.org_id, j.id, $3, $4::uuid[]) c
+  where j.id = $2)
+select s.id, standing_granter(s.org_id, s.granted_by_id,
+  $5::jsonb || jsonb_build_object('owner_id', o.owner_id, 'causes', o.causes), o.causes || o.sponsors, s.created_at) as granter
+from origin o cross join standing_approval s
+where s.id = any ($1::uuid[])
+
+
 -- name: list_inbox
 -- What waits: what this person could decide apart from the rest that they see, each the most urgent first; an uncertain
--- effect has no deadline and is the most urgent of all. $1 the person, $2 their roles, $3 their clearance, $4 whether they
+-- effect has no deadline and is the most urgent of all. Whether somebody counts as one human with a cause is looked at for what is
+-- listed alone. $1 the person, $2 their roles, $3 their clearance, $4 whether they
 -- answer for uncertain effects, $5 whom they see (null: everybody), $6 what came later is only counted, $7 how many are
--- passed over, $8 limit. The rules are those of deciding.refusal; a test compares the two.
+-- passed over, $8 limit.
 with waiting as (
   select r.id, r.requested_at, w.mine, $6::timestamptz is null or r.requested_at <= $6 as known,
     row_number() over (
@@ -283,17 +301,9 @@ with waiting as (
       order by r.deadline nulls first, r.requested_at, r.id) as place
   from approval_request r
   join session s on s.org_id = r.org_id and s.id = r.session_id
-  cross join lateral (
-    select case when r.kind = 'uncertain_effect' and r.settles is null then $4::boolean
-      else $1::uuid is not null and r.required_clearance <= $3::integer
-        and (r.self_approval or not $1 = any (r.causes)) and not $1 = any (r.delegated)
-        and (r.approvers -> 'roles' ?| $2::text[] or r.approvers -> 'members' ? $1::text
-          or r.approvers @> '{"owner": true}'
-            and (r.owner_id = $1 or r.owner_id is null and $2 && array['admin', 'approver']))
-      end is true as mine) w
+  cross join lateral (select decider_refusal(r, $1, $2, $3, $4, null, null) is null as mine) w
   where r.status = 'pending'
-    and (w.mine or $5::uuid is null or $5 in (s.user_account_id, s.opened_by) or r.approvers -> 'members' ? $5::text
-      or r.approvers -> 'roles' ?| $2))
+    and (w.mine or sees_approval($5, $2, s.user_account_id, s.opened_by, r.approvers)))
 , totals as (
   select count(*) filter (where known and mine) as mine_total, count(*) filter (where known and not mine) as others_total,
     count(*) filter (where not known) as arrived, max(requested_at) as latest
@@ -306,11 +316,12 @@ select t.mine_total, t.others_total, t.arrived, t.latest, l.mine, a.id, a.kind, 
   a.policy_version, a.template, a.required_clearance, a.approvers, a.on_deny, a.self_approval, a.owner_id, a.caused_by, a.causes,
   a.escalation_level, a.channels_dispatched, a.requested_at, a.deadline, a.reminded_at, a.resolved_at, a.resolved_by,
   a.resolved_by_name, a.resolution_reason, a.resolved_via, a.created_at, a.quorum, a.votes_for, a.delegated, a.standing,
-  a.action, null as details, a.settles, a.escalations, a.escalate_at,
+  a.action, null as details, a.settles, a.escalations, a.escalate_at, d.refusal, d.shaped_by as same_human_as,
   case when large.it then null else a.arguments end as arguments,
   case when large.it then left(a.arguments::text, 2000) end as excerpt
 from totals t
 left join (listed l join approval_shown a on a.id = l.id) on true
+left join lateral approval_refusal(a.org_id, a.id, $9) d on true
 left join lateral (select octet_length(a.arguments::text) > 2000 as it) large on true
 order by l.mine desc, l.place
 
@@ -329,8 +340,7 @@ select a.id, a.kind, a.status, a.version, a.session_id, a.job_id, a.agent_id, a.
 from approval_shown a
 cross join lateral (select octet_length(a.arguments::text) > 2000 as it) large
 where a.resolved_at is not null
-  and ($1::uuid is null or $1 in (a.user_account_id, a.opened_by) or a.approvers -> 'members' ? $1::text
-    or a.approvers -> 'roles' ?| (select u.roles from user_account u where u.id = $1))
+  and sees_approval($1, (select u.roles from user_account u where u.id = $1), a.user_account_id, a.opened_by, a.approvers)
 order by a.resolved_at desc
 limit $2
 
@@ -344,7 +354,7 @@ limit 5
 
 -- name: list_standing
 -- Whoever is not staff sees those of their own sessions, and those that they gave.
-select *, plane_now() as now from standing_shown s
+select s.*, standing_granter(s) as granter, plane_now() as now from standing_shown s
 where ($1::timestamptz is null or (s.created_at, s.id) < ($1, $2::uuid))
   and ($4::uuid is null or $4 in (s.owner_id, s.opened_by, s.granted_by_id))
   and ($5::uuid is null or s.session_id = $5)
@@ -392,6 +402,10 @@ select escalations -> escalation_level from approval_request where id = $1 and s
 select * from open_approval($1, $2, $3, $4)
 
 
+-- name: read_again
+select approval_record($1, $2, $3)
+
+
 -- name: record_approval_event
 insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, idempotency_key, payload,
   created_at)
@@ -418,6 +432,11 @@ added as (
   select $1, $2, $3, $4, $5, $6, $7, plane_now() from earlier where earlier.rows <= $8
   returning id)
 select earlier.rows from earlier
+
+
+-- name: refusal_under_terms
+-- What decider_refusal says about other terms than those of the request.
+select decider_refusal(jsonb_populate_record(null::approval_request, $1::jsonb), $2, $3, $4, null, null, null)
 
 
 -- name: remind_approvers
@@ -471,7 +490,7 @@ order by r.requested_at, r.id limit 1
 -- name: standing_candidates
 -- Those that may cover a call: by which it was counted before comes first, then what costs no count, then what ends soonest.
 -- Each with the receipt of the request that it was given with, for the worker to verify.
-select s.*, u.revision as granter_revision, plane_now() as now, voters_of(s.org_id, s.granted_by_id, null, s.created_at) as behind,
+select s.*, u.revision as granter_revision, plane_now() as now,
   exists (select from standing_use x where x.org_id = s.org_id and x.standing_id = s.id and x.call_id = $5) as counted,
   r.body, r.signature, k.id as key_id, k.public_key, k.sealed
 from standing_shown s join user_account u on u.org_id = s.org_id and u.id = s.granted_by_id
@@ -485,24 +504,9 @@ where s.session_id = $1 and s.tool_name = $2 and s.tool_digest = $3 and s.revoke
 order by counted desc, s.max_calls is not null, s.expires_at, s.id
 
 
--- name: standing_origin
--- Whose session a job belongs to, who shaped what it asks for, with those who ask now, and who could be the same human as those.
-select c.causes, array(select sponsors_of(j.org_id, c.causes, 'infinity')) as sponsors, s.user_account_id as owner_id
-from job j join session s on s.org_id = j.org_id and s.id = j.session_id
-cross join lateral call_causes(j.org_id, j.id, $2, $3::uuid[]) c
-where j.id = $1
-
-
 -- name: take_due
 -- Schedulers pass over what another one acts on. A lock of the row itself would come before its jobs' locks.
 select pg_try_advisory_xact_lock(hashtextextended($1::uuid::text, 2))
-
-
--- name: tied_causes
--- Which of these requests a member cannot approve because a cause could be the same human, and who that is.
-select t.id, t.name
-from (select a.id, tied_cause($1, a.id, $3, null) as name from unnest($2::uuid[]) a (id)) t
-where t.name is not null
 
 
 -- name: void_tokens

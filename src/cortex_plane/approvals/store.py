@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -25,15 +25,16 @@ from cortex_plane.approvals.model.approvals import (
     Waiting,
 )
 from cortex_plane.approvals.model.credentials import Token
-from cortex_plane.approvals.rules.deciders import ApprovalEnd, LockedApproval, may_decide_at_all
-from cortex_plane.db.database import Database, Queries, Row, Transaction, after, ids, page
+from cortex_plane.approvals.rules.deciders import ApprovalEnd, LockedApproval, Taker
+from cortex_plane.approvals.rules.standing_match import Granter
+from cortex_plane.db.database import Database, Queries, Row, Transaction, after, ids, one, page
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.policies.model.policies import Approvers, Quorum, Terms
 from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Decided
-from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.rules import MacKind
 from cortex_plane.tenancy.store import credentials as credentials_store
@@ -51,6 +52,34 @@ class Decider:
     id: UUID
     name: str
     roles: frozenset[Role]
+    shaped_it: bool = False
+    """They could decide had they not shaped the call."""
+
+
+def person_of(actor: Actor, channel: Channel | None = None) -> dict[str, Any]:
+    """The actor as the SQL function `approval_refusal` takes them."""
+    person = actor.user_account_id if actor.kind is ActorKind.PERSON else None
+    return {
+        "id": str(person) if person else None,
+        "name": actor.name,
+        "roles": sorted(actor.roles),
+        "clearance": actor.clearance,
+        "settles": actor.may(Permission.JOB_SETTLE),
+        "sees": str(actor.sees) if actor.sees else None,
+        "channel": channel,
+    }
+
+
+def _terms(terms: Terms, owner_id: UUID | None, causes: Iterable[UUID]) -> dict[str, Any]:
+    """Terms that no request has yet, as columns of `approval_request`."""
+    return {
+        "approvers": adapter(Approvers).dump_python(terms.approvers, mode="json"),
+        "required_clearance": terms.required_clearance,
+        "self_approval": terms.self_approval,
+        "owner_id": str(owner_id) if owner_id else None,
+        "causes": [str(cause) for cause in causes],
+        "delegated": [],
+    }
 
 
 # Reading ---------------------------------------------------------------------------------------------------------
@@ -58,31 +87,31 @@ class Decider:
 
 async def list_approvals(
     tx: Transaction,
+    actor: Actor,
     position: Position | None,
     limit: int,
-    sees: UUID | None,
     status: ApprovalStatus | None,
     job_id: UUID | None,
     session_id: UUID | None,
 ) -> Page[Approval]:
     rows = await tx.rows(
-        queries.list_approvals, *after(position), limit + 1, sees, status, job_id, session_id
-    )
+        queries.list_approvals, *after(position), limit + 1, actor.sees, status, job_id, session_id, person_of(actor)
+    )  # fmt: skip
     return page(Approval, rows, limit)
 
 
 async def list_inbox(
-    tx: Transaction, actor: Actor, sees: UUID | None, shown_at: datetime | None, skip: int, limit: int
+    tx: Transaction, actor: Actor, shown_at: datetime | None, skip: int, limit: int
 ) -> Waiting:
-    person = actor.user_account_id if may_decide_at_all(actor) else None
+    person = person_of(actor)
     rows = await tx.rows(
-        queries.list_inbox, person, sorted(actor.roles), actor.clearance, actor.may(Permission.JOB_SETTLE), sees,
-        shown_at, skip, limit,
+        queries.list_inbox, actor.user_account_id if person["id"] else None, person["roles"], actor.clearance,
+        person["settles"], actor.sees, shown_at, skip, limit, person,
     )  # fmt: skip
     listed = [(row["mine"], _to_approval(row)) for row in rows if row["id"] is not None]
     return Waiting(
-        mine=[each for mine, each in listed if mine],
-        others=[each for mine, each in listed if not mine],
+        mine=[approval for mine, approval in listed if mine],
+        others=[approval for mine, approval in listed if not mine],
         **{name: rows[0][name] for name in ("mine_total", "others_total", "arrived", "latest")},
     )
 
@@ -97,10 +126,15 @@ def _to_approval(row: Row) -> Approval:
     return listed if row["excerpt"] is None else replace(listed, arguments=Excerpt(row["excerpt"]))
 
 
-async def get_approval(tx: Transaction, id: UUID, sees: UUID | None) -> tuple[Approval, datetime] | None:
-    """With the database's time."""
-    row = await tx.row(queries.get_approval, id, sees)
-    return None if row is None else (parse(Approval, row), row["now"])
+async def get_approval(tx: Transaction, id: UUID, actor: Actor) -> tuple[Approval, datetime] | None:
+    """As the actor sees it, with the database's time."""
+    row = await tx.row(queries.get_approval, id, actor.sees, person_of(actor))
+    return None if row is None else (parse(Approval, row["approval"]), row["now"])
+
+
+async def read_again(tx: Transaction, id: UUID, actor: Actor) -> Approval:
+    """An approval that the actor has just changed, also where they do not see it any more."""
+    return parse(Approval, await tx.value(queries.read_again, tx.org, id, person_of(actor)))
 
 
 async def approval_of_call(tx: Transaction, call_id: UUID) -> UUID | None:
@@ -121,24 +155,36 @@ async def list_similar(tx: Transaction, id: UUID, tool_name: str) -> list[Approv
 
 
 async def list_deciders(
-    tx: Transaction,
-    approvers: Approvers,
-    clearance: int,
-    owner_id: UUID | None,
-    not_these: Sequence[UUID],
-    limit: int | None = None,
+    tx: Transaction, terms: Terms, owner_id: UUID | None, causes: Iterable[UUID]
 ) -> list[Decider]:
-    """Those who could decide now, by name."""
-    rows = await tx.rows(
-        queries.list_deciders, owner_id, approvers.owner, list(approvers.roles), list(approvers.members),
-        clearance, list(not_these), limit,
+    """Those who could decide under these terms, and those who could had they not shaped the call; by name."""
+    rows = await tx.rows(queries.list_deciders, _terms(terms, owner_id, causes))
+    return [_to_decider(row, shaped_it=row["refusal"] is not None) for row in rows]
+
+
+async def deciders_of_approval(tx: Transaction, id: UUID, limit: int | None = None) -> list[Decider]:
+    """Those who could decide it now, by name."""
+    return [_to_decider(row) for row in await tx.rows(queries.deciders_of_approval, tx.org, id, limit)]
+
+
+def _to_decider(row: Row, *, shaped_it: bool = False) -> Decider:
+    return Decider(row["id"], row["display_name"], frozenset(map(Role, row["roles"])), shaped_it)
+
+
+async def refusal_under_terms(
+    tx: Transaction, terms: Terms, owner_id: UUID | None, causes: Iterable[UUID], actor: Actor
+) -> str | None:
+    """Why the actor could not approve a call under these terms, as a code."""
+    person = actor.user_account_id if actor.kind is ActorKind.PERSON else None
+    code: str | None = await tx.value(
+        queries.refusal_under_terms, _terms(terms, owner_id, causes), person, sorted(actor.roles), actor.clearance
     )  # fmt: skip
-    return [Decider(row["id"], row["display_name"], frozenset(map(Role, row["roles"]))) for row in rows]
+    return code
 
 
-async def tied_causes(tx: Transaction, ids: Sequence[UUID], member_id: UUID) -> dict[UUID, str]:
-    """Of these requests those that a member cannot approve because a cause could be the same human, with its name."""
-    return {r["id"]: r["name"] for r in await tx.rows(queries.tied_causes, tx.org, list(ids), member_id)}
+async def find_taker(tx: Transaction, id: UUID, member_id: UUID) -> Taker | None:
+    """Somebody who is to take a part of a request over."""
+    return one(Taker, await tx.row(queries.find_taker, id, member_id))
 
 
 async def list_delegations(tx: Transaction, id: UUID) -> list[Delegation]:
@@ -235,15 +281,27 @@ def _escalations(terms: Terms, deadline: datetime | None) -> list[tuple[datetime
     ]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClosedApproval:
+    approval: Approval
+    decided: Decided | None
+    """What the receipt says, where somebody decided."""
+
+
 # Deciding --------------------------------------------------------------------------------------------------------
 
 
 async def open_approval(
-    tx: Transaction, id: UUID, actor: Actor | None = None, channel: Channel | None = None
+    tx: Transaction,
+    id: UUID,
+    actor: Actor | None = None,
+    channel: Channel | None = None,
+    key: str | None = None,
 ) -> LockedApproval | None:
-    """Locked, with the jobs that wait for it and their other open approvals; and who else the one who decides could be."""
-    row = await tx.row(queries.open_approval, tx.org, id, actor.user_account_id if actor else None, channel)
-    return None if row is None else parse(LockedApproval, row)
+    """Locked, with the jobs that wait for it and their other open approvals."""
+    person = person_of(actor, channel) if actor else None
+    row = await tx.row(queries.open_approval, tx.org, id, person, key)
+    return None if row is None else parse(LockedApproval, {**row["approval"], **row})
 
 
 async def close_approval(
@@ -262,24 +320,23 @@ async def close_approval(
     happened: Sequence[dict[str, Any]],
     events: Sequence[SessionEvent],
     facts: Sequence[Fact],
-) -> Decided | None:
-    """Returns what a receipt says of it, where somebody decided: read here, it costs no way of its own."""
+) -> ClosedApproval:
     request = opened.approval
     tx.told = tx.told or bool(events)
-    decided = await tx.value(
+    row = await tx.value(
         queries.close_approval, tx.org, request.id, request.version, version, closing.status,
         arguments.decode() if arguments is not None else None,
         bytes.fromhex(input_hash) if input_hash is not None else None,
-        actor.user_account_id if actor else None, actor.name if actor else None, reason, channel, choice, key,
+        person_of(actor, channel) if actor else None, reason, choice, key,
         [{"id": str(id), "status": status, "error": error} for id, status, error in closing.calls],
-        float(max(request.timeout_seconds, SHORTEST_GRANT_SECONDS)),
+        float(max(opened.timeout_seconds, SHORTEST_GRANT_SECONDS)),
         [{"id": str(j.id), "open": j.open, "status": j.status, "error": j.error} for j in closing.jobs],
         [sibling.id for sibling in closing.cancelled], list(happened),
         [kind for kind, _, _ in events], [job for _, job, _ in events], [data for _, _, data in events],
         [fact.action for fact in facts], [fact.body for fact in facts],
         [fact.job or request.job_id for fact in facts],
     )  # fmt: skip
-    return None if decided is None else parse(Decided, decided)
+    return parse(ClosedApproval, row)
 
 
 async def insert_vote(
@@ -297,17 +354,19 @@ async def insert_vote(
     events: Sequence[SessionEvent],
     facts: Sequence[Fact],
     counts: bool,
-) -> None:
-    """``counts``: whether it is a vote, or only an edit."""
+) -> Approval:
+    """``counts``: whether it is a vote, or only an edit. Returns the approval as it is now."""
     request = opened.approval
     tx.told = tx.told or bool(events)
-    await tx.rows(
+    row = await tx.value(
         queries.insert_vote, tx.org, request.id, request.version, version,
         arguments.decode() if arguments is not None else None,
         bytes.fromhex(input_hash) if input_hash is not None else None,
-        actor.user_account_id, actor.name, reason, channel, key, list(happened), [kind for kind, _, _ in events], [job for _, job, _ in events],
-        [data for _, _, data in events], [fact.action for fact in facts], [fact.body for fact in facts], counts,
+        person_of(actor, channel), reason, key, list(happened), [kind for kind, _, _ in events],
+        [job for _, job, _ in events], [data for _, _, data in events], [fact.action for fact in facts],
+        [fact.body for fact in facts], counts,
     )  # fmt: skip
+    return parse(Approval, row)
 
 
 async def insert_delegation(
@@ -336,9 +395,9 @@ async def find_twin(tx: Transaction, id: UUID, input_hash: str) -> UUID | None:
     return other
 
 
-async def find_by_key(tx: Transaction, id: UUID, key: str) -> Row | None:
-    """What was recorded under this idempotency key."""
-    return await tx.row(queries.find_by_key, id, key)
+async def is_key_used(tx: Transaction, id: UUID, key: str) -> bool:
+    """Whether something was recorded under this idempotency key."""
+    return bool(await tx.value(queries.is_key_used, id, key))
 
 
 async def record_approval_event(
@@ -599,10 +658,10 @@ async def insert_standing(
 
 async def get_standing(
     tx: Transaction, id: UUID, sees: UUID | None
-) -> tuple[StandingApproval, datetime] | None:
-    """With the database's time."""
+) -> tuple[StandingApproval, Granter, datetime] | None:
+    """With whoever gave it, and the database's time."""
     row = await tx.row(queries.get_standing, id, sees)
-    return None if row is None else (parse(StandingApproval, row), row["now"])
+    return None if row is None else (parse(StandingApproval, row), parse(Granter, row["granter"]), row["now"])
 
 
 async def list_standing(
@@ -612,10 +671,12 @@ async def list_standing(
     sees: UUID | None,
     session_id: UUID | None,
     active: bool,
-) -> tuple[Page[StandingApproval], datetime | None]:
-    """With the database's time, where there are any."""
+) -> tuple[Page[StandingApproval], list[tuple[Granter, datetime]]]:
+    """With whoever gave each, and the database's time."""
     rows = await tx.rows(queries.list_standing, *after(position), limit + 1, sees, session_id, active)
-    return page(StandingApproval, rows, limit), rows[0]["now"] if rows else None
+    return page(StandingApproval, rows, limit), [
+        (parse(Granter, r["granter"]), r["now"]) for r in rows[:limit]
+    ]
 
 
 async def standing_candidates(
@@ -634,9 +695,14 @@ async def standing_candidates(
     return [(parse(StandingApproval, row), row) for row in rows]
 
 
-async def standing_origin(tx: Transaction, job_id: UUID, read_to: int, askers: Sequence[UUID]) -> Row | None:
-    """Whose session a job belongs to, who shaped what it asks for, and who could be the same human as those."""
-    return await tx.row(queries.standing_origin, job_id, read_to, list(askers))
+async def list_granters(
+    tx: Transaction, ids: Sequence[UUID], job_id: UUID, read_to: int, askers: Sequence[UUID], terms: Terms
+) -> dict[UUID, Granter]:
+    """By standing approval, whoever gave it, with why they could not approve a call of this job under these terms."""
+    rows = await tx.rows(
+        queries.list_granters, list(ids), job_id, read_to, list(askers), _terms(terms, None, ())
+    )
+    return {row["id"]: parse(Granter, row["granter"]) for row in rows}
 
 
 async def revoke_standing(tx: Transaction, id: UUID, by: str, reason: str | None) -> bool:

@@ -57,6 +57,16 @@ async def insert_job(tx: Transaction, id: UUID, job: NewJob, submitted_by: UUID)
     )  # fmt: skip
 
 
+async def insert_external_job(
+    tx: Transaction, id: UUID, session_id: UUID, agent_id: UUID, caused_by: UUID | None, submitted_by: UUID
+) -> None:
+    """A job that runs elsewhere from the start, and that no worker claims."""
+    job = NewJob(
+        session_id=session_id, agent_id=agent_id, payload={}, max_retries=0, kind=JobKind.EXTERNAL, caused_by=caused_by
+    )  # fmt: skip
+    await insert_job(tx, id, job, submitted_by)
+
+
 async def open_conversation(tx: Transaction, session_id: UUID) -> UUID | None:
     id: UUID | None = await tx.value(queries.open_conversation, session_id)
     return id

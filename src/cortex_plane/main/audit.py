@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from cortex_plane.cli import proof
 from cortex_plane.cli.output import AsJson
@@ -22,19 +22,17 @@ if TYPE_CHECKING:
 
 @audit_app.command("verify")
 def verify_trail(
-    remote: Annotated[
-        bool, typer.Option(help="Ask the API about the key's org instead of the database.")
-    ] = False,
+    remote: Annotated[bool, Option(help="Ask the API about the key's org instead of the database.")] = False,
     export: Annotated[
-        Path | None, typer.Option(help="Verify this export instead, without any plane; - is standard input.")
+        Path | None, Option(help="Verify this export instead, without any plane; - is standard input.")
     ] = None,
     keys: Annotated[
         list[str] | None,
-        typer.Option("--key", help="The fingerprint of a key that you trust; after a rotation give each."),
+        Option("--key", help="The fingerprint of a key that you trust; after a rotation give each."),
     ] = None,
     roots: Annotated[
         Path | None,
-        typer.Option(help="Copies of roots that were kept outside of the database, such as roots.jsonl."),
+        Option(help="Copies of roots that were kept outside of the database, such as roots.jsonl."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -72,7 +70,7 @@ async def _verify_database(held: Held | None) -> dict[str, Verification]:
         from cortex_plane.db.vault import Vault
         from cortex_plane.jobs.verbs.master_key import require_known_key
         from cortex_plane.main.commands import app_url
-        from cortex_plane.main.databases import existing_master_key
+        from cortex_plane.main.master_key import existing_master_key
         from cortex_plane.main.settings import load
         from cortex_plane.proof.verbs.audit import verify_all
 

@@ -286,6 +286,10 @@ class Approval:
     """Whether whoever asks could decide it."""
     why_not: str | None = None
     """Where they could not: why."""
+    refusal: Annotated[str | None, Field(exclude=True)] = "not_a_person"
+    """The same as a code of the SQL function `decider_refusal`, None where they could. It is in no API answer."""
+    same_human_as: Annotated[str | None, Field(exclude=True)] = None
+    """With the code `one_human`: the name of the cause who could be the same human."""
     created_at: datetime
     """The same as ``requested_at``; lists are ordered by it."""
 

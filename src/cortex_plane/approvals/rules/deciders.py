@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import (
@@ -24,57 +26,15 @@ from cortex_plane.policies.model.policies import (
     CountedVote,
     OnDeny,
     Quorum,
-    Template,
+    Terms,
     is_met,
     is_reached,
     quorum_said,
     same_human,
+    stricter_quorum,
 )
-from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission
-from cortex_plane.tenancy.model.orgs import Member, Role
-
-DECIDE_FOR_NOBODY = frozenset({Role.ADMIN, Role.APPROVER})
-"""Who stands in for an owner where a session has none."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
-    """An approval, as far as deciding it needs."""
-
-    id: UUID
-    kind: ApprovalKind
-    status: ApprovalStatus
-    version: int
-    session_id: UUID
-    job_id: UUID
-    step_index: int
-    tool_name: str
-    tool_digest: str | None
-    risk: str
-    input_hash: str
-    template: Template
-    required_clearance: int
-    timeout_seconds: int
-    approvers: Approvers
-    on_deny: OnDeny
-    self_approval: bool
-    owner_id: UUID | None
-    causes: list[UUID]
-    caused: list[Cause] = field(default_factory=list)
-    deadline: datetime | None
-    remind_at: datetime | None
-    reminded_at: datetime | None
-    requested_at: datetime
-    resolved_by_name: str | None
-    resolution_reason: str | None
-    rule: str
-    quorum: Quorum
-    escalations: list[Approvers]
-    escalate_at: list[datetime]
-    escalation_level: int
-    delegated: list[UUID]
-    standing: bool
-    settles: UUID | None = None
+from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.orgs import Role
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,17 +64,24 @@ class Sibling:
 class LockedApproval:
     """An approval with everything that its decision depends on, under its locks."""
 
-    approval: Request
+    approval: Approval
+    visible: bool
+    """Whether whoever opened it sees it."""
     jobs: list[WaitingJob]
     calls: list[WaitingCall]
     siblings: list[Sibling]
     votes: list[CountedVote]
     policies: str
     now: datetime
+    timeout_seconds: int
+    remind_at: datetime | None
+    levels: list[Approvers]
+    """Who is asked besides at each escalation."""
+    level_times: list[datetime]
     behind: list[UUID] = field(default_factory=list)
     """Everybody who could be the human who decides now, them first."""
-    shaped_by: str | None = None
-    """A cause of the call who could be that same human, where a cause must not approve it."""
+    earlier: dict[str, Any] | None = None
+    """What was recorded under the idempotency key of the decision."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,87 +103,99 @@ class ApprovalEnd:
     cancelled: list[Sibling]
 
 
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Other arguments for a call, and what the policies say about it then."""
+
+    arguments: bytes
+    input_hash: str
+    policies: str
+    terms: Sequence[Terms]
+    error: CortexError | None
+    """Why nobody could approve these arguments."""
+    same_terms: bool = False
+    """Whether the policies say the very same of the call as it is: whoever else is to vote may vote on this too."""
+
+
 # Who may ---------------------------------------------------------------------------------------------------------
 
 
-def refusal(
-    *,
+def refusal(approval: Approval, actor: Actor, choice: Choice) -> CortexError | None:
+    """Why the actor may not decide so, in words; None where they may."""
+    if choice is Choice.DENIED and approval.refusal in BARS_ONLY_YES:
+        return None
+    if approval.refusal == "one_human":
+        return one_human(approval.same_human_as)
+    return describe_refusal(
+        approval.refusal, actor, approval.approvers, approval.required_clearance, approval.caused
+    )
+
+
+BARS_ONLY_YES = frozenset({"self_approval", "one_human"})
+"""The codes of those who may deny a request, but not approve it."""
+
+
+def describe_refusal(
+    code: str | None,
+    actor: Actor,
     approvers: Approvers,
     required_clearance: int,
-    self_approval: bool,
-    owner_id: UUID | None,
-    causes: Sequence[UUID],
-    actor: Actor,
-    choice: Choice,
-    delegated: Sequence[UUID] = (),
     caused: Sequence[Cause] = (),
 ) -> CortexError | None:
-    """Why this actor may not decide so; None where they may."""
-    person = actor.user_account_id
-    if actor.kind is not ActorKind.PERSON or person is None:
+    """The words for a code of the SQL function `decider_refusal`."""
+    if code is None:
+        return None
+    if code == "not_a_settler":
         return Forbidden(
+            "You are not one of those who may say what became of this call.",
+            code="not_an_approver",
+            hint="It needed no approval: admins, operators and approvers answer about it.",
+        )
+    errors = (
+        Forbidden(
             "Only a person may decide.",
             code="not_a_person",
             hint="Use the key of a member, or the dashboard; keys of programs decide nothing.",
-        )
-    if actor.roles <= {Role.GUEST}:
-        return Forbidden(
+        ),
+        Forbidden(
             "Guests decide nothing.", code="guest_cannot_decide", hint="Ask an admin to make you a member."
-        )
-    if person in delegated:
-        return Forbidden(
+        ),
+        Forbidden(
             "You handed your part in this to somebody else.",
             code="delegated_away",
             hint="Whoever has it now decides; the card shows who.",
-        )
-    if not is_approver(approvers, owner_id, actor):
-        return Forbidden(
+        ),
+        Forbidden(
             "You are not one of those who may decide this.",
             code="not_an_approver",
             hint=f"It is for {describe_approvers(approvers)} to decide; the policy that asks for it says so.",
-        )
-    if actor.clearance < required_clearance:
-        return Forbidden(
+        ),
+        Forbidden(
             f"This needs clearance {required_clearance}; yours is {actor.clearance}.",
             code="clearance_too_low",
             hint="Ask somebody with that clearance, or an admin to raise yours.",
-        )
-    if choice is Choice.APPROVED and not self_approval and person in causes:
-        own = "; ".join(cause.why for cause in caused if cause.member_id == person)
-        return Forbidden(
-            f"You shaped this call{f' ({own})' if own else ''}, and its policy wants somebody else to approve it.",
+        ),
+        Forbidden(
+            f"You shaped this call{_own_part(caused, actor)}, and its policy wants somebody else to approve it.",
             code="self_approval",
             hint="Ask another approver. You may deny it.",
-        )
-    return None
+        ),
+    )
+    return next(error for error in errors if error.code == code)
 
 
-def one_human(shaped_by: str | None, choice: Choice) -> CortexError | None:
-    """Why whoever decides cannot approve what ``shaped_by`` shaped, who could be the same human."""
-    if choice is Choice.DENIED or shaped_by is None:
-        return None
+def _own_part(caused: Sequence[Cause], actor: Actor) -> str:
+    part = "; ".join(cause.why for cause in caused if cause.member_id == actor.user_account_id)
+    return f" ({part})" if part else ""
+
+
+def one_human(cause: str | None) -> CortexError | None:
+    """``cause`` shaped the call and could be the same human as whoever decides."""
     return Forbidden(
-        f"You and {shaped_by}, who asked for this, count as one human, and its policy wants somebody else to approve it.",
+        f"You and {cause}, who asked for this, count as one human, and its policy wants somebody else to approve it.",
         code="self_approval",
         hint="Prove a channel of your own: `cortex user link`. Or ask another approver. You may deny it.",
     )
-
-
-def may_decide_at_all(actor: Actor) -> bool:
-    """Whether the actor is one of those who decide anything at all."""
-    return (
-        actor.kind is ActorKind.PERSON
-        and actor.user_account_id is not None
-        and not actor.roles <= {Role.GUEST}
-    )
-
-
-def is_approver(approvers: Approvers, owner_id: UUID | None, actor: Actor) -> bool:
-    if approvers.owner and owner_id is not None and actor.user_account_id == owner_id:
-        return True
-    if approvers.owner and owner_id is None and not actor.roles.isdisjoint(DECIDE_FOR_NOBODY):
-        return True
-    return not actor.roles.isdisjoint(approvers.roles) or actor.user_account_id in approvers.members
 
 
 def describe_approvers(approvers: Approvers) -> str:
@@ -229,58 +208,11 @@ def describe_approvers(approvers: Approvers) -> str:
     return ", ".join(words) or "nobody"
 
 
-def may_decide(request: Request, actor: Actor, choice: Choice) -> CortexError | None:
-    return refusal(
-        approvers=request.approvers,
-        required_clearance=request.required_clearance,
-        self_approval=request.self_approval,
-        owner_id=request.owner_id,
-        causes=request.causes,
-        actor=actor,
-        choice=choice,
-        delegated=request.delegated,
-        caused=request.caused,
-    )
-
-
-def may_approve(approval: Approval, actor: Actor) -> CortexError | None:
-    return refusal(
-        approvers=approval.approvers,
-        required_clearance=approval.required_clearance,
-        self_approval=approval.self_approval,
-        owner_id=approval.owner_id,
-        causes=approval.causes,
-        actor=actor,
-        choice=Choice.APPROVED,
-        delegated=approval.delegated,
-        caused=approval.caused,
-    )
-
-
-def may_settle(opened: LockedApproval, actor: Actor, choice: Choice) -> CortexError | None:
-    """Who answers about an uncertain call: whoever could approve it, or, where it needed no approval, whoever settles jobs. To give
-    it up is a no, and one is enough."""
-    if opened.approval.settles is not None:
-        return may_decide(opened.approval, actor, choice) or one_human(opened.shaped_by, choice)
-    if actor.may(Permission.JOB_SETTLE):
-        return None
-    return Forbidden(
-        "You are not one of those who may say what became of this call.",
-        code="not_an_approver",
-        hint="It needed no approval: admins, operators and approvers answer about it.",
-    )
-
-
 # How many ---------------------------------------------------------------------------------------------------------
 
 
-def completes(opened: LockedApproval, quorum: Quorum, actor: Actor, *, anew: bool) -> bool:
-    """Whether this yes is the last one that is needed. ``anew``: the arguments change with it, so no other counts."""
-    return _enough(opened, quorum, actor, [] if anew else opened.votes)
-
-
-def _enough(opened: LockedApproval, quorum: Quorum, actor: Actor, votes: Sequence[CountedVote]) -> bool:
-    """Whether these votes are, with the actor's own."""
+def is_enough(opened: LockedApproval, quorum: Quorum, actor: Actor, votes: Sequence[CountedVote]) -> bool:
+    """Whether these votes fulfil the quorum together with the actor's own."""
     person = actor.user_account_id
     if person is None:
         return False
@@ -290,11 +222,36 @@ def _enough(opened: LockedApproval, quorum: Quorum, actor: Actor, votes: Sequenc
     return is_reached(quorum, [*(vote for vote in votes if vote.member_id != person), own])
 
 
+def is_vote(opened: LockedApproval, edit: Edit | None) -> bool:
+    """Whoever edits the arguments shapes the call: where self-approval is off, their own yes to it does not count."""
+    if edit is None:
+        return True
+    return opened.approval.self_approval and all(terms.self_approval for terms in edit.terms)
+
+
+def ends_it(opened: LockedApproval, actor: Actor, decision: Decision, edit: Edit | None) -> bool:
+    """One no is enough; for a yes it takes a quorum. After an edit no earlier vote counts."""
+    if decision.decision is Choice.DENIED:
+        return True
+    if not is_vote(opened, edit):
+        return False
+    if edit is None:
+        return is_enough(opened, opened.approval.quorum, actor, opened.votes)
+    # An edited call may need more people than the one that was asked for, and never fewer.
+    quorums = [terms.quorum for terms in edit.terms]
+    quorum = functools.reduce(stricter_quorum, quorums, opened.approval.quorum)
+    return is_enough(opened, quorum, actor, [])
+
+
+def describe_quorum(approval: Approval) -> str:
+    return quorum_said(approval.quorum)
+
+
 def agrees(opened: LockedApproval, actor: Actor, answer: str) -> bool:
     """Whether enough people give this answer about an uncertain call, with this one."""
     if opened.approval.settles is None:
         return True
-    return _enough(opened, opened.approval.quorum, actor, [v for v in opened.votes if v.answer == answer])
+    return is_enough(opened, opened.approval.quorum, actor, [v for v in opened.votes if v.answer == answer])
 
 
 def explained(approval: Approval, votes: Sequence[Vote]) -> list[Vote]:
@@ -335,18 +292,18 @@ def joined(one: Approvers, other: Approvers) -> Approvers:
 # Whether it still can be ------------------------------------------------------------------------------------------
 
 
-def is_same(request: Request, decision: Decision, edited_hash: str | None) -> bool:
+def is_same(approval: Approval, decision: Decision, edited_hash: str | None) -> bool:
     """Whether a resolved approval says just what this decision says."""
-    if request.status.value != decision.decision.value:
+    if approval.status.value != decision.decision.value:
         return False
-    return decision.decision is Choice.DENIED or (edited_hash or decision.input_hash) == request.input_hash
+    return decision.decision is Choice.DENIED or (edited_hash or decision.input_hash) == approval.input_hash
 
 
-def already(request: Request) -> Conflict:
-    by = f" by {request.resolved_by_name}" if request.resolved_by_name else ""
-    why = f": {request.resolution_reason}" if request.resolution_reason else ""
+def already(approval: Approval) -> Conflict:
+    by = f" by {approval.resolved_by_name}" if approval.resolved_by_name else ""
+    why = f": {approval.resolution_reason}" if approval.resolution_reason else ""
     return Conflict(
-        f"It is {request.status} already{by}{why}.",
+        f"It is {approval.status} already{by}{why}.",
         code="approval_conflict",
         hint="The first decision stands; read it with `cortex approval show`.",
     )
@@ -360,13 +317,13 @@ def approval_expired() -> Conflict:
     )
 
 
-def outdated(request: Request, decision: Decision, now: datetime) -> CortexError | None:
+def outdated(approval: Approval, decision: Decision, now: datetime) -> CortexError | None:
     """Why an open approval cannot be decided by what the decider saw."""
-    if request.deadline is not None and now >= request.deadline:
+    if approval.deadline is not None and now >= approval.deadline:
         return approval_expired()
-    if decision.version != request.version or decision.input_hash != request.input_hash:
+    if decision.version != approval.version or decision.input_hash != approval.input_hash:
         return Stale(
-            f"It changed: you saw version {decision.version}, it is now at {request.version}.",
+            f"It changed: you saw version {decision.version}, it is now at {approval.version}.",
             code="approval_changed",
             hint="Look at it again, then decide with the version and digest that it has now.",
         )
@@ -384,23 +341,23 @@ def approved(opened: LockedApproval) -> ApprovalEnd:
 
 
 def denied(opened: LockedApproval, by: str, reason: str | None) -> ApprovalEnd:
-    given = (reason or "").strip()
-    end = "" if given.endswith((".", "!", "?")) else "."
-    why = f": {given}{end}" if given else "."
+    text = (reason or "").strip()
+    end = "" if text.endswith((".", "!", "?")) else "."
+    why = f": {text}{end}" if text else "."
     return _turned_down(opened, ApprovalStatus.DENIED, f"denied by {by}{why}")
 
 
 def expired(opened: LockedApproval) -> ApprovalEnd:
-    after = opened.approval.timeout_seconds
-    return _turned_down(opened, ApprovalStatus.EXPIRED, f"timed out after {in_words(after)}.")
+    return _turned_down(
+        opened, ApprovalStatus.EXPIRED, f"timed out after {in_words(opened.timeout_seconds)}."
+    )
 
 
 def _turned_down(opened: LockedApproval, status: ApprovalStatus, what: str) -> ApprovalEnd:
-    request = opened.approval
-    told = f"Approval of `{request.tool_name}` {what}"
-    answer = f"{told} Do not send the same call again; go another way."
+    message = f"Approval of `{opened.approval.tool_name}` {what}"
+    answer = f"{message} Do not send the same call again; go another way."
     calls = [(call.id, CallStatus.REJECTED, answer) for call in _awaiting(opened)]
-    if request.on_deny is OnDeny.CONTINUE:
+    if opened.approval.on_deny is OnDeny.CONTINUE:
         return ApprovalEnd(status=status, calls=list(calls), jobs=_going_on(opened), cancelled=[])
     steps = {call.job_id: call.step_index for call in _awaiting(opened)}
     failed = [
@@ -408,7 +365,7 @@ def _turned_down(opened: LockedApproval, status: ApprovalStatus, what: str) -> A
             id=job.id,
             open=0,
             status=JobStatus.FAILED,
-            error=f"Job {job.id}, step {steps[job.id]}: {told} `cortex job resubmit` asks again.",
+            error=f"Job {job.id}, step {steps[job.id]}: {message} `cortex job resubmit` asks again.",
         )
         for job in opened.jobs
         if job.id in steps
@@ -444,49 +401,57 @@ def in_words(seconds: int) -> str:
     return f"{seconds} second{'s' if seconds != 1 else ''}"
 
 
-def shown_to(approval: Approval, actor: Actor, shaped_by: str | None = None) -> Approval:
-    """With whether whoever looks could approve it, and if not, why. ``shaped_by``: a cause who could be the same human."""
+def shown_to(approval: Approval, actor: Actor) -> Approval:
+    """With whether the actor could approve it, and if not, why."""
     if approval.status is not ApprovalStatus.PENDING:
         return approval
-    if approval.kind is ApprovalKind.UNCERTAIN_EFFECT and approval.settles is None:
-        able = actor.may(Permission.JOB_SETTLE)
-        why = None if able else "Only admins, operators and approvers may answer this."
-        return replace(approval, may_decide=able, why_not=why)
-    refused = may_approve(approval, actor) or one_human(shaped_by, Choice.APPROVED)
-    return replace(approval, may_decide=refused is None, why_not=refused.message if refused else None)
+    if approval.refusal == "not_a_settler":
+        return replace(approval, why_not="Only admins, operators and approvers may answer this.")
+    error = refusal(approval, actor, Choice.APPROVED)
+    return replace(approval, may_decide=error is None, why_not=error.message if error else None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Taker:
+    """Somebody who is to take a part of a request over."""
+
+    id: UUID
+    display_name: str
+    clearance: int
+    roles: frozenset[Role]
+    active: bool
+    refusal: str | None
+    """Why they may not, as a code of the SQL function `decider_refusal`."""
+    same_human_as: str | None
+    """With the code `one_human`: the cause of the call who could be the same human."""
 
 
 def cannot_delegate(
-    opened: LockedApproval,
-    actor: Actor,
-    to: Member,
-    others: Mapping[UUID, frozenset[Role]],
-    tied: str | None = None,
+    opened: LockedApproval, actor: Actor, taker: Taker, others: Mapping[UUID, frozenset[Role]]
 ) -> CortexError | None:
-    """Why the actor may not hand their part to this person. ``others`` may decide besides the actor, with their roles. ``tied``: a
-    cause of the call who could be the same human as this person."""
-    request = opened.approval
-    if request.status is not ApprovalStatus.PENDING:
-        return already(request)
-    if request.kind is not ApprovalKind.CALL:
+    """Why the actor may not hand their part to this person. ``others`` may decide besides the actor, with their roles."""
+    approval = opened.approval
+    if approval.status is not ApprovalStatus.PENDING:
+        return already(approval)
+    if approval.kind is not ApprovalKind.CALL:
         return Conflict(
             "This asks whether a call happened; there is no part in it to hand on.",
             code="not_a_call",
             hint="Answer it, or ask somebody who knows to answer it.",
         )
-    if request.deadline is not None and opened.now >= request.deadline:
+    if approval.deadline is not None and opened.now >= approval.deadline:
         return approval_expired()
     # Whoever could not approve it has nothing to hand on: they must not choose who does.
-    authority = may_decide(request, actor, Choice.APPROVED) or one_human(opened.shaped_by, Choice.APPROVED)
-    if authority is not None:
-        return authority
+    error = refusal(approval, actor, Choice.APPROVED)
+    if error is not None:
+        return error
     if has_voted(opened, actor):
         return Conflict(
             "You have approved this already.",
             code="already_voted",
             hint="Your vote stands, unless you deny the request.",
         )
-    return _cannot_take(request, actor, to, tied) or _too_few(request, to, others)
+    return _cannot_take(approval, actor, taker) or _too_few(approval, taker, others)
 
 
 def nobody_to_take_it() -> NotFound:
@@ -497,44 +462,44 @@ def nobody_to_take_it() -> NotFound:
     )
 
 
-def _cannot_take(request: Request, actor: Actor, to: Member, tied: str | None) -> CortexError | None:
-    if to.deactivated_at is not None or set(to.roles) <= {Role.GUEST}:
+def _cannot_take(approval: Approval, actor: Actor, taker: Taker) -> CortexError | None:
+    name = taker.display_name
+    if not taker.active or taker.refusal == "guest_cannot_decide":
         return nobody_to_take_it()
-    if to.id == actor.user_account_id:
+    if taker.id == actor.user_account_id:
         return InvalidInput("You have it already.", code="delegate_is_self", hint="Name somebody else.")
-    if to.id in request.delegated:
+    if taker.refusal == "delegated_away":
         return Conflict(
-            f"{to.display_name} handed this on before: it would go round in a circle.",
+            f"{name} handed this on before: it would go round in a circle.",
             code="delegation_cycle",
             hint="Name somebody who has not had it yet.",
         )
-    if to.clearance < request.required_clearance:
+    if taker.refusal == "clearance_too_low":
         return Forbidden(
-            f"This needs clearance {request.required_clearance}; {to.display_name} has {to.clearance}.",
+            f"This needs clearance {approval.required_clearance}; {name} has {taker.clearance}.",
             code="delegate_clearance",
             hint="Name somebody with that clearance.",
         )
-    if not request.self_approval and to.id in request.causes:
+    if taker.refusal == "self_approval":
         return Forbidden(
-            f"{to.display_name} asked for this, and its policy wants somebody else to approve it.",
+            f"{name} asked for this, and its policy wants somebody else to approve it.",
             code="delegate_self_approval",
             hint="Name somebody who had no part in asking.",
         )
-    if tied is not None:
+    if taker.refusal == "one_human":
         return Forbidden(
-            f"{to.display_name} and {tied}, who asked for this, count as one human, and its policy wants somebody else to approve it.",
+            f"{name} and {taker.same_human_as}, who asked for this, count as one human, and its policy wants somebody else to approve it.",
             code="delegate_self_approval",
             hint="Name somebody else, or let them prove a channel of their own: `cortex user link`.",
         )
     return None
 
 
-def _too_few(request: Request, to: Member, others: Mapping[UUID, frozenset[Role]]) -> CortexError | None:
-    able = {**others, to.id: frozenset(to.roles)}
-    if is_met(request.quorum, list(able.values())):
+def _too_few(approval: Approval, taker: Taker, others: Mapping[UUID, frozenset[Role]]) -> CortexError | None:
+    if is_met(approval.quorum, list({**others, taker.id: taker.roles}.values())):
         return None
     return Conflict(
-        f"Without you too few are left: this needs {quorum_said(request.quorum)}.",
+        f"Without you too few are left: this needs {quorum_said(approval.quorum)}.",
         code="quorum_impossible",
         hint="Name somebody who could not decide it yet.",
     )

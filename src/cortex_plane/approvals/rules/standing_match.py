@@ -6,19 +6,17 @@ call, by themselves, under the terms that hold now.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import (
     NEVER,
+    Approval,
     ApprovalKind,
-    Choice,
     StandingApproval,
     StandingDraft,
 )
-from cortex_plane.approvals.rules.deciders import Request, is_approver, refusal
 from cortex_plane.kernel.conditions import Condition, ConditionFailed
 from cortex_plane.kernel.errors import CortexError, Forbidden, InvalidInput
 from cortex_plane.policies.model.policies import CallFacts, Quorum, Terms, is_met
@@ -30,25 +28,34 @@ MAY_REVOKE = frozenset({Role.ADMIN, Role.OPERATOR})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CallAsked:
-    """A call that needs a person's yes."""
+class Uncovered:
+    """A call that needs a person's yes, and under which terms."""
 
-    session_id: UUID
+    call_id: UUID
     tool_name: str
     tool_digest: str
     input_hash: str
     facts: CallFacts
-    owner_id: UUID | None
-    causes: Sequence[UUID]
-    """Everybody who shaped it."""
-    sponsors: Sequence[UUID] = ()
-    """Everybody who could be the same human as one of those."""
+    terms: Terms
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Granter:
+    """Whoever gave a standing approval, as they are now."""
+
+    id: UUID
+    name: str
+    roles: frozenset[Role]
+    clearance: int
+    active: bool
+    refusal: str | None
+    """Why they could not approve the call now, as a code of the SQL function `decider_refusal`."""
 
 
 # Giving it --------------------------------------------------------------------------------------------------------
 
 
-def check(request: Request, draft: StandingDraft) -> CortexError | None:
+def check(request: Approval, draft: StandingDraft) -> CortexError | None:
     """Why a standing approval cannot be given together with this request; None where it can."""
     why = _not_for(request)
     if why is not None:
@@ -69,7 +76,7 @@ def check(request: Request, draft: StandingDraft) -> CortexError | None:
     return None
 
 
-def _not_for(request: Request) -> str | None:
+def _not_for(request: Approval) -> str | None:
     if request.kind is not ApprovalKind.CALL or request.tool_digest is None:
         return "Only calls of tools can have a standing approval."
     if request.template in NEVER:
@@ -90,40 +97,40 @@ def _is_one(quorum: Quorum) -> bool:
 
 def covers(
     standing: StandingApproval,
-    call: CallAsked,
-    terms: Terms,
-    granter: Actor | None,
+    session_id: UUID,
+    call: Uncovered,
+    granter: Granter,
     now: datetime,
     *,
-    taken: int = 0,
+    reserved: int = 0,
     counted: bool = False,
-    behind: Sequence[UUID] = (),
 ) -> str | None:
     """Why it does not cover this call; None where it does.
 
-    ``behind``: everybody who could be the human who gave it. ``taken``: calls of the same response that lean on it already. ``counted``: this very call was, when it was sent.
+    ``reserved``: calls of the same response that use it already. ``counted``: this very call was, when it was sent.
     """
     return (
-        _spent(standing, now, taken=taken, counted=counted)
-        or _elsewhere(standing, call)
-        or _not_by_itself(call, terms, granter)
-        or _by_one_human(call, terms, behind)
+        _spent(standing, now, reserved=reserved, counted=counted)
+        or _elsewhere(standing, session_id, call)
+        or _not_by_itself(call.terms, granter)
         or _not_under(standing, call)
     )
 
 
-def _spent(standing: StandingApproval, now: datetime, *, taken: int = 0, counted: bool = False) -> str | None:
+def _spent(
+    standing: StandingApproval, now: datetime, *, reserved: int = 0, counted: bool = False
+) -> str | None:
     if standing.revoked_at is not None:
         return f"{standing.revoked_by} revoked it"
     if standing.expires_at <= now:
         return "its time is over"
-    if not counted and standing.calls_left is not None and standing.calls_left <= taken:
+    if not counted and standing.calls_left is not None and standing.calls_left <= reserved:
         return "all its calls are used"
     return None
 
 
-def _elsewhere(standing: StandingApproval, call: CallAsked) -> str | None:
-    if standing.session_id != call.session_id:
+def _elsewhere(standing: StandingApproval, session_id: UUID, call: Uncovered) -> str | None:
+    if standing.session_id != session_id:
         return "it is for another session"
     if standing.tool_name != call.tool_name:
         return "it is for another tool"
@@ -134,35 +141,22 @@ def _elsewhere(standing: StandingApproval, call: CallAsked) -> str | None:
     return None
 
 
-def _not_by_itself(call: CallAsked, terms: Terms, granter: Actor | None) -> str | None:
+def _not_by_itself(terms: Terms, granter: Granter) -> str | None:
     """Whether whoever gave it could not approve this call alone, now."""
-    if granter is None:
+    if not granter.active:
         return "whoever gave it is not there any more"
     if not terms.standing or terms.template in NEVER:
         return "the policy does not allow it any more"
     if not is_met(terms.quorum, [granter.roles]):
         return "one person is not enough any more"
-    if terms.named is not None and granter.user_account_id not in terms.named:
+    if terms.named is not None and granter.id not in terms.named:
         return "the call asks for somebody else"
-    refused = refusal(
-        approvers=terms.approvers,
-        required_clearance=terms.required_clearance,
-        self_approval=terms.self_approval,
-        owner_id=call.owner_id,
-        causes=call.causes,
-        actor=granter,
-        choice=Choice.APPROVED,
-    )
-    return None if refused is None else f"{granter.name} could not approve it now ({refused.code})"
+    if granter.refusal == "one_human":
+        return "whoever gave it and somebody who shaped the call count as one human"
+    return granter.refusal and f"{granter.name} could not approve it now ({granter.refusal})"
 
 
-def _by_one_human(call: CallAsked, terms: Terms, behind: Sequence[UUID]) -> str | None:
-    if terms.self_approval or {*call.causes, *call.sponsors}.isdisjoint(behind):
-        return None
-    return "whoever gave it and somebody who shaped the call count as one human"
-
-
-def _not_under(standing: StandingApproval, call: CallAsked) -> str | None:
+def _not_under(standing: StandingApproval, call: Uncovered) -> str | None:
     if standing.condition is None:
         return None
     try:
@@ -177,20 +171,18 @@ def _not_under(standing: StandingApproval, call: CallAsked) -> str | None:
 # Listing and revoking it ------------------------------------------------------------------------------------------
 
 
-def unusable(standing: StandingApproval, granter: Actor | None, now: datetime) -> str | None:
+def unusable(standing: StandingApproval, granter: Granter, now: datetime) -> str | None:
     """Why it covers nothing now, as far as that can be told without a call."""
     spent = _spent(standing, now)
     if spent is not None:
         return spent
-    if granter is None:
+    if not granter.active:
         return f"{standing.granted_by} is not active any more"
-    if granter.clearance < standing.required.clearance:
+    if granter.refusal == "clearance_too_low":
         return f"{granter.name} has clearance {granter.clearance} by now, and it needs {standing.required.clearance}"
-    if granter.roles <= {Role.GUEST}:
+    if granter.refusal == "guest_cannot_decide":
         return f"{granter.name} is a guest by now"
-    if not is_approver(standing.required.approvers, standing.owner_id, granter):
-        return f"{granter.name} is not one of those who may approve it any more"
-    return None
+    return granter.refusal and f"{granter.name} is not one of those who may approve it any more"
 
 
 def may_revoke(standing: StandingApproval, actor: Actor) -> CortexError | None:

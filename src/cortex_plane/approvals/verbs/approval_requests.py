@@ -93,10 +93,8 @@ async def _can_join(
     both = {*causes, *attempt["causes"]}
     if terms.self_approval or both == set(causes):
         return True
-    able = await approvals_store.list_deciders(
-        tx, terms.approvers, terms.required_clearance, attempt["owner_id"], sorted(both)
-    )
-    return is_met(terms.quorum, [each.roles for each in able])
+    able = await approvals_store.list_deciders(tx, terms, attempt["owner_id"], sorted(both))
+    return is_met(terms.quorum, [decider.roles for decider in able if not decider.shaped_it])
 
 
 def _facts(asked_by: Actor, request: NewRequest, id: UUID, joined: bool) -> list[Fact]:
@@ -158,19 +156,17 @@ async def feasible_terms(
     async with db.transaction(given.org_id) as tx:
         origin = require_found(await approvals_store.call_origin(tx, given.job_id, read_to, askers), "job")
         changed_by = await _changed_by(tx, again, terms) if again is not None else []
-        able = await approvals_store.list_deciders(
-            tx, terms.approvers, terms.required_clearance, origin["owner_id"], []
-        )
+        causes = [*origin["causes"], *(cause.member_id for cause in changed_by if cause.member_id)]
+        members = await approvals_store.list_deciders(tx, terms, origin["owner_id"], causes)
     if terms.named is not None:
-        able = [each for each in able if each.id in terms.named]
-    causes = {*origin["causes"], *(cause.member_id for cause in changed_by)}
-    barred = set() if terms.self_approval else causes & {each.id for each in able}
-    able = [each for each in able if each.id not in barred]
-    if not is_met(terms.quorum, [each.roles for each in able]):
+        members = [member for member in members if member.id in terms.named]
+    able = [member for member in members if not member.shaped_it]
+    if not is_met(terms.quorum, [member.roles for member in able]):
+        barred = {member.id for member in members if member.shaped_it}
         caused = [*(parse(Cause, cause) for cause in origin["caused"]), *changed_by]
         return Possible(None, [cause for cause in caused if cause.member_id in barred])
     if terms.named is not None:
-        terms = replace(terms, approvers=Approvers(members=tuple(each.id for each in able)), named=None)
+        terms = replace(terms, approvers=Approvers(members=tuple(member.id for member in able)), named=None)
     return Possible(terms, changed_by=changed_by)
 
 

@@ -28,7 +28,7 @@ from cortex_plane.approvals.model.credentials import (
     Visitor,
 )
 from cortex_plane.approvals.store import CALLBACK
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.verbs import decisions
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import Conflict, CortexError, Unauthenticated
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
@@ -153,7 +153,7 @@ async def _decide_by_token(
     decision = Decision(
         decision=given.decision, version=token.version, input_hash=token.input_hash, reason=given.reason
     )
-    return await approvals.decide(db, actor, token.approval_id, decision, Channel.API)
+    return await decisions.decide(db, actor, token.approval_id, decision, Channel.API)
 
 
 def _said(receipt: DecisionReceipt) -> str:
@@ -250,7 +250,7 @@ async def decide_by_link(
     key = found.link.key(found.channel, confirmation.version)
     once = IdempotencyKey(key=key, fingerprint=hashlib.sha256(key.encode()).digest())
     try:
-        receipt = await approvals.decide(
+        receipt = await decisions.decide(
             db, found.actor, found.link.approval_id, decision, found.channel, once
         )
     except CortexError as error:

@@ -6,7 +6,16 @@ import hashlib
 from uuid import UUID
 
 from cortex_plane.approvals import store as approvals_store
-from cortex_plane.approvals.model.approvals import ApprovalStatus, Channel, Choice
+from cortex_plane.approvals.model.approvals import (
+    Approval,
+    ApprovalKind,
+    ApprovalStatus,
+    Channel,
+    Choice,
+    DecisionReceipt,
+    EffectAnswer,
+    RecordResult,
+)
 from cortex_plane.approvals.rules import deciders
 from cortex_plane.approvals.rules.deciders import LockedApproval
 from cortex_plane.approvals.verbs import decisions
@@ -50,14 +59,55 @@ async def settle(db: Database, actor: Actor, id: UUID, call_id: UUID, answer: An
     return receipt
 
 
+@verb(Permission.APPROVAL_DECIDE)
+async def answer(
+    db: Database, actor: Actor, id: UUID, answer: EffectAnswer, channel: Channel
+) -> DecisionReceipt:
+    """The answer to an uncertain effect; with the last one that is needed its job goes on."""
+    db = db.own(PoolPurpose.DECISIONS)
+    verdict = Answer(verdict=answer.verdict, result=answer.result, note=answer.note)
+
+    async def once(unread: CortexError | None) -> tuple[Approval, CortexError | None]:
+        async with db.transaction(actor.org_id) as tx:
+            opened = await decisions.open_visible(tx, id, actor, channel)
+            approval = opened.approval
+            error = _no_question(approval)
+            if error is None:
+                error = await settled(
+                    tx, actor, approval.job_id, opened.calls[0].id, verdict, channel, unread, card=opened
+                )
+            else:
+                await decisions.note_refused_decision(
+                    tx, opened, actor, channel, answer.verdict, approval.version, error
+                )
+            return await approvals_store.read_again(tx, id, actor), error
+
+    approval, error = await session_gates.with_gate_record(db, actor.org_id, once)
+    if error is not None:
+        raise error
+    db.hints.work()
+    return DecisionReceipt(result=RecordResult.OK, approval=approval)
+
+
+def _no_question(approval: Approval) -> CortexError | None:
+    """Why there is nothing to answer."""
+    if approval.kind is not ApprovalKind.UNCERTAIN_EFFECT:
+        return Conflict(
+            "This is a request to approve a call, not a question about one.",
+            code="not_a_question",
+            hint="Approve or deny it.",
+        )
+    return None if approval.status is ApprovalStatus.PENDING else deciders.already(approval)
+
+
 async def settled(
     tx: Transaction, actor: Actor, id: UUID, call_id: UUID, answer: Answer, channel: Channel,
-    unread: CortexError | None = None, *, by_card: bool = False,
+    unread: CortexError | None = None, *, card: LockedApproval | None = None,
 ) -> CortexError | None:  # fmt: skip
     """The answer and what follows from it, through whatever door it came; its card ends with the last answer that is needed. Returns
-    why it was refused, which is on the trail then. ``unread``: why the gates of its session cannot look on. ``by_card``: whoever sees the card may answer
-    it, also where they do not see the job."""
-    locked = require_found(await jobs_store.lock_job(tx, id, None if by_card else actor.sees), "job")
+    why it was refused, which is on the trail then. ``unread``: why the gates of its session cannot look on. ``card``: whoever sees
+    the card may answer it, also where they do not see the job."""
+    locked = require_found(await jobs_store.lock_job(tx, id, None if card else actor.sees), "job")
     call = require_found(await jobs_store.get_call(tx, id, call_id), "call")
     if call.status is not CallStatus.UNCERTAIN:
         raise Conflict(
@@ -66,9 +116,9 @@ async def settled(
             hint="Read its step with `cortex job steps`.",
         )
     steering.require_open(locked)
-    card = await approvals_store.approval_of_uncertain_call(tx, id, call_id)
+    card_id = card.approval.id if card else await approvals_store.approval_of_uncertain_call(tx, id, call_id)
     if (
-        card is None
+        card_id is None
         and locked["kind"] == JobKind.EXTERNAL
         and await approvals_store.is_unasked(tx, id, call_id)
     ):
@@ -77,8 +127,10 @@ async def settled(
             code="not_asked_yet",
             hint="Send the answer again.",
         )
-    if card is not None:
-        opened = require_found(await approvals_store.open_approval(tx, card, actor, channel), "approval")
+    if card_id is not None:
+        opened = card or require_found(
+            await approvals_store.open_approval(tx, card_id, actor, channel), "approval"
+        )
         refused = await _refusal(tx, opened, actor, call_id, answer)
         if refused is not None:
             await decisions.note_refused_decision(
@@ -93,14 +145,16 @@ async def settled(
                 "call": str(call_id),
                 "tool": call.tool_name,
                 "verdict": answer.verdict,
-                "approval": str(card),
+                "approval": str(card_id),
                 "answer": _said(answer),
             }
-            shown = [("approval_voted", id, {"approval_id": str(card), "by": actor.name})]
+            shown = [("approval_voted", id, {"approval_id": str(card_id), "by": actor.name})]
             await steering.append_fact(tx, locked, id, actor, "approval_vote", voted, shown)
             return None
         ends_as = ApprovalStatus.DENIED if answer.verdict is Verdict.FAIL else ApprovalStatus.APPROVED
-        await approvals_store.answer_question(tx, card, ends_as, actor, answer.note, channel, answer.verdict)
+        await approvals_store.answer_question(
+            tx, card_id, ends_as, actor, answer.note, channel, answer.verdict
+        )
     status = {
         Verdict.HAPPENED: CallStatus.COMPLETED,
         Verdict.DID_NOT_HAPPEN: CallStatus.CLEARED,
@@ -111,7 +165,7 @@ async def settled(
     said = {"call": str(call_id), "tool": call.tool_name, "verdict": answer.verdict, "note": answer.note}
     over = await _over(tx, locked, id, call, status, answer)
     by_gates = await session_gates.record_ended_calls(tx, actor, locked["session_id"], over, unread)
-    proof = {**said, "approval": str(card) if card is not None else None, "result_hash": digest}
+    proof = {**said, "approval": str(card_id) if card_id is not None else None, "result_hash": digest}
     await steering.append_fact(tx, locked, id, actor, "effect_settled", proof, [("effect_settled", id, said)])
     if by_gates.facts:
         events = [(kind, id, data) for kind, data in by_gates.events]
@@ -134,7 +188,7 @@ async def _refusal(
     tx: Transaction, opened: LockedApproval, actor: Actor, call_id: UUID, answer: Answer
 ) -> CortexError | None:
     choice = Choice.DENIED if answer.verdict is Verdict.FAIL else Choice.APPROVED
-    refused = deciders.may_settle(opened, actor, choice)
+    refused = deciders.refusal(opened.approval, actor, choice)
     if refused is not None or answer.verdict is not Verdict.DID_NOT_HAPPEN:
         return refused
     return repeats_used_up() if await approvals_store.count_repeats(tx, call_id) >= MAX_REPEATS else None

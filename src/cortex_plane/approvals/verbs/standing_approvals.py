@@ -15,13 +15,13 @@ from uuid import UUID
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import (
     DEFAULT_SECONDS,
+    Approval,
     Revocation,
     StandingApproval,
     StandingDraft,
 )
 from cortex_plane.approvals.rules import standing_match
-from cortex_plane.approvals.rules.deciders import Request
-from cortex_plane.approvals.rules.standing_match import CallAsked, check
+from cortex_plane.approvals.rules.standing_match import Granter, Uncovered, check
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.vault import Vault
 from cortex_plane.gates.rules.authorization import JobRef, StandingUse
@@ -29,16 +29,14 @@ from cortex_plane.kernel.conditions import Condition
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Page, Position
-from cortex_plane.policies.model.policies import CallFacts, Terms
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Stamp, why_not_standing
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs import access
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
-__all__ = ["check", "cover", "get", "grant", "list_page", "revoke"]
+__all__ = ["Uncovered", "check", "cover", "get", "grant", "list_page", "revoke"]
 
 
 async def prepare(draft: StandingDraft | None) -> None:
@@ -52,14 +50,14 @@ async def grant(
     tx: Transaction,
     actor: Actor,
     *,
-    request: Request,
+    approval: Approval,
     draft: StandingDraft,
     version: int,
     input_hash: str,
     reason: str | None,
     now: datetime,
 ) -> StandingApproval:
-    """In the transaction that approves ``request``, after ``check`` found nothing against it.
+    """In the transaction that approves ``approval``, after ``check`` found nothing against it.
 
     ``version`` and ``input_hash`` are those of what was approved, edits included.
     """
@@ -67,32 +65,20 @@ async def grant(
         raise AssertionError("only people decide")
     id = new_id()
     await approvals_store.insert_standing(
-        tx, id, request.id, input_hash=input_hash if draft.same_arguments else None, condition=draft.condition,
+        tx, id, approval.id, input_hash=input_hash if draft.same_arguments else None, condition=draft.condition,
         max_calls=draft.calls, expires_at=now + timedelta(seconds=draft.seconds or DEFAULT_SECONDS),
         granted_by=actor.name, granted_by_id=actor.user_account_id, reason=reason, version=version, now=now,
     )  # fmt: skip
-    made, _ = require_found(await approvals_store.get_standing(tx, id, None), "standing_approval")
+    standing, _, _ = require_found(await approvals_store.get_standing(tx, id, None), "standing_approval")
     fact = Fact.of(
-        actor, "standing_granted", standing=str(id), approval=str(request.id), rule=made.required.rule,
-        template=made.required.template, clearance=made.required.clearance, **made.bounds(),
+        actor, "standing_granted", standing=str(id), approval=str(approval.id), rule=standing.required.rule,
+        template=standing.required.template, clearance=standing.required.clearance, **standing.bounds(),
     )  # fmt: skip
-    await proof_store.append_to_session(tx, request.session_id, [fact], job=request.job_id)
-    return made
+    await proof_store.append_to_session(tx, approval.session_id, [fact], job=approval.job_id)
+    return standing
 
 
 # Using it ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Uncovered:
-    """A call that needs a person's yes, and under which terms."""
-
-    call_id: UUID
-    tool_name: str
-    tool_digest: str
-    input_hash: str
-    facts: CallFacts
-    terms: Terms
 
 
 @dataclass(slots=True)
@@ -104,45 +90,38 @@ class Cover:
 
 
 async def cover(
-    db: Database, given: JobRef, read_to: int, call: Uncovered, taken: Mapping[UUID, int], vault: Vault,
+    db: Database, job: JobRef, read_to: int, call: Uncovered, reserved: Mapping[UUID, int], vault: Vault,
     askers: Sequence[UUID] = (),
 ) -> Cover:  # fmt: skip
-    """``taken``: how many calls of the same response lean on each already. ``vault`` tells whose receipts are the plane's."""
-    found_so_far = Cover()
-    async with db.transaction(given.org_id) as tx:
+    """``reserved``: how many calls of the same response use each already. ``vault`` tells whose receipts are the plane's."""
+    result = Cover()
+    async with db.transaction(job.org_id) as tx:
         candidates = await approvals_store.standing_candidates(
-            tx, given.session_id, call.tool_name, call.tool_digest, call.input_hash, call.call_id
+            tx, job.session_id, call.tool_name, call.tool_digest, call.input_hash, call.call_id
         )
         if not candidates:
-            return found_so_far
-        origin = require_found(
-            await approvals_store.standing_origin(tx, given.job_id, read_to, askers), "job"
+            return result
+        granters = await approvals_store.list_granters(
+            tx, [standing.id for standing, _ in candidates], job.job_id, read_to, askers, call.terms
         )
-        asked = CallAsked(
-            session_id=given.session_id, tool_name=call.tool_name, tool_digest=call.tool_digest,
-            input_hash=call.input_hash, facts=call.facts, owner_id=origin["owner_id"], causes=origin["causes"],
-            sponsors=origin["sponsors"],
+    for standing, row in candidates:
+        unfit = standing_match.covers(
+            standing, job.session_id, call, granters[standing.id], row["now"],
+            reserved=reserved.get(standing.id, 0), counted=row["counted"],
         )  # fmt: skip
-        granters: dict[UUID, Actor | None] = {}
-        for standing, row in candidates:
-            granter = await _granter(tx, standing, granters)
-            refused = standing_match.covers(
-                standing, asked, call.terms, granter, row["now"], taken=taken.get(standing.id, 0),
-                counted=row["counted"], behind=row["behind"],
-            )  # fmt: skip
-            if refused is not None:
-                continue
-            false = _false(vault, given.org_id, standing, row)
-            if false is None:
-                found_so_far.leaning = StandingUse(
-                    standing_id=standing.id, granter_revision=row["granter_revision"], counted=row["counted"]
-                )
-                break
-            found_so_far.refused.append((standing.id, false))
-    return found_so_far
+        if unfit is not None:
+            continue
+        fault = _receipt_fault(vault, job.org_id, standing, row)
+        if fault is None:
+            result.leaning = StandingUse(
+                standing_id=standing.id, granter_revision=row["granter_revision"], counted=row["counted"]
+            )
+            break
+        result.refused.append((standing.id, fault))
+    return result
 
 
-def _false(vault: Vault, org_id: UUID, standing: StandingApproval, row: Row) -> str | None:
+def _receipt_fault(vault: Vault, org_id: UUID, standing: StandingApproval, row: Row) -> str | None:
     """Why nobody gave this one: a row could be anybody's, the receipt of its request is the plane's alone."""
     if row["body"] is None:
         return "there is no receipt of its approval"
@@ -150,15 +129,6 @@ def _false(vault: Vault, org_id: UUID, standing: StandingApproval, row: Row) -> 
     if not receipts.is_ours(vault, org_id, stamp):
         return "the key of its receipt is not one of the org's"
     return why_not_standing(stamp, standing, org_id)
-
-
-async def _granter(
-    tx: Transaction, standing: StandingApproval, known: dict[UUID, Actor | None]
-) -> Actor | None:
-    """Whoever gave it, as they are now."""
-    if standing.granted_by_id not in known:
-        known[standing.granted_by_id] = await access.actor_for_member(tx, standing.granted_by_id, standing.id)
-    return known[standing.granted_by_id]
 
 
 # Listing and revoking it ------------------------------------------------------------------------------------------
@@ -176,11 +146,10 @@ async def list_page(
 ) -> Page[StandingApproval]:
     """Newest first. Whoever is not staff sees those of their own sessions, and those that they gave."""
     async with db.transaction(actor.org_id) as tx:
-        page, now = await approvals_store.list_standing(tx, position, limit, actor.sees, session_id, active)
-        granters: dict[UUID, Actor | None] = {}
-        items = [
-            _shown(each, await _granter(tx, each, granters), now) for each in page.items if now is not None
-        ]
+        page, granters = await approvals_store.list_standing(
+            tx, position, limit, actor.sees, session_id, active
+        )
+    items = [_shown(item, *granter) for item, granter in zip(page.items, granters, strict=True)]
     return Page(items=items, next=page.next)
 
 
@@ -191,11 +160,10 @@ async def get(db: Database, actor: Actor, id: UUID) -> StandingApproval:
 
 
 async def _read(tx: Transaction, actor: Actor, id: UUID) -> StandingApproval:
-    standing, now = require_found(await approvals_store.get_standing(tx, id, actor.sees), "standing_approval")
-    return _shown(standing, await _granter(tx, standing, {}), now)
+    return _shown(*require_found(await approvals_store.get_standing(tx, id, actor.sees), "standing_approval"))
 
 
-def _shown(standing: StandingApproval, granter: Actor | None, now: datetime) -> StandingApproval:
+def _shown(standing: StandingApproval, granter: Granter, now: datetime) -> StandingApproval:
     why = standing_match.unusable(standing, granter, now)
     return replace(standing, usable=why is None, why_not=why)
 

@@ -39,7 +39,7 @@ from cortex_plane.calls.verbs.authorization import (
     tool_digest,
 )
 from cortex_plane.db.database import Database
-from cortex_plane.gates.model.gates import UnseenCall
+from cortex_plane.gates.model.gates import GateRecord, UnseenCall
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobStatus
@@ -344,7 +344,7 @@ async def settle_call(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft)
         settled_by=by,
     )  # fmt: skip
 
-    async def written(db: Database, told: session_gates.GateRecord | None) -> EndedGatedCall | None:
+    async def written(db: Database, told: GateRecord | None) -> EndedGatedCall | None:
         events, facts = (told.events, told.facts) if told is not None else ((), ())
         more = None if told is None else {"gates": told.written} if told.written else {}
         return await calls_store.settle_call(

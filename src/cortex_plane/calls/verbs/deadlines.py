@@ -121,11 +121,11 @@ async def _act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
         if request.deadline is not None and request.deadline <= opened.now:
             await _expire(tx, opened, actor)
             return Acted("expired", request.template, level)
-        if level < len(request.escalate_at) and request.escalate_at[level] <= opened.now:
+        if level < len(opened.level_times) and opened.level_times[level] <= opened.now:
             return Acted("escalated", request.template, await _escalate(tx, opened, actor))
         if (
-            request.remind_at is None
-            or request.remind_at > opened.now
+            opened.remind_at is None
+            or opened.remind_at > opened.now
             or not await approvals_store.remind_approvers(tx, id)
         ):
             return None
@@ -162,7 +162,7 @@ async def _expire(tx: Transaction, opened: LockedApproval, actor: Actor) -> None
 async def _escalate(tx: Transaction, opened: LockedApproval, actor: Actor) -> int:
     """One level up: more people may decide. The deadline stays."""
     request = opened.approval
-    added = request.escalations[request.escalation_level]
+    added = opened.levels[request.escalation_level]
     level = await approvals_store.escalate_approval(tx, request.id, deciders.joined(request.approvers, added))
     hops = await approvals_store.record_reach(tx, request.id)
     facts = [

@@ -64,9 +64,9 @@ from cortex_plane.gates.model.gates import (
 from cortex_plane.gates.rules.answers import meant
 from cortex_plane.gates.rules.authorization import authorize
 from cortex_plane.gates.rules.evaluation import judge
+from cortex_plane.gates.rules.external import ExternalGates
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.gates.verbs.atlas_cache import book as atlas_book
-from cortex_plane.gates.verbs.session_gates import ExternalGates
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound
 from cortex_plane.kernel.ids import new_id
@@ -417,9 +417,9 @@ def _answer(
         session_kind=given.kind,
     )  # fmt: skip
     rows = request_rows(given.request_policies)
-    decision = authorize(policies, facts, rows, ruling=ruling).decision
+    decision = authorize(policies, facts, rows, ruling=ruling)
     if ruling is not None and asks:
-        after = authorize(policies, facts, rows, ruling=unasked(ruling)).decision
+        after = authorize(policies, facts, rows, ruling=unasked(ruling))
         decision = denied_anyway(after, decision)
     if skills.tools is not None and action not in skills.tools:
         decision = PolicyDecision(verdict=PolicyVerdict.DENY, rule="not one of its agent's tools")

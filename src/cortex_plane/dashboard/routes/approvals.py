@@ -27,7 +27,7 @@ from cortex_plane.approvals.model.approvals import (
     Vote,
 )
 from cortex_plane.approvals.rules.deciders import refusal
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.verbs import approvals, decisions, settlements
 from cortex_plane.dashboard import pages, text
 from cortex_plane.dashboard.visits import Visit, find_member, signed_in
 from cortex_plane.jobs.verbs import workers
@@ -107,17 +107,7 @@ def _may_deny(approval: Approval, actor: Actor) -> bool:
     """Whoever asked for a thing may always say no to it, also where somebody else must say yes."""
     if approval.kind is ApprovalKind.UNCERTAIN_EFFECT:
         return False
-    refused = refusal(
-        approvers=approval.approvers,
-        required_clearance=approval.required_clearance,
-        self_approval=approval.self_approval,
-        owner_id=approval.owner_id,
-        causes=approval.causes,
-        actor=actor,
-        choice=Choice.DENIED,
-        delegated=approval.delegated,
-    )
-    return refused is None
+    return refusal(approval, actor, Choice.DENIED) is None
 
 
 router = APIRouter()
@@ -181,7 +171,7 @@ async def decide(visit: Visit) -> Response:
         decision = _decision(form)
         if await _needs_confirmation(visit, id, decision):
             return await _ask_again(visit, id, decision)
-        await approvals.decide(visit.db, visit.actor, id, decision, Channel.DASHBOARD)
+        await decisions.decide(visit.db, visit.actor, id, decision, Channel.DASHBOARD)
     except Conflict as error:
         return await _show_what_happened(visit, id, form, error)
     except (InvalidInput, Forbidden) as error:
@@ -390,7 +380,7 @@ async def answer(visit: Visit) -> Response:
     except pydantic.ValidationError as error:
         raise _unreadable(error) from None
     try:
-        await approvals.answer(visit.db, visit.actor, id, answered, Channel.DASHBOARD)
+        await settlements.answer(visit.db, visit.actor, id, answered, Channel.DASHBOARD)
     except Conflict as error:
         return await _show_what_happened(visit, id, form, error)
     except Forbidden as error:

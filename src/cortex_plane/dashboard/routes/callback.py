@@ -16,7 +16,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from cortex_plane.approvals.model.approvals import (
-    Approval,
     ApprovalDetails,
     ApprovalStatus,
     Choice,
@@ -88,19 +87,6 @@ def _own_address(found: Visitor, signature: str) -> str:
     return "?" + urlencode(query)
 
 
-def _may(found: Visitor, approval: Approval) -> CortexError | None:
-    return refusal(
-        approvers=approval.approvers,
-        required_clearance=approval.required_clearance,
-        self_approval=approval.self_approval,
-        owner_id=approval.owner_id,
-        causes=approval.causes,
-        actor=found.actor,
-        choice=found.link.decision,
-        delegated=approval.delegated,
-    )
-
-
 async def _card(
     request: Request, found: Visitor, status: int = 200, notice: CortexError | None = None, reason: str = ""
 ) -> Response:
@@ -115,7 +101,7 @@ async def _card(
     )
     approval = details.approval
     open_still = approval.status is ApprovalStatus.PENDING and not found.over and not _is_over(details)
-    refused = _may(found, approval) if open_still else None
+    refused = refusal(approval, found.actor, found.link.decision) if open_still else None
     asks = open_still and refused is None
     shown, nonce = found.confirmation(approval.version, approval.input_hash)
     edited = approval.original_arguments is not None

@@ -39,25 +39,6 @@ $$;
 create or replace trigger tool_call_guard before update of arguments, input_hash, tool_digest on tool_call
   for each row execute function tool_call_guard();
 
--- Who may decide a request now, in SQL: the rules are those of deciding.refusal, and a test compares the two.
-create or replace function approval_deciders(p_org uuid, p_approval uuid)
-  returns table (id uuid, display_name text, clearance integer, roles text[])
-  language sql stable set search_path = public, pg_temp as $$
-  select u.id, u.display_name, u.clearance, u.roles
-  from approval_request r
-  cross join lateral (select case when r.self_approval then '{}' else r.causes || array(select sponsors_of(p_org, r.causes, r.requested_at)) end
-    as humans) shaped
-  join user_account u on u.org_id = r.org_id
-  where r.org_id = p_org and r.id = p_approval
-    and u.deactivated_at is null and u.clearance >= r.required_clearance and u.roles <> '{guest}'
-    and not u.id = any (r.delegated) and not u.id = any (shaped.humans)
-    and (cardinality(shaped.humans) = 0 or cardinality(u.sponsors) = 0
-      or not exists (select from sponsors_of(p_org, array[u.id], 'infinity') s (id) where s.id = any (shaped.humans)))
-    and (r.approvers -> 'roles' ?| u.roles or r.approvers -> 'members' ? u.id::text
-      or r.approvers @> '{"owner": true}'
-        and (r.owner_id = u.id or r.owner_id is null and u.roles && array['admin', 'approver']))
-$$;
-
 -- An approval as surfaces show it.
 drop view if exists approval_shown;
 create view approval_shown with (security_invoker = true) as
@@ -68,7 +49,7 @@ create view approval_shown with (security_invoker = true) as
     r.approvers, r.on_deny, r.self_approval, r.owner_id, r.caused_by, r.causes, r.caused, r.escalation_level, r.channels_dispatched,
     r.requested_at, r.deadline, r.reminded_at, r.resolved_at, r.resolved_by, r.resolved_by_name, r.resolution_reason,
     r.resolved_via, r.requested_at as created_at, r.quorum, r.delegated, r.standing, r.action, r.details, r.settles,
-    jsonb_array_length(r.escalations) as escalations,
+    r.remind_at, r.escalations as levels, r.escalate_at as level_times, jsonb_array_length(r.escalations) as escalations,
     case when r.status = 'pending' then r.escalate_at[r.escalation_level + 1] end as escalate_at,
     -- Not `exists`, of which the planner makes a look at all votes of all orgs.
     case when r.status = 'pending' and (
@@ -83,6 +64,25 @@ create view approval_shown with (security_invoker = true) as
   join agent a on a.org_id = r.org_id and a.id = r.agent_id
   join session s on s.org_id = r.org_id and s.id = r.session_id;
 grant select on approval_shown to cortex_app;
+
+-- Whoever is not staff (p_sees) sees requests of their own sessions, and those that name them or a role of theirs.
+create or replace function sees_approval(p_sees uuid, p_roles text[], p_owner uuid, p_opener uuid, p_approvers jsonb) returns boolean
+  language sql immutable parallel safe
+  return p_sees is null or p_sees in (p_owner, p_opener) or p_approvers -> 'members' ? p_sees::text or p_approvers -> 'roles' ?| p_roles;
+
+-- The whole record, as p_person sees it (see approval_refusal).
+create or replace function approval_record(p_org uuid, p_approval uuid, p_person jsonb) returns jsonb
+  language plpgsql stable set search_path = public, pg_temp as $$
+begin
+  return (
+    select to_jsonb(a) || jsonb_build_object('programs', program_changes(a.org_id, a.id), 'repeats',
+      (select coalesce(max(call_repeats(a.org_id, i.call_id)), 0) from approval_invocation i
+        where i.org_id = a.org_id and i.approval_id = a.id))
+      || case when p_person is null then '{}' else jsonb_build_object('refusal', d.refusal, 'same_human_as', d.shaped_by) end
+    from approval_shown a left join lateral approval_refusal(p_org, p_approval, p_person) d on p_person is not null
+    where a.org_id = p_org and a.id = p_approval);
+end
+$$;
 
 -- When a scheduler must look next: the reminder, the next level, the deadline.
 create or replace function approval_next_action(r approval_request) returns timestamptz
@@ -109,9 +109,7 @@ begin
       and a.starts_at <= at and a.ends_at > at
     join user_account u on u.org_id = p_org and u.id = a.delegate_id
     where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.kind = 'call'
-      and u.deactivated_at is null and u.roles <> '{guest}' and u.clearance >= r.required_clearance
-      and not u.id = any (r.delegated) and (r.self_approval or not u.id || array(select sponsors_of(p_org, array[u.id], 'infinity'))
-        && (r.causes || array(select sponsors_of(p_org, r.causes, r.requested_at))))
+      and u.deactivated_at is null and taker_refusal(r, u) is null
       and not exists (select from approval_deciders(p_org, p_approval) already where already.id = u.id)
       and not exists (select from approval_vote v
         where v.org_id = p_org and v.approval_id = p_approval and v.user_account_id = d.id and v.version = r.version)
@@ -187,11 +185,12 @@ $$;
 -- Locks the jobs first (by id), then the approval together with the other open approvals of those jobs, in the order in
 -- which an attempt asks. Each statement sees what was committed before it; a job that joined while this waited cannot be
 -- locked in order any more, so it starts again.
--- `p_member` decides, through `p_channel`: everybody who could be the human behind that is `behind`, and `shaped_by` names a
--- cause of the call that could be the same human.
-create or replace function open_approval(p_org uuid, p_approval uuid, p_member uuid default null, p_channel text default null)
+-- `p_person` decides (see approval_refusal; `sees` as in sees_approval): everybody who could be the human behind that is `behind`.
+-- `earlier` is what was recorded under `p_key`.
+drop function if exists open_approval(uuid, uuid, uuid, text);
+create or replace function open_approval(p_org uuid, p_approval uuid, p_person jsonb, p_key text)
   returns table (
-    approval jsonb, jobs jsonb, calls jsonb, siblings jsonb, votes jsonb, behind jsonb, shaped_by text, policies text,
+    approval jsonb, visible boolean, jobs jsonb, calls jsonb, siblings jsonb, votes jsonb, behind jsonb, earlier jsonb, policies text,
     now timestamptz)
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
@@ -203,13 +202,12 @@ begin
   from approval_invocation i where i.org_id = p_org and i.approval_id = p_approval;
   perform from job j where j.org_id = p_org and j.id = any (locked) order by j.id for no key update;
   perform lock_approvals(p_org, locked, p_approval);
-  select to_jsonb(r) || jsonb_build_object(
-      'input_hash', encode(r.input_hash, 'hex'), 'terms_hash', encode(r.terms_hash, 'hex'))
-  into approval
-  from approval_request r where r.org_id = p_org and r.id = p_approval;
+  approval := approval_record(p_org, p_approval, p_person);
   if approval is null then
     return;
   end if;
+  visible := sees_approval((p_person ->> 'sees')::uuid, array(select jsonb_array_elements_text(p_person -> 'roles')),
+    (approval ->> 'user_account_id')::uuid, (approval ->> 'opened_by')::uuid, approval -> 'approvers');
   select coalesce(array_agg(distinct i.job_id), '{}') into concerned
   from approval_invocation i where i.org_id = p_org and i.approval_id = p_approval;
   if not concerned <@ locked then
@@ -239,8 +237,10 @@ begin
   from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version
   join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
   where v.org_id = p_org and v.approval_id = p_approval and v.decision = 'approved';
-  behind := case when p_member is null then '[]' else to_jsonb(voters_of(p_org, p_member, p_channel, 'infinity')) end;
-  shaped_by := tied_cause(p_org, p_approval, p_member, p_channel);
+  behind := case when p_person ->> 'id' is null then '[]'
+    else to_jsonb(voters_of(p_org, (p_person ->> 'id')::uuid, p_person ->> 'channel', 'infinity')) end;
+  select e.payload into earlier from approval_event e
+  where e.org_id = p_org and e.approval_id = p_approval and e.idempotency_key = p_key;
   policies := policies_version(p_org);
   now := plane_now();
   return next;
@@ -254,12 +254,18 @@ create or replace function edited_by(p_member uuid, p_name text) returns jsonb
 
 -- A yes that is not the last one that is needed; an edit makes a new version, for which only this yes counts, or none where whoever
 -- shaped the call may not approve it: then p_counts is false.
+drop function if exists vote_approval(
+  uuid, uuid, integer, integer, text, bytea, uuid, text, text, text, text, jsonb, text[], uuid[], jsonb[], text[], bytea[], boolean);
 create or replace function vote_approval(
-  p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_arguments text, p_input_hash bytea, p_member uuid, p_name text, p_reason text, p_channel text, p_key text, p_events jsonb,
+  p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_arguments text, p_input_hash bytea, p_person jsonb,
+  p_reason text, p_key text, p_events jsonb,
   p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_counts boolean)
-  returns void
+  returns jsonb
   language plpgsql set search_path = public, pg_temp as $$
 declare
+  decider uuid := p_person ->> 'id';
+  decider_name text := p_person ->> 'name';
+  via text := p_person ->> 'channel';
   at timestamptz := plane_now();
   the_approval approval_request%rowtype;
 begin
@@ -269,8 +275,8 @@ begin
       else coalesce(r.original_arguments, r.arguments) end,
     original_hash = case when p_arguments is null then r.original_hash else coalesce(r.original_hash, r.input_hash) end,
     arguments = coalesce(p_arguments::jsonb, r.arguments), input_hash = coalesce(p_input_hash, r.input_hash),
-    causes = case when p_arguments is null or p_member = any (r.causes) then r.causes else r.causes || p_member end,
-    caused = case when p_arguments is null then r.caused else merge_caused(r.caused, edited_by(p_member, p_name)) end
+    causes = case when p_arguments is null or decider = any (r.causes) then r.causes else r.causes || decider end,
+    caused = case when p_arguments is null then r.caused else merge_caused(r.caused, edited_by(decider, decider_name)) end
   where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.version = p_seen
   returning * into the_approval;
   if not found then
@@ -283,31 +289,38 @@ begin
   end if;
   if p_counts then
     insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at)
-    values (p_org, p_approval, p_version, p_member, p_name, 'approved', p_reason, p_channel, at)
+    values (p_org, p_approval, p_version, decider, decider_name, 'approved', p_reason, via, at)
     -- Whoever has proven a channel since says again what counted with somebody else's vote before.
     on conflict (org_id, approval_id, version, user_account_id)
     do update set reason = excluded.reason, channel = excluded.channel, created_at = excluded.created_at;
   end if;
   insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, idempotency_key, payload,
     created_at)
-  select p_org, p_approval, e.type, p_channel, p_member, p_name, case when e.keyed then p_key end, coalesce(e.payload, '{}'), at
+  select p_org, p_approval, e.type, via, decider, decider_name, case when e.keyed then p_key end, coalesce(e.payload, '{}'), at
   from jsonb_to_recordset(p_events) e (type text, keyed boolean, payload jsonb);
   perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
     array_fill(the_approval.job_id, array[cardinality(p_actions)]));
+  return approval_record(p_org, p_approval, p_person);
 end
 $$;
 
--- What a decision, an expiry or an answer changes, in one statement. p_jobs and p_calls say what becomes of each. Returns
--- what the receipt of a decision says.
+-- What a decision, an expiry or an answer changes, in one statement. p_jobs and p_calls say what becomes of each. Returns the
+-- record as it is now, and what the receipt of a decision says.
+drop function if exists close_approval(
+  uuid, uuid, integer, integer, text, text, bytea, uuid, text, text, text, text, text, jsonb, double precision, jsonb, uuid[], jsonb,
+  text[], uuid[], jsonb[], text[], bytea[], uuid[]);
 create or replace function close_approval(
   p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_status text, p_arguments text, p_input_hash bytea,
-  p_member uuid, p_name text, p_reason text, p_channel text, p_vote text, p_key text,
+  p_person jsonb, p_reason text, p_vote text, p_key text,
   p_calls jsonb, p_grant_seconds double precision, p_jobs jsonb, p_cancelled uuid[], p_events jsonb,
   p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[],
   p_fact_jobs uuid[] default '{}')
   returns jsonb
   language plpgsql set search_path = public, pg_temp as $$
 declare
+  decider uuid := p_person ->> 'id';
+  decider_name text := p_person ->> 'name';
+  via text := p_person ->> 'channel';
   at timestamptz := plane_now();
   the_approval approval_request%rowtype;
   given record;
@@ -318,10 +331,10 @@ begin
       else coalesce(r.original_arguments, r.arguments) end,
     original_hash = case when p_arguments is null then r.original_hash else coalesce(r.original_hash, r.input_hash) end,
     arguments = coalesce(p_arguments::jsonb, r.arguments), input_hash = coalesce(p_input_hash, r.input_hash),
-    causes = case when p_arguments is null or p_member = any (r.causes) then r.causes else r.causes || p_member end,
-    caused = case when p_arguments is null then r.caused else merge_caused(r.caused, edited_by(p_member, p_name)) end,
-    next_action_at = null, resolved_at = at, resolved_by = p_member, resolved_by_name = p_name,
-    resolution_reason = p_reason, resolved_via = p_channel
+    causes = case when p_arguments is null or decider = any (r.causes) then r.causes else r.causes || decider end,
+    caused = case when p_arguments is null then r.caused else merge_caused(r.caused, edited_by(decider, decider_name)) end,
+    next_action_at = null, resolved_at = at, resolved_by = decider, resolved_by_name = decider_name,
+    resolution_reason = p_reason, resolved_via = via
   where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.version = p_seen
   returning * into the_approval;
   if not found then
@@ -329,7 +342,7 @@ begin
   end if;
   if p_vote is not null then
     insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at)
-    values (p_org, p_approval, p_version, p_member, p_name, p_vote, p_reason, p_channel, at)
+    values (p_org, p_approval, p_version, decider, decider_name, p_vote, p_reason, via, at)
     -- Whoever said yes may still say no before the others have decided.
     on conflict (org_id, approval_id, version, user_account_id)
     do update set decision = excluded.decision, reason = excluded.reason, channel = excluded.channel,
@@ -373,13 +386,13 @@ begin
   end loop;
   insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, idempotency_key, payload,
     created_at)
-  select p_org, e.approval, e.type, case when e.approval = p_approval then p_channel end, p_member, p_name,
+  select p_org, e.approval, e.type, case when e.approval = p_approval then via end, decider, decider_name,
     case when e.approval = p_approval and e.keyed then p_key end, coalesce(e.payload, '{}'), at
   from jsonb_to_recordset(p_events) e (approval uuid, type text, keyed boolean, payload jsonb);
   perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
     p_fact_jobs);
-  return case when p_vote is not null then
-    approval_decided(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end;
+  return jsonb_build_object('approval', approval_record(p_org, p_approval, p_person), 'decided', case when p_vote is not null then
+    approval_decided(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end);
 end
 $$;
 

@@ -8,7 +8,6 @@ from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs import store as jobs_store
-from cortex_plane.jobs.model.jobs import JobKind, JobStatus
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.proof import store as proof_store
@@ -94,15 +93,11 @@ async def _terminate(
 
 
 async def _begin_external(tx: Transaction, actor: Actor, session_id: UUID, agent_id: UUID) -> None:
-    """The job of a new session: running from the start, elsewhere, and claimed by nobody."""
+    """The job of a new session, which runs elsewhere."""
     id = new_id()
     await sessions_store.set_session_status(tx, session_id, SessionStatus.ACTIVE)
-    job = jobs_store.NewJob(
-        session_id=session_id, agent_id=agent_id, payload={}, max_retries=0, kind=JobKind.EXTERNAL,
-        caused_by=actor.user_account_id,
-    )  # fmt: skip
-    await jobs_store.insert_job(tx, id, job, actor.identity)
+    await jobs_store.insert_external_job(tx, id, session_id, agent_id, actor.user_account_id, actor.identity)
     await proof_store.append_to_session(
-        tx, session_id, [Fact.of(actor, "job_created", job=str(id), kind=JobKind.EXTERNAL)],
-        [("status", id, {"status": JobStatus.RUNNING})],
+        tx, session_id, [Fact.of(actor, "job_created", job=str(id), kind=SessionKind.EXTERNAL)],
+        [("status", id, {"status": "RUNNING"})],
     )  # fmt: skip

@@ -16,7 +16,7 @@ from cortex_plane.approvals.model.approvals import (
     DelegationDraft,
     EffectAnswer,
 )
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.verbs import approvals, decisions, settlements
 from cortex_plane.http.exchange import Caller, Db, Listing, ListQuery, OnceOnly, reply, reply_page, route
 from cortex_plane.kernel.fields import MAX_BODY_BYTES
 from cortex_plane.kernel.pages import decode_position
@@ -54,7 +54,7 @@ async def get_approval(db: Db, actor: Caller, approval_id: UUID) -> Response:
 @router.post(
     "/approvals/{approval_id}/decide",
     response_model=DecisionReceipt,
-    **route(approvals.decide, body=MAX_BODY_BYTES),
+    **route(decisions.decide, body=MAX_BODY_BYTES),
 )
 async def decide_approval(
     db: Db, actor: Caller, once: OnceOnly, approval_id: UUID, decision: Decision
@@ -64,7 +64,7 @@ async def decide_approval(
     With `arguments` the call is approved as you edited it. The first decision stands: the same one again answers
     `DUPLICATE`, another one is the error `approval_conflict`.
     """
-    return reply(await approvals.decide(db, actor, approval_id, decision, Channel.API, once))
+    return reply(await decisions.decide(db, actor, approval_id, decision, Channel.API, once))
 
 
 @router.post("/approvals/{approval_id}/delegate", response_model=Approval, **route(approvals.delegate))
@@ -76,8 +76,8 @@ async def delegate_approval(db: Db, actor: Caller, approval_id: UUID, draft: Del
 @router.post(
     "/approvals/{approval_id}/answer",
     response_model=DecisionReceipt,
-    **route(approvals.answer, body=MAX_BODY_BYTES),
+    **route(settlements.answer, body=MAX_BODY_BYTES),
 )
 async def answer_approval(db: Db, actor: Caller, approval_id: UUID, answer: EffectAnswer) -> Response:
     """For the card of an uncertain effect: it happened, it did not, or give the job up."""
-    return reply(await approvals.answer(db, actor, approval_id, answer, Channel.API))
+    return reply(await settlements.answer(db, actor, approval_id, answer, Channel.API))

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import Channel, Choice, Decision, RecordResult
 from cortex_plane.approvals.model.credentials import ASKS_FOR_LOGIN, login_required
-from cortex_plane.approvals.verbs import approvals as deciding
+from cortex_plane.approvals.verbs import decisions
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.canonical import unique
@@ -191,8 +191,8 @@ async def _handled(db: Database, received: _Received) -> EventAnswer:
 
 async def _decided(tx: Transaction, received: _Received, answer: EventAnswer, person: Actor) -> bool:
     """Whether this very event decided, in whichever of its deliveries, also where a crash came before the answer was kept."""
-    approval, key = answer.approval_id, deciding.own_key(person, received.key)
-    return approval is not None and await approvals_store.find_by_key(tx, approval, key) is not None
+    approval, key = answer.approval_id, decisions.own_key(person, received.key)
+    return approval is not None and await approvals_store.is_key_used(tx, approval, key)
 
 
 async def _done(db: Database, received: _Received) -> tuple[EventAnswer, Actor | None]:
@@ -209,7 +209,7 @@ async def _done(db: Database, received: _Received) -> tuple[EventAnswer, Actor |
         decision=wanted.decision, version=wanted.version, input_hash=wanted.input_hash, reason=wanted.reason
     )
     once = IdempotencyKey(key=received.key, fingerprint=hashlib.sha256(received.body).digest())
-    receipt = await deciding.decide(db, person, wanted.approval_id, decision, Channel.WEBHOOK, once)
+    receipt = await decisions.decide(db, person, wanted.approval_id, decision, Channel.WEBHOOK, once)
     answer = EventAnswer(
         type=EventType.DECISION,
         result=receipt.result,
@@ -238,7 +238,7 @@ def _sender_unknown() -> Forbidden:
 
 async def _require_no_login(tx: Transaction, person: Actor, approval_id: UUID) -> None:
     """One secret speaks for everybody behind the connection, so it lets nothing of high risk happen. It may prevent it."""
-    known = await approvals_store.get_approval(tx, approval_id, person.sees)
+    known = await approvals_store.get_approval(tx, approval_id, person)
     if known is not None and known[0].template in ASKS_FOR_LOGIN:
         raise login_required("a webhook")
 

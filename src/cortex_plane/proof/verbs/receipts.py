@@ -196,7 +196,7 @@ def receipt_fault(
 async def get_receipt(db: Database, actor: Actor, approval_id: UUID) -> Receipt:
     """The receipt of a decision, for whoever sees the approval."""
     async with db.transaction(actor.org_id) as tx:
-        require_found(await approvals_store.get_approval(tx, approval_id, actor.sees), "approval")
+        require_found(await approvals_store.get_approval(tx, approval_id, actor), "approval")
         row = await proof_store.get_receipt(tx, approval_id)
     if row is None:
         raise NotFound(

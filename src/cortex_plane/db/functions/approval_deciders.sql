@@ -1,4 +1,6 @@
--- How many humans stand behind the votes of an approval. The rule is that of policies/model/policies.py, and a test compares the two.
+-- Who may decide an approval. `decider_refusal` is the only place where that is written: inbox, card, mail and decision ask it. The words
+-- for its codes are those of approvals/rules/deciders.py. How many humans stand behind votes is counted by policies/model/policies.py
+-- too, and a test compares the two.
 
 -- They take a time now.
 drop function if exists has_proven_channel(uuid, uuid);
@@ -50,6 +52,74 @@ create or replace function tied_cause(p_org uuid, p_approval uuid, p_member uuid
   where r.org_id = p_org and r.id = p_approval and not r.self_approval and p_member is not null and c.id <> p_member
     and c.id || array(select sponsors_of(p_org, array[c.id], r.requested_at)) && voters_of(p_org, p_member, p_channel, 'infinity')
   limit 1
+$$;
+
+-- Why a person may not approve a request, as a code; null where they may. `self_approval` and `one_human` do not bar a no.
+-- p_settles: for a question about a call that needed no approval, whether the person settles jobs; null: its approvers decide.
+-- p_shapers, p_behind: everybody who could be the human who shaped the call, and who decides now; null: not looked at.
+-- p_named: as if the request named the person. Without `set`, so that the planner expands it.
+create or replace function decider_refusal(
+  r approval_request, p_member uuid, p_roles text[], p_clearance integer, p_settles boolean, p_shapers uuid[], p_behind uuid[],
+  p_named boolean default false) returns text
+  language sql immutable parallel safe
+  return case
+    when p_settles is not null and r.kind = 'uncertain_effect' and r.settles is null then
+      case when not p_settles then 'not_a_settler' end
+    when p_member is null then 'not_a_person'
+    when p_roles <@ array['guest'] then 'guest_cannot_decide'
+    when p_member = any (r.delegated) then 'delegated_away'
+    when not p_named and (r.approvers -> 'roles' ?| p_roles or r.approvers -> 'members' ? p_member::text
+      or r.approvers @> '{"owner": true}' and coalesce(r.owner_id = p_member, p_roles && array['admin', 'approver'])) is not true
+      then 'not_an_approver'
+    when p_clearance < r.required_clearance then 'clearance_too_low'
+    when not r.self_approval and p_member = any (r.causes) then 'self_approval'
+    when not r.self_approval and p_shapers && p_behind then 'one_human'
+  end;
+
+-- Everybody who could be one of the humans who shaped a call, where they must not approve it.
+create or replace function shapers_of(r approval_request) returns uuid[]
+  language sql stable set search_path = public, pg_temp as $$
+  select case when r.self_approval then '{}' else r.causes || array(select sponsors_of(r.org_id, r.causes, r.requested_at)) end
+$$;
+
+-- Who may decide a request now.
+create or replace function approval_deciders(p_org uuid, p_approval uuid)
+  returns table (id uuid, display_name text, clearance integer, roles text[])
+  language sql stable set search_path = public, pg_temp as $$
+  with request as materialized (
+    select r, shapers_of(r) as shapers from approval_request r where r.org_id = p_org and r.id = p_approval)
+  select u.id, u.display_name, u.clearance, u.roles
+  from request q
+  -- The condition on roles is that of the index that leaves guests out.
+  join user_account u on u.org_id = p_org and u.deactivated_at is null and u.roles <> '{guest}'
+  where decider_refusal(q.r, u.id, u.roles, u.clearance, null, q.shapers,
+    case when cardinality(u.sponsors) = 0 or cardinality(q.shapers) = 0 then array[u.id] else voters_of(p_org, u.id, null, 'infinity') end)
+    is null
+$$;
+
+-- Why somebody may not take a part of a request over.
+create or replace function taker_refusal(r approval_request, u user_account) returns text
+  language sql stable set search_path = public, pg_temp as $$
+  select decider_refusal(r, u.id, u.roles, u.clearance, null, shapers_of(r), voters_of(r.org_id, u.id, null, 'infinity'), true)
+$$;
+
+-- The same for one request and whoever looks at it, with the name of a cause that could be the same human. p_person has `id`, `roles`,
+-- `clearance`, `settles` and `channel`.
+create or replace function approval_refusal(p_org uuid, p_approval uuid, p_person jsonb)
+  returns table (refusal text, shaped_by text)
+  language plpgsql stable set search_path = public, pg_temp as $$
+declare
+  person uuid := p_person ->> 'id';
+  channel text := p_person ->> 'channel';
+begin
+  select decider_refusal(r, person, array(select jsonb_array_elements_text(p_person -> 'roles')),
+    (p_person ->> 'clearance')::integer, (p_person ->> 'settles')::boolean, shapers_of(r),
+    case when not r.self_approval and person is not null then voters_of(p_org, person, channel, 'infinity') end)
+  into refusal
+  from approval_request r where r.org_id = p_org and r.id = p_approval;
+  shaped_by := case when refusal = 'one_human' then tied_cause(p_org, p_approval, person, channel) end;
+  return next;
+end
 $$;
 
 -- Those whose yes to the version that is there counts: of votes that could come from one human, one does. Whoever can only be

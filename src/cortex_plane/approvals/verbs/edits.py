@@ -1,0 +1,147 @@
+"""Edits of the arguments of a call: what the policies say about the call as its approver wants it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import replace
+from uuid import UUID
+
+import orjson
+
+from cortex_plane.agents.model.tools import Risk
+from cortex_plane.approvals import store as approvals_store
+from cortex_plane.approvals.model.approvals import Choice, Decision
+from cortex_plane.approvals.rules.deciders import Edit, LockedApproval, describe_refusal, is_vote, refusal
+from cortex_plane.db.database import Database, Transaction
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput
+from cortex_plane.kernel.schemas import Unusable, compiled, faults
+from cortex_plane.policies.model.policies import CallFacts, PolicyVerdict, is_met
+from cortex_plane.policies.verbs.policy_cache import book, request_rows
+from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.verbs.frame import require_found
+
+
+async def prepare_edit(db: Database, actor: Actor, id: UUID, decision: Decision) -> Edit | None:
+    """None where nothing is edited: no arguments, or the same that are there."""
+    if decision.arguments is None or decision.decision is Choice.DENIED:
+        return None
+    arguments = canonical(decision.arguments)
+    digest = hashlib.sha256(arguments).hexdigest()
+    if digest == decision.input_hash:
+        return None
+    version, policies = await book.current(db, actor.org_id)
+    async with db.transaction(actor.org_id) as tx:
+        approval, _ = require_found(await approvals_store.get_approval(tx, id, actor), "approval")
+        error = refusal(approval, actor, Choice.APPROVED)
+        if error is not None:
+            # Whoever may not approve it does not have it checked either.
+            return Edit(arguments, digest, version, [], error)
+        context = require_found(await approvals_store.approval_context(tx, id), "approval")
+    values = orjson.loads(arguments)
+    fault = await asyncio.to_thread(_schema_fault, context["parameters"], values)
+    if fault is not None:
+        return Edit(arguments, digest, version, [], fault)
+    facts = CallFacts(
+        target=approval.tool_name,
+        arguments=values,
+        read_only=context["read_only"],
+        risk=Risk(approval.risk),
+        agent=context["agent"],
+        teams=tuple(context["teams"]),
+        session_kind=context["session_kind"],
+    )
+    # Several jobs may wait for this one decision, each with demands of its own.
+    verdicts = [policies.decide(facts, request_rows(rows)) for rows in context["request_policies"]]
+    denial = next((verdict for verdict in verdicts if verdict.verdict is PolicyVerdict.DENY), None)
+    if denial is not None:
+        error = Forbidden(
+            f"The call is denied with these arguments, by {denial.rule}.",
+            code="edit_denied",
+            hint="Choose arguments that the policy allows, or deny the call.",
+        )
+    before = replace(facts, arguments=approval.arguments)
+    earlier = [policies.decide(before, request_rows(rows)) for rows in context["request_policies"]]
+    same = approval.policy_version == version and earlier == verdicts
+    terms = [verdict.terms for verdict in verdicts if verdict.terms is not None]
+    return Edit(arguments, digest, version, terms, error, same)
+
+
+def _schema_fault(schema: dict[str, object] | None, arguments: dict[str, object]) -> CortexError | None:
+    if schema is None:
+        return InvalidInput(
+            "The tool's schema is not known any more, so its arguments cannot be edited.",
+            code="schema_unknown",
+            hint="Approve the call as it is, or deny it.",
+        )
+    try:
+        problems = faults(compiled(schema), arguments)
+    except Unusable as error:
+        return InvalidInput(
+            f"The arguments cannot be checked against the tool: {error}.",
+            code="edit_invalid",
+            hint="Approve the call as it is, or deny it.",
+        )
+    if not problems:
+        return None
+    return InvalidInput(
+        f"The edited arguments do not fit the tool: {problems[0]}.",
+        code="edit_invalid",
+        hint="Correct them, or approve the call as it is.",
+    )
+
+
+async def edit_refusal(
+    tx: Transaction, opened: LockedApproval, actor: Actor, edit: Edit
+) -> CortexError | None:
+    """An edit must not reach what its approver could not approve: the edited call has terms of its own."""
+    if edit.policies != opened.policies:
+        # Policies changed between the look at them and this lock: look again.
+        raise Conflict("The policies changed meanwhile.", code="retry")
+    if edit.error is not None:
+        return edit.error
+    approval = opened.approval
+    for terms in edit.terms:
+        code = await approvals_store.refusal_under_terms(tx, terms, approval.owner_id, approval.causes, actor)
+        if code is not None:
+            return describe_refusal(code, actor, terms.approvers, terms.required_clearance)
+    return None
+
+
+async def cannot_vote(
+    tx: Transaction, opened: LockedApproval, actor: Actor, decision: Decision, edit: Edit
+) -> CortexError | None:
+    """Why an edit that does not end the request cannot be kept."""
+    if decision.standing is not None and not is_vote(opened, edit):
+        return Conflict(
+            "Whoever edits the arguments may not approve them, so their yes cannot stand for more calls.",
+            code="edit_stands_for_nothing",
+            hint="Leave `standing` out: the edit then waits for somebody else.",
+        )
+    if not edit.same_terms:
+        # Those who are still to vote were chosen for another call.
+        return Conflict(
+            "With these arguments the policies ask for something else, and more votes are needed.",
+            code="edit_other_terms",
+            hint="Deny it with a reason, so that the agent asks for it anew.",
+        )
+    if await approvals_store.find_twin(tx, opened.approval.id, edit.input_hash) is not None:
+        return Conflict(
+            "The same call with these arguments waits for a decision already.",
+            code="edit_duplicates",
+            hint="Decide that one, and deny this one.",
+        )
+    if not is_vote(opened, edit) and not await _others_can(tx, opened, actor):
+        return Conflict(
+            "Whoever edits the arguments may not approve them, and too few others may.",
+            code="edit_leaves_nobody",
+            hint="Approve it as it is, or deny it with a reason.",
+        )
+    return None
+
+
+async def _others_can(tx: Transaction, opened: LockedApproval, actor: Actor) -> bool:
+    barred = {*opened.approval.causes, actor.user_account_id}
+    able = await approvals_store.deciders_of_approval(tx, opened.approval.id)
+    return is_met(opened.approval.quorum, [decider.roles for decider in able if decider.id not in barred])
