@@ -151,7 +151,7 @@ class Stage:
         spare_team = await orgs.create_team(db, admin, TeamDraft(slug="spare", name="Spare"))
         member = await orgs.create_member(db, admin, MemberDraft(display_name="Mel", roles=[Role.MEMBER]))
         key = await keys.create_key(db, admin, KeyDraft(name="spare", roles=[Role.GUEST]))
-        spare_agent = await agents.create(
+        spare_agent = await agents.create_agent(
             db,
             admin,
             AgentDraft(
@@ -168,7 +168,7 @@ class Stage:
         cancelled = await jobs.submit(db, acting, JobDraft(agent="deployer", session_id=session.id))
         await steering.cancel(db, acting, cancelled.id, Cancellation())
         held = await held_job(world, acting)
-        doubtful = await held_job(world, acting, await agents.get(db, admin, "payer"))
+        doubtful = await held_job(world, acting, await agents.get_agent(db, admin, "payer"))
         colleague = await orgs.create_member(db, admin, MemberDraft(display_name="Cass", roles=[Role.MEMBER]))
         absence = await orgs.create_absence(
             db,

@@ -18,7 +18,7 @@ from cortex_plane.approvals.verbs.decisions import MOST_REFUSED
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.db import pool
 from cortex_plane.db.database import Database
-from cortex_plane.db.pool import Purpose
+from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.http.app import Api, framed
 from cortex_plane.http.in_flight import (
     BESIDE_OTHERS,
@@ -255,9 +255,9 @@ async def test_an_org_that_holds_all_connections_it_may_leaves_some_to_others_an
             json={"decision": "approved", **seen},
         )
         assert decided.status_code == 200, decided.text
-        scheduler = small.own(Purpose.SCHEDULER)
+        scheduler = small.own(PoolPurpose.SCHEDULER)
         await deadlines.tick(scheduler, new_id(), "test")
-        assert await deadlines.seconds_to_next(small.own(Purpose.NOTIFIER)) is None
+        assert await deadlines.seconds_to_next(small.own(PoolPurpose.NOTIFIER)) is None
 
 
 def _append(turns: list[UUID], org: UUID, _: object) -> None:
@@ -300,7 +300,7 @@ async def test_nobody_who_waits_for_a_connection_is_forgotten(
     orgs, served = [world.org_id, other.org_id, new_id()], [0]
 
     async def use(number: int) -> None:
-        db = small.own(Purpose.DECISIONS) if number % 3 == 0 else small
+        db = small.own(PoolPurpose.DECISIONS) if number % 3 == 0 else small
         async with db.transaction(orgs[number % 7 % 3]):
             await asyncio.sleep(0)
         served[0] += 1
@@ -327,7 +327,7 @@ async def test_decisions_stay_on_connections_that_nothing_else_uses(world: World
 
     db = await Database.open(urls.app, max_size=4)
     try:
-        decisions = db.own(Purpose.DECISIONS)
+        decisions = db.own(PoolPurpose.DECISIONS)
         own = await backend(decisions)
         async with AsyncExitStack() as held:
             transactions = [

@@ -16,14 +16,14 @@ from cortex_plane.agents.model.completions import (
     CallRequest,
     CallResult,
     ModelError,
-    Request,
+    ModelRequest,
+    ModelUsage,
     Response,
     StopReason,
     TextChunk,
     ToolSpec,
     ToolTurn,
     Turn,
-    Usage,
     UserTurn,
 )
 from cortex_plane.kernel.errors import ErrorClass, SetupError
@@ -60,7 +60,7 @@ class Stage:
             "model": model or self.model, "system_prompt": "Be good.", "turns": turns or (UserTurn("hello"),),
             "tools": [SHIP], "temperature": 0.5, "max_tokens": 100, "settings": {}, "turn_index": 0, **more,
         }  # fmt: skip
-        self.pieces = [p async for p in self.backends.find(asked["model"]).stream(Request(**asked))]
+        self.pieces = [p async for p in self.backends.find(asked["model"]).stream(ModelRequest(**asked))]
         (response,) = (piece for piece in self.pieces if isinstance(piece, Response))
         return response
 
@@ -132,7 +132,7 @@ async def test_anthropic_is_asked_to_cache_prompt_tools_and_conversation(anthrop
     ]
     assert marked == [2]
     # What was read from the cache and written to it is part of the prompt.
-    assert response.usage == Usage(
+    assert response.usage == ModelUsage(
         prompt_tokens=200, completion_tokens=20, cache_read_tokens=70, cache_write_tokens=30
     )
 
@@ -141,7 +141,7 @@ async def test_anthropic_is_asked_to_cache_prompt_tools_and_conversation(anthrop
 async def test_openai_caches_by_itself_and_is_counted(openai: Stage) -> None:
     openai.provider.say(says("Hi.", cache_read_tokens=70))
     response = await openai.ask()
-    assert response.usage == Usage(prompt_tokens=170, completion_tokens=20, cache_read_tokens=70)
+    assert response.usage == ModelUsage(prompt_tokens=170, completion_tokens=20, cache_read_tokens=70)
     assert "cache_control" not in str(openai.provider.asked[0].body)
 
 
@@ -404,8 +404,8 @@ async def test_one_client_serves_all_calls_and_is_opened_again_after_the_end(sta
 
 @pytest.mark.proves("D.217")
 async def test_costs_come_from_the_list_and_unknown_ones_are_unknown() -> None:
-    plain = Usage(prompt_tokens=1_000_000, completion_tokens=0)
-    cached = Usage(prompt_tokens=1_000_000, completion_tokens=0, cache_read_tokens=1_000_000)
+    plain = ModelUsage(prompt_tokens=1_000_000, completion_tokens=0)
+    cached = ModelUsage(prompt_tokens=1_000_000, completion_tokens=0, cache_read_tokens=1_000_000)
     dear = await cost_micros("anthropic:claude-sonnet-5", plain)
     cheap = await cost_micros("anthropic:claude-sonnet-5", cached)
     assert dear is not None

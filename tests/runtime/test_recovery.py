@@ -304,13 +304,13 @@ async def test_per_tool_call_writes_after_each_call(world: World, admin: asyncpg
 
     @app.tool
     async def act(what: str, ctx: ToolContext) -> str:
-        blob = await steering.checkpoint(world.db, world.admin.actor, ctx.job_id)
+        blob = await steering.get_checkpoint(world.db, world.admin.actor, ctx.job_id)
         durable.append([tool["status"] for tool in blob["active_tools"]])
         return what
 
     @app.tool(read_only=True)
     async def look(ctx: ToolContext) -> str:
-        blob = await steering.checkpoint(world.db, world.admin.actor, ctx.job_id)
+        blob = await steering.get_checkpoint(world.db, world.admin.actor, ctx.job_id)
         durable.append([tool["status"] for tool in blob["active_tools"]])
         return "seen"
 

@@ -67,7 +67,7 @@ async def an_agent(
         name=slug, slug=slug, role="Tester", team="main", model_config=config, skill_config={"app": "tests"},
         resource_limits=adapter(ResourceLimits).validate_python({"retry_base_seconds": 0.001, **(limits or {})}),
     )  # fmt: skip
-    return (await agents.create(world.db, world.admin.actor, draft)).slug
+    return (await agents.create_agent(world.db, world.admin.actor, draft)).slug
 
 
 async def submitted(world: World, slug: str, **more: Any) -> UUID:

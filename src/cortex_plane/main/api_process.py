@@ -15,8 +15,7 @@ import uvicorn
 from cortex_plane import dashboard
 from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.db.database import Database
-from cortex_plane.db.hints import EVENTS, listening
-from cortex_plane.db.pool import Purpose
+from cortex_plane.db.pool import EVENTS, PoolPurpose, listen_for_hints
 from cortex_plane.http.app import Api, create_api, framed
 from cortex_plane.http.in_flight import DEFAULT_LIMITS, RequestLimits
 from cortex_plane.http.metrics import Metrics
@@ -124,11 +123,11 @@ async def serve(
         stack.callback(metrics.close)
         stack.enter_context(metered(metrics.meters))
         if hear_at is not None:
-            await stack.enter_async_context(listening(hear_at, feed.heard, EVENTS))
-        await stack.enter_async_context(scheduling(Scheduler(db.own(Purpose.SCHEDULER))))
+            await stack.enter_async_context(listen_for_hints(hear_at, feed.heard, EVENTS))
+        await stack.enter_async_context(scheduling(Scheduler(db.own(PoolPurpose.SCHEDULER))))
         stack.push_async_callback(reach.close)
         await stack.enter_async_context(
-            notifying(Notifier(db.own(Purpose.NOTIFIER), reach.channels, reach.public_url))
+            notifying(Notifier(db.own(PoolPurpose.NOTIFIER), reach.channels, reach.public_url))
         )
         await _Server(config, on_ready, feed.close).serve(sockets=[listener])
 

@@ -20,8 +20,8 @@ from cortex_plane.db.vault import Vault
 from cortex_plane.embedded.account import choose_account
 from cortex_plane.embedded.binaries import find_binaries
 from cortex_plane.jobs.model.jobs import Finding, Severity
-from cortex_plane.jobs.verbs.attempts import list_every_parked
 from cortex_plane.jobs.verbs.master_key import require_known_key
+from cortex_plane.jobs.verbs.workers import list_every_parked
 from cortex_plane.kernel.errors import CortexError, SetupError
 from cortex_plane.kernel.fields import to_json
 from cortex_plane.main import databases

@@ -12,7 +12,7 @@ from cortex_plane.kernel.fields import parse
 from cortex_plane.policies.model.policies import PolicyRow
 from cortex_plane.policies.model.versions import PlacedRow, PolicyVersion, placed, placed_as_json
 from cortex_plane.policies.rules.simulations import PastCall
-from cortex_plane.tenancy.rules import Forged, Kind, rows_digest
+from cortex_plane.tenancy.rules import Forged, MacKind, rows_digest
 from cortex_plane.tenancy.store.orgs import in_force_mac
 
 queries = Queries("policies")
@@ -86,7 +86,9 @@ async def insert_rows(tx: Transaction, version: int, rows: Sequence[PlacedRow]) 
 async def sign_policy_version(tx: Transaction, version: int) -> None:
     """Its MAC, over its rows as they are read back."""
     written = _version_fields(tx, version, await tx.rows(queries.list_rows, version, None))
-    await tx.rows(queries.sign_policy_version, version, tx.credential_key.mac(Kind.POLICY_VERSION, written))
+    await tx.rows(
+        queries.sign_policy_version, version, tx.credential_key.mac(MacKind.POLICY_VERSION, written)
+    )
 
 
 def _version_fields(tx: Transaction, version: int, rows: Sequence[Row]) -> Row:
@@ -102,8 +104,8 @@ async def policies_in_force(tx: Transaction) -> int | None:
     row = await tx.row(queries.policies_in_force, tx.org)
     if row is None:
         return None
-    if not tx.credential_key.is_true(Kind.POLICY_IN_FORCE, row, row["policy_mac"]):
-        raise Forged(Kind.POLICY_IN_FORCE, tx.org, str(row["policy_version"]))
+    if not tx.credential_key.is_true(MacKind.POLICY_IN_FORCE, row, row["policy_mac"]):
+        raise Forged(MacKind.POLICY_IN_FORCE, tx.org, str(row["policy_version"]))
     version: int = row["policy_version"]
     return version
 
@@ -118,10 +120,10 @@ async def require_true_rows(tx: Transaction, version: int) -> list[PlacedRow]:
     try:
         rows = await tx.rows(queries.list_rows, version, None)
     except ValueError:  # JSON that nobody can read
-        raise Forged(Kind.POLICY_VERSION, tx.org, str(version)) from None
+        raise Forged(MacKind.POLICY_VERSION, tx.org, str(version)) from None
     written = _version_fields(tx, version, rows)
-    if not tx.credential_key.is_true(Kind.POLICY_VERSION, written, await version_mac(tx, version)):
-        raise Forged(Kind.POLICY_VERSION, tx.org, str(version))
+    if not tx.credential_key.is_true(MacKind.POLICY_VERSION, written, await version_mac(tx, version)):
+        raise Forged(MacKind.POLICY_VERSION, tx.org, str(version))
     return [placed(row) for row in rows]
 
 

@@ -34,7 +34,7 @@ from cortex_plane.jobs.model.checkpoints import CheckpointStatus, LogEntry, Phas
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobKind, JobStatus
 from cortex_plane.jobs.rules.attempts import Assignment, NewStep, StepWrite, WriteResult
-from cortex_plane.jobs.verbs import attempts
+from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.kernel.ids import new_id
@@ -250,7 +250,7 @@ class Attempt:
             raise Ended(JobHandedBack("the worker stops"))
         read_to, newest = lease.progress.message_seq, lease.newest_message
         if lease.assignment.kind is JobKind.CONVERSATION and newest > read_to:
-            messages = await attempts.messages_between(lease.db, lease.assignment, read_to, newest)
+            messages = await workers.messages_between(lease.db, lease.assignment, read_to, newest)
             self.conversation.turns.extend(heard(messages, lease.assignment.job_id))
             self.gates.add_messages(messages)
             lease.progress.message_seq = lease.newest_message

@@ -28,7 +28,7 @@ from cortex_plane.jobs.model.checkpoints import (
     Cursor,
     LogEntry,
     Phase,
-    Sealed,
+    SealedCheckpoint,
     TokenUsage,
     log_with,
     seal,
@@ -213,7 +213,7 @@ class Lease:
     def fact(self, action: str, **data: Any) -> Fact:
         return Fact.of(self.actor, action, job=str(self.assignment.job_id), **data)
 
-    def _seal(self) -> Sealed:
+    def _seal(self) -> SealedCheckpoint:
         checkpoint = self.progress.checkpoint(new_id(), self.time.now())
         envelope = seal(checkpoint, job_id=self.assignment.job_id, key=self.key)
         if envelope.size > WARN_BYTES:

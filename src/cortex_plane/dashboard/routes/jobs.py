@@ -18,7 +18,7 @@ from cortex_plane.dashboard.timeline import gantt
 from cortex_plane.dashboard.visits import Visit, parse_filter, parse_form, parse_number, signed_in
 from cortex_plane.jobs.model.jobs import TERMINAL, Cancellation, Job, JobStatus, Pause, Resumption
 from cortex_plane.jobs.model.usage import cost_text
-from cortex_plane.jobs.verbs import attempts, jobs, steering, workers
+from cortex_plane.jobs.verbs import jobs, steering, workers
 from cortex_plane.kernel.errors import NotFound
 from cortex_plane.kernel.pages import encode_position
 from cortex_plane.kernel.routes import PageRoutes
@@ -44,7 +44,7 @@ async def _agents(visit: Visit) -> dict[UUID, Agent]:
     """Agents by id, for their names; empty for visitors who may not see agents."""
     if not visit.actor.may(Permission.AGENT_READ):
         return {}
-    page = await agents.list_page(visit.db, visit.actor, None, 200)
+    page = await agents.list_agents(visit.db, visit.actor, None, 200)
     return {agent.id: agent for agent in page.items}
 
 
@@ -106,7 +106,7 @@ async def _job_context(visit: Visit) -> dict[str, Any]:
             gates.entries[-1].seq if gates.entries else None,
         ),
         "now": now,
-        "journal": await attempts.list_journal(visit.db, visit.actor, id, first - 1, STEPS),
+        "journal": await workers.list_journal(visit.db, visit.actor, id, first - 1, STEPS),
         "memory": await sessions.list_job_memories(visit.db, visit.actor, id),
         "used": usage,
         "cost": cost_text(usage),

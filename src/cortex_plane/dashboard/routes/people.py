@@ -44,7 +44,7 @@ from cortex_plane.kernel.pages import encode_position
 from cortex_plane.kernel.routes import PageRoutes
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.model.credentials import OwnKeyDraft
-from cortex_plane.tenancy.model.identities import Verification, is_nonce, nonce
+from cortex_plane.tenancy.model.identities import AddressVerification, is_nonce, nonce
 from cortex_plane.tenancy.model.orgs import AbsenceDraft
 from cortex_plane.tenancy.verbs import invitations, keys, logins, orgs
 from cortex_plane.tenancy.verbs.access import new_mark
@@ -169,7 +169,7 @@ async def confirm_verification(request: Request, code: str) -> Response:
 
 
 async def _verification_page(
-    request: Request, code: str, verification: Verification | None, status: int = 200
+    request: Request, code: str, verification: AddressVerification | None, status: int = 200
 ) -> Response:
     """The page with its button. 403: the button was pressed on a page that is too old, or on none."""
     if verification is None:

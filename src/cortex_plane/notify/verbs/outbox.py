@@ -39,7 +39,7 @@ from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus, NotificationKind
-from cortex_plane.tenancy.rules import Kind
+from cortex_plane.tenancy.rules import MacKind
 from cortex_plane.tenancy.store import identities as identities_store
 from cortex_plane.tenancy.verbs import invitations
 from cortex_plane.tenancy.verbs.access import forgery_refusal
@@ -216,7 +216,7 @@ def _require_true(tx: Transaction, row: Row) -> None:
         "org_id": tx.org, "id": row["mapping_id"], "connection_id": row["connection_id"],
         "channel_user_id": row["address"], "user_account_id": row["member_id"], "verified": row["verified"],
     }  # fmt: skip
-    tx.credential_key.require(Kind.MAPPING, written, row["mapping_mac"])
+    tx.credential_key.require(MacKind.MAPPING, written, row["mapping_mac"])
 
 
 def _turned_off(row: Row) -> str:

@@ -16,7 +16,7 @@ from cortex_plane.policies import store as policies_store
 from cortex_plane.policies.model.policies import PolicyRow, PolicySet
 from cortex_plane.policies.model.versions import policy_set
 from cortex_plane.policies.rules.engine import CompiledPolicies
-from cortex_plane.tenancy.rules import Forged, Kind
+from cortex_plane.tenancy.rules import Forged, MacKind
 from cortex_plane.tenancy.verbs.access import report_forgery
 
 Key = tuple[UUID, str]
@@ -81,7 +81,7 @@ async def require_in_force(tx: Transaction, version: str) -> bool:
     if now is None:
         raise NotFound("There is no such org.", code="org_not_found")
     if org_version > now:
-        raise Forged(Kind.POLICY_IN_FORCE, tx.org, str(org_version))
+        raise Forged(MacKind.POLICY_IN_FORCE, tx.org, str(org_version))
     return org_version == now
 
 

@@ -17,14 +17,14 @@ from pydantic import ValidationError
 from cortex_plane.agents.model.completions import (
     CallRequest,
     ModelError,
-    Request,
+    ModelRequest,
+    ModelUsage,
     Response,
     Script,
     ScriptTurn,
     TextChunk,
     ToolTurn,
     Turn,
-    Usage,
     UserTurn,
     heard,
     length_of_calls,
@@ -33,7 +33,7 @@ from cortex_plane.agents.model.completions import (
 from cortex_plane.agents.model.tools import provider_name
 from cortex_plane.jobs.model.usage import MICROS, is_scripted
 from cortex_plane.kernel.fields import adapter
-from cortex_plane.sessions.model.memories import extract_of
+from cortex_plane.sessions.model.sessions import extract_of
 from cortex_plane.tenancy.model.credentials import Provider
 from cortex_plane.worker.models.credentials import Clients, ProviderKeys, missing
 from cortex_plane.worker.models.providers import ProviderModel
@@ -42,10 +42,10 @@ from cortex_plane.worker.models.providers import ProviderModel
 class ModelBackend(Protocol):
     """Something that answers for a language model. Keeps nothing between two requests."""
 
-    def stream(self, request: Request) -> AsyncIterator[TextChunk | Usage | Response]:
+    def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | ModelUsage | Response]:
         """Any number of chunks, then exactly one response, last. Raises `ModelError`.
 
-        A `Usage` in between says what was counted so far: it is what counts where the answer breaks off.
+        A `ModelUsage` in between says what was counted so far: it is what counts where the answer breaks off.
         """
         ...
 
@@ -88,7 +88,7 @@ class Backends:
             )
         return backend
 
-    async def answering(self, request: Request) -> Answering:
+    async def answering(self, request: ModelRequest) -> Answering:
         """The backend for a request; where there is no key, the agent's script if the agent says so."""
         backend = self.find(request.model)
         if not isinstance(backend, ProviderModel):
@@ -113,7 +113,7 @@ _WORDS = re.compile(r"(?<=\s)(?=\S)")
 
 
 class ScriptedModel:
-    async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
         due = answer(_script_of(request.settings), request)
         if due.delay_ms:
             await asyncio.sleep(due.delay_ms / 1000)
@@ -158,7 +158,7 @@ class ScriptedAnswer:
     error_status: int | None
 
 
-def answer(script: Sequence[ScriptTurn] | None, request: Request) -> ScriptedAnswer:
+def answer(script: Sequence[ScriptTurn] | None, request: ModelRequest) -> ScriptedAnswer:
     """The turn that is due, its placeholders filled in. Without a script the model repeats what it hears."""
     if request.purpose == "summary":
         return _summary(request)
@@ -173,7 +173,7 @@ def answer(script: Sequence[ScriptTurn] | None, request: Request) -> ScriptedAns
         )
         for number, call in enumerate(turn.calls, start=1)
     )
-    usage = Usage(
+    usage = ModelUsage(
         prompt_tokens=tokens(heard(request)),
         completion_tokens=tokens(len(text or "") + length_of_calls(calls)),
     )
@@ -185,11 +185,11 @@ def answer(script: Sequence[ScriptTurn] | None, request: Request) -> ScriptedAns
     )
 
 
-def _summary(request: Request) -> ScriptedAnswer:
+def _summary(request: ModelRequest) -> ScriptedAnswer:
     """No turn of the script is used up: it tells what the agent says, not what is remembered of it."""
     prompt = next(turn.text for turn in request.turns if isinstance(turn, UserTurn))
     text = extract_of(prompt)
-    usage = Usage(prompt_tokens=tokens(len(prompt)), completion_tokens=tokens(len(text)))
+    usage = ModelUsage(prompt_tokens=tokens(len(prompt)), completion_tokens=tokens(len(text)))
     response = Response(text=text, calls=(), usage=usage, cost_micros=0)
     return ScriptedAnswer(response=response, delay_ms=0, chunk_delay_ms=0, error_status=None)
 
@@ -239,7 +239,7 @@ def _fill(value: Any, words: _Words) -> Any:
     return value
 
 
-async def cost_micros(model: str, usage: Usage) -> int | None:
+async def cost_micros(model: str, usage: ModelUsage) -> int | None:
     """Millionths of a US dollar, rounded up; None where nobody knows. The list is large: it is read in a thread."""
     if is_scripted(model):
         return 0
@@ -249,7 +249,7 @@ async def cost_micros(model: str, usage: Usage) -> int | None:
     return await asyncio.to_thread(_cost, provider, name, usage)
 
 
-def _cost(provider: str, name: str, usage: Usage) -> int | None:
+def _cost(provider: str, name: str, usage: ModelUsage) -> int | None:
     if not _has_price(provider, name):
         return None
     from genai_prices import Usage as Counted
