@@ -17,7 +17,7 @@ from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.calls.model import Permissions
-from cortex_plane.calls.verbs import resolutions
+from cortex_plane.calls.verbs import permissions
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.gates import SHOWN, Told, told
 from cortex_plane.dashboard.timeline import gantt
@@ -153,7 +153,7 @@ async def _governed(visit: Visit, job: Job) -> Governed:
     # What has ended does nothing any more.
     allowed = None
     if job.status not in TERMINAL:
-        allowed = await resolutions.get_permissions(visit.db, visit.actor, job.session_id, most=SHOWN_ACTIONS)
+        allowed = await permissions.get_permissions(visit.db, visit.actor, job.session_id, most=SHOWN_ACTIONS)
     return Governed(bound, told(happened), allowed)
 
 

@@ -18,7 +18,7 @@ from cortex_plane.gates.verbs import atlases
 from cortex_plane.kernel.errors import InvalidInput, NotFound
 from cortex_plane.kernel.fields import ATLAS_ID_PATTERN, ATLAS_VERSION_PATTERN, parse
 from cortex_plane.kernel.pages import decode_position, encode_position
-from cortex_plane.notify.verbs import outbox
+from cortex_plane.notify.verbs import deliveries
 from cortex_plane.tenancy.model.access import Permission
 from cortex_plane.tenancy.model.identities import DeliveryStatus
 
@@ -130,7 +130,7 @@ async def list_deliveries(visit: Visit) -> Response:
     if chosen not in DELIVERY_FILTERS:
         raise InvalidInput("There is no such filter.", hint=f"Choose one of: {', '.join(DELIVERY_FILTERS)}.")
     position = decode_position("deliveries", query.get("cursor") or None)
-    found = await outbox.list_deliveries(
+    found = await deliveries.list_deliveries(
         visit.db, visit.actor, position, DELIVERIES_PAGE, status=DELIVERY_FILTERS[chosen]
     )
     return visit.page(
@@ -144,7 +144,7 @@ async def list_deliveries(visit: Visit) -> Response:
 
 async def resend_delivery(visit: Visit) -> Response:
     id = _id(visit.request.path_params["delivery_id"], "delivery")
-    await outbox.resend_delivery(visit.db, visit.actor, id)
+    await deliveries.resend_delivery(visit.db, visit.actor, id)
     card = visit.form.get("approval")
     back = f"/approvals/{_id(card, 'approval')}" if card else "/deliveries"
     return RedirectResponse(back, 303, pages.HEADERS)

@@ -17,7 +17,7 @@ from cortex_plane.calls.model import (
     OutcomeDraft,
     OutcomeReceipt,
 )
-from cortex_plane.calls.verbs import calls, external
+from cortex_plane.calls.verbs import calls, external, outcomes
 from cortex_plane.http.exchange import Caller, Db, Listing, ListQuery, reply, reply_page, route
 from cortex_plane.http.in_flight import leave
 from cortex_plane.http.streams import OpenStreams
@@ -95,11 +95,13 @@ async def intend_call(db: Db, actor: Caller, call_id: UUID, draft: IntentDraft) 
 
 
 @router.post(
-    "/calls/{call_id}/outcome", response_model=OutcomeReceipt, **route(calls.settle_call, body=MAX_BODY_BYTES)
+    "/calls/{call_id}/outcome",
+    response_model=OutcomeReceipt,
+    **route(outcomes.settle_call, body=MAX_BODY_BYTES),
 )
 async def settle_call(db: Db, actor: Caller, call_id: UUID, draft: OutcomeDraft) -> Response:
     """Say what became of it. Told twice the same, nothing changes."""
-    return reply(await calls.settle_call(db, actor, call_id, draft))
+    return reply(await outcomes.settle_call(db, actor, call_id, draft))
 
 
 @router.post(

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from cortex_plane.calls.verbs import deadlines
+from cortex_plane.calls.verbs import doubts
 from cortex_plane.http.exchange import (
     Caller,
     Db,
@@ -129,11 +129,11 @@ async def list_questions(db: Db, actor: Caller, job_id: UUID) -> Response:
 @router.post(
     "/jobs/{job_id}/calls/{call_id}/settle",
     response_model=SteeringResult,
-    **route(deadlines.answer_doubt, body=MAX_BODY_BYTES),
+    **route(doubts.answer_doubt, body=MAX_BODY_BYTES),
 )
 async def settle_call(db: Db, actor: Caller, job_id: UUID, call_id: UUID, answer: Answer) -> Response:
     """Answer a question: it happened, it did not, or give the job up."""
-    return reply(await deadlines.answer_doubt(db, actor, job_id, call_id, answer))
+    return reply(await doubts.answer_doubt(db, actor, job_id, call_id, answer))
 
 
 @router.post("/jobs/{job_id}/pause", response_model=SteeringResult, **route(steering.pause))

@@ -16,7 +16,7 @@ from cortex_plane.calls.model import (
     Resolution,
     ResolutionRequest,
 )
-from cortex_plane.calls.verbs import resolutions
+from cortex_plane.calls.verbs import gate_answers, permissions, resolutions
 from cortex_plane.http.exchange import Caller, Db, reply, route
 from cortex_plane.kernel.fields import MAX_BODY_BYTES
 
@@ -64,16 +64,16 @@ async def report_resolution(db: Db, actor: Caller, resolution_id: UUID, draft: R
 @router.post(
     "/sessions/{session_id}/answers",
     response_model=AnswerReceipt,
-    **route(resolutions.give_answers, body=MAX_BODY_BYTES),
+    **route(gate_answers.give_answers, body=MAX_BODY_BYTES),
 )
 async def answer_gate(db: Db, actor: Caller, session_id: UUID, draft: AnswerDraft) -> Response:
     """Answer a gate that stops an agent that runs elsewhere. A wrong answer is one try less."""
-    return reply(await resolutions.give_answers(db, actor, session_id, draft))
+    return reply(await gate_answers.give_answers(db, actor, session_id, draft))
 
 
 @router.get(
-    "/sessions/{session_id}/permissions", response_model=Permissions, **route(resolutions.get_permissions)
+    "/sessions/{session_id}/permissions", response_model=Permissions, **route(permissions.get_permissions)
 )
 async def get_permissions(db: Db, actor: Caller, session_id: UUID) -> Response:
     """What is allowed in a session now, and which gate, capability or policy did it. Looking changes nothing."""
-    return reply(await resolutions.get_permissions(db, actor, session_id))
+    return reply(await permissions.get_permissions(db, actor, session_id))
