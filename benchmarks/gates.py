@@ -23,10 +23,10 @@ from cortex_plane.gates.model.atlases import (
     Capability,
     ContextBlock,
     Gate,
+    GateQuestion,
     Guidance,
     MatchMode,
     Mode,
-    Question,
     ResponseType,
     Steward,
     Trigger,
@@ -70,7 +70,7 @@ def _filling(number: int) -> Gate:
 
 def _atlas(gates: int) -> Atlas:
     """Five of them match: at the start, for a word, for an action, for its risk, before its capability."""
-    sure = (Question(question_id="sure", question="Sure?", response_type=ResponseType.ACKNOWLEDGMENT),)
+    sure = (GateQuestion(question_id="sure", question="Sure?", response_type=ResponseType.ACKNOWLEDGMENT),)
     matching = (
         _gate("start", Trigger(type=TriggerType.SESSION_START), contexts=("intro",)),
         _gate("word", Trigger(type=TriggerType.KEYWORD, patterns=("refund",)), guidance=Guidance(content="Be kind.")),

@@ -19,7 +19,7 @@ async def read_changelog(version: str) -> list[str]:
 
 @app.tool(risk="high", timeout=5, on_uncertain="retry_with_key")
 def ship(version: str, ctx: ToolContext) -> str:
-    """Ship a version. Whoever ships with the same key twice has shipped once."""
+    """Ship a version. A second call with the same key changes nothing."""
     Path(f"{ctx.idempotency_key}.shipped").write_text(version)
     return f"{version} is out"
 

@@ -58,23 +58,26 @@ def access_table() -> str:
     lines = [
         "# Who may do what",
         "",
-        "One table in the code decides, and a test tries every route with every role. `●` may, `○` may for their own sessions, jobs and requests.",
-        "The pages of the [dashboard](../guides/dashboard.md) call the same operations with the roles of the member.",
+        "One table in the code decides, and a test calls every route with every role. A role in parentheses is limited to its own",
+        "sessions, jobs and requests. The [dashboard](../guides/dashboard.md) applies the same permissions.",
         "",
-        f"| route | permission | {' | '.join(Role)} |",
-        f"|---|---|{'|'.join(':-:' for _ in Role)}|",
+        "| permission | roles | routes |",
+        "|---|---|---|",
     ]
-    notes = set()
+    rows: dict[tuple[Permission, str], dict[str, list[str]]] = {}
     for path, operations in openapi_document()["paths"].items():
         for method, operation in operations.items():
-            if "x-permission" not in operation:
-                continue
-            permission = Permission(operation["x-permission"])
-            mark = _mark(permission, public=operation.get("security") == [])
-            notes.add(mark)
-            cells = " | ".join(_cell(permission, role) for role in Role)
-            lines.append(f"| `{method.upper()} {path}`{mark and f' {mark}'} | {permission} | {cells} |")
-    return "\n".join([*lines, "", *(f"- {mark} {note}" for mark, note in NOTES.items() if mark in notes), ""])
+            if "x-permission" in operation:
+                permission = Permission(operation["x-permission"])
+                mark = _mark(permission, public=operation.get("security") == [])
+                rows.setdefault((permission, mark), {}).setdefault(path, []).append(method.upper())
+    order = list(Permission)
+    for permission, mark in sorted(rows, key=lambda row: (order.index(row[0]), row[1])):
+        paths = rows[permission, mark]
+        routes = "<br>".join(f"`{', '.join(methods)} {path}`" for path, methods in paths.items())
+        lines.append(f"| {permission}{mark and f' {mark}'} | {_roles(permission)} | {routes} |")
+    marks = {mark for _, mark in rows}
+    return "\n".join([*lines, "", *(f"- {mark} {note}" for mark, note in NOTES.items() if mark in marks), ""])
 
 
 def _mark(permission: Permission, *, public: bool) -> str:
@@ -99,10 +102,14 @@ _OWN = {
 }  # fmt: skip
 
 
-def _cell(permission: Permission, role: Role) -> str:
-    if role not in GRANTS[permission]:
-        return ""
-    return "○" if permission in _OWN and role in (Role.MEMBER, Role.GUEST) else "●"
+def _roles(permission: Permission) -> str:
+    if GRANTS[permission] == set(Role) and permission not in _OWN:
+        return "all"
+    return ", ".join(
+        f"({role})" if permission in _OWN and role in (Role.MEMBER, Role.GUEST) else str(role)
+        for role in Role
+        if role in GRANTS[permission]
+    )
 
 
 def events_table() -> str:
@@ -114,55 +121,43 @@ def events_table() -> str:
     return "\n".join(lines)
 
 
+SPECS = {
+    "S0": "Jobs",
+    "S1": "Checkpoints",
+    "S2": "Agents, identities, sessions",
+    "S3": "Pause and resume of tool calls",
+    "S4": "Control plane and approvals",
+    "S5": "Gates",
+}
+
+
 def requirements_table() -> str:
-    """Requirements of the specs in full; those of the design by the test module that proves them."""
+    """Requirements of the specs with the modules that prove them."""
     lines = [
         "# Requirements",
         "",
-        "Each requirement is proven by a test with the mark `proves`. The ledger is `tests/acceptance/requirements.py`, and a test",
-        "checks both directions: no requirement without a test, no mark without a requirement. Modules are relative to `tests/`.",
-        "",
-        "## Specifications",
-        "",
-        "| id | requirement | proven by |",
-        "|---|---|---|",
+        "Each requirement is proven by a test with the mark `proves`. The ledger is `tests/acceptance/requirements.py`. A test checks",
+        "that no requirement lacks a test and no mark lacks a requirement. Modules are relative to `tests/`.",
     ]
     modules = {id: sorted({_module(test) for test in tests}) for id, tests in proofs().items()}
-    for requirement in REQUIREMENTS:
-        if not requirement.id.startswith("D."):
-            proven_by = ", ".join(f"`{module}`" for module in modules.get(requirement.id, []))
-            lines.append(f"| {requirement.id} | {requirement.text} | {proven_by} |")
+    for spec, title in SPECS.items():
+        lines += ["", f"## {spec}: {title}", ""]
+        for requirement in REQUIREMENTS:
+            if requirement.id.startswith(f"{spec}."):
+                proven_by = ", ".join(f"`{module}`" for module in modules.get(requirement.id, []))
+                lines.append(f"- {requirement.id}: {requirement.text} ({proven_by})")
+    design = [requirement for requirement in REQUIREMENTS if requirement.id.startswith("D.")]
     lines += [
         "",
         "## Design",
         "",
-        "The ledger has the text of each id.",
-        "",
-        "| module | proves |",
-        "|---|---|",
+        f"The ledger lists {len(design)} more requirements, D.1 to {design[-1].id}.",
     ]
-    numbers: dict[str, list[int]] = {}
-    for id, names in modules.items():
-        if id.startswith("D."):
-            for name in names:
-                numbers.setdefault(name, []).append(int(id.removeprefix("D.")))
-    lines += [f"| `{name}` | {_ranges(sorted(numbers[name]))} |" for name in sorted(numbers)]
     return "\n".join([*lines, ""])
 
 
 def _module(test: str) -> str:
     return test.partition("::")[0].removeprefix("tests/")
-
-
-def _ranges(numbers: list[int]) -> str:
-    """``[1, 2, 3, 7]`` as ``D.1-3, D.7``."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(f"D.{run[0]}" + (f"-{run[-1]}" if len(run) > 1 else "") for run in runs)
 
 
 def filled(page: str, name: str, content: str) -> str:

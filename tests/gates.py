@@ -18,8 +18,8 @@ from cortex_plane.gates.model.atlases import (
     Capability,
     ContextBlock,
     Gate,
+    GateQuestion,
     Mode,
-    Question,
     ResponseType,
     Steward,
     Trigger,
@@ -46,8 +46,8 @@ ATLAS = "com.acme"
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
 
-def ask(id: str = "sure", kind: ResponseType = ResponseType.ACKNOWLEDGMENT, **more: Any) -> Question:
-    return Question(question_id=id, question=f"I understand {id}.", response_type=kind, **more)
+def ask(id: str = "sure", kind: ResponseType = ResponseType.ACKNOWLEDGMENT, **more: Any) -> GateQuestion:
+    return GateQuestion(question_id=id, question=f"I understand {id}.", response_type=kind, **more)
 
 
 def gate(id: str, kind: TriggerType, *, of: str = ATLAS, mode: Mode = Mode.BLOCKING, **more: Any) -> Gate:

@@ -742,6 +742,14 @@ REQUIREMENTS = [
     _R("D.466", "A vote through a webhook and that of whoever set its secret, or said whose a name behind it is, count as one human."),
     _R("D.630", "Random people with several identities each, who enrol, submit, resubmit, write, signal, edit, delegate, go absent, give"
        " standing approvals, settle, and change agents, policies and tools, never complete alone what policy gives to two humans."),
+    _R("D.631", "`cortex db rotate-key` seals every secret of every org with a new master key and renews the MACs of checkpoints; it is on the"
+       " audit trail of each org."),
+    _R("D.632", "A rotation of the master key that is killed at any point leaves a plane that starts, and the next process finishes it; two at"
+       " once are one."),
+    _R("D.633", "The new master key is made beside the old one in a file that only its owner can read, or is read from the standard input where"
+       " the old one comes from the environment; a wrong old key changes nothing."),
+    _R("D.634", "A rotation of the master key is refused while a secret does not open or a worker runs; a process with the old key writes"
+       " nothing beside it."),
     _R("D.700", "The layout holds: floors and the order of nouns in the import graph, no cycle, small folders, shallow inheritance;"
        " exceptions are listed and only become fewer."),
 ]  # fmt: skip

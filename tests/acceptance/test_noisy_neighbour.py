@@ -59,7 +59,7 @@ async def _quiet(strict: World) -> str:
 async def _watched(worker: Worker, noisy: World, most: list[int]) -> None:
     """The most slots that the flood had at a time."""
     while True:
-        held = Counter(attempt.given.org_id for attempt in worker._running.values())
+        held = Counter(attempt.lease.assignment.org_id for attempt in worker._running.values())
         most[0] = max(most[0], held[noisy.org_id])
         await asyncio.sleep(0.005)
 

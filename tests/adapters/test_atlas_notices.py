@@ -14,9 +14,9 @@ import pytest_asyncio
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import (
     NOTIFICATIONS,
+    GateQuestion,
     Mode,
     OnInvalid,
-    Question,
     ResponseType,
     TriggerType,
 )
@@ -115,7 +115,7 @@ async def test_a_steward_is_told_what_they_asked_for_and_nothing_else(world: Wor
 async def test_nothing_that_an_agent_or_a_tool_wrote_is_told(world: World) -> None:
     """A wrong answer is repeated in why it was refused, an error may hold anything."""
     merged = await governing(world, "https://a.example/x", *NOTIFICATIONS)
-    asked = Question(
+    asked = GateQuestion(
         question_id="q", question="?", response_type=ResponseType.JSON, on_invalid=OnInvalid.BLOCK,
         schema={"type": "object", "properties": {"a": {"type": "number"}}},
     )  # fmt: skip

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from cortex_plane.channels.root_copies import RootsFile
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
-from cortex_plane.jobs.verbs import workers
+from cortex_plane.jobs.verbs.master_key import require_key
 from cortex_plane.proof.verbs import audit, roots
 from cortex_plane.proof.verbs.roots import copied_to
 from tests.adapters.test_cli import Shell
@@ -307,7 +307,7 @@ def test_another_master_key_is_no_fault_of_the_trail(live: Live, urls: Urls) -> 
     here: dict[str, Any] = {"DATABASE_URL": urls.app}
 
     async def known() -> None:
-        await workers.require_key(live.world.db, bytes(range(32)))
+        await require_key(live.world.db, Vault(bytes(range(32))))
 
     live.begin(known())()
     (folder / ".cortex").mkdir()

@@ -14,6 +14,7 @@ import pytest
 
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
+from cortex_plane.jobs.verbs.master_key import begin_rotation
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.main.databases import open_database
@@ -159,7 +160,7 @@ async def test_a_new_master_key_logs_nobody_out(http: httpx.AsyncClient, world: 
     grace = await world.person(Role.APPROVER, name="Grace")
     visitor = await Visitor.log_in(http, world, grace)
     code = (await connections.issue_link_code(world.db, grace.actor)).code
-    await keys.reseal_credential_key(world.db, NEW)
+    await begin_rotation(world.db, Vault(bytes.fromhex(MASTER_KEY)), NEW, 3)
     state = _application().state
     renewed = await Database.open(urls.app, max_size=2, vault=NEW)
     outdated = await Database.open(urls.app, max_size=2, vault=Vault(bytes.fromhex(MASTER_KEY)))

@@ -14,7 +14,7 @@ from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.versions import PolicyFile, SimulationRequest
-from cortex_plane.policies.verbs import policies
+from cortex_plane.policies.verbs import policies, simulations
 from cortex_plane.policies.verbs.policy_cache import book
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import Role
@@ -119,7 +119,9 @@ async def test_a_confirmation_is_part_of_the_policies_of_its_org_alone(world: Wo
     assert shown.version == 1
     file = PolicyFile(text=EVERYTHING_GOES.replace("everything", "anything"))
     assert (await policies.apply_policies(db, world.admin.actor, file)).version == 2
-    tried = await policies.simulate_policies(db, world.admin.actor, SimulationRequest(text=EVERYTHING_GOES))
+    tried = await simulations.simulate_policies(
+        db, world.admin.actor, SimulationRequest(text=EVERYTHING_GOES)
+    )
     assert tried.version == "2.1.1"
     await tools.revoke(db, world.admin.actor, made.id)
     version, compiled = await book.current(db, world.org_id)

@@ -30,7 +30,8 @@ from cortex_plane.policies.model.versions import PolicyFile
 from cortex_plane.policies.verbs import policies
 from cortex_plane.sessions.model.sessions import InboundMessage
 from cortex_plane.sessions.verbs import sessions
-from cortex_plane.worker.attempt import Acting
+from cortex_plane.worker.attempt import Attempt
+from cortex_plane.worker.code.attempt import CodeAttempt
 from cortex_plane.worker.models.backends import Backends, ScriptedModel
 from cortex_plane.worker.worker import Worker, attempt_of
 from tests.approvals import decide, pending
@@ -154,7 +155,7 @@ class Hands:
         (claimed,), _ = await attempts.claim_jobs(self._db, self.worker.id, [self._app], 1, NOBODY)
         return claimed
 
-    def attempt(self, assignment: Assignment) -> Acting:
+    def attempt(self, assignment: Assignment) -> Attempt | CodeAttempt:
         return attempt_of(self._host, assignment)
 
 
@@ -262,7 +263,7 @@ async def claim(stage: Stage, times: int) -> AsyncIterator[Perform]:
 
 
 @asynccontextmanager
-async def _asking(stage: Stage, times: int) -> AsyncIterator[tuple[list[UUID], list[Acting]]]:
+async def _asking(stage: Stage, times: int) -> AsyncIterator[tuple[list[UUID], list[Attempt | CodeAttempt]]]:
     """Jobs that are claimed, each about to ask for an approval."""
     world, name = stage.strict, unique("asking")
     hands = Hands(world, effects(name, Pace()))

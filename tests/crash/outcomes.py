@@ -106,7 +106,7 @@ def _judge(
     if open_calls:
         faults.append(f"it ended with calls that are {open_calls}")
     try:
-        key = stage.rescuer._host.org_key(job["org_id"])
+        key = stage.rescuer._host.vault.checkpoint_key(job["org_id"])
         open_sealed(
             job["blob"], mac=job["checkpoint_mac"], job_id=job["id"], agent_id=job["agent_id"], key=key
         )

@@ -18,13 +18,13 @@ from cortex_plane.gates.model.atlases import (
     ContextBlock,
     Gate,
     GateBudget,
+    GateQuestion,
     Guidance,
     GuidanceFormat,
     InjectMode,
     MatchMode,
     Mode,
     OnInvalid,
-    Question,
     ResponseType,
     Steward,
     Trigger,
@@ -67,7 +67,7 @@ def test_the_complete_example_of_the_specification_loads_as_it_is_written() -> N
         gate_id="onboarding", atlas_id=ATLAS, name="Session Onboarding", mode=Mode.BLOCKING, priority=1000,
         trigger=Trigger(type=TriggerType.SESSION_START),
         questions=(
-            Question(
+            GateQuestion(
                 question_id="agree-terms", question="Do you agree to ACME's terms of service?",
                 response_type=ResponseType.BOOLEAN,
             ),
@@ -244,7 +244,7 @@ def test_a_checkpoint_says_everything_that_a_gate_can_do() -> None:
     assert found == Gate(
         gate_id="gate", atlas_id=ATLAS, name="The Gate", trigger=Trigger(type=TriggerType.SESSION_START),
         mode=Mode.BLOCKING, priority=-3, audience=Audience.AGENT, max_attempts=5, force_sync_trace=True,
-        questions=(Question(question_id="q", question="Well?", response_type=ResponseType.BOOLEAN),),
+        questions=(GateQuestion(question_id="q", question="Well?", response_type=ResponseType.BOOLEAN),),
         guidance=Guidance(
             content="Mind the gap.", priority=7, append=False, expires_after="10m",
             labels=("security", "compliance"),
@@ -286,7 +286,7 @@ def test_guidance_in_json_is_written_out_or_as_a_text(written: str) -> None:
             """{response_type: text, required: true, hint: Explain, on_invalid: retry, validation: {min_length: 20,
                max_length: 500, must_contain: [reason], must_not_contain: [hack, bypass],
                pattern: '^[A-Za-z].*\\.$', custom_validator: tone}}""",
-            Question(
+            GateQuestion(
                 question_id="q", question="Well?", response_type=ResponseType.TEXT, hint="Explain",
                 validation=AnswerValidation(
                     min_length=20, max_length=500, must_contain=("reason",), must_not_contain=("hack", "bypass"),
@@ -296,43 +296,43 @@ def test_guidance_in_json_is_written_out_or_as_a_text(written: str) -> None:
         ),
         (
             "{response_type: boolean, required: false, on_invalid: block}",
-            Question(
+            GateQuestion(
                 question_id="q", question="Well?", response_type=ResponseType.BOOLEAN, required=False,
                 on_invalid=OnInvalid.BLOCK,
             ),
         ),
         (
             "{response_type: acknowledgment, on_invalid: warn_and_continue}",
-            Question(
+            GateQuestion(
                 question_id="q", question="Well?", response_type=ResponseType.ACKNOWLEDGMENT,
                 on_invalid=OnInvalid.WARN_AND_CONTINUE,
             ),
         ),
         (
             "{response_type: choice, options: [admin, user], on_invalid: log_and_continue}",
-            Question(
+            GateQuestion(
                 question_id="q", question="Well?", response_type=ResponseType.CHOICE, options=("admin", "user"),
                 on_invalid=OnInvalid.LOG_AND_CONTINUE,
             ),
         ),
         (
             "{response_type: number, validation: {minimum: 1, maximum: 9.5}}",
-            Question(
+            GateQuestion(
                 question_id="q", question="Well?", response_type=ResponseType.NUMBER,
                 validation=AnswerValidation(minimum=1, maximum=9.5),
             ),
         ),
         (
             "{response_type: json, schema: {type: object, required: [a]}}",
-            Question(
+            GateQuestion(
                 question_id="q", question="Well?", response_type=ResponseType.JSON,
                 schema={"type": "object", "required": ["a"]},
             ),
         ),
     ],
-    ids=lambda each: each.response_type if isinstance(each, Question) else "",
+    ids=lambda each: each.response_type if isinstance(each, GateQuestion) else "",
 )  # fmt: skip
-def test_each_type_of_question_with_its_keys(written: str, meant: Question) -> None:
+def test_each_type_of_question_with_its_keys(written: str, meant: GateQuestion) -> None:
     found = gate(f"""\
         checkpoints:
           - checkpoint_id: gate

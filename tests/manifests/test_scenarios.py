@@ -19,7 +19,7 @@ from cortex_plane.gates.model.atlases import (
     TriggerType,
 )
 from cortex_plane.gates.rules.index import CompiledAtlases
-from cortex_plane.gates.rules.scenarios import Outcome, play
+from cortex_plane.gates.rules.scenarios import ScenarioOutcome, play
 from cortex_plane.kernel.errors import InvalidInput, TooLarge
 from tests.gates import ask, atlas, capability, context, gate, human, policy
 
@@ -44,7 +44,7 @@ ATLAS = atlas(
 AGREED = "- {answered: start, with: {sure: understood}}"
 
 
-def played(*session: str, expect: str, call: str = "") -> Outcome:
+def played(*session: str, expect: str, call: str = "") -> ScenarioOutcome:
     events = "\n".join(f"      {each}" for each in session)
     text = f"scenarios:\n  - name: It\n    session:\n{events}\n    expect: {{{expect}}}\n" if session else (
         f"scenarios:\n  - name: It\n    expect: {{{expect}}}\n"

@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from cortex_plane.db.database import Database
+from cortex_plane.gates.rules.effects import minutes_of
 from cortex_plane.gates.verbs import atlas_cache, session_lifecycle
 from cortex_plane.gates.verbs.atlas_cache import AtlasCache
 from cortex_plane.kernel.errors import Conflict
@@ -85,7 +86,7 @@ async def test_a_write_counts_what_its_atlases_limit(world: World, admin: asyncp
     two = (await publish(world, manifest(atlas_id=OTHER))).version
     pins = [{"atlas_id": v.atlas_id, "version": v.version, "digest": v.digest} for v in (one, two)]
     governing = await AtlasCache().at(world.db, world.org_id, pins)
-    assert atlas_cache.minutes_of(governing, 2) == {ATLAS: {"limit": 2, "calls": 2}}
+    assert minutes_of(governing, 2) == {ATLAS: {"limit": 2, "calls": 2}}
     session = await session_lifecycle.create(
         world.db, world.admin.actor, SessionDraft(agent="deployer", atlases=[ATLAS])
     )
@@ -94,7 +95,7 @@ async def test_a_write_counts_what_its_atlases_limit(world: World, admin: asyncp
         gates = {
             "revision": revision,
             "state": {"executed": 1},
-            "minutes": atlas_cache.minutes_of(governing, calls),
+            "minutes": minutes_of(governing, calls),
         }
         async with world.db.transaction(world.org_id) as tx:
             await tx.rows("select record_gates($1, $2, $3, $4)", world.org_id, session.id, gates, START)

@@ -38,7 +38,7 @@ from cortex_plane.policies.model.versions import (
     RequestPolicy,
 )
 from cortex_plane.policies.rules.engine import CompiledPolicies
-from cortex_plane.policies.verbs import policies
+from cortex_plane.policies.verbs import policies, simulations
 from cortex_plane.policies.verbs.policy_cache import PolicyCache, request_rows
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.access import ActorKind
@@ -358,7 +358,7 @@ teams:
 
     async def ask(**asked: Any) -> Any:
         request = ExplainRequest(**({"agent": "deployer", "tool": "deploy"} | asked))
-        return await policies.explain_policies(world.db, world.admin.actor, request)
+        return await simulations.explain_policies(world.db, world.admin.actor, request)
 
     unknown = await ask(arguments={"environment": "staging"})
     assert not unknown.published
@@ -445,7 +445,9 @@ async def test_a_request_names_its_approvers_what_is_to_happen_and_how_many_must
     two = RequestPolicy(name="two", target="pay", effect=ASK, quorum=2)
     assert two.as_row().quorum == Quorum(votes=2)
     asked = ExplainRequest(agent="deployer", tool="pay", policies=[mine])
-    terms = (await policies.explain_policies(world.db, world.admin.actor, asked)).explanation.decision.terms
+    terms = (
+        await simulations.explain_policies(world.db, world.admin.actor, asked)
+    ).explanation.decision.terms
     assert terms is not None
     assert (terms.approvers, terms.action) == (Approvers(members=(bob,)), "Pay the invoice")
     for nobody in (UUID(int=9), (await world.person(Role.GUEST, name="Gus")).actor.user_account_id):

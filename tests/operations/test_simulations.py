@@ -18,7 +18,7 @@ from cortex_plane.kernel.errors import Forbidden, InvalidInput
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.policies.model.versions import Direction, RequestPolicy, Simulation, SimulationRequest
 from cortex_plane.policies.store import queries
-from cortex_plane.policies.verbs import policies
+from cortex_plane.policies.verbs import policies, simulations
 from cortex_plane.tenancy.model.orgs import Role, TeamDraft
 from cortex_plane.tenancy.verbs import orgs
 from tests.approvals import Shipping, ship
@@ -56,7 +56,7 @@ async def make_calls(world: World, *calls: dict[str, Any], slug: str = "shipper"
 
 
 async def simulate(world: World, text: str, **asked: Any) -> Simulation:
-    return await policies.simulate_policies(
+    return await simulations.simulate_policies(
         world.db, world.admin.actor, SimulationRequest(text=text, **asked)
     )
 
@@ -217,10 +217,12 @@ async def test_only_who_may_apply_may_simulate_and_only_the_own_org_is_looked_at
     await make_calls(world, ship("1.0", to="staging"))
     steward = (await world.person(Role.STEWARD, name="Sue")).actor
     asked = SimulationRequest(text=LATER)
-    assert (await policies.simulate_policies(db, steward, asked)).totals.looked_at == 1
+    assert (await simulations.simulate_policies(db, steward, asked)).totals.looked_at == 1
     for role in (Role.OPERATOR, Role.APPROVER, Role.MEMBER):
         with pytest.raises(Forbidden):
-            await policies.simulate_policies(db, (await world.person(role, name=role.title())).actor, asked)
+            await simulations.simulate_policies(
+                db, (await world.person(role, name=role.title())).actor, asked
+            )
     rival = await World.create(db, "rival", policies=None)
     assert (await simulate(rival, "policies: []")).totals.looked_at == 0
 

@@ -92,10 +92,10 @@ async def test_a_job_whose_record_is_refused_counts_its_tries(world: World, spen
         return await ctx.step("one", lambda: "done")
 
     began = await begun(world, run)
-    began.attempt.record(UNSTORABLE)
+    began.attempt.journal.record(UNSTORABLE)
     if spent:
         usage = Usage(prompt_tokens=1, completion_tokens=1)
-        began.attempt.model_calls.append(
+        began.attempt.conversation.model_calls.append(
             ModelCall(
                 id=new_id(), step_index=0, purpose="model", model="bad\x00", usage=usage, cost_micros=None,
                 seconds=0.0, estimated=False,
@@ -120,7 +120,7 @@ async def test_waiting_for_the_pen_does_not_use_up_the_time_to_send(
         monkeypatch.setattr(module, "ticks", lambda: ticks() + passed[0])
 
     async def others_write() -> None:
-        async with began.attempt._pen:
+        async with began.attempt.journal._lock:
             while not began.attempt.calls:  # noqa: ASYNC110 -- then it is its turn to write
                 await asyncio.sleep(0)
             passed[0] += 30.0
@@ -169,7 +169,7 @@ async def test_a_day_s_budget_lets_one_branch_go_on_and_the_other_wait(
     clock = await Clock.install(admin, START)
 
     async def other_waits(asked: int) -> None:
-        ends = began.attempt.ends
+        ends = began.attempt.journal.stop
         while asked == 1 and not ends.waiting and len(model.asked) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -213,7 +213,7 @@ async def test_what_was_spent_before_a_broken_write_counts_in_the_next_attempt(w
 
     async def breaks(asked: int) -> None:
         if asked == 1:
-            runs[0].attempt._due = UNSTORABLE
+            runs[0].attempt.journal._due = UNSTORABLE
 
     async def run(ctx: Context) -> str:
         return await ctx.model("hello " * 50)
@@ -237,7 +237,7 @@ async def test_what_was_spent_before_a_broken_write_counts_in_the_next_attempt(w
 
 async def test_a_checkpoint_that_is_too_large_ends_the_job(world: World) -> None:
     async def run(ctx: Context) -> str:
-        began.attempt.at.working_data = LARGE
+        began.attempt.lease.progress.working_data = LARGE
         return str(ctx.job_id)
 
     began = await begun(world, run)
@@ -259,7 +259,7 @@ async def test_what_was_done_before_it_grew_too_large_is_kept_once(
 
     async def run(ctx: Context) -> str:
         await ctx.tool("act")
-        began.attempt.at.working_data = LARGE
+        began.attempt.lease.progress.working_data = LARGE
         return await ctx.step("next", lambda: "not reached")
 
     began = await begun(world, run, app, inline_result_bytes=1000)
@@ -281,10 +281,10 @@ async def test_a_large_result_is_held_until_it_is_written(world: World) -> None:
 
     async def run(ctx: Context) -> int:
         got = await ctx.tool("act")
-        held.append(len(began.attempt.whole))
+        held.append(len(began.attempt.journal.results))
         await ctx.step("next", lambda: "y" * 3000)
         await ctx.step("last", lambda: "z")
-        held.append(len(began.attempt.whole))
+        held.append(len(began.attempt.journal.results))
         return len(got)
 
     began = await begun(world, run, app, inline_result_bytes=1000)
@@ -340,7 +340,7 @@ async def test_a_job_whose_write_nobody_knows_of_is_abandoned(
         running = await _stuck(admin, began)
         with pytest.raises(WriteFailed, match="nobody knows"):
             await running
-    given = began.attempt.given
+    given = began.attempt.lease.assignment
     held = Leased(org_id=given.org_id, id=given.job_id, epoch=given.epoch, hand_backs=0)
     assert await attempts.release_job(world.db, held, began.worker.id, began.worker.name)
     async with working(world.db, *began.worker.apps.values()):

@@ -18,9 +18,9 @@ from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.policies.model.policies import PolicyVerdict
-from cortex_plane.worker.calls import Call, plan_call
+from cortex_plane.worker.authorization import reset_call
+from cortex_plane.worker.calls import Call, plan_call, toolbox_of
 from cortex_plane.worker.gate_evaluation import AttemptGates, as_gated
-from cortex_plane.worker.resume import _anew, toolbox_of
 from tests.gates import ATLAS, NOON, atlas, capability, gate, human
 from tests.runtime.gated import Desk
 from tests.storage.leases import call as row
@@ -43,8 +43,8 @@ def _bound(state: GateState, revision: int = 0) -> dict[str, Any]:
 def _gates(*atlases: Atlas, state: GateState | None = None) -> AttemptGates:
     made = AttemptGates(CompiledAtlases(atlases), _bound(state or GateState()), lambda: NOON)
     if state is None:
-        made.look(GateInput(now=NOON))
-        made.made(made.carry(StepWrite(), made.unwritten))
+        made.evaluate(GateInput(now=NOON))
+        made.commit(made.changes_for(StepWrite(), made.history.unwritten))
     return made
 
 
@@ -61,22 +61,24 @@ def _intent(*calls: Call) -> StepWrite:
 def test_calls_that_were_approved_together_each_need_a_pass() -> None:
     one, other = _call(), _call()
     gates = _gates(atlas(CONFIRM), state=GateState(started=True, passes=(_pass(one),)))
-    assert gates.judged_again(as_gated(one, approved=True), sent=False).verdict is A
-    gates.let_through(one, approved=True)
-    assert gates.judged_again(as_gated(other, approved=True), sent=False).verdict is D
-    assert gates.judged_again(as_gated(one, approved=True), sent=False).verdict is A, "it is its own pass"
+    assert gates.judge_again(as_gated(one, has_approval=True), is_resend=False).verdict is A
+    gates.let_through(one, has_approval=True)
+    assert gates.judge_again(as_gated(other, has_approval=True), is_resend=False).verdict is D
+    assert gates.judge_again(as_gated(one, has_approval=True), is_resend=False).verdict is A, (
+        "it is its own pass"
+    )
 
 
 @pytest.mark.proves("D.377")
 def test_what_was_written_meanwhile_is_used_up_for_a_response_that_began_before() -> None:
     one, other = _call(), _call()
     gates = _gates(atlas(CONFIRM), state=GateState(started=True, passes=(_pass(one),)))
-    gates.begin()
-    assert gates.judged(as_gated(one)).verdict is A
+    gates.begin_response()
+    assert gates.judge_new(as_gated(one)).verdict is A
     gates.let_through(one)
     # One branch sends its call while another one has not been judged yet.
-    gates.made(gates.carry(_intent(one), gates.unwritten))
-    assert gates.judged(as_gated(other)).verdict is D
+    gates.commit(gates.changes_for(_intent(one), gates.history.unwritten))
+    assert gates.judge_new(as_gated(other)).verdict is D
 
 
 @pytest.mark.proves("D.377")
@@ -84,9 +86,9 @@ def test_what_others_used_up_is_used_up_for_a_response_that_began_before() -> No
     one = _call()
     atlases = CompiledAtlases([atlas(CONFIRM)])
     gates = AttemptGates(atlases, _bound(GateState(started=True, passes=(_pass(one),))), lambda: NOON)
-    gates.begin()
+    gates.begin_response()
     gates.rebase(atlases, _bound(GateState(started=True), 1))
-    assert gates.judged(as_gated(one)).verdict is D
+    assert gates.judge_new(as_gated(one)).verdict is D
 
 
 @pytest.mark.proves("D.377", "D.371")
@@ -95,11 +97,11 @@ def test_an_approved_call_is_not_sent_past_a_gate_that_came_while_it_was_written
     boss = human("boss", TriggerType.KEYWORD, on_patterns=("payroll",))
     atlases = CompiledAtlases([atlas(boss)])
     gates = AttemptGates(atlases, _bound(GateState(started=True)), lambda: NOON)
-    gates.let_through(one, approved=True)
+    gates.let_through(one, has_approval=True)
     write = StepWrite(granted=orjson.dumps([{"id": str(one.id)}]), dispatches=True)
-    assert gates.still_allow(write)
+    assert gates.allows_write(write)
     gates.rebase(atlases, _bound(GateState(started=True, people=(boss.key,)), 1))
-    assert not gates.still_allow(write)
+    assert not gates.allows_write(write)
 
 
 @pytest.mark.proves("D.361", "D.360")
@@ -113,16 +115,16 @@ def test_what_is_asked_is_told_and_nothing_else_is_left_open() -> None:
     )
     opens = gate("opens", TriggerType.SESSION_START, mode=Mode.ADVISORY, unlock_capabilities=("adm",))
     gates = _gates(atlas(lock, door, opens, capabilities=(capability("adm", "ticket.delete"),)))
-    gates.begin()
-    assert gates.judged(as_gated(_call("mail.send", to="a"))).verdict is A
-    assert gates.judged(as_gated(_call())).verdict is A
-    carried = gates.carry(StepWrite(), gates.unwritten)
+    gates.begin_response()
+    assert gates.judge_new(as_gated(_call("mail.send", to="a"))).verdict is A
+    assert gates.judge_new(as_gated(_call())).verdict is A
+    carried = gates.changes_for(StepWrite(), gates.history.unwritten)
     assert carried.state.open == ()
-    assert [trace.payload["checkpoint_id"] for trace in carried.told] == ["lock", "lock"]
-    gates.begin()
-    ruling = gates.judged(as_gated(_call()))
+    assert [trace.payload["checkpoint_id"] for trace in carried.traces] == ["lock", "lock"]
+    gates.begin_response()
+    ruling = gates.judge_new(as_gated(_call()))
     assert [each.gate for each in ruling.asks] == [f"{ATLAS}/door"]
-    told = gates.carry(StepWrite(), gates.unwritten).told
+    told = gates.changes_for(StepWrite(), gates.history.unwritten).traces
     assert [trace.payload["checkpoint_id"] for trace in told] == ["lock", "lock", "door", "door"]
 
 
@@ -131,10 +133,10 @@ def test_a_call_that_is_sent_again_passes_its_own_gates_and_not_those_of_a_capab
     door = gate("door", TriggerType.CAPABILITY_ACCESS, on_capability_ids=("adm",))
     one = _call()
     gates = _gates(atlas(CONFIRM), state=GateState(started=True))
-    assert gates.judged_again(as_gated(one), sent=True).verdict is A
+    assert gates.judge_again(as_gated(one), is_resend=True).verdict is A
     locked = (capability("adm", "ticket.delete", locked=True),)
     gates = _gates(atlas(CONFIRM, door, capabilities=locked), state=GateState(started=True))
-    found = gates.judged_again(as_gated(one), sent=True)
+    found = gates.judge_again(as_gated(one), is_resend=True)
     assert (found.verdict, [each.gate for each in found.asks]) == (D, [f"{ATLAS}/door"])
 
 
@@ -148,20 +150,20 @@ def test_what_is_judged_anew_is_neither_told_nor_remembered_of_the_first_time() 
         lock_capabilities=("adm",),
     )
     gates = _gates(atlas(hint, CONFIRM, capabilities=(capability("adm", "x.y"),)))
-    before = gates.state
-    gates.begin()
+    before = gates.history.state
+    gates.begin_response()
     sent, kept = _call("ticket.get", id="1"), _call()
-    gates.judged(as_gated(sent))
-    changed = gates.state
+    gates.judge_new(as_gated(sent))
+    changed = gates.history.state
     assert changed != before
     gates.forget([sent])
-    assert (gates.state, gates.unwritten) == (before, ())
-    gates.judged(as_gated(kept))
-    gates.judged(as_gated(sent))
+    assert (gates.history.state, gates.history.unwritten) == (before, ())
+    gates.judge_new(as_gated(kept))
+    gates.judge_new(as_gated(sent))
     gates.forget([sent])
-    carried = gates.carry(StepWrite(), gates.unwritten)
+    carried = gates.changes_for(StepWrite(), gates.history.unwritten)
     assert [each.gate for each in carried.state.open] == [CONFIRM.key], "what was refused is kept"
-    told = sorted(trace.payload["checkpoint_id"] for trace in carried.told)
+    told = sorted(trace.payload["checkpoint_id"] for trace in carried.traces)
     assert told == ["confirm", "confirm", "hint", "hint"]
 
 
@@ -170,37 +172,37 @@ def test_a_write_that_is_tried_again_holds_what_was_done_before_it_and_nothing_t
     """Whoever answered meanwhile has its own entry, which goes with its own write."""
     start = gate("start", TriggerType.SESSION_START)
     gates = _gates(atlas(start))
-    gates.begin()
-    done = gates.unwritten
-    gates.answered(gates.meant("start", None), {"sure": "understood"}, {})
-    carried = gates.carry(StepWrite(), done)
-    assert ([each.gate for each in carried.state.asks], carried.told) == ([start.key], ())
-    gates.made(carried)
-    assert gates.state.asks == ()
-    later = gates.carry(StepWrite(), gates.unwritten)
-    assert (later.state.asks, len(later.told)) == ((), 2)
+    gates.begin_response()
+    done = gates.history.unwritten
+    gates.dialogue.record_answer(gates.dialogue.answer_target("start", None), {"sure": "understood"}, {})
+    carried = gates.changes_for(StepWrite(), done)
+    assert ([each.gate for each in carried.state.asks], carried.traces) == ([start.key], ())
+    gates.commit(carried)
+    assert gates.history.state.asks == ()
+    later = gates.changes_for(StepWrite(), gates.history.unwritten)
+    assert (later.state.asks, len(later.traces)) == ((), 2)
 
 
 @pytest.mark.proves("D.371")
 def test_what_people_saw_is_recorded_by_no_write_but_the_one_that_asks() -> None:
     gates = _gates(atlas(human("boss", TriggerType.ACTION_PRE, on_patterns=("*.delete",))))
-    gates.begin()
+    gates.begin_response()
     one = _call()
-    one.ruling = gates.judged(as_gated(one))
+    one.ruling = gates.judge_new(as_gated(one))
     assert one.ruling.verdict is R
-    gates.asks_people(one)
-    assert gates.carry(StepWrite(), gates.unwritten).state.cards == ()
-    assert gates.judged_again(as_gated(one, approved=True), sent=False).verdict is R
+    gates.add_request(one)
+    assert gates.changes_for(StepWrite(), gates.history.unwritten).state.cards == ()
+    assert gates.judge_again(as_gated(one, has_approval=True), is_resend=False).verdict is R
 
 
 @pytest.mark.proves("D.367")
 def test_a_call_that_is_asked_about_anew_is_charged_anew() -> None:
     """It was sent once, by what does not hold any more."""
     one = _call()
-    one.status, one.granted, one.settle_after, one.written = CallStatus.CLEARED, True, NOON, True
-    again = _anew(one)
+    one.status, one.has_grant, one.settle_after, one.has_row = CallStatus.CLEARED, True, NOON, True
+    again = reset_call(one)
     assert again is one
-    assert (again.status, again.granted, again.settle_after, again.written) == (None, False, None, False)
+    assert (again.status, again.has_grant, again.settle_after, again.has_row) == (None, False, None, False)
 
 
 @pytest.mark.proves("D.371")
@@ -214,9 +216,12 @@ def test_calls_join_one_request_only_where_people_read_the_same_question() -> No
 def test_an_atlas_that_came_meanwhile_is_met_before_anything_is_sent() -> None:
     late = atlas(gate("late", TriggerType.SESSION_START, of="com.late"), id="com.late")
     gates = _gates(atlas(CONFIRM))
-    met = [gates.unmet]
-    gates.rebase(CompiledAtlases([atlas(CONFIRM), late]), _bound(gates.state, 1))
-    met.append(gates.unmet)
-    gates.look(GateInput(now=NOON))
+    met = [gates.history.unmet]
+    gates.rebase(CompiledAtlases([atlas(CONFIRM), late]), _bound(gates.history.state, 1))
+    met.append(gates.history.unmet)
+    gates.evaluate(GateInput(now=NOON))
     assert met == [False, True]
-    assert (gates.unmet, [each.gate for each in gates.state.asks]) == (False, ["com.late/late"])
+    assert (gates.history.unmet, [each.gate for each in gates.history.state.asks]) == (
+        False,
+        ["com.late/late"],
+    )

@@ -22,7 +22,7 @@ from cortex_plane.jobs.model.jobs import Hold, JobStatus
 from cortex_plane.jobs.verbs import steering, workers
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.policies.model.versions import ExplainRequest
-from cortex_plane.policies.verbs import policies
+from cortex_plane.policies.verbs import simulations
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
 from tests.approvals import decide, pending
@@ -227,7 +227,7 @@ async def test_a_confirmed_tool_is_read_only_until_it_changes_or_is_revoked(
 
     async def explained() -> str:
         question = ExplainRequest(agent=agent.slug, tool="hostile.note", arguments={"text": "a"})
-        return (await policies.explain_policies(db, steward, question)).explanation.decision.verdict
+        return (await simulations.explain_policies(db, steward, question)).explanation.decision.verdict
 
     async with working(db, app):
         # The server's own hint says that it only reads.
@@ -326,7 +326,7 @@ async def test_a_server_that_is_down_stops_neither_the_worker_nor_what_was_appro
 ) -> None:
     monkeypatch.setattr("cortex_plane.worker.mcp.supervisor.START_SECONDS", 0.5)
     monkeypatch.setattr("cortex_plane.worker.mcp.connection.WAIT_SECONDS", 0.2)
-    monkeypatch.setattr("cortex_plane.worker.resume.SERVER_SECONDS", 0.2)
+    monkeypatch.setattr("cortex_plane.worker.authorization.SERVER_SECONDS", 0.2)
     db = strict.db
     asking = App("tests")
     hostile(asking, tmp_path)

@@ -318,7 +318,7 @@ async def test_a_cancelled_effect_is_waited_for(world: World) -> None:
         await cancel(world, id)
         (attempt,) = [each for each in worker._running.values() if each is not None]
         async with asyncio.timeout(5):
-            while not attempt.cancel_requested:  # noqa: ASYNC110 -- set by a heartbeat
+            while not attempt.lease.cancel_requested:  # noqa: ASYNC110 -- set by a heartbeat
                 await asyncio.sleep(0.01)
         assert (await job_of(world, id)).pending_cancel
         gate.opened.set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -23,7 +22,6 @@ from cortex_plane.jobs.rules.recovery import open_sealed
 from cortex_plane.jobs.verbs import attempts, steering
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.proof.verbs import audit
-from cortex_plane.sessions.rules import Thread
 from cortex_plane.sessions.verbs import events, sessions
 from cortex_plane.worker.attempt import Attempt
 from cortex_plane.worker.models.backends import Backends
@@ -127,18 +125,15 @@ def looking(result: str = "seen") -> App:
 @pytest.mark.proves("D.233")
 async def test_a_long_job_forgets_its_oldest_steps_and_never_what_it_was_asked(world: World) -> None:
     held: list[int] = []
-    threads: list[Thread] = []
 
     async def before(_: Request) -> None:
-        held.append(len(threads[0].entries))
+        held.append(len(attempt.conversation.turns.entries))
 
     model = Listening(before)
     agent = await small_agent(world, [turn(call("look", at=n), text=f"Step {n}.") for n in range(60)])
     id = await submit(world, agent, {"text": "Count the ships."})
     worker, given = await leased(world.db, looking("x" * 200))
     attempt = Attempt(replace(worker._host, backends=Backends({"listening": model})), given)
-    threads.append(attempt.turns)
-    attempt.open = _noted(attempt.open, attempt, threads)  # type: ignore[method-assign]
     await attempt.run()
     job = await job_of(world, id)
     assert (job.status, job.step_index) == (JobStatus.COMPLETED, 60)
@@ -161,15 +156,6 @@ async def test_a_long_job_forgets_its_oldest_steps_and_never_what_it_was_asked(w
         "agent: Step 0."
     )
     assert await whole(world)
-
-
-def _noted(opened: Callable[[], Any], attempt: Attempt, threads: list[Thread]) -> Callable[[], Any]:
-    async def noted() -> Any:
-        past = await opened()
-        threads[0] = attempt.turns
-        return past
-
-    return noted
 
 
 @pytest.mark.proves("D.234")
@@ -494,7 +480,7 @@ async def test_the_checkpoint_says_how_far_the_memory_goes(world: World, admin: 
     assert row is not None
     opened = open_sealed(
         row["blob"], mac=row["checkpoint_mac"], job_id=id, agent_id=row["agent_id"],
-        key=worker._host.org_key(row["org_id"]),
+        key=worker._host.vault.checkpoint_key(row["org_id"]),
     )  # fmt: skip
     assert opened.cursor.window_step > 0
     assert opened.conversation_summary

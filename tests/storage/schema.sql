@@ -4988,6 +4988,10 @@ ALTER TABLE ONLY public.org_head FORCE ROW LEVEL SECURITY;
 CREATE TABLE public.plane_key (
     singleton boolean DEFAULT true NOT NULL,
     fingerprint bytea NOT NULL,
+    previous bytea,
+    resealed_org_created_at timestamp with time zone,
+    resealed_org uuid,
+    resealed_job uuid,
     CONSTRAINT chk_plane_key_singleton CHECK (singleton)
 );
 
@@ -7137,6 +7141,16 @@ GRANT SELECT,INSERT,UPDATE ON TABLE public.org_head TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.plane_key TO cortex_app;
 
+GRANT UPDATE(fingerprint) ON TABLE public.plane_key TO cortex_app;
+
+GRANT UPDATE(previous) ON TABLE public.plane_key TO cortex_app;
+
+GRANT UPDATE(resealed_org_created_at) ON TABLE public.plane_key TO cortex_app;
+
+GRANT UPDATE(resealed_org) ON TABLE public.plane_key TO cortex_app;
+
+GRANT UPDATE(resealed_job) ON TABLE public.plane_key TO cortex_app;
+
 GRANT SELECT ON TABLE public.platform_policy TO cortex_app;
 
 GRANT SELECT ON TABLE public.platform_policy_version TO cortex_app;
@@ -7206,6 +7220,8 @@ GRANT SELECT(told_at) ON TABLE public.signal TO cortex_scheduler;
 
 GRANT SELECT,INSERT ON TABLE public.signing_key TO cortex_app;
 
+GRANT UPDATE(sealed) ON TABLE public.signing_key TO cortex_app;
+
 GRANT UPDATE(retired_at) ON TABLE public.signing_key TO cortex_app;
 
 GRANT SELECT,INSERT,DELETE ON TABLE public.signing_secret TO cortex_app;
@@ -7213,6 +7229,8 @@ GRANT SELECT,INSERT,DELETE ON TABLE public.signing_secret TO cortex_app;
 GRANT SELECT(org_id) ON TABLE public.signing_secret TO cortex_scheduler;
 
 GRANT SELECT(id) ON TABLE public.signing_secret TO cortex_scheduler;
+
+GRANT UPDATE(sealed) ON TABLE public.signing_secret TO cortex_app;
 
 GRANT SELECT(created_at) ON TABLE public.signing_secret TO cortex_scheduler;
 

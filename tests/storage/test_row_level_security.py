@@ -67,7 +67,11 @@ RIGHTS_WITHOUT_AN_ORG = {
     "tool_version": {"select", "insert", "update published_at"},
     "tool_server": {"select", "insert", "delete"}
     | {f"update {c}" for c in ("state", "since", "reason", "tools")},
-    "plane_key": {"select", "insert"},
+    "plane_key": {"select", "insert"}
+    | {
+        f"update {c}"
+        for c in ("fingerprint", "previous", "resealed_org_created_at", "resealed_org", "resealed_job")
+    },
     "credential_key": {"select", "insert", "update sealed", "update converted_at"},
     "platform_policy": {"select"},
     "platform_policy_version": {"select"},

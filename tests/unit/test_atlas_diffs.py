@@ -19,9 +19,9 @@ from cortex_plane.gates.model.atlases import (
     ContextBlock,
     Gate,
     GateBudget,
+    GateQuestion,
     Guidance,
     Mode,
-    Question,
     ResponseType,
     Steward,
     Trigger,
@@ -29,7 +29,7 @@ from cortex_plane.gates.model.atlases import (
 )
 from cortex_plane.gates.rules.diffs import MAX_CHANGES, difference
 
-SURE = Question(question_id="sure", question="Sure?", response_type=ResponseType.BOOLEAN)
+SURE = GateQuestion(question_id="sure", question="Sure?", response_type=ResponseType.BOOLEAN)
 GATE = Gate(
     gate_id="delete", atlas_id="com.acme", name="Delete", trigger=Trigger(type=TriggerType.ACTION_PRE, patterns=("*.delete",)),
     mode=Mode.BLOCKING, priority=800, questions=(SURE,),
@@ -117,7 +117,7 @@ def test_each_thing_is_compared_field_by_field(changes: dict[str, Any], expected
 @pytest.mark.proves("D.324")
 def test_what_comes_and_goes_is_counted() -> None:
     other = replace(GATE, gate_id="ban", questions=())
-    why = Question(question_id="why", question="Why?", response_type=ResponseType.TEXT)
+    why = GateQuestion(question_id="why", question="Why?", response_type=ResponseType.TEXT)
     found = compared(gates=(replace(GATE, questions=(why, SURE)), other), actions=())
     assert told(found) == [
         ("added", "gate", "ban", {}),

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from cortex_plane.gates.model.atlases import TriggerType
-from cortex_plane.gates.rules.prompts import SHOWN, Kind, gate_of_rule, news
+from cortex_plane.gates.rules.prompts import SHOWN, NewsKind, gate_of_rule, news
 from cortex_plane.sessions.model.events import TraceType
 
 GATE = {"atlas_id": "com.acme", "checkpoint_id": "delete-confirm"}
 
 
-def said(kind: TraceType, **data: Any) -> tuple[Kind, str]:
+def said(kind: TraceType, **data: Any) -> tuple[NewsKind, str]:
     heard = news(kind, GATE | data)
     assert heard is not None
     assert (heard.atlas, heard.gate) == ("com.acme", "delete-confirm")
@@ -44,9 +44,9 @@ def said(kind: TraceType, **data: Any) -> tuple[Kind, str]:
 )
 def test_each_trigger_has_its_words(trigger: str, data: dict[str, Any], words: str) -> None:
     for mode, kind, verb in (
-        ("blocking", Kind.ASKED, "asks"),
-        ("advisory", Kind.ADVISED, "advises"),
-        ("observational", Kind.NOTED, "looks on"),
+        ("blocking", NewsKind.ASKED, "asks"),
+        ("advisory", NewsKind.ADVISED, "advises"),
+        ("observational", NewsKind.NOTED, "looks on"),
     ):
         told = said(TraceType.TRIGGERED, checkpoint_type=trigger, mode=mode, trigger_data=data)
         assert told == (kind, f"{verb} {words}")
@@ -62,46 +62,46 @@ def test_no_trigger_is_without_words() -> None:
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        ({"answers": {"agree": True}, "validation_result": "valid"}, (Kind.ANSWERED, "is answered: agree = true")),
+        ({"answers": {"agree": True}, "validation_result": "valid"}, (NewsKind.ANSWERED, "is answered: agree = true")),
         (
             {"answers": {"why": "no"}, "validation_result": "invalid", "faults": {"why": "is too short"}},
-            (Kind.REFUSED, "is answered: why = no; not accepted (why: is too short)"),
+            (NewsKind.REFUSED, "is answered: why = no; not accepted (why: is too short)"),
         ),
         (
             {"answers": {}, "validation_result": "accepted_with_faults", "faults": {"why": "is missing"}},
-            (Kind.ANSWERED, "is answered: nothing; accepted all the same (why: is missing)"),
+            (NewsKind.ANSWERED, "is answered: nothing; accepted all the same (why: is missing)"),
         ),
         (
             {"answers": {"ack": "understood"}, "validation_result": "valid", "action_id": "ticket.delete"},
-            (Kind.ANSWERED, "is answered for ticket.delete: ack = understood"),
+            (NewsKind.ANSWERED, "is answered for ticket.delete: ack = understood"),
         ),
         (
             {"answers": {str(n): n for n in range(12)}, "validation_result": "valid"},
-            (Kind.ANSWERED, "is answered: " + ", ".join(f"{n} = {n}" for n in range(10)) + ", and 2 more"),
+            (NewsKind.ANSWERED, "is answered: " + ", ".join(f"{n} = {n}" for n in range(10)) + ", and 2 more"),
         ),
     ],
 )  # fmt: skip
-def test_an_answer_is_told_with_what_became_of_it(data: dict[str, Any], told: tuple[Kind, str]) -> None:
+def test_an_answer_is_told_with_what_became_of_it(data: dict[str, Any], told: tuple[NewsKind, str]) -> None:
     assert said(TraceType.RESPONSE, **data) == told
 
 
 @pytest.mark.proves("D.395")
 def test_what_a_gate_did_is_told() -> None:
     assert said(TraceType.PASSED, unlocked_capabilities=[], injected_contexts=[]) == (
-        Kind.PASSED,
+        NewsKind.PASSED,
         "is passed",
     )
     opened = said(
         TraceType.PASSED,
         unlocked_capabilities=["admin", "logs"], locked_capabilities=["public"], injected_contexts=["intro"],
     )  # fmt: skip
-    assert opened == (Kind.PASSED, "is passed: opens admin, logs, locks public, tells intro")
+    assert opened == (NewsKind.PASSED, "is passed: opens admin, logs, locks public, tells intro")
     stopped = said(TraceType.BLOCKED, reason="Required question not answered", blocked_action="user.ban")
-    assert stopped == (Kind.BLOCKED, "stops user.ban until it is answered")
-    assert said(TraceType.BLOCKED, reason="3 tries") == (Kind.BLOCKED, "stops the session: 3 tries")
+    assert stopped == (NewsKind.BLOCKED, "stops user.ban until it is answered")
+    assert said(TraceType.BLOCKED, reason="3 tries") == (NewsKind.BLOCKED, "stops the session: 3 tries")
     budget = "max_checkpoints_per_input"
     left_out = said(TraceType.SKIPPED, reason=budget, checkpoint_type="keyword")
-    assert left_out == (Kind.SKIPPED, f"is left out: the budget {budget} is used up")
+    assert left_out == (NewsKind.SKIPPED, f"is left out: the budget {budget} is used up")
     assert said(TraceType.SKIPPED, reason="x", context_id="intro")[1].startswith("does not tell intro:")
     assert said(TraceType.SKIPPED, reason="x", guidance=True)[1].startswith("gives no guidance:")
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from cortex_plane.gates.model.atlases import (
     AnswerValidation,
     Gate,
+    GateQuestion,
     MatchMode,
     OnInvalid,
-    Question,
     ResponseType,
     TriggerType,
 )
-from cortex_plane.gates.rules.answers import MAX_ANSWER, SHOWN_ANSWER, Fault, check, custom_checks
+from cortex_plane.gates.rules.answers import MAX_ANSWER, SHOWN_ANSWER, AnswerFault, check, custom_checks
 from cortex_plane.gates.rules.index import expression
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.text import normal
@@ -181,7 +181,7 @@ def test_a_text_is_normal_once_and_for_all(text: str) -> None:
 def test_whatever_is_answered_is_judged(value: Any) -> None:
     for kind in ResponseType:
         asked = one(kind, options=("a",), min_length=1, must_not_contain=("x",), pattern="^a")
-        assert all(isinstance(each, Fault) for each in check(asked, {"q": value}, {}))
+        assert all(isinstance(each, AnswerFault) for each in check(asked, {"q": value}, {}))
 
 
 @pytest.mark.proves("D.352")
@@ -220,14 +220,14 @@ def test_validators_of_apps_and_what_holds_without_them() -> None:
 # What follows ----------------------------------------------------------------------------------------------------
 
 
-def asking(on_invalid: OnInvalid, *more: Question) -> Life:
+def asking(on_invalid: OnInvalid, *more: GateQuestion) -> Life:
     question = ask("q", TEXT, on_invalid=on_invalid, validation=AnswerValidation(min_length=5))
     return Life(atlas(gate("g", TriggerType.SESSION_START, questions=(question, *more))))
 
 
 @pytest.mark.proves("S5.19", "D.350")
 def test_a_wrong_answer_is_asked_again_by_default() -> None:
-    assert Question(question_id="q", question="?", response_type=TEXT).on_invalid is OnInvalid.RETRY
+    assert GateQuestion(question_id="q", question="?", response_type=TEXT).on_invalid is OnInvalid.RETRY
     life = asking(OnInvalid.RETRY)
     said = life.answer("g", q="no")
     assert (said.valid, list(said.told["faults"])) == (False, ["q"])

@@ -23,9 +23,9 @@ from cortex_plane.jobs.model.journal import (
     scope_of,
 )
 from cortex_plane.jobs.rules.attempts import StepWrite
-from cortex_plane.worker.calls import together
+from cortex_plane.worker.calls import merge_writes
 from cortex_plane.worker.code import operations
-from cortex_plane.worker.code.context import Context, decoded, described, failure
+from cortex_plane.worker.code.context import Context, decode_result, describe_error, restore_error
 from cortex_plane.worker.code.dry_run import dry_run
 from cortex_plane.worker.code.operations import Mismatch, Scope, last_round
 
@@ -99,7 +99,7 @@ def test_the_last_round_of_a_conversation_is_found() -> None:
     ],
 )
 def test_a_recorded_failure_is_raised_as_it_was(error: Any) -> None:
-    again = failure(described(error))
+    again = restore_error(describe_error(error))
     assert (type(again), again.message, again.code, again.hint) == (
         type(error),
         error.message,
@@ -111,10 +111,12 @@ def test_a_recorded_failure_is_raised_as_it_was(error: Any) -> None:
 
 def test_recorded_values_have_their_types_again() -> None:
     id = UUID(int=7)
-    assert decoded(EntryKind.VALUE, "now", NOW.isoformat(), "now#0") == NOW
-    assert decoded(EntryKind.VALUE, "uuid", str(id), "uuid#0") == id
-    assert decoded(EntryKind.VALUE, "random", 0.5, "random#0") == 0.5
-    assert not decoded(EntryKind.APPROVAL, "approval", {"approved": False, "reason": "no"}, "approval#0")
+    assert decode_result(EntryKind.VALUE, "now", NOW.isoformat(), "now#0") == NOW
+    assert decode_result(EntryKind.VALUE, "uuid", str(id), "uuid#0") == id
+    assert decode_result(EntryKind.VALUE, "random", 0.5, "random#0") == 0.5
+    assert not decode_result(
+        EntryKind.APPROVAL, "approval", {"approved": False, "reason": "no"}, "approval#0"
+    )
 
 
 async def _planned(ctx: Context) -> str:
@@ -128,7 +130,7 @@ async def _planned(ctx: Context) -> str:
 def _recorded(plan: str) -> list[JournalEntry]:
     return [
         entry("plan#0", 0, result=plan),
-        entry("gather#0", 1, EntryKind.GATHER, input_hash=operations.gather(2).input_hash),
+        entry("gather#0", 1, EntryKind.GATHER, input_hash=operations.plan_gather(2).input_hash),
         entry("gather#0/0/left#0", 2, result=1),
         entry("gather#0/1/right#0", 3, result=2),
     ]
@@ -151,7 +153,7 @@ async def test_a_dry_run_performs_nothing_and_tells_the_difference() -> None:
     assert await dry_run(_planned, [], {}) is None
     assert await dry_run(_planned, _recorded("bold")[:2], {}) is None
     assert "another input came" in (await dry_run(careless, _recorded("bold"), {}) or "")
-    slept = entry("sleep#0", 4, EntryKind.SLEEP, input_hash=operations.sleep(60, None).input_hash)
+    slept = entry("sleep#0", 4, EntryKind.SLEEP, input_hash=operations.plan_sleep(60, None).input_hash)
     assert await dry_run(_planned, [*_recorded("careful"), slept], {}) is None
     assert await dry_run(_planned, [*_recorded("bold"), slept], {}) == (
         "expected sleep `sleep#0`, and the function returned"
@@ -198,7 +200,7 @@ def test_two_writes_become_one() -> None:
         calls=b'[{"id":"b","arguments":1,"result":null}]', outcomes=b'[{"id":"c","result":1}]', arguments=("2",),
         results=('"y"',), more={"journal": [2], "waits": [3]}, error="e",
     )  # fmt: skip
-    both = together(one, two)
+    both = merge_writes(one, two)
     assert both.calls == b'[{"id":"a","arguments":1,"result":1},{"id":"b","arguments":2,"result":null}]'
     assert both.outcomes == b'[{"id":"c","result":2}]'
     assert (both.arguments, both.results) == (("1", "2"), ('"x"', '"y"'))

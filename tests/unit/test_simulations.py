@@ -25,7 +25,13 @@ from cortex_plane.policies.model.policies import (
 )
 from cortex_plane.policies.model.versions import Direction, Recorded, SimulationRequest, SimulationTotals
 from cortex_plane.policies.rules.engine import CompiledPolicies
-from cortex_plane.policies.rules.simulations import MAX_GROUPS, PastCall, Replay, different_terms, direction
+from cortex_plane.policies.rules.simulations import (
+    MAX_GROUPS,
+    PastCall,
+    PolicyReplay,
+    different_terms,
+    direction,
+)
 from cortex_plane.tenancy.model.orgs import Role
 
 ALLOW, DENY, ASK = PolicyVerdict.ALLOW, PolicyVerdict.DENY, PolicyVerdict.REQUIRES_APPROVAL
@@ -97,7 +103,7 @@ def test_what_a_request_says_is_no_difference_between_policies() -> None:
 
 @pytest.mark.proves("D.116")
 def test_calls_are_grouped_by_what_would_change_with_examples_and_what_was_recorded() -> None:
-    replay = Replay(
+    replay = PolicyReplay(
         policies(row(ALLOW, "free", "deploy*"), row(ASK, "asks", "pay", required_clearance=1)),
         policies(
             row(DENY, "never", "deploy*", condition='agent == "deployer"'),
@@ -135,16 +141,16 @@ def test_calls_are_grouped_by_what_would_change_with_examples_and_what_was_recor
 
 def test_the_jobs_own_demands_are_part_of_both_verdicts() -> None:
     demands = [row(DENY, "mine", "deploy")]
-    replay = Replay(policies(row(ALLOW)), policies(row(ASK)))
+    replay = PolicyReplay(policies(row(ALLOW)), policies(row(ASK)))
     replay.look_at([past(1, request_policies=demands), past(2)])
     assert (replay.totals.unchanged, replay.totals.changed) == (1, 1)
 
 
 def test_the_same_policies_change_nothing_and_many_groups_are_cut() -> None:
-    same = Replay(policies(row(ASK)), policies(row(ASK), version="2.1"))
+    same = PolicyReplay(policies(row(ASK)), policies(row(ASK), version="2.1"))
     same.look_at([past(1), past(2, read_only=True)])
     assert (same.totals.changed, same.totals.other_rule, same.groups()) == (0, 0, [])
-    many = Replay(policies(row(ALLOW)), policies(row(DENY)))
+    many = PolicyReplay(policies(row(ALLOW)), policies(row(DENY)))
     many.look_at(past(n, tool_name=f"tool_{n}") for n in range(MAX_GROUPS + 5))
     assert (len(many.groups()), many.total_groups) == (MAX_GROUPS, MAX_GROUPS + 5)
 

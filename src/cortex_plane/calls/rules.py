@@ -113,6 +113,15 @@ def _short(reason: str) -> str:
     return reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 1]}…"
 
 
+def split_answers(answers: Iterable[ActionAnswer]) -> tuple[list[ActionAnswer], list[ActionAnswer]]:
+    """What is not denied, and what is."""
+    allowed: list[ActionAnswer] = []
+    denied: list[ActionAnswer] = []
+    for answer in answers:
+        (denied if answer.verdict is PolicyVerdict.DENY else allowed).append(answer)
+    return allowed, denied
+
+
 def decided(answers: Iterable[ActionAnswer]) -> ResolutionDecision:
     """What is said of all; where that differs, it is partial."""
     verdicts = {each.verdict for each in answers}

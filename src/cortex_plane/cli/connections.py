@@ -7,9 +7,9 @@ from typing import Annotated
 from uuid import UUID
 
 import typer
+from typer import Argument, Option
 
-from cortex_plane.cli.output import AsJson, Limit, said, show_many, show_one
-from cortex_plane.cli.plane import collect, run
+from cortex_plane.cli.output import AsJson, Limit, print_record, say, show_record, show_table
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.sessions.model.sessions import InboundMessage
 from cortex_plane.tenancy.model.identities import (
@@ -28,12 +28,12 @@ connection_app = typer.Typer(
 
 @connection_app.command("create")
 def create_connection(
-    first: Annotated[str, typer.Argument(metavar="CHANNEL|NAME")],
-    second: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None,
+    first: Annotated[str, Argument(metavar="CHANNEL|NAME")],
+    second: Annotated[str | None, Argument(metavar="[NAME]")] = None,
     channel: Annotated[
-        str | None, typer.Option(help="The type of the channel, where only the name stands before it.")
+        str | None, Option(help="The type of the channel, where only the name stands before it.")
     ] = None,
-    url: Annotated[str | None, typer.Option(help="Where the messages of a webhook go.")] = None,
+    url: Annotated[str | None, Option(help="Where the messages of a webhook go.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a connection: `cortex connection create web site`, or
@@ -44,100 +44,91 @@ def create_connection(
             hint="Say `create CHANNEL NAME` or `create NAME --channel CHANNEL`.",
         )
     draft = ConnectionDraft(channel_type=channel or first, name=second or first, url=url)
-    new = run(lambda plane: plane.connections.create(draft))
-    if as_json:
-        show_one(new, as_json)
-        return
-    show_one(_without_secret(new), as_json)
+    show_record(lambda plane: plane.connections.create(draft), as_json, _show_new_connection)
+
+
+def _show_new_connection(new: NewConnection) -> None:
+    print_record(Connection(**{field.name: getattr(new, field.name) for field in fields(Connection)}))
     if new.secret is not None:
-        said(f"\nThe secret that signs its messages, shown once:\n  {new.secret}")
-
-
-def _without_secret(new: NewConnection) -> Connection:
-    return Connection(**{each.name: getattr(new, each.name) for each in fields(Connection)})
+        say(f"\nThe secret that signs its messages, shown once:\n  {new.secret}")
 
 
 @connection_app.command("list")
 def list_connections(limit: Limit = 50, as_json: AsJson = False) -> None:
-    found = run(lambda plane: collect(plane.connections.list(limit)))
-    show_many(
-        found, ["id", "channel_type", "name", "url", "failing_since", "disabled_at", "created_at"], as_json
-    )
+    columns = "id channel_type name url failing_since disabled_at created_at"
+    show_table(lambda plane: plane.connections.list(limit), columns, as_json)
 
 
 @connection_app.command("show")
 def show_connection(connection_id: UUID, as_json: AsJson = False) -> None:
-    show_one(run(lambda plane: plane.connections.get(connection_id)), as_json)
+    show_record(lambda plane: plane.connections.get(connection_id), as_json)
 
 
 @connection_app.command("rename")
 def rename_connection(connection_id: UUID, name: str, as_json: AsJson = False) -> None:
-    show_one(run(lambda plane: plane.connections.update(connection_id, ConnectionChange(name=name))), as_json)
+    _update(connection_id, ConnectionChange(name=name), as_json)
+
+
+def _update(connection_id: UUID, change: ConnectionChange, as_json: bool) -> None:
+    show_record(lambda plane: plane.connections.update(connection_id, change), as_json)
 
 
 @connection_app.command("enable")
 def enable_connection(connection_id: UUID, as_json: AsJson = False) -> None:
-    change = ConnectionChange(enabled=True)
-    show_one(run(lambda plane: plane.connections.update(connection_id, change)), as_json)
+    _update(connection_id, ConnectionChange(enabled=True), as_json)
 
 
 @connection_app.command("disable")
 def disable_connection(connection_id: UUID, as_json: AsJson = False) -> None:
     """Refuse messages over it until it is enabled again."""
-    change = ConnectionChange(enabled=False)
-    show_one(run(lambda plane: plane.connections.update(connection_id, change)), as_json)
+    _update(connection_id, ConnectionChange(enabled=False), as_json)
 
 
 @connection_app.command("set-url")
 def set_connection_url(connection_id: UUID, url: str, as_json: AsJson = False) -> None:
     """Send the messages of a webhook somewhere else. Its secret stays."""
-    show_one(run(lambda plane: plane.connections.update(connection_id, ConnectionChange(url=url))), as_json)
+    _update(connection_id, ConnectionChange(url=url), as_json)
 
 
 @connection_app.command("rotate-secret")
 def rotate_connection_secret(connection_id: UUID, as_json: AsJson = False) -> None:
     """Print a new secret for a webhook, once. For a day the one before it counts as well: messages are signed with both."""
-    new = run(lambda plane: plane.connections.rotate_secret(connection_id))
-    show_one(new, as_json)
+    show_record(lambda plane: plane.connections.rotate_secret(connection_id), as_json)
 
 
 @connection_app.command("test")
 def send_ping(connection_id: UUID, as_json: AsJson = False) -> None:
     """Send a signed `ping` to a webhook now, and say what came back. Exits with 1 where it did not arrive."""
-    ping = run(lambda plane: plane.connections.test(connection_id))
-    show_one(ping, as_json)
-    if not ping.delivered:
+    if not show_record(lambda plane: plane.connections.test(connection_id), as_json).delivered:
         raise typer.Exit(1)
 
 
 @connection_app.command("map")
 def map_member(
     connection_id: UUID,
-    member: Annotated[UUID, typer.Option(help="The member's id.")],
-    external_user: Annotated[
-        str, typer.Option(help="The name that the system behind the webhook has for them.")
-    ],
+    member: Annotated[UUID, Option(help="The member's id.")],
+    external_user: Annotated[str, Option(help="The name that the system behind the webhook has for them.")],
     as_json: AsJson = False,
 ) -> None:
     """Say whose a name in the system behind a webhook is: they are told there from now on, and decide there."""
     draft = MappingDraft(member_id=member, external_user=external_user)
-    show_one(run(lambda plane: plane.connections.map(connection_id, draft)), as_json)
+    show_record(lambda plane: plane.connections.map(connection_id, draft), as_json)
 
 
 @connection_app.command("ingest")
 def ingest_message(
     connection_id: UUID,
-    user: Annotated[str, typer.Option(help="The person's id on that channel.")],
-    agent: Annotated[str, typer.Option(help="The agent's id or slug.")],
+    user: Annotated[str, Option(help="The person's id on that channel.")],
+    agent: Annotated[str, Option(help="The agent's id or slug.")],
     text: str,
-    name: Annotated[str | None, typer.Option(help="The person's name, for the first contact.")] = None,
-    idempotency_key: Annotated[str | None, typer.Option()] = None,
+    name: Annotated[str | None, Option(help="The person's name, for the first contact.")] = None,
+    idempotency_key: str | None = None,
     as_json: AsJson = False,
 ) -> None:
     """Hand over a person's message, as a channel would. Needs a service key."""
     message = InboundMessage(external_user_id=user, agent=agent, text=text, display_name=name)
-    show_one(
-        run(lambda plane: plane.connections.ingest(connection_id, message, idempotency_key=idempotency_key)),
+    show_record(
+        lambda plane: plane.connections.ingest(connection_id, message, idempotency_key=idempotency_key),
         as_json,
     )
 
@@ -146,38 +137,29 @@ delivery_app = typer.Typer(
     no_args_is_help=True, help="Deliveries: what was sent to whom, and what did not arrive."
 )
 
-DELIVERY_COLUMNS = [
-    "id",
-    "status",
-    "channel_type",
-    "member",
-    "address",
-    "approval_id",
-    "attempts",
-    "sent_at",
-    "last_error",
-]
-
 
 @delivery_app.command("list")
 def list_deliveries(
-    status: Annotated[DeliveryStatus | None, typer.Option(help="`dead` for what was given up.")] = None,
-    approval: Annotated[UUID | None, typer.Option(help="Of this request.")] = None,
+    status: Annotated[DeliveryStatus | None, Option(help="`dead` for what was given up.")] = None,
+    approval: Annotated[UUID | None, Option(help="Of this request.")] = None,
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
     """Messages to people, newest first."""
-    found = run(lambda plane: collect(plane.deliveries.list(limit, status=status, approval_id=approval)))
-    show_many(found, DELIVERY_COLUMNS, as_json)
+    show_table(
+        lambda plane: plane.deliveries.list(limit, status=status, approval_id=approval),
+        "id status channel_type member address approval_id attempts sent_at last_error",
+        as_json,
+    )
 
 
 @delivery_app.command("show")
 def show_delivery(delivery_id: UUID, as_json: AsJson = False) -> None:
     """One message: where it goes, how often it was tried, and what went wrong last."""
-    show_one(run(lambda plane: plane.deliveries.get(delivery_id)), as_json)
+    show_record(lambda plane: plane.deliveries.get(delivery_id), as_json)
 
 
 @delivery_app.command("resend")
 def resend_delivery(delivery_id: UUID, as_json: AsJson = False) -> None:
     """Try again what was given up, at once."""
-    show_one(run(lambda plane: plane.deliveries.resend(delivery_id)), as_json)
+    show_record(lambda plane: plane.deliveries.resend(delivery_id), as_json)

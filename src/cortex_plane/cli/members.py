@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import os
 import re
-import sys
+from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from uuid import UUID
 
 import typer
+from typer import Argument, Option
 
-from cortex_plane.cli.inputs import member_id
-from cortex_plane.cli.output import AsJson, Limit, said, show_many, show_one, tell
-from cortex_plane.cli.plane import collect, home, run
+from cortex_plane.cli.inputs import member_id, read_secret
+from cortex_plane.cli.output import (
+    AsJson,
+    Limit,
+    count_text,
+    print_line,
+    print_record,
+    say,
+    show_record,
+    show_table,
+)
+from cortex_plane.cli.plane import home, run
 from cortex_plane.client import Client
 from cortex_plane.client.access import ACCESS_FILE, write_private
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.tenancy.model.credentials import EnrolmentCode, LoginLink, NewKey, Redemption
-from cortex_plane.tenancy.model.identities import AddressDraft, InvitationDraft
+from cortex_plane.tenancy.model.identities import AddressDraft, InvitationDraft, Invited, LinkCode, Mapping
 from cortex_plane.tenancy.model.orgs import Absence, AbsenceDraft, MemberChange, MemberDraft, Role
 
-if TYPE_CHECKING:
-    from cortex_plane.client import Client
-
+CHANNEL_COLUMNS = "id channel_type channel_user_id verified_at"
+SESSION_COLUMNS = "id created_at last_seen_at expires_at key_name"
+KEY_COLUMNS = "id name last_characters last_used_at expires_at revoked_at"
 
 self_app = typer.Typer()
 
@@ -31,38 +41,35 @@ self_app = typer.Typer()
 @self_app.command("me")
 def show_self(as_json: AsJson = False) -> None:
     """Who the key stands for, and what it may do."""
-    show_one(run(lambda plane: plane.me()), as_json)
+    show_record(lambda plane: plane.me(), as_json)
 
 
 @self_app.command("enrol")
 def redeem_enrolment(
-    code: Annotated[
-        str, typer.Argument(help="What an admin handed you; `-` reads it from standard input.")
-    ] = "-",
-    url: Annotated[str | None, typer.Option(help="The address of the plane; CORTEX_URL without it.")] = None,
-    name: Annotated[str, typer.Option(help="A name for your key.")] = "command line",
+    code: Annotated[str, Argument(help="What an admin handed you; `-` reads it from standard input.")] = "-",
+    url: Annotated[str | None, Option(help="The address of the plane; CORTEX_URL without it.")] = None,
+    name: Annotated[str, Option(help="A name for your key.")] = "command line",
     as_json: AsJson = False,
 ) -> None:
     """Redeem an enrolment code for a key of your own. In a folder without one the key is kept, else it is printed once."""
     if url is not None:
         os.environ["CORTEX_URL"] = url
-    given = (sys.stdin.readline() if code == "-" else code).strip().rpartition("/")[2]
+    secret = read_secret(code).rpartition("/")[2]
 
     async def redeem(plane: Client) -> tuple[str, NewKey]:
-        return plane.url, await plane.members.enrol(Redemption(code=given, key_name=name))
+        return plane.url, await plane.members.enrol(Redemption(code=secret, key_name=name))
 
     address, new = run(redeem, without_key=True)
+    print_record(new if as_json else new.key, as_json)
+    access = home() / ACCESS_FILE
     if as_json:
-        show_one(new, as_json)
         return
-    show_one(new.key, as_json)
-    kept = home() / ACCESS_FILE
-    if new.secret is None or kept.exists():
-        said(f"\nYour key, shown once:\n  {new.secret}")
+    if new.secret is None or access.exists():
+        say(f"\nYour key, shown once:\n  {new.secret}")
         return
-    kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_private(kept, {"url": address, "key": new.secret})
-    said(f"\nYour key is kept in {kept}.")
+    access.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_private(access, {"url": address, "key": new.secret})
+    say(f"\nYour key is kept in {access}.")
 
 
 user_app = typer.Typer(
@@ -72,57 +79,54 @@ user_app = typer.Typer(
 
 @user_app.command("link")
 def link_channel(
-    email: Annotated[str | None, typer.Option(help="A mail address of yours, instead of a channel.")] = None,
+    email: Annotated[str | None, Option(help="A mail address of yours, instead of a channel.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Link another channel to you: shows a code to type there. With --email, mails a link to that address."""
-    if email is not None:
+    if email is None:
+        show_record(lambda plane: plane.identities.link_code(), as_json, _show_link_code)
+    else:
         draft = AddressDraft(email=email)
-        mapping = run(lambda plane: plane.identities.add_address(draft))
-        if as_json:
-            show_one(mapping, as_json)
-            return
-        said(f"a mail is on its way to {mapping.channel_user_id}")
-        said("open its link in a browser in which you are logged in (cortex member login-link)")
-        return
-    code = run(lambda plane: plane.identities.link_code())
-    if as_json:
-        show_one(code, as_json)
-        return
-    tell(code.code)
-    said(f"type it on the other channel; works once, until {code.expires_at.astimezone():%H:%M:%S}")
+        show_record(lambda plane: plane.identities.add_address(draft), as_json, _show_address)
+
+
+def _show_address(mapping: Mapping) -> None:
+    say(f"a mail is on its way to {mapping.channel_user_id}")
+    say("open its link in a browser in which you are logged in (cortex member login-link)")
+
+
+def _show_link_code(code: LinkCode) -> None:
+    print_line(code.code)
+    say(f"type it on the other channel; works once, until {code.expires_at.astimezone():%H:%M:%S}")
 
 
 @user_app.command("channels")
 def list_own_channels(limit: Limit = 50, as_json: AsJson = False) -> None:
     """Where you are reached. What is not verified yet receives nothing."""
-    found = run(lambda plane: collect(plane.identities.mappings(limit)))
-    show_many(found, ["id", "channel_type", "channel_user_id", "verified_at"], as_json)
+    show_table(lambda plane: plane.identities.mappings(limit), CHANNEL_COLUMNS, as_json)
 
 
 @user_app.command("unlink")
 def unlink_own_channel(mapping_id: UUID) -> None:
     """Give up a channel or an address of yours."""
     run(lambda plane: plane.identities.unlink(mapping_id))
-    said("unlinked")
+    say("unlinked")
 
 
-SESSION_COLUMNS = ["id", "created_at", "last_seen_at", "expires_at", "key_name"]
 AllSessions = Annotated[
-    bool, typer.Option("--all", help="Every one of them, and login links that were not used yet.")
+    bool, Option("--all", help="Every one of them, and login links that were not used yet.")
 ]
 
 
 @user_app.command("sessions")
 def list_own_sessions(limit: Limit = 50, as_json: AsJson = False) -> None:
     """Where you are logged in."""
-    found = run(lambda plane: collect(plane.members.browser_sessions(limit=limit)))
-    show_many(found, SESSION_COLUMNS, as_json)
+    show_table(lambda plane: plane.members.browser_sessions(limit=limit), SESSION_COLUMNS, as_json)
 
 
 @user_app.command("end-session")
 def end_own_session(
-    session_id: Annotated[UUID | None, typer.Argument(help="See `cortex user sessions`.")] = None,
+    session_id: Annotated[UUID | None, Argument(help="See `cortex user sessions`.")] = None,
     all_of_them: AllSessions = False,
 ) -> None:
     """Log out of a browser, or with --all of every one."""
@@ -133,32 +137,30 @@ def end_sessions(member_id: UUID | None, session_id: UUID | None, all_of_them: b
     if (session_id is None) != all_of_them:
         raise InvalidInput("Name one session, or give --all.", hint="See `cortex user sessions`.")
     if session_id is None:
-        ended = run(lambda plane: plane.members.end_browser_sessions(member_id)).ended
-        said(f"ended {ended} session{'' if ended == 1 else 's'}")
-        return
-    run(lambda plane: plane.members.end_browser_session(session_id, member_id))
-    said("ended")
+        count = run(lambda plane: plane.members.end_browser_sessions(member_id)).ended
+        say(f"ended {count_text(count, 'session')}")
+    else:
+        run(lambda plane: plane.members.end_browser_session(session_id, member_id))
+        say("ended")
 
 
 @user_app.command("keys")
 def list_own_keys(limit: Limit = 50, as_json: AsJson = False) -> None:
     """Your keys."""
-    found = run(lambda plane: collect(plane.keys.list_own(limit)))
-    columns = ["id", "name", "last_characters", "last_used_at", "expires_at", "revoked_at"]
-    show_many(found, columns, as_json)
+    show_table(lambda plane: plane.keys.list_own(limit), KEY_COLUMNS, as_json)
 
 
 @user_app.command("revoke-key")
 def revoke_own_key(key_id: UUID, as_json: AsJson = False) -> None:
     """End a key of yours at once and for good, with the keys and browser sessions that came from it."""
-    show_one(run(lambda plane: plane.keys.revoke_own(key_id)), as_json)
+    show_record(lambda plane: plane.keys.revoke_own(key_id), as_json)
 
 
 member_app = typer.Typer(no_args_is_help=True, help="Members: the people of the org.")
 
-Roles = Annotated[list[Role] | None, typer.Option("--role", help="May be given several times.")]
-Teams = Annotated[list[str] | None, typer.Option("--team", help="Id or slug; may be given several times.")]
-Clearance = Annotated[int | None, typer.Option(min=0, max=1000)]
+Roles = Annotated[list[Role] | None, Option("--role", help="May be given several times.")]
+Teams = Annotated[list[str] | None, Option("--team", help="Id or slug; may be given several times.")]
+Clearance = Annotated[int | None, Option(min=0, max=1000)]
 
 
 @member_app.command("add")
@@ -169,18 +171,18 @@ def add_member(
     draft = MemberDraft(
         display_name=name, roles=role or [Role.MEMBER], clearance=clearance or 0, teams=team or []
     )
-    show_one(run(lambda plane: plane.members.create(draft)), as_json)
+    show_record(lambda plane: plane.members.create(draft), as_json)
 
 
 @member_app.command("invite")
 def invite_member(
-    email: Annotated[str, typer.Option(help="Where the mail goes.")],
-    name: Annotated[str | None, typer.Option(help="The person's name.")] = None,
+    email: Annotated[str, Option(help="Where the mail goes.")],
+    name: Annotated[str | None, Option(help="The person's name.")] = None,
     role: Roles = None,
     clearance: Clearance = None,
     team: Teams = None,
     resend: Annotated[
-        bool, typer.Option("--resend", help="Send the mail again to somebody who was invited.")
+        bool, Option("--resend", help="Send the mail again to somebody who was invited.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -188,76 +190,71 @@ def invite_member(
     if resend and (name or role or team or clearance is not None):
         raise typer.BadParameter("--resend takes only --email; `cortex member update` changes a member.")
     draft = InvitationDraft(email=email, display_name=name, roles=role, clearance=clearance, teams=team)
-    invited = run(lambda plane: plane.identities.invite(draft))
-    if as_json:
-        show_one(invited, as_json)
-        return
-    show_one(invited.member, as_json)
-    said(
-        f"{'the mail is sent again' if invited.again else 'a mail is on its way'} to {invited.mapping.channel_user_id}"
-    )
+    show_record(lambda plane: plane.identities.invite(draft), as_json, _show_invitation)
+
+
+def _show_invitation(invitation: Invited) -> None:
+    print_record(invitation.member)
+    mail = "the mail is sent again" if invitation.again else "a mail is on its way"
+    say(f"{mail} to {invitation.mapping.channel_user_id}")
 
 
 @member_app.command("unlink")
 def unlink_member_channel(member_id: UUID, mapping_id: UUID) -> None:
     """Take a channel or an address from a member: a lost phone, an invitation to the wrong address."""
     run(lambda plane: plane.identities.unlink_member(member_id, mapping_id))
-    said("unlinked")
+    say("unlinked")
 
 
 @member_app.command("list")
 def list_members(
-    role: Annotated[Role | None, typer.Option(help="Only those who have it.")] = None,
+    role: Annotated[Role | None, Option(help="Only those who have it.")] = None,
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
-    found = run(lambda plane: collect(plane.members.list(limit, role)))
-    show_many(found, ["id", "display_name", "roles", "clearance", "deactivated_at"], as_json)
+    columns = "id display_name roles clearance deactivated_at"
+    show_table(lambda plane: plane.members.list(limit, role), columns, as_json)
 
 
 @member_app.command("show")
 def show_member(member_id: UUID, as_json: AsJson = False) -> None:
-    show_one(run(lambda plane: plane.members.get(member_id)), as_json)
+    show_record(lambda plane: plane.members.get(member_id), as_json)
 
 
 @member_app.command("update")
 def update_member(
     member_id: UUID,
-    name: Annotated[str | None, typer.Option()] = None,
+    name: str | None = None,
     role: Roles = None,
     clearance: Clearance = None,
     team: Teams = None,
     active: Annotated[
         bool | None,
-        typer.Option(
-            "--activate/--deactivate", help="A deactivated member's keys and sessions end for good."
-        ),
+        Option("--activate/--deactivate", help="A deactivated member's keys and sessions end for good."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Change a member. Roles and teams replace the ones they had."""
     change = MemberChange(display_name=name, roles=role, clearance=clearance, teams=team, active=active)
-    show_one(run(lambda plane: plane.members.update(member_id, change)), as_json)
+    show_record(lambda plane: plane.members.update(member_id, change), as_json)
 
 
 @member_app.command("channels")
 def list_member_channels(member_id: UUID, limit: Limit = 50, as_json: AsJson = False) -> None:
     """Where a member can be reached."""
-    found = run(lambda plane: collect(plane.members.mappings(member_id, limit)))
-    show_many(found, ["id", "channel_type", "channel_user_id", "verified_at"], as_json)
+    show_table(lambda plane: plane.members.mappings(member_id, limit), CHANNEL_COLUMNS, as_json)
 
 
 @member_app.command("sessions")
 def list_member_sessions(member_id: UUID, limit: Limit = 50, as_json: AsJson = False) -> None:
     """Where a member is logged in."""
-    found = run(lambda plane: collect(plane.members.browser_sessions(member_id, limit)))
-    show_many(found, SESSION_COLUMNS, as_json)
+    show_table(lambda plane: plane.members.browser_sessions(member_id, limit), SESSION_COLUMNS, as_json)
 
 
 @member_app.command("end-session")
 def end_member_session(
     member_id: UUID,
-    session_id: Annotated[UUID | None, typer.Argument(help="See `cortex member sessions`.")] = None,
+    session_id: Annotated[UUID | None, Argument(help="See `cortex member sessions`.")] = None,
     all_of_them: AllSessions = False,
 ) -> None:
     """Log a member out of a browser, or with --all of every one."""
@@ -273,10 +270,10 @@ def create_login_link(as_json: AsJson = False) -> None:
 
     url, link = run(issue)
     if as_json:
-        show_one(link, as_json)
+        print_record(link, as_json)
         return
-    tell(url.rstrip("/") + link.url_path)
-    said(f"works once, until {link.expires_at.astimezone():%H:%M:%S}")
+    print_line(url.rstrip("/") + link.url_path)
+    say(f"works once, until {link.expires_at.astimezone():%H:%M:%S}")
 
 
 @member_app.command("enrol")
@@ -290,11 +287,11 @@ def create_enrolment_code(member_id: UUID, as_json: AsJson = False) -> None:
 
     url, code = run(issue)
     if as_json:
-        show_one(code, as_json)
+        print_record(code, as_json)
         return
-    tell(url.rstrip("/") + code.url_path)
-    said(f"works once, until {code.expires_at.astimezone():%Y-%m-%d %H:%M}; hand it to them alone")
-    said(f"in a terminal:  cortex enrol --url {url} {code.code}")
+    print_line(url.rstrip("/") + code.url_path)
+    say(f"works once, until {code.expires_at.astimezone():%Y-%m-%d %H:%M}; hand it to them alone")
+    say(f"in a terminal:  cortex enrol --url {url} {code.code}")
 
 
 absence_app = typer.Typer(
@@ -302,39 +299,36 @@ absence_app = typer.Typer(
 )
 
 UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-Member = Annotated[str | None, typer.Option(help="For admins: who is absent; an id or the whole name.")]
+Member = Annotated[str | None, Option(help="For admins: who is absent; an id or the whole name.")]
 
 
 @absence_app.command("add")
 def add_absence(
-    to: Annotated[str, typer.Option(help="Who decides meanwhile: an id or the whole name.")],
+    to: Annotated[str, Option(help="Who decides meanwhile: an id or the whole name.")],
     until: Annotated[
-        str | None, typer.Option(help="A date, which is its first moment here, or a date and a time.")
+        str | None, Option(help="A date, which is its first moment here, or a date and a time.")
     ] = None,
-    lasting: Annotated[str | None, typer.Option("--for", help="How long: 90m, 12h, 3d or 2w.")] = None,
+    lasting: Annotated[str | None, Option("--for", help="How long: 90m, 12h, 3d or 2w.")] = None,
     start: Annotated[
-        str | None, typer.Option("--from", help="When it begins, like --until; now if left out.")
+        str | None, Option("--from", help="When it begins, like --until; now if left out.")
     ] = None,
     member: Member = None,
-    reason: Annotated[str | None, typer.Option(help="Shown to others.")] = None,
+    reason: Annotated[str | None, Option(help="Shown to others.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Out of office: what is asked of you goes to somebody else, where their clearance allows it."""
     starts_at = _time(start) if start is not None else None
     ends_at = _end(until, lasting, starts_at)
 
-    async def make(plane: Client) -> Absence:
-        absent = None if member is None else await member_id(plane, member)
+    async def create(plane: Client) -> Absence:
+        absent_id = None if member is None else await member_id(plane, member)
+        delegate_id = await member_id(plane, to)
         draft = AbsenceDraft(
-            delegate_id=await member_id(plane, to),
-            starts_at=starts_at,
-            ends_at=ends_at,
-            member_id=absent,
-            reason=reason,
+            delegate_id=delegate_id, starts_at=starts_at, ends_at=ends_at, member_id=absent_id, reason=reason
         )
         return await plane.absences.create(draft)
 
-    show_one(run(make), as_json)
+    show_record(create, as_json)
 
 
 def _end(until: str | None, lasting: str | None, starts_at: datetime | None) -> datetime:
@@ -342,12 +336,10 @@ def _end(until: str | None, lasting: str | None, starts_at: datetime | None) -> 
         raise InvalidInput("Say when it ends.", hint="Use either --until 2026-12-01 or --for 3d.")
     if until is not None:
         return _time(until)
-    given = re.fullmatch(r"([1-9]\d{0,4})([mhdw])", lasting or "")
-    if given is None:
+    span = re.fullmatch(r"([1-9]\d{0,4})([mhdw])", lasting or "")
+    if span is None:
         raise InvalidInput(f"--for {lasting} is no span of time.", hint="Write 90m, 12h, 3d or 2w.")
-    return (starts_at or datetime.now().astimezone()) + timedelta(
-        **{UNITS[given.group(2)]: int(given.group(1))}
-    )
+    return (starts_at or datetime.now().astimezone()) + timedelta(**{UNITS[span[2]]: int(span[1])})
 
 
 def _time(text: str) -> datetime:
@@ -360,34 +352,33 @@ def _time(text: str) -> datetime:
 
 @absence_app.command("list")
 def list_absences(
-    every: Annotated[bool, typer.Option("--all", help="Also what is over or cancelled.")] = False,
+    every: Annotated[bool, Option("--all", help="Also what is over or cancelled.")] = False,
     member: Member = None,
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
     """Your own; staff see everybody's."""
 
-    async def find(plane: Client) -> list[Absence]:
-        whose = None if member is None else await member_id(plane, member)
-        return await collect(plane.absences.list(limit, member_id=whose, only_open=not every))
+    async def find(plane: Client) -> AsyncIterator[Absence]:
+        absent_id = None if member is None else await member_id(plane, member)
+        async for absence in plane.absences.list(limit, member_id=absent_id, only_open=not every):
+            yield absence
 
-    columns = ["id", "member", "delegate", "starts_at", "ends_at", "status", "reason"]
-    show_many(run(find), columns, as_json)
+    show_table(find, "id member delegate starts_at ends_at status reason", as_json)
 
 
 @absence_app.command("cancel")
 def cancel_absence(absence_id: UUID, as_json: AsJson = False) -> None:
     """Back early: what is asked from now on reaches you again."""
-    show_one(run(lambda plane: plane.absences.cancel(absence_id)), as_json)
+    show_record(lambda plane: plane.absences.cancel(absence_id), as_json)
 
 
 @absence_app.command("delegates")
 def list_delegates(
     approval: Annotated[
-        UUID | None, typer.Option(help="Only those who could take your part in this request.")
+        UUID | None, Option(help="Only those who could take your part in this request.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Colleagues to whom you may hand your part, by name; at most 200."""
-    found = run(lambda plane: plane.absences.delegates(approval_id=approval))
-    show_many(list(found), ["id", "display_name"], as_json)
+    show_table(lambda plane: plane.absences.delegates(approval_id=approval), "id display_name", as_json)

@@ -4,33 +4,36 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from uuid import UUID
 
 import orjson
-import typer
+from typer import Option
 
+from cortex_plane.cli.plane import harmless, run
 from cortex_plane.kernel.fields import to_json
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+    from cortex_plane.client import Client
+
+T = TypeVar("T")
+
+AsJson = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
 Atlases = Annotated[
     list[str] | None,
-    typer.Option(
-        help="An atlas that the session is bound to beside those of its agent. Any number of times."
-    ),
+    Option(help="An atlas that the session is bound to beside those of its agent. Any number of times."),
 ]
-Limit = Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")]
+Limit = Annotated[int, Option(min=1, max=10_000, help="How many at most.")]
 
 Cell = tuple[str, str]
-"""What is shown, and its style."""
+"""A text and its style."""
 COLOURS = {
     "ACTIVE": "green", "RUNNING": "green", "COMPLETED": "green", "PENDING": "cyan", "CREATED": "cyan",
     "RETRY": "yellow", "SLEEPING": "yellow", "PAUSED": "yellow", "WAITING_FOR_APPROVAL": "magenta",
@@ -43,49 +46,98 @@ COLOURS = {
 
 @functools.cache
 def console() -> Console:
-    """What people see in a terminal. Its import takes 30 ms, and much is printed without it."""
+    """The terminal. Its import takes 30 ms, and much is printed without it."""
     from rich.console import Console
 
     return Console(highlight=False)
 
 
-def show_many(items: Sequence[Any], columns: Sequence[str], as_json: bool) -> None:
+# Requests to the plane, and their answers --------------------------------------------------------------------------
+
+
+def show_record(
+    request: Callable[[Client], Awaitable[T]],
+    as_json: bool,
+    show: Callable[[T], None] | None = None,
+    *,
+    without_key: bool = False,
+) -> T:
+    """Send a request and print its answer: as JSON, with ``show``, or as a table of its fields."""
+    record = run(request, without_key=without_key)
+    if show is None or as_json:
+        print_record(record, as_json)
+    else:
+        show(record)
+    return record
+
+
+def show_table(
+    request: Callable[[Client], AsyncIterator[T] | Awaitable[Sequence[T]]],
+    columns: str,
+    as_json: bool,
+    row: Callable[[T], Mapping[str, Any]] | None = None,
+) -> None:
+    """Send a request for a list and print it. ``row`` makes a row of the table from an item; JSON has the items."""
+    items = fetch_list(request)
+    print_table(items if row is None or as_json else [row(item) for item in items], columns, as_json)
+
+
+def fetch_list(request: Callable[[Client], AsyncIterator[T] | Awaitable[Sequence[T]]]) -> Sequence[T]:
+    async def collect(plane: Client) -> Sequence[T]:
+        items = request(plane)
+        return [item async for item in items] if isinstance(items, AsyncIterator) else await items
+
+    return run(collect)
+
+
+# Records and tables ------------------------------------------------------------------------------------------------
+
+
+def print_json(item: Any) -> None:
+    sys.stdout.write(to_json(item).decode() + "\n")
+
+
+def print_table(items: Sequence[Any], columns: str = "", as_json: bool = False) -> None:
+    """Items are records, or rows by column. ``columns`` are names with spaces between; rows have their own."""
     if as_json:
         sys.stdout.write("[" + ",".join(to_json(item).decode() for item in items) + "]\n")
         return
     if not items:
-        _show_nothing()
+        _print_nothing()
         return
-    names = [name.replace("_", " ") for name in columns]
-    rows = [[_cell(getattr(item, name)) for name in columns] for item in items]
+    keys = columns.split() or list(items[0])
+    names = [key.replace("_", " ") for key in keys]
+    rows = [
+        [_cell(item[key] if isinstance(item, dict) else getattr(item, key)) for key in keys] for item in items
+    ]
     if sys.stdout.isatty():
-        _show_table(columns, names, rows)
+        _print_styled(keys, names, rows)
     else:
-        _write_table(names, [[text for text, _ in row] for row in rows])
+        _print_plain(names, [[text for text, _ in row] for row in rows])
 
 
-def _show_nothing() -> None:
+def _print_nothing() -> None:
     if sys.stdout.isatty():
         console().print("nothing yet", style="dim")
     else:
         sys.stdout.write("nothing yet\n")
 
 
-def _show_table(columns: Sequence[str], names: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+def _print_styled(keys: Sequence[str], names: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for column, name in zip(columns, names, strict=True):
-        # Ids must survive a narrow window: they are what the next command needs.
-        table.add_column(name, no_wrap=column in ("id", "job_id", "call_id"), overflow="fold")
+    for key, name in zip(keys, names, strict=True):
+        # Ids must survive a narrow window: the next command needs them.
+        table.add_column(name, no_wrap=key in ("id", "job_id", "call_id"), overflow="fold")
     for row in rows:
         table.add_row(*(Text(text, style=style) for text, style in row))
     console().print(table)
 
 
-def _write_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """For files and other programs: as wide as it is, nothing is broken."""
+def _print_plain(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """For files and other programs: lines are not broken, however long they are."""
     split = [[text.split("\n") for text in row] for row in (names, *rows)]
     widths = [max(len(line) for row in split for line in row[at]) for at in range(len(names))]
     for row in split:
@@ -94,9 +146,10 @@ def _write_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
             sys.stdout.write(" ".join(padded).rstrip() + "\n")
 
 
-def show_one(item: Any, as_json: bool) -> None:
+def print_record(record: Any, as_json: bool = False) -> None:
+    """The fields of a record, one per line."""
     if as_json:
-        sys.stdout.write(to_json(item).decode() + "\n")
+        print_json(record)
         return
     from rich.table import Table
     from rich.text import Text
@@ -104,25 +157,21 @@ def show_one(item: Any, as_json: bool) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for name in type(item).__dataclass_fields__:
-        text, style = _cell(getattr(item, name))
+    for name in type(record).__dataclass_fields__:
+        text, style = _cell(getattr(record, name))
         table.add_row(name.replace("_", " "), Text(text, style=style))
     console().print(table)
 
 
-def said(text: str) -> None:
-    console().print(text, markup=False)
-
-
 def _cell(value: Any) -> Cell:
-    """Whatever others wrote is shown as plain text, with control characters made visible."""
+    """Text from others is shown as plain text, with control characters made visible."""
     match value:
         case None | "":
             return "–", "dim"
         case Enum():
             return str(value.value), COLOURS.get(str(value.value), "")
         case datetime():
-            return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"), ""
+            return utc_text(value), ""
         case UUID():
             return str(value), ""
         case list():
@@ -132,18 +181,46 @@ def _cell(value: Any) -> Cell:
     return harmless(str(value)), ""
 
 
-def harmless(text: str) -> str:
-    """Control characters, and those that are not seen or turn a line around, made visible."""
-    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
+# Text --------------------------------------------------------------------------------------------------------------
+
+
+def utc_text(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def count_text(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def short(value: Any, limit: int) -> str:
-    """Whatever an agent or a tool wrote, on one line and no longer than ``limit``."""
+    """Text of an agent or a tool on one line, no longer than ``limit``."""
     text = value if isinstance(value, str) else orjson.dumps(value).decode()
     line = harmless(" ".join(text[: limit * 8].split()))
     return line if len(line) <= limit and len(text) <= limit * 8 else line[: limit - 1] + "…"
 
 
-def tell(line: str | Text) -> None:
-    """One line as it is: no markup, and however long it is, no line breaks of ours."""
+def say(text: str) -> None:
+    """A message, wrapped to the terminal."""
+    console().print(text, markup=False)
+
+
+def print_line(line: str | Text) -> None:
+    """One line as it is: no markup, and no line breaks however long it is."""
     console().print(line, markup=False, soft_wrap=True)
+
+
+def print_warnings(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        print_line(f"warning: {harmless(warning)}")
+
+
+def print_changes(diff: Any, headline: Callable[[Any], str]) -> None:
+    """The changes of a diff, field by field, and how many more there are than it lists."""
+    for change in diff.changes:
+        print_line(headline(change))
+        for field in change.fields:
+            before, after = ("–" if value is None else value for value in (field.before, field.after))
+            print_line(f"    {harmless(field.field)}: {short(before, 80)} → {short(after, 80)}")
+    hidden = diff.added + diff.removed + diff.changed - len(diff.changes)
+    if hidden > 0:
+        print_line(f"… and {hidden} more changes")

@@ -6,7 +6,7 @@ import functools
 import gc
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
@@ -77,15 +77,14 @@ def run(work: Callable[[Client], Awaitable[T]], *, without_key: bool = False) ->
     return asyncio.run(with_client())
 
 
-async def collect(items: AsyncIterator[T]) -> list[T]:
-    return [item async for item in items]
+def harmless(text: str) -> str:
+    """Control characters, and characters that are invisible or reverse a line, made visible."""
+    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
 
 
 def fail(error: CortexError, code: int | None = None) -> NoReturn:
     """Tell it and end, with ``code`` or the one of its kind."""
     from rich.console import Console
-
-    from cortex_plane.cli.output import harmless
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"[bold red]error[/] [dim]{error.code}[/]: ", end="")

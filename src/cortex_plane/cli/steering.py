@@ -2,44 +2,32 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 from uuid import UUID
 
-from cortex_plane.cli.output import tell
-from cortex_plane.jobs.model.jobs import TERMINAL, Job, SteeringResult
-from cortex_plane.kernel.fields import to_json
-
-if TYPE_CHECKING:
-    from cortex_plane.jobs.model.jobs import SessionReceipt
+from cortex_plane.cli.output import count_text, print_line
+from cortex_plane.jobs.model.jobs import TERMINAL, Job, SessionReceipt, SteeringResult
 
 
-def show_receipt(receipt: SteeringResult, as_json: bool) -> None:
-    if as_json:
-        sys.stdout.write(to_json(receipt).decode() + "\n")
-        return
-    _tell_change(f"job {receipt.job.id} is {receipt.job.status}", receipt.changed)
+def show_receipt(receipt: SteeringResult) -> None:
+    _show_change(f"job {receipt.job.id} is {receipt.job.status}", receipt.changed)
     for line in job_standing(receipt.job):
-        tell(f"  {line}")
-    tell(f"  settled: {_call_count(receipt.settled)}")
-    tell(f"  uncertain: {_call_count(receipt.uncertain)}{_advice(receipt)}")
+        print_line(f"  {line}")
+    print_line(f"  settled: {_call_count(receipt.settled)}")
+    print_line(f"  uncertain: {_call_count(receipt.uncertain)}{_advice(receipt)}")
 
 
-def show_session_receipt(receipt: SessionReceipt, as_json: bool) -> None:
-    if as_json:
-        sys.stdout.write(to_json(receipt).decode() + "\n")
-        return
+def show_session_receipt(receipt: SessionReceipt) -> None:
     held = "held" if receipt.session.held_at else "not held"
-    _tell_change(f"session {receipt.session.id} is {held}", receipt.changed)
+    _show_change(f"session {receipt.session.id} is {held}", receipt.changed)
     if receipt.pending:
-        tell("  pending: some of its jobs run to their next boundary")
+        print_line("  pending: some of its jobs run to their next boundary")
     for job in receipt.jobs:
-        tell("  " + ", ".join([f"job {job.id} is {job.status}", *job_standing(job)]))
+        print_line("  " + ", ".join([f"job {job.id} is {job.status}", *job_standing(job)]))
 
 
 def job_standing(job: Job) -> Iterator[str]:
-    """What is asked of a job and not done yet, and what holds it."""
+    """Requests that a job has not followed yet, and what holds it."""
     if job.pending_cancel:
         yield "pending_cancel: running to its next boundary"
     if job.pending_pause:
@@ -48,14 +36,12 @@ def job_standing(job: Job) -> Iterator[str]:
         yield f"held by {', '.join(job.holds)}"
 
 
-def _tell_change(what: str, changed: bool) -> None:
-    tell(what if changed else f"{what}; nothing changed")
+def _show_change(what: str, changed: bool) -> None:
+    print_line(what if changed else f"{what}; nothing changed")
 
 
 def _call_count(calls: list[UUID]) -> str:
-    if not calls:
-        return "nothing"
-    return f"{len(calls)} call{'s' if len(calls) > 1 else ''} ({', '.join(str(id) for id in calls)})"
+    return f"{count_text(len(calls), 'call')} ({', '.join(map(str, calls))})" if calls else "nothing"
 
 
 def _advice(receipt: SteeringResult) -> str:

@@ -8,9 +8,10 @@ from typing import Annotated
 from uuid import UUID
 
 import typer
+from typer import Option
 
-from cortex_plane.cli.output import AsJson, Limit, said, show_many, show_one
-from cortex_plane.cli.plane import collect, run
+from cortex_plane.cli.output import AsJson, Limit, print_record, say, show_record, show_table
+from cortex_plane.cli.plane import run
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.tenancy.model.credentials import Grantable, KeyDraft, OwnKeyDraft, Provider
 from cortex_plane.tenancy.model.orgs import (
@@ -28,40 +29,39 @@ org_app = typer.Typer(no_args_is_help=True, help="Orgs: the tenants of a plane."
 @org_app.command("create")
 def create_org(
     slug: str,
-    name: Annotated[str | None, typer.Option(help="A name for people; the slug if left out.")] = None,
-    admin: Annotated[str, typer.Option(help="The name of its first admin.")] = "Admin",
+    name: Annotated[str | None, Option(help="A name for people; the slug if left out.")] = None,
+    admin: Annotated[str, Option(help="The name of its first admin.")] = "Admin",
     as_json: AsJson = False,
 ) -> None:
     """Create an org. Needs a platform key; prints the enrolment code of its first admin once."""
     new = run(lambda plane: plane.orgs.create(OrgDraft(slug=slug, name=name or slug, admin_name=admin)))
-    show_one(new.org if not as_json else new, as_json)
+    print_record(new if as_json else new.org, as_json)
     if not as_json:
-        said("\nIts admin redeems this code once, within 24 hours, with `cortex enrol` or in a browser:")
-        said(f"  {new.enrolment.code}")
+        say("\nIts admin redeems this code once, within 24 hours, with `cortex enrol` or in a browser:")
+        say(f"  {new.enrolment.code}")
 
 
 @org_app.command("list")
 def list_orgs(limit: Limit = 50, as_json: AsJson = False) -> None:
     """All orgs of the plane. Needs a platform key."""
-    found = run(lambda plane: collect(plane.orgs.list(limit)))
-    show_many(found, ["id", "slug", "name", "created_at"], as_json)
+    show_table(lambda plane: plane.orgs.list(limit), "id slug name created_at", as_json)
 
 
 @org_app.command("show")
 def show_org(as_json: AsJson = False) -> None:
     """The org of the key."""
-    show_one(run(lambda plane: plane.orgs.get()), as_json)
+    show_record(lambda plane: plane.orgs.get(), as_json)
 
 
 @org_app.command("update")
 def update_org(
-    name: Annotated[str | None, typer.Option()] = None,
+    name: str | None = None,
     guests_may_chat: Annotated[
-        bool | None, typer.Option(help="Whether people whom nobody invited may talk with agents.")
+        bool | None, Option(help="Whether people whom nobody invited may talk with agents.")
     ] = None,
     redact: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="A glob of names of arguments that no mail shows the values of, besides the plane's own; repeat it."
         ),
     ] = None,
@@ -69,21 +69,21 @@ def update_org(
 ) -> None:
     """Change the org of the key. What is left out stays as it is."""
     globs = tuple(redact) if redact else None
-    given = guests_may_chat is not None or globs is not None
-    settings = OrgSettingsChange(guests_may_chat=guests_may_chat, redact=globs) if given else None
-    show_one(run(lambda plane: plane.orgs.update(OrgChange(name=name, settings=settings))), as_json)
+    settings = None
+    if guests_may_chat is not None or globs is not None:
+        settings = OrgSettingsChange(guests_may_chat=guests_may_chat, redact=globs)
+    show_record(lambda plane: plane.orgs.update(OrgChange(name=name, settings=settings)), as_json)
 
 
 @org_app.command("rotate-secret")
 def rotate_org_secret(
     forget: Annotated[
-        bool,
-        typer.Option("--forget", help="Links that were sent stop working at once. For a secret that leaked."),
+        bool, Option("--forget", help="Links that were sent stop working at once. For a secret that leaked.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Sign links with a new secret. Those that were sent work to their own deadline."""
-    show_one(run(lambda plane: plane.orgs.rotate_secret(forget=forget)), as_json)
+    show_record(lambda plane: plane.orgs.rotate_secret(forget=forget), as_json)
 
 
 team_app = typer.Typer(no_args_is_help=True, help="Teams: groups of members, and what agents belong to.")
@@ -92,36 +92,35 @@ team_app = typer.Typer(no_args_is_help=True, help="Teams: groups of members, and
 @team_app.command("create")
 def create_team(
     slug: str,
-    name: Annotated[str | None, typer.Option(help="A name for people; the slug if left out.")] = None,
-    parent: Annotated[str | None, typer.Option(help="The parent team's id or slug.")] = None,
+    name: Annotated[str | None, Option(help="A name for people; the slug if left out.")] = None,
+    parent: Annotated[str | None, Option(help="The parent team's id or slug.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a team."""
     draft = TeamDraft(slug=slug, name=name or slug, parent=parent)
-    show_one(run(lambda plane: plane.teams.create(draft)), as_json)
+    show_record(lambda plane: plane.teams.create(draft), as_json)
 
 
 @team_app.command("list")
 def list_teams(limit: Limit = 50, as_json: AsJson = False) -> None:
-    found = run(lambda plane: collect(plane.teams.list(limit)))
-    show_many(found, ["id", "slug", "name", "parent_id", "created_at"], as_json)
+    show_table(lambda plane: plane.teams.list(limit), "id slug name parent_id created_at", as_json)
 
 
 @team_app.command("show")
 def show_team(team: str, as_json: AsJson = False) -> None:
-    show_one(run(lambda plane: plane.teams.get(team)), as_json)
+    show_record(lambda plane: plane.teams.get(team), as_json)
 
 
 @team_app.command("rename")
 def rename_team(team: str, name: str, as_json: AsJson = False) -> None:
-    show_one(run(lambda plane: plane.teams.update(team, TeamChange(name=name))), as_json)
+    show_record(lambda plane: plane.teams.update(team, TeamChange(name=name)), as_json)
 
 
 @team_app.command("delete")
 def delete_team(team: str) -> None:
     """Delete a team that nothing uses."""
     run(lambda plane: plane.teams.delete(team))
-    said(f"deleted {team}")
+    say(f"deleted {team}")
 
 
 key_app = typer.Typer(no_args_is_help=True, help="API keys: your own, and those of services.")
@@ -130,13 +129,13 @@ key_app = typer.Typer(no_args_is_help=True, help="API keys: your own, and those 
 @key_app.command("create")
 def create_key(
     name: str,
-    service: Annotated[bool, typer.Option("--service", help="For a program; needs --role.")] = False,
-    role: Annotated[list[Role] | None, typer.Option("--role", help="The roles of a service key.")] = None,
+    service: Annotated[bool, Option("--service", help="For a program; needs --role.")] = False,
+    role: Annotated[list[Role] | None, Option("--role", help="The roles of a service key.")] = None,
     permission: Annotated[
         list[Grantable] | None,
-        typer.Option("--permission", help="What the service may do by name; may be given several times."),
+        Option("--permission", help="What the service may do by name; may be given several times."),
     ] = None,
-    expires_in_days: Annotated[int | None, typer.Option(min=1, max=3650)] = None,
+    expires_in_days: Annotated[int | None, Option(min=1, max=3650)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a key for you, or for a service, and print it once. Your key ends with the one that you make it with."""
@@ -151,27 +150,26 @@ def create_key(
     else:
         own = OwnKeyDraft(name=name, expires_in_days=expires_in_days)
         new = run(lambda plane: plane.keys.create_own(own))
-    show_one(new if as_json else new.key, as_json)
+    print_record(new if as_json else new.key, as_json)
     if not as_json:
-        said(f"\nThe key, shown once:\n  {new.secret}")
+        say(f"\nThe key, shown once:\n  {new.secret}")
 
 
 @key_app.command("list")
 def list_keys(limit: Limit = 50, as_json: AsJson = False) -> None:
-    found = run(lambda plane: collect(plane.keys.list(limit)))
-    columns = ["id", "name", "kind", "last_characters", "last_used_at", "expires_at", "revoked_at"]
-    show_many(found, columns, as_json)
+    columns = "id name kind last_characters last_used_at expires_at revoked_at"
+    show_table(lambda plane: plane.keys.list(limit), columns, as_json)
 
 
 @key_app.command("show")
 def show_key(key_id: UUID, as_json: AsJson = False) -> None:
-    show_one(run(lambda plane: plane.keys.get(key_id)), as_json)
+    show_record(lambda plane: plane.keys.get(key_id), as_json)
 
 
 @key_app.command("revoke")
 def revoke_key(key_id: UUID, as_json: AsJson = False) -> None:
     """At once and for good, with the keys and browser sessions that came from it."""
-    show_one(run(lambda plane: plane.keys.revoke(key_id)), as_json)
+    show_record(lambda plane: plane.keys.revoke(key_id), as_json)
 
 
 model_key_app = typer.Typer(no_args_is_help=True, help="The org's own keys for model providers.")
@@ -182,31 +180,28 @@ MAX_MODEL_KEY = 1000
 @model_key_app.command("set")
 def set_model_key(provider: Provider, as_json: AsJson = False) -> None:
     """Set the org's own key, read from standard input: an argument would stay in the shell's history."""
-    if sys.stdin.isatty():
-        key = getpass.getpass(f"The key for {provider.value} (not shown): ")
-    else:
-        key = sys.stdin.read(MAX_MODEL_KEY)
+    prompt = f"The key for {provider.value} (not shown): "
+    key = getpass.getpass(prompt) if sys.stdin.isatty() else sys.stdin.read(MAX_MODEL_KEY)
     if not key.strip():
         raise InvalidInput(
             "There is no key on standard input.",
             hint=f"Pipe it in: `cortex model-key set {provider.value} < FILE`.",
         )
-    show_one(run(lambda plane: plane.model_keys.set(provider, key.strip())), as_json)
+    show_record(lambda plane: plane.model_keys.set(provider, key.strip()), as_json)
 
 
 @model_key_app.command("list")
 def list_model_keys(as_json: AsJson = False) -> None:
-    found = run(lambda plane: plane.model_keys.list())
-    show_many(found, ["provider", "last_characters", "set_by", "updated_at"], as_json)
+    show_table(lambda plane: plane.model_keys.list(), "provider last_characters set_by updated_at", as_json)
 
 
 @model_key_app.command("show")
 def show_model_key(provider: Provider, as_json: AsJson = False) -> None:
-    show_one(run(lambda plane: plane.model_keys.get(provider)), as_json)
+    show_record(lambda plane: plane.model_keys.get(provider), as_json)
 
 
 @model_key_app.command("remove")
 def remove_model_key(provider: Provider) -> None:
     """Within seconds no worker uses it any more."""
     run(lambda plane: plane.model_keys.remove(provider))
-    said(f"The org's own key for {provider.value} is removed; the workers' is used, where they have one.")
+    say(f"The org's own key for {provider.value} is removed; the workers' is used, where they have one.")

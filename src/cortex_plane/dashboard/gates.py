@@ -9,21 +9,21 @@ from typing import Any
 
 from cortex_plane.calls.model import ActionAnswer, ActionState, Whom
 from cortex_plane.gates.model.atlases import MatchMode, Trigger, TriggerType
-from cortex_plane.gates.rules.prompts import GateNews, Kind, news
+from cortex_plane.gates.rules.prompts import GateNews, NewsKind, news
 from cortex_plane.sessions.model.events import Event
 
 SHOWN = 100
 """Things that gates did, the newest, on a job's page."""
 LISTED = 20
 _WORDS = {
-    Kind.ASKED: "Asked",
-    Kind.ADVISED: "Advised",
-    Kind.NOTED: "Noted",
-    Kind.ANSWERED: "Answered",
-    Kind.REFUSED: "Not accepted",
-    Kind.PASSED: "Passed",
-    Kind.BLOCKED: "Blocked",
-    Kind.SKIPPED: "Left out",
+    NewsKind.ASKED: "Asked",
+    NewsKind.ADVISED: "Advised",
+    NewsKind.NOTED: "Noted",
+    NewsKind.ANSWERED: "Answered",
+    NewsKind.REFUSED: "Not accepted",
+    NewsKind.PASSED: "Passed",
+    NewsKind.BLOCKED: "Blocked",
+    NewsKind.SKIPPED: "Left out",
 }
 _STATES = {
     ActionState.ALLOWED: "Allowed now",
@@ -46,7 +46,7 @@ def told(events: Sequence[Event]) -> list[Told]:
     return [Told(each, event.seq, event.created_at) for each, event in heard if each is not None]
 
 
-def gate_word(kind: Kind) -> str:
+def gate_word(kind: NewsKind) -> str:
     return _WORDS[kind]
 
 

@@ -240,6 +240,17 @@ class Database:
             raise SetupError("This program was started without the master key.", code="no_master_key")
         return self._vault
 
+    async def seal(self, tx: Transaction, purpose: str, secret: bytes) -> bytes:
+        """Seal a secret of the org of ``tx``, unless the master key of the plane was replaced meanwhile."""
+        await self.require_current_key(tx)
+        return self.vault.seal(tx.org, purpose, secret)
+
+    async def require_current_key(self, tx: Transaction) -> None:
+        """Raises ``SetupError`` where the plane has another master key by now. No rotation begins before ``tx`` ends."""
+        known = await tx.value((SQL / "plane_key.sql").read_text())
+        if self._vault is not None and known is not None and known != self._vault.fingerprint:
+            raise wrong_master_key()
+
     @property
     def credential_key(self) -> CredentialKey:
         """What recognises credentials, and proves that a row was written by the plane."""
@@ -393,6 +404,15 @@ class Database:
                 code="powerful_login",
                 hint="Create a plain login with `cortex db provision` and put its URL into DATABASE_URL.",
             )
+
+
+def wrong_master_key() -> SetupError:
+    return SetupError(
+        "The master key is not the one that this database was used with.",
+        code="wrong_master_key",
+        hint="Set CORTEX_MASTER_KEY to the same value for every process of the plane; with `cortex up` it is"
+        " kept in the file master.key of the plane's directory.",
+    )
 
 
 def _at_hand(key: CredentialKey | None) -> CredentialKey:

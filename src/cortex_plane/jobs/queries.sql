@@ -235,8 +235,38 @@ order by j.created_at desc, j.id desc
 limit $3
 
 
--- name: key_fingerprint
-select fingerprint from plane_key
+-- name: get_plane_key
+select fingerprint, previous, resealed_org_created_at, resealed_org, resealed_job from plane_key
+
+
+-- name: lock_plane_key
+select fingerprint, previous, resealed_org_created_at, resealed_org, resealed_job from plane_key for update
+
+
+-- name: begin_rotation
+update plane_key set fingerprint = $1, previous = $2
+
+
+-- name: move_rotation
+update plane_key set resealed_org_created_at = $1, resealed_org = $2, resealed_job = $3
+
+
+-- name: end_rotation
+update plane_key set previous = null, resealed_org_created_at = null, resealed_org = null, resealed_job = null
+
+
+-- name: forget_ended_workers
+delete from worker w where w.expires_at <= (select plane_now())
+  and not exists (select from find_orphans(null) o where o.worker_id = w.id)
+
+
+-- name: list_checkpoints
+select id, checkpoint::text as checkpoint, checkpoint_mac as mac from job
+where checkpoint is not null and id > $1 order by id limit $2 for no key update
+
+
+-- name: set_checkpoint_macs
+update job j set checkpoint_mac = m.mac from unnest($1::uuid[], $2::bytea[]) as m (id, mac) where j.id = m.id
 
 
 -- name: list_workers
@@ -245,7 +275,7 @@ select w.id, w.name, w.host, w.pid, w.apps, w.concurrency, w.started_at, w.expir
 from worker w order by w.started_at desc limit 500
 
 
--- name: remember_worker_key
+-- name: remember_plane_key
 insert into plane_key (fingerprint) values ($1) on conflict do nothing
 
 

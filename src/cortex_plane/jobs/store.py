@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -65,6 +65,13 @@ async def insert_job(
         [row_as_json(row) for row in policies] or None,
         submitted_by,
     )
+
+
+async def insert_external_job(
+    tx: Transaction, id: UUID, session_id: UUID, agent_id: UUID, caused_by: UUID | None, submitted_by: UUID
+) -> None:
+    """A job that runs elsewhere from the start, and that no worker claims."""
+    await insert_job(tx, id, session_id, agent_id, {}, 0, None, JobKind.EXTERNAL, caused_by, submitted_by)
 
 
 async def open_conversation(tx: Transaction, session_id: UUID) -> UUID | None:
@@ -351,7 +358,10 @@ async def register_worker(
     concurrency: int,
     lease: timedelta,
 ) -> None:
-    await db.call("register_worker", None, id, name, host, pid, apps, concurrency, lease)
+    """In one transaction with a look at the master key: no rotation begins beside a worker that has the old one."""
+    async with db.transaction(NOBODY) as tx:
+        await db.require_current_key(tx)
+        await tx.call("register_worker", None, id, name, host, pid, apps, concurrency, lease)
 
 
 async def beat_worker(db: Database, id: UUID, lease: timedelta) -> tuple[datetime, list[UUID]] | None:
@@ -368,29 +378,60 @@ async def forget_workers(db: Database) -> None:
     await db.call("forget_workers", None)
 
 
-async def list_workers(db: Database) -> list[Worker]:
-    async with db.transaction(NOBODY) as tx:
-        return [parse(Worker, row) for row in await tx.rows(queries.list_workers)]
+async def list_workers(tx: Transaction) -> list[Worker]:
+    return [parse(Worker, row) for row in await tx.rows(queries.list_workers)]
 
 
-async def key_fingerprint(db: Database, mine: bytes) -> bytes:
-    """The fingerprint of the master key that this database knows; the first one to ask sets it."""
-    async with db.transaction(NOBODY) as tx:
-        await remember_worker_key(tx, mine)
-        known: bytes = await tx.value(queries.key_fingerprint)
-    return known
+@dataclass(frozen=True, slots=True)
+class PlaneKey:
+    """Which master key this database is used with, and how far its rotation is."""
+
+    fingerprint: bytes
+    previous: bytes | None
+    """The old key, sealed with the new one, for as long as a rotation is under way."""
+    resealed_org_created_at: datetime | None
+    resealed_org: UUID | None
+    resealed_job: UUID | None
 
 
-async def is_known_key(db: Database) -> bytes | None:
-    """The same for whoever only looks: None where no process of a plane has started on it yet."""
-    async with db.transaction(NOBODY) as tx:
-        known: bytes | None = await tx.value(queries.key_fingerprint)
-    return known
+async def get_plane_key(tx: Transaction) -> PlaneKey | None:
+    """None where no process of a plane has started on this database yet."""
+    return one(PlaneKey, await tx.row(queries.get_plane_key))
 
 
-async def remember_worker_key(tx: Transaction, mine: bytes) -> None:
-    """Two that start at once take turns here, so that both read the same one afterwards."""
-    await tx.rows(queries.remember_worker_key, mine)
+async def lock_plane_key(tx: Transaction) -> PlaneKey | None:
+    return one(PlaneKey, await tx.row(queries.lock_plane_key))
+
+
+async def remember_plane_key(tx: Transaction, fingerprint: bytes) -> None:
+    """The first process sets it. Two that start at once take turns here, so that both read the same one afterwards."""
+    await tx.rows(queries.remember_plane_key, fingerprint)
+
+
+async def begin_rotation(tx: Transaction, fingerprint: bytes, previous: bytes) -> None:
+    await tx.rows(queries.begin_rotation, fingerprint, previous)
+
+
+async def move_rotation(tx: Transaction, org: Position | None, job_id: UUID | None) -> None:
+    """Everything up to ``org`` is done, and in the org after it jobs up to ``job_id``."""
+    await tx.rows(queries.move_rotation, *after(org), job_id)
+
+
+async def end_rotation(tx: Transaction) -> None:
+    await tx.rows(queries.end_rotation)
+
+
+async def forget_ended_workers(tx: Transaction) -> None:
+    """One of them that only slept must register again before it can claim."""
+    await tx.rows(queries.forget_ended_workers)
+
+
+async def list_checkpoints(tx: Transaction, above: UUID | None, limit: int) -> Sequence[Row]:
+    return await tx.rows(queries.list_checkpoints, above or NOBODY, limit)
+
+
+async def set_checkpoint_macs(tx: Transaction, macs: Mapping[UUID, bytes]) -> None:
+    await tx.rows(queries.set_checkpoint_macs, list(macs), list(macs.values()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,7 @@ class Duration(Shape):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Shape):
+class OneOf(Shape):
     words: tuple[str, ...]
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Other names for them; the manifest then has ours."""
@@ -380,7 +380,7 @@ class Tagged(Shape):
                 homes.setdefault(key, []).append(kind)
         records = {}
         for kind, fields in self.kinds.items():
-            words = Choice((kind,), {other: ours for other, ours in self.aliases.items() if ours == kind})
+            words = OneOf((kind,), {other: ours for other, ours in self.aliases.items() if ours == kind})
             tag = Field(words, self.description, required=kind != self.default)
             elsewhere = {
                 key: f"the {self.tag} {', '.join(owners)}"
@@ -408,7 +408,7 @@ class Tagged(Shape):
             return None
         kind = self.default
         if tag is not None:
-            kind = Choice(tuple(self.kinds), self.aliases).read(tag, self.tag, reading)
+            kind = OneOf(tuple(self.kinds), self.aliases).read(tag, self.tag, reading)
         return None if kind is None else self._records[kind].read(node, key, reading)
 
     def schema(self, defs: Defs) -> dict[str, Any]:

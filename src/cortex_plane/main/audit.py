@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from cortex_plane.cli import proof
 from cortex_plane.cli.output import AsJson
@@ -22,19 +22,17 @@ if TYPE_CHECKING:
 
 @audit_app.command("verify")
 def verify_trail(
-    remote: Annotated[
-        bool, typer.Option(help="Ask the API about the key's org instead of the database.")
-    ] = False,
+    remote: Annotated[bool, Option(help="Ask the API about the key's org instead of the database.")] = False,
     export: Annotated[
-        Path | None, typer.Option(help="Verify this export instead, without any plane; - is standard input.")
+        Path | None, Option(help="Verify this export instead, without any plane; - is standard input.")
     ] = None,
     keys: Annotated[
         list[str] | None,
-        typer.Option("--key", help="The fingerprint of a key that you trust; after a rotation give each."),
+        Option("--key", help="The fingerprint of a key that you trust; after a rotation give each."),
     ] = None,
     roots: Annotated[
         Path | None,
-        typer.Option(help="Copies of roots that were kept outside of the database, such as roots.jsonl."),
+        Option(help="Copies of roots that were kept outside of the database, such as roots.jsonl."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -70,17 +68,18 @@ async def _verify_database(held: Held | None) -> dict[str, Verification]:
     with extra("server"):
         from cortex_plane.db.database import Database
         from cortex_plane.db.vault import Vault
-        from cortex_plane.jobs.verbs import workers
+        from cortex_plane.jobs.verbs.master_key import require_known_key
         from cortex_plane.main.commands import app_url
-        from cortex_plane.main.databases import existing_master_key
+        from cortex_plane.main.master_key import existing_master_key
         from cortex_plane.main.settings import load
         from cortex_plane.proof.verbs.audit import verify_all
 
     key = existing_master_key(load())
-    database = await Database.open(app_url(), max_size=2, vault=Vault(key) if key else None, reads_only=True)
+    vault = Vault(key) if key else None
+    database = await Database.open(app_url(), max_size=2, vault=vault, reads_only=True)
     try:
-        if key is not None:
-            await workers.require_known_key(database, key)
+        if vault is not None:
+            await require_known_key(database, vault)
         return await verify_all(database, held)
     finally:
         await database.close()

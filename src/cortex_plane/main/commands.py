@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
+from typer import Argument, Option
 
-from cortex_plane.cli.output import AsJson, console, said, short, tell
+from cortex_plane.cli.output import AsJson, console, print_line, say, short
 from cortex_plane.cli.plane import fail, home, importing, run
 from cortex_plane.kernel.errors import AlreadyExists, CortexError, SetupError, extra
 
@@ -38,7 +39,7 @@ def _load_settings() -> Settings:
 @process_app.command("up")
 def start_everything(
     apps: Annotated[
-        list[str] | None, typer.Option("--app", help="An app for the worker to load: package.module:app.")
+        list[str] | None, Option("--app", help="An app for the worker to load: package.module:app.")
     ] = None,
 ) -> None:
     """Start everything here: PostgreSQL, migrations, the API, a worker, a demo agent. Ctrl-C stops it."""
@@ -92,15 +93,15 @@ def serve_api() -> None:
 def start_worker(
     apps: Annotated[
         list[str] | None,
-        typer.Option("--app", help="An app to load: package.module:app. Any number of times."),
+        Option("--app", help="An app to load: package.module:app. Any number of times."),
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="Jobs at a time; CORTEX_CONCURRENCY if left out.")
+        int | None, Option(min=1, max=1000, help="Jobs at a time; CORTEX_CONCURRENCY if left out.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="How others see this worker; host and process if left out.")
+        str | None, Option(help="How others see this worker; host and process if left out.")
     ] = None,
-    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+    parent: Annotated[int | None, Option(hidden=True)] = None,
 ) -> None:
     """Run jobs. Any number of workers on any number of machines; SIGTERM lets them finish or hand back."""
     settings = _load_settings()
@@ -160,6 +161,47 @@ def show_schema_status() -> None:
     typer.echo("\n".join(missing) if missing else f"current ({databases.without_password(url)})")
     if missing:
         raise typer.Exit(1)
+
+
+@db_app.command("rotate-key")
+def rotate_key() -> None:
+    """Replace the master key by a new one, and seal every secret anew. Stop every process of the plane first.
+
+    A key in a file is replaced by one that is made here. Where CORTEX_MASTER_KEY holds the old key, the new one is read from the standard
+    input. A rotation that was interrupted is finished."""
+    with extra("server"):
+        from cortex_plane.main import databases
+        from cortex_plane.main.master_key import KEY_FILE
+        from cortex_plane.main.settings import load
+
+    settings = load()
+    with databases.database(settings, typer.echo) as urls:
+        url = databases.prepare(settings, urls, typer.echo)
+        rotation = asyncio.run(databases.rotate_master_key(settings, url, _read_new_key))
+    resealed = rotation.resealed
+    if resealed is None:
+        typer.echo("the plane has this master key already")
+    else:
+        begun = "a rotation that was begun before is finished: " if rotation.resumed else ""
+        typer.echo(
+            f"{begun}{resealed.secrets} secrets and {resealed.checkpoints} checkpoints of {resealed.orgs} orgs are"
+            " sealed with the new master key"
+        )
+    if settings.master_key is None:
+        typer.echo(
+            f"it is in {settings.home / KEY_FILE}: every machine of the plane needs it; then start the processes"
+        )
+    else:
+        typer.echo("set CORTEX_MASTER_KEY to the new key for every process of the plane, then start them")
+    typer.echo("backups from before need the old key: keep it, apart from them, for as long as you keep them")
+
+
+def _read_new_key() -> bytes:
+    from cortex_plane.main.master_key import parse_master_key
+
+    if sys.stdin.isatty():
+        return parse_master_key(typer.prompt("new master key", hide_input=True), "The standard input")
+    return parse_master_key(sys.stdin.readline(), "The standard input")
 
 
 @db_app.command("provision")
@@ -230,10 +272,10 @@ def run_doctor(context: typer.Context) -> None:
 def run_preflight(
     apps: Annotated[
         list[str] | None,
-        typer.Option("--app", help="An app that workers will load: package.module:app. Any number of times."),
+        Option("--app", help="An app that workers will load: package.module:app. Any number of times."),
     ] = None,
     replay: Annotated[
-        bool, typer.Option(help="Also run code agents up to where they stand, on what they recorded.")
+        bool, Option(help="Also run code agents up to where they stand, on what they recorded.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -252,7 +294,7 @@ def run_preflight(
 
 demo_app = typer.Typer(no_args_is_help=True, help="See what the plane does, without a key to any model.")
 
-Version = Annotated[str, typer.Argument(help="The release to ship.")]
+Version = Annotated[str, Argument(help="The release to ship.")]
 
 DEMO_ADOPTION_SECONDS = "2"
 DEMO_WAIT_SECONDS = 60
@@ -264,7 +306,7 @@ def run_demo(
     version: Version = "2.4.0",
     within: Annotated[
         int | None,
-        typer.Option(min=1, max=86400, help="Seconds in which somebody must approve; a day if left out."),
+        Option(min=1, max=86400, help="Seconds in which somebody must approve; a day if left out."),
     ] = None,
 ) -> None:
     """An agent reads and tags a release, and stops before it deploys, until you approve that."""
@@ -276,8 +318,8 @@ def run_demo(
         agent=demo.AGENT, payload={"text": version}, policies=demo.sooner(within) if within else []
     )
     job = run(lambda plane: plane.jobs.submit(draft))
-    said(f"job {job.id}")
-    said(f"decide in the browser (`cortex member login-link`), or: cortex approval list --job {job.id}")
+    say(f"job {job.id}")
+    say(f"decide in the browser (`cortex member login-link`), or: cortex approval list --job {job.id}")
     completed = _watch_to_end(job.id).status == "COMPLETED"
     _show_acts(job.id)
     raise typer.Exit(0 if completed else 1)
@@ -285,7 +327,7 @@ def run_demo(
 
 @demo_app.command("gates")
 def run_gates(
-    message: Annotated[str, typer.Argument(help="What the agent is asked to do.")] = "",
+    message: Annotated[str, Argument(help="What the agent is asked to do.")] = "",
 ) -> None:
     """An agent under an atlas: its gates ask it, advise it, look on, and one of them waits for you."""
     with extra("all"):
@@ -294,9 +336,9 @@ def run_gates(
 
     draft = JobDraft(agent=demo.GATES_AGENT, payload={"text": message or demo.GATES_MESSAGE})
     job = run(lambda plane: plane.jobs.submit(draft))
-    said(f"job {job.id}")
-    said(f"its gates: cortex atlas get {demo.GATES_ATLAS}")
-    said(f"the last one is for you: in the browser, or: cortex approval list --job {job.id}")
+    say(f"job {job.id}")
+    say(f"its gates: cortex atlas get {demo.GATES_ATLAS}")
+    say(f"the last one is for you: in the browser, or: cortex approval list --job {job.id}")
     completed = _watch_to_end(job.id).status == "COMPLETED"
     _show_acts(job.id)
     raise typer.Exit(0 if completed else 1)
@@ -310,19 +352,19 @@ def run_crash(version: Version = "2.4.0") -> None:
         from cortex_plane.main import demo
 
     run(lambda plane: _create_demo_agent(plane, demo.release_agent(crash=True)))
-    said("1  a worker of its own starts; no other worker takes this job")
+    say("1  a worker of its own starts; no other worker takes this job")
     first = _start_demo_worker(slow="30")
     try:
         job = run(
             lambda plane: plane.jobs.submit(JobDraft(agent=demo.CRASH_AGENT, payload={"text": version}))
         )
-        said(f"2  job {job.id} is submitted")
+        say(f"2  job {job.id} is submitted")
         _wait_for_deployment(job.id, first)
-        said("3  the deployment has happened, its answer has not arrived: kill -9")
+        say("3  the deployment has happened, its answer has not arrived: kill -9")
     finally:
         first.kill()
         first.wait()
-    said("4  a second worker starts; it waits until the first one's lease is over and adopts the job")
+    say("4  a second worker starts; it waits until the first one's lease is over and adopts the job")
     second = _start_demo_worker(slow="0")
     try:
         ended = _watch_to_end(job.id)
@@ -330,7 +372,7 @@ def run_crash(version: Version = "2.4.0") -> None:
         second.terminate()
         second.wait()
     times = _show_acts(job.id)
-    said(f"5  the job is {ended.status}; the deployment happened {times} time{'s' if times != 1 else ''}")
+    say(f"5  the job is {ended.status}; the deployment happened {times} time{'s' if times != 1 else ''}")
     raise typer.Exit(0 if ended.status == "COMPLETED" and times == 1 else 1)
 
 
@@ -381,7 +423,7 @@ def _show_acts(job_id: UUID) -> int:
     from cortex_plane.main import demo
 
     mine = [act for act in demo.acts() if act["job"] == str(job_id)]
-    said(f"what happened to the outside world ({home() / demo.FOLDER / demo.ACTS}):")
+    say(f"what happened to the outside world ({home() / demo.FOLDER / demo.ACTS}):")
     for act in mine:
-        tell(f"   {short(act['act'], 50)} {short(act.get('version', act.get('ticket', '')), 100)}")
+        print_line(f"   {short(act['act'], 50)} {short(act.get('version', act.get('ticket', '')), 100)}")
     return len([act for act in mine if act["act"] == "deploy"])

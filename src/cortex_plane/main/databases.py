@@ -21,12 +21,24 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from cortex_plane.channels.root_copies import RootsAddress, RootsFile
 from cortex_plane.client.access import write_private
 from cortex_plane.db import schema
-from cortex_plane.db.database import Database
+from cortex_plane.db.database import Database, wrong_master_key
 from cortex_plane.db.schema import migrate, require_current
 from cortex_plane.db.vault import Vault
-from cortex_plane.jobs.verbs import workers
+from cortex_plane.jobs.verbs.master_key import (
+    Resealed,
+    begin_rotation,
+    finish_rotation,
+    read_plane_key,
+    require_key,
+)
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import SetupError
+from cortex_plane.main.master_key import (
+    NEXT_KEY_FILE,
+    install_next_master_key,
+    master_key,
+    next_master_key,
+)
 from cortex_plane.main.settings import OFF, Settings
 from cortex_plane.proof.verbs.roots import RootPlace, copied_to
 from cortex_plane.tenancy.verbs import keys
@@ -50,24 +62,67 @@ class Urls:
 @asynccontextmanager
 async def open_database(settings: Settings, url: str) -> AsyncIterator[Database]:
     """The pool, on a schema that fits, with the key that opens its secrets."""
-    key = master_key(settings)
+    if (settings.home / NEXT_KEY_FILE).exists():
+        async with _without_key(url) as db:
+            await install_next_master_key(settings, db)
+    vault = Vault(master_key(settings))
     db = await Database.open(
         url,
         max_size=settings.pool_size,
         prepared_statements=settings.prepared_statements,
-        vault=Vault(key),
+        vault=vault,
         heavy_reads=settings.heavy_reads,
         org_connections=settings.org_connections,
     )
     try:
         await require_current(db)
-        await workers.require_key(db, key)
+        await require_key(db, vault)
+        await finish_rotation(db, vault)
         await keys.convert_credentials(db)
         async with copy_roots(settings):
             yield db
     finally:
         with suppress(TimeoutError):
             await asyncio.wait_for(db.close(), CLOSE_SECONDS)
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """``resealed`` is None where the plane has the new key already."""
+
+    resealed: Resealed | None
+    resumed: bool
+
+
+async def rotate_master_key(settings: Settings, url: str, read_new_key: Callable[[], bytes]) -> Rotation:
+    """Put a new master key into the place of the old one, or finish a rotation that was begun before.
+
+    ``read_new_key`` is called where the key comes from the environment; else the new one is made beside the old."""
+    async with _without_key(url) as db:
+        await install_next_master_key(settings, db)
+        old = Vault(master_key(settings))
+        known = await read_plane_key(db)
+        if known is None or known.fingerprint == old.fingerprint:
+            resealed = await finish_rotation(db, old)
+            if resealed is not None:
+                return Rotation(resealed, resumed=True)
+        elif settings.master_key is None:
+            raise wrong_master_key()
+        new = Vault(read_new_key() if settings.master_key else next_master_key(settings))
+        if known is None or known.fingerprint == old.fingerprint or known.fingerprint != new.fingerprint:
+            await begin_rotation(db, old, new, settings.poison_deaths)
+            await install_next_master_key(settings, db)
+        return Rotation(await finish_rotation(db, new), resumed=False)
+
+
+@asynccontextmanager
+async def _without_key(url: str) -> AsyncIterator[Database]:
+    db = await Database.open(url, max_size=4, prepared_statements=False)
+    try:
+        await require_current(db)
+        yield db
+    finally:
+        await db.close()
 
 
 @contextmanager
@@ -153,80 +208,6 @@ def _read_json(path: Path) -> dict[str, str]:
     except (OSError, ValueError):
         return {}
     return found
-
-
-KEY_FILE = "master.key"
-KEY_BYTES = 32
-
-
-def master_key(settings: Settings) -> bytes:
-    if settings.master_key is not None:
-        return _parse_key(settings.master_key, "CORTEX_MASTER_KEY")
-    path = settings.home / KEY_FILE
-    if not path.exists():
-        try:
-            _make_key(path)
-        except OSError as error:
-            raise SetupError(
-                f"The master key cannot be kept in {path}: {error.strerror}.",
-                code="home_unusable",
-                hint="Set CORTEX_MASTER_KEY, or CORTEX_HOME to a folder that you may write to.",
-            ) from error
-    return _parse_key(_read_key(path), str(path))
-
-
-def existing_master_key(settings: Settings) -> bytes | None:
-    """For whoever only looks: None where there is none, or not for this user to read. None is made."""
-    if settings.master_key is None and not os.access(settings.home / KEY_FILE, os.R_OK):
-        return None
-    return master_key(settings)
-
-
-def _make_key(path: Path) -> None:
-    """Whole and on the disk before it has its name: what is signed with a lost key could never be opened again."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        if os.geteuid() == 0:
-            owner = path.parent.stat()
-            os.fchown(descriptor, owner.st_uid, owner.st_gid)
-        file.write(secrets.token_bytes(KEY_BYTES).hex() + "\n")
-        file.flush()
-        os.fsync(descriptor)
-    try:
-        with contextlib.suppress(FileExistsError):  # whoever was first made the key for all
-            os.link(draft, path)
-    finally:
-        draft.unlink()
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _read_key(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError as error:
-        raise SetupError(
-            f"The master key in {path} cannot be read: {error.strerror}.", code="home_unusable"
-        ) from error
-
-
-def _parse_key(text: str, source: str) -> bytes:
-    try:
-        key = bytes.fromhex(text.strip())
-    except ValueError:
-        key = b""
-    if len(key) != KEY_BYTES:
-        raise SetupError(
-            f"{source} does not hold a key: 64 hexadecimal digits are needed.",
-            code="invalid_setting",
-            hint="Make one with `openssl rand -hex 32`, and use the same for every process of the plane.",
-        )
-    return key
 
 
 ROOTS_FILE = "roots.jsonl"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cortex_plane.cli.output import short, tell
+from cortex_plane.cli.output import print_line, short
 from cortex_plane.client import Client
 from cortex_plane.client.access import ACCESS_FILE
 from cortex_plane.db.database import Database
@@ -20,12 +20,12 @@ from cortex_plane.db.vault import Vault
 from cortex_plane.embedded.account import choose_account
 from cortex_plane.embedded.binaries import find_binaries
 from cortex_plane.jobs.model.jobs import Finding, Severity
-from cortex_plane.jobs.verbs import workers
 from cortex_plane.jobs.verbs.attempts import list_every_parked
+from cortex_plane.jobs.verbs.master_key import require_known_key
 from cortex_plane.kernel.errors import CortexError, SetupError
 from cortex_plane.kernel.fields import to_json
 from cortex_plane.main import databases
-from cortex_plane.main.databases import existing_master_key
+from cortex_plane.main.master_key import existing_master_key
 from cortex_plane.main.settings import Settings
 from cortex_plane.policies.verbs import policies
 
@@ -169,7 +169,7 @@ def preflight(settings: Settings, url: str, references: Sequence[str], *, as_jso
         told.end()
         print(tally, file=sys.stderr)  # noqa: T201 -- beside the JSON
     else:
-        tell(str(tally))
+        print_line(str(tally))
     return SOME if tally.stuck else NOTHING
 
 
@@ -187,8 +187,9 @@ async def _look_at_jobs(
             code="no_master_key",
             hint="Set CORTEX_MASTER_KEY as for the workers, or run this where the plane's directory is (CORTEX_HOME).",
         )
+    vault = Vault(key)
     db = await Database.open(
-        url, max_size=4, prepared_statements=settings.prepared_statements, vault=Vault(key), reads_only=True
+        url, max_size=4, prepared_statements=settings.prepared_statements, vault=vault, reads_only=True
     )
     try:
         missing = await pending(db)
@@ -198,7 +199,7 @@ async def _look_at_jobs(
                 code="not_migrated",
                 hint="Run `cortex db migrate` first: workers of the release before go on meanwhile.",
             )
-        await workers.require_known_key(db, key)
+        await require_known_key(db, vault)
         tally = PreflightTally()
         backends = Backends(keys=Keys(db, key))
         look = await Preflight.of(db, apps, backends, key, replay=replay)
@@ -214,11 +215,11 @@ async def _look_at_jobs(
 
 def _show_finding(finding: Finding) -> None:
     mark = "not ok " if finding.severity is Severity.ERROR else "warning"
-    tell(
+    print_line(
         f"{mark}  job {finding.job_id}  {finding.org} · {finding.agent} · app {finding.app} · {finding.status}"
     )
-    tell(f"         {finding.reason}: {short(finding.message, 500)}")
-    tell(f"         → {finding.outcome}. {short(finding.hint, 300)}")
+    print_line(f"         {finding.reason}: {short(finding.message, 500)}")
+    print_line(f"         → {finding.outcome}. {short(finding.hint, 300)}")
 
 
 class _JsonFindings:

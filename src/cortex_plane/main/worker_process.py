@@ -14,7 +14,8 @@ from cortex_plane.db.hints import listening
 from cortex_plane.db.pool import Purpose
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.meters import metered
-from cortex_plane.main.databases import master_key, open_database
+from cortex_plane.main.databases import open_database
+from cortex_plane.main.master_key import master_key
 from cortex_plane.main.settings import Settings
 from cortex_plane.worker.scheduler import Scheduler, scheduling
 from cortex_plane.worker.tools.app import App, load_app

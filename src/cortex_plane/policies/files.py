@@ -22,11 +22,11 @@ from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import split_ref
 from cortex_plane.kernel.shapes import (
     Amount,
-    Choice,
     Duration,
     Field,
     Flag,
     ListOf,
+    OneOf,
     Reading,
     Record,
     Text,
@@ -72,15 +72,15 @@ MAX_STEPS = 10
 _FLAG, _NODE = Field(Flag()), Field(UnreadNode())
 _BEFORE = Field(Duration(MAX_TIMEOUT_SECONDS, zero=("never", "0")))
 _VOTES = Amount(1, MAX_VOTES, whole=True, digits=True)
-_ROLE = Choice(tuple(role for role in Role if role is not Role.GUEST), name="a role")
+_ROLE = OneOf(tuple(role for role in Role if role is not Role.GUEST), name="a role")
 _CHANNEL = Text(50, r"[a-z][a-z0-9_-]*", "a name in lower case, such as email or webhook", name="a channel")
 OF_APPROVALS = {
-    "template": Field(Choice(tuple(Template))),
+    "template": Field(OneOf(tuple(Template))),
     "clearance": Field(Amount(0, 1000, whole=True, digits=True)),
     "approvers": _NODE,
     "timeout": Field(Duration(MAX_TIMEOUT_SECONDS)),
     "remind_before": _BEFORE,
-    "on_deny": Field(Choice(tuple(OnDeny))),
+    "on_deny": Field(OneOf(tuple(OnDeny))),
     "self_approval": _FLAG,
     "quorum": _NODE,
     "escalate_before": _BEFORE,
@@ -95,7 +95,7 @@ POLICY = Record("policy", "a policy", {
     "action": _NODE,
     "target": Field(Text(MAX_TARGET, r"[^\x00-\x20\x7f]+", "the name of a tool, with * for anything")),
     "when": _NODE,
-    "effect": Field(Choice(tuple(PolicyVerdict))),
+    "effect": Field(OneOf(tuple(PolicyVerdict))),
     "final": _FLAG,
     **OF_APPROVALS,
 })  # fmt: skip

@@ -56,6 +56,27 @@ select plane_now()
 update credential_key set sealed = $1
 
 
+-- name: list_sealed_values
+select 'signing_key' as kind, id::text as id, 'signing-key' as purpose, sealed from signing_key
+union all
+select 'signing_secret', id::text, purpose, sealed from signing_secret
+union all
+select 'model_key', provider, 'model key ' || provider, sealed from model_key
+union all
+select 'channel_connection', id::text, 'connection/' || id, sealed from channel_connection where sealed is not null
+
+
+-- name: reseal_values
+with value as (select * from unnest($1::text[], $2::text[], $3::bytea[]) as v (kind, id, sealed)),
+  signing_keys as (
+    update signing_key t set sealed = v.sealed from value v where v.kind = 'signing_key' and t.id::text = v.id),
+  signing_secrets as (
+    update signing_secret t set sealed = v.sealed from value v where v.kind = 'signing_secret' and t.id::text = v.id),
+  model_keys as (
+    update model_key t set sealed = v.sealed from value v where v.kind = 'model_key' and t.provider = v.id)
+update channel_connection t set sealed = v.sealed from value v where v.kind = 'channel_connection' and t.id::text = v.id
+
+
 -- name: sealed_credential_key
 select sealed from credential_key
 

@@ -6,417 +6,497 @@ dies between two of them leaves the job exactly where the last one put it:
     model ──▶ response recorded, first intent ──▶ outcome, next intent ──▶ … ──▶ step done ──▶ model …
                                                                                     └──▶ completed
 
-Decide first (pure), write after (one call); nothing is sent that was not written before.
+`Attempt` holds one object for each part of a step:
+
+    model       `ModelConversation.ask` (model_calls.py) sends the turns and streams the response
+    authorize   `CallAuthorizer.authorize` (authorization.py) judges each call by gates (session_gates.py) and policies
+    approval    `RequestCards.suspend` (approval_requests.py) asks people; the job gives up its lease
+    intent,     `CallLedger.perform` (effects.py) writes the intent, runs the tool, and settles an outcome that
+    effect      nobody knows
+    outcome     `_finish_step` below puts results, events and facts into one write
+    checkpoint  `StepWriter.write` below, `Lease.commit` (lease.py): one fenced and numbered commit
+
+Decide first (pure), write after (one call); nothing is sent that was not written before. `Attempt.run` resumes from the
+checkpoint (resume.py), then repeats `_step` until a part raises `Ended` with how the attempt ends (ends.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import replace
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import NoReturn
-
-import structlog
+from typing import Any
 
 from cortex_plane.agents.model.completions import AssistantTurn, ModelError, Response, StopReason, ToolTurn
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus, LogEntry, Phase
-from cortex_plane.jobs.model.effects import SETTLED, CallStatus
+from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobKind, JobStatus
 from cortex_plane.jobs.rules.attempts import Assignment, NewStep, StepWrite, WriteResult
 from cortex_plane.jobs.verbs import attempts
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.errors import Conflict, CortexError, ErrorClass, Unavailable
+from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.sessions.rules import as_sent, heard, merge_assistant_turns, recorded_form, requests_of
 from cortex_plane.worker import step_events
-from cortex_plane.worker.approval_requests import ask
-from cortex_plane.worker.calls import (
-    Call,
-    CallKind,
-    PendingWrite,
-    groups,
-    plan_call,
-    summary,
-    without_intents,
+from cortex_plane.worker.approval_requests import RequestCards, awaiting_calls, request_terms
+from cortex_plane.worker.authorization import CallAuthorizer
+from cortex_plane.worker.calls import Call, CallKind, PendingWrite, call_summary, group_calls, plan_call
+from cortex_plane.worker.context_window import ContextWindow
+from cortex_plane.worker.effects import CallLedger
+from cortex_plane.worker.ends import (
+    Ended,
+    EndWriter,
+    JobCancelled,
+    JobFailed,
+    JobHandedBack,
+    JobRetried,
+    LastWrite,
 )
-from cortex_plane.worker.context_window import compact, window
-from cortex_plane.worker.effects import perform, read
-from cortex_plane.worker.lease import CheckpointTooLarge, Ended, Lost, WorkerContext, WriteFailed
-from cortex_plane.worker.limits import ticks
-from cortex_plane.worker.model_calls import Voice
+from cortex_plane.worker.gate_evaluation import AttemptGates, GateWrite
+from cortex_plane.worker.lease import Lease, WorkerContext, WriteFailed
+from cortex_plane.worker.limits import AttemptLimits, ticks
+from cortex_plane.worker.model_calls import ModelConversation
+from cortex_plane.worker.resume import ResumePoint, restore_calls, resume
+from cortex_plane.worker.session_gates import SessionGates
 
-log = structlog.get_logger()
-
-
-OVERTAKEN = ("policy_changed", "grant_refused", "gates_changed", "atlas_rate_limited")
-"""What was decided by does not hold any more."""
 LAST_WRITE_SECONDS = 3.0
-"""How long whoever is stopped waits for the write that it has under way."""
+"""How long a cancelled attempt waits for the write that it has under way."""
+GATE_TRIES = 20
+"""How often a write is tried while other attempts of the same session write first."""
+IN_A_ROW = 3
+"""So many tries follow at once; then each waits for a random moment."""
+GATES_CHANGED = "gates_changed"
+UNGOVERNED = {"revision": 0, "atlases": 0}
+"""What an attempt without atlases has evaluated."""
 
 
-class Acting(Voice):
-    def __init__(self, host: WorkerContext, given: Assignment) -> None:
-        super().__init__(host, given)
+class StepWriter:
+    """Turns the step that an attempt computed into one durable write, or raises: nothing goes on without its write."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        gates: SessionGates,
+        authorizer: CallAuthorizer,
+        conversation: ModelConversation,
+    ) -> None:
+        self._lease, self._gates = lease, gates
+        self._authorizer, self._conversation = authorizer, conversation
         self._unsure = False
         """Nobody knows whether the last write was made, so no other may follow it."""
 
-    async def run(self) -> None:
-        """Until the lease is given up. Raises ``Abandoned`` where even that could not be written."""
-        try:
-            await self._run()
-        except Ended:
-            pass
-        except Lost:
-            log.warning("job lost", job_id=str(self.given.job_id), epoch=self.given.epoch)
-        except WriteFailed:
-            raise
-        except asyncio.CancelledError:
-            await self._stop()
-            raise
-        except Unavailable as error:
-            raise WriteFailed(str(error)) from error
-        except CheckpointTooLarge as error:
-            await self.quietly(self.end_overgrown(error))
-        except Exception as error:
-            log.exception("attempt failed", job_id=str(self.given.job_id))
-            await self._try_again(f"{type(error).__name__}: {error}")
+    async def write(self, step: StepWrite, *, keep_checkpoint: bool = False) -> WriteResult:
+        return await self.uninterrupted(self.commit, step, keep_checkpoint)
 
-    async def _stop(self) -> None:
-        try:
-            await self.hand_back("the worker stops")
-        except Exception as error:
-            raise WriteFailed(str(error)) from error
-
-    async def _try_again(self, message: str) -> None:
-        """What cannot be written must not come back for ever: then it is dropped, and the try is counted all the same."""
-        for drop in (self.drop_recorded, self._drop_counted):
-            try:
-                await self.quietly(self.retry(ErrorClass.INFRASTRUCTURE, message, keep_checkpoint=True))
-                return
-            except WriteFailed:
-                raise
-            except Exception:
-                log.exception("dropped what cannot be written", job_id=str(self.given.job_id))
-                drop()
-        await self.quietly(self.retry(ErrorClass.INFRASTRUCTURE, message, keep_checkpoint=True))
-
-    def drop_recorded(self) -> None:
-        """Forget what was to go with the next write. What was sent is in the ledger, and is settled from there."""
-        self.notes = []
-        if self.gates is not None:
-            self.gates.drop()
-
-    def _drop_counted(self) -> None:
-        self.model_calls = []
-
-    @abstractmethod
-    async def _run(self) -> None: ...
-
-    async def write(self, write: StepWrite, *, keep_checkpoint: bool = False) -> WriteResult:
-        """Once it is under way it is made or refused: whoever is stopped meanwhile hears of it before they go."""
+    async def uninterrupted(
+        self,
+        commit: Callable[[StepWrite, bool], Coroutine[Any, Any, WriteResult]],
+        step: StepWrite,
+        keep: bool,
+    ) -> WriteResult:
+        """Once it is under way it is made or refused: an attempt that is cancelled meanwhile learns which before it goes."""
         if self._unsure:
             raise WriteFailed("nobody knows whether the last write was made")
-        writing = asyncio.ensure_future(self._written(write, keep_checkpoint))
+        task = asyncio.ensure_future(commit(step, keep))
         try:
-            return await asyncio.shield(writing)
+            return await asyncio.shield(task)
         except asyncio.CancelledError:
-            await asyncio.wait([writing], timeout=LAST_WRITE_SECONDS)
-            if not writing.done():
+            await asyncio.wait([task], timeout=LAST_WRITE_SECONDS)
+            if not task.done():
                 self._unsure = True
-                writing.cancel()
-            elif not writing.cancelled():
-                writing.exception()  # seen
+                task.cancel()
+            elif not task.cancelled():
+                task.exception()  # seen
             raise
 
-    async def _written(self, write: StepWrite, keep_checkpoint: bool) -> WriteResult:
-        return await super().write(write, keep_checkpoint=keep_checkpoint)
+    async def commit(self, step: StepWrite, keep_checkpoint: bool) -> WriteResult:
+        """The step with its usage, its standing approvals, the state of the gates, and the sealed checkpoint."""
+        usage = self._conversation.pending()
+        if usage:
+            step = replace(step, more={**step.more, "usage": [call.row() for call in usage]})
+        step = self._authorizer.with_standing_uses(step)
+        gates = self._gates.bound
+        if gates is not None:
+            result = await self._commit_with_gates(gates, step, keep_checkpoint)
+        else:
+            if step.reads:
+                step = replace(step, more={**step.more, "gates": UNGOVERNED})
+            result = await self._lease.commit(step, keep_checkpoint=keep_checkpoint)
+        if is_applied(step, result):
+            self._conversation.commit(usage)
+        return result
 
-    async def write_calls(self, calls: Sequence[Call], write: StepWrite) -> WriteResult:
-        self.at.active_tools = tuple(call.shown() for call in calls)
-        try:
-            return await self.write(write)
-        except Conflict as error:
-            if error.code not in OVERTAKEN:
-                raise
-            overtaken = error
-        limited = overtaken.code == "atlas_rate_limited"
-        return await self.give_way(calls, write, overtaken.message, limited=limited)
+    async def _commit_with_gates(
+        self, gates: AttemptGates, step: StepWrite, keep_checkpoint: bool
+    ) -> WriteResult:
+        """The gates' state goes with it, also where the checkpoint stays as it was: it did happen."""
+        if step.dispatches and not gates.allows_write(step):
+            raise Conflict(
+                "The gates of this session changed since this call was let through.", code=GATES_CHANGED
+            )
+        evaluations = gates.history.unwritten
+        for tries in range(1, GATE_TRIES + 1):
+            changes = gates.changes_for(step, evaluations)
+            try:
+                result = await self._lease.commit(
+                    self._with_changes(step, changes), keep_checkpoint=keep_checkpoint
+                )
+            except Conflict as error:
+                if error.code != GATES_CHANGED or tries == GATE_TRIES:
+                    raise
+                if tries > IN_A_ROW:
+                    await asyncio.sleep(random.random() * tries / 100)  # noqa: S311 -- jitter
+                await self._gates.reload(gates)
+                if (step.dispatches or step.reads) and (gates.history.unmet or not gates.allows_write(step)):
+                    raise
+                continue
+            if is_applied(step, result):
+                gates.commit(changes)
+            return result
+        raise AssertionError("the last try returns or raises")
 
-    async def give_way(
-        self, calls: Sequence[Call], write: StepWrite, why: str, *, limited: bool = False
-    ) -> NoReturn:
-        """What no longer holds is neither sent nor asked for. The rest is kept, and the next attempt looks again."""
-        self.at.status = CheckpointStatus.IN_PROGRESS
-        self.forget([call for call in calls if call.status not in SETTLED])
-        await self.write(without_intents(write))
-        if limited:
-            # Counted over all sessions, by the minute of the database: with the next one it is judged again.
-            now = self.time.now()
-            await self.sleep(60 - now.second - now.microsecond / 1e6 + 0.01, why)
-        await self.hand_back_counted(why)
-        raise Ended
+    def _with_changes(self, step: StepWrite, changes: GateWrite) -> StepWrite:
+        if not changes.more and not changes.traces:
+            return step
+        facts = [self._lease.fact(trace.type, **trace.payload) for trace in changes.traces]
+        events = [(trace.type, trace.payload) for trace in changes.traces]
+        return replace(
+            step,
+            more={**step.more, "gates": changes.more} if changes.more else step.more,
+            facts=[*facts, *step.facts],
+            events=[*events, *step.events],
+        )
 
-    def summary_of(self, call: Call) -> str:
-        """What people are asked, in one line."""
-        return f"{self.given.agent} wants to call {call.name}"
+    def drop_recorded(self) -> None:
+        self._lease.notes = []
+        if self._gates.bound is not None:
+            self._gates.bound.drop()
+
+    def drop_usage(self) -> None:
+        self._conversation.model_calls = []
 
 
-class Attempt(Acting):
-    """One lease of one job, from the claim to its end."""
+def is_applied(step: StepWrite, result: WriteResult) -> bool:
+    """Whether a write was made: a completion is refused where a newer message arrived."""
+    return step.status is not JobStatus.COMPLETED or result.status is JobStatus.COMPLETED
 
-    def __init__(self, host: WorkerContext, given: Assignment) -> None:
-        super().__init__(host, given)
-        self.step_started = self.started
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One response of the model, with its planned and authorised calls."""
+
+    record: NewStep
+    response: Response
+    calls: Sequence[Call] = ()
+
+    @property
+    def text(self) -> str:
+        return self.response.text or ""
+
+
+class Attempt:
+    """One lease of one job of an agent that follows its model."""
+
+    def __init__(self, worker: WorkerContext, assignment: Assignment) -> None:
+        self.limits = AttemptLimits.of(assignment, ticks())
+        self.lease = Lease(worker, assignment, self.limits.skills)
+        self.gates = SessionGates(self.lease, runs_code=False)
+        self.authorizer = CallAuthorizer(self.lease, self.gates)
+        self.conversation = ModelConversation(self.lease, self.limits, self.gates)
+        self.window = ContextWindow(self.lease, self.gates, self.conversation)
+        self.cards = RequestCards(
+            self.lease, self.limits, self.gates, self.conversation, self.authorizer.demands
+        )
+        self.writer = StepWriter(self.lease, self.gates, self.authorizer, self.conversation)
+        self.ledger = CallLedger(
+            self.lease, self.limits, self.gates, self.authorizer, self.cards, self.writer
+        )
+        self.step_start = self.limits.start
+
+    async def run(self) -> None:
+        """Until the lease is given up. Raises `WriteFailed` where even that could not be written."""
+        await EndWriter(self.lease, self.limits, self.writer).run(self._loop)
+
+    def interrupt(self) -> None:
+        """Somebody cancelled the job."""
+        self.lease.cancel_requested = True
+        self.conversation.interrupt()
 
     # The loop --------------------------------------------------------------------------------------------------
 
-    async def _run(self) -> None:
-        past = await self.open()
-        steps = {step.step_index: step for step in past.steps}
-        if self.at.phase is Phase.TOOLS:
-            recorded = steps[self.at.step].response
-            mine = [call for call in past.calls if call.step_index == self.at.step]
-            calls = await self.restore(recorded, mine)
-            await self.check_code(calls)
-            sent = as_sent(requests_of(recorded), {call.position: call for call in mine})
-            read_to = steps[self.at.step].message_seq
-            self.turns.append(
-                AssistantTurn(text=recorded["text"], calls=sent), step=self.at.step, seq=read_to
-            )
-            await self._resolve(calls, StepWrite())
+    async def _loop(self) -> None:
+        point = await resume(self.lease, self.gates, self.authorizer, self.limits.on_prompt_change)
+        self.conversation.turns = point.turns
+        if self.lease.progress.phase is Phase.TOOLS:
+            await self._resume_step(point)
         while True:
             await self._boundary()
             await self._step()
 
+    async def _resume_step(self, point: ResumePoint) -> None:
+        """The step whose response an earlier attempt recorded."""
+        step, response = self.lease.progress.step, point.response
+        if response is None:
+            raise RuntimeError(f"The response of step {step} is not recorded.")
+        if self.gates.bound is not None and self.gates.bound.history.unmet:
+            # The session was bound to more atlases since: gates that fire at a start come before anything is sent.
+            await self._evaluate_gates()
+        rows = point.calls_of(step)
+        calls = await restore_calls(self.lease, self.gates, self.authorizer, response, rows)
+        requests = as_sent(requests_of(response), {row.position: row for row in rows})
+        turn = AssistantTurn(text=response["text"], calls=requests)
+        self.conversation.turns.append(turn, step=step, seq=point.read_to)
+        await self._resolve(calls, StepWrite())
+
     async def _boundary(self) -> None:
-        """Between two steps: the safe place to stop, and to hear what was said meanwhile."""
-        if self.cancel_requested:
-            await self.end_cancelled()
-        if self.host.stopping.is_set():
-            await self.hand_back("the worker stops")
-            raise Ended
-        if self.given.kind is JobKind.CONVERSATION and self.unread_to > self.at.message_seq:
-            said = await attempts.messages_between(
-                self.host.db, self.given, self.at.message_seq, self.unread_to
-            )
-            self.turns.extend(heard(said, self.given.job_id))
-            self.hear(said)
-            self.at.message_seq = self.unread_to
+        """Between two steps: the safe place to stop, and to read new messages."""
+        lease = self.lease
+        if lease.cancel_requested:
+            raise Ended(JobCancelled())
+        if lease.worker.stopping.is_set():
+            raise Ended(JobHandedBack("the worker stops"))
+        read_to, newest = lease.progress.message_seq, lease.newest_message
+        if lease.assignment.kind is JobKind.CONVERSATION and newest > read_to:
+            messages = await attempts.messages_between(lease.db, lease.assignment, read_to, newest)
+            self.conversation.turns.extend(heard(messages, lease.assignment.job_id))
+            self.gates.add_messages(messages)
+            lease.progress.message_seq = lease.newest_message
 
     async def _step(self) -> None:
-        self.step_started = ticks()
-        await self.check_limits()
-        looked = await self.look()
-        if looked is not None:
-            await self._done(looked)
+        """One response of the model, and everything that follows from it."""
+        self.step_start = ticks()
+        self.conversation.check_limits()
+        result = await self._evaluate_gates()
+        if result is not None:
+            await self._check_hold(result)
         try:
-            if await self._made_room():
+            memory = await self.window.compact()
+            if memory is not None:
+                # It took a while, so the boundary comes first.
+                await self._check_hold(await self.writer.write(memory))
                 return
-            told = window(self)
-            request = self.request(told if self.gates is None else merge_assistant_turns(told))
-            response = await self.ask(replace(request, notice=self.notice))
+            response = await self._ask_model()
         except ModelError as error:
-            if self.gates is not None:
-                self.gates.went_wrong(str(error))
-            await self.retry(error.error_class, str(error), wished=error.retry_after)
-        self.at.prompt_tokens += response.usage.prompt_tokens
-        self.at.completion_tokens += response.usage.completion_tokens
-        self.at.iterations += 1
+            if self.gates.bound is not None:
+                self.gates.bound.record_error(str(error))
+            raise Ended(JobRetried(error.error_class, str(error), retry_after=error.retry_after)) from error
+        step = await self._plan_step(response)
+        if not step.calls:
+            if self.gates.bound is not None and self.gates.bound.history.state.asks:
+                await self._ignore_text(step)
+            else:
+                await self._answer(step)
+            return
+        self.lease.progress.phase = Phase.TOOLS
+        # A step that only reads has one audit fact, when it is done; one that acts is on the trail before it acts.
+        acts = any(call.kind is CallKind.EFFECT for call in step.calls)
+        calls = [call_summary(call) for call in step.calls]
+        index = step.record.index
+        due = StepWrite(
+            step=step.record,
+            facts=[self.lease.fact("step_responded", step=index, calls=calls)] if acts else [],
+            events=step_events.with_model(
+                response, step_events.call_events(index, response.text, step.calls)
+            ),
+        )
+        if self.gates.bound is not None and self.gates.bound.history.shut is not None:
+            # The agent is out of tries: nothing of its response is sent, and all of it is kept.
+            pending = PendingWrite(due)
+            pending.new(*(call for call in step.calls if call.settled))
+            self.gates.require_open(pending.take())
+        await self._resolve(step.calls, due)
+
+    async def _evaluate_gates(self) -> WriteResult | None:
+        """A trace that must be durable before anything else happens is written here."""
+        return await self.writer.write(StepWrite()) if await self.gates.evaluate() else None
+
+    async def _ask_model(self) -> Response:
+        turns = self.window.turns()
+        request = self.conversation.request(
+            turns if self.gates.bound is None else merge_assistant_turns(turns)
+        )
+        return await self.conversation.ask(replace(request, notice=self.gates.notice))
+
+    async def _plan_step(self, response: Response) -> Step:
+        """The response as it is recorded, with its calls planned and authorised. Nothing is written yet."""
+        progress = self.lease.progress
+        self.conversation.add_tokens(response.usage)
+        progress.iterations += 1
         if not response.calls and not (response.text or "").strip():
-            await self.fail(
-                "The model returned nothing: neither text nor a call.",
-                "Look at the agent's prompt and model, then `cortex job resubmit` it.",
+            raise Ended(
+                JobFailed(
+                    "The model returned nothing: neither text nor a call.",
+                    "Look at the agent's prompt and model, then `cortex job resubmit` it.",
+                )
             )
         try:
-            recorded = canonical(recorded_form(response))
+            response_json = canonical(recorded_form(response))
         except CortexError as error:
-            await self.fail(f"The model's response cannot be stored: {error.message}", error.hint)
-        step = NewStep(
-            index=self.at.step,
-            message_seq=self.at.message_seq,
-            response=recorded,
+            message = f"The model's response cannot be stored: {error.message}"
+            raise Ended(JobFailed(message, error.hint)) from error
+        record = NewStep(
+            index=progress.step,
+            message_seq=progress.message_seq,
+            response=response_json,
             prompt_tokens=response.usage.prompt_tokens,
             completion_tokens=response.usage.completion_tokens,
-            seconds=ticks() - self.step_started,
+            seconds=ticks() - self.step_start,
         )
-        said_now = AssistantTurn(text=response.text, calls=response.calls)
-        self.turns.append(said_now, step=self.at.step, seq=self.at.message_seq)
+        turn = AssistantTurn(text=response.text, calls=response.calls)
+        self.conversation.turns.append(turn, step=progress.step, seq=progress.message_seq)
         if not response.calls:
-            if self.gates is not None and self.gates.state.asks:
-                await self._unheeded(response, step)
-            else:
-                await self._answer(response, step)
-            return
+            return Step(record, response)
         calls = [
-            plan_call(position, request, new_id(), self.toolbox, self.at.step)
+            plan_call(position, request, new_id(), self.lease.toolbox, progress.step)
             for position, request in enumerate(response.calls)
         ]
-        await self.authorize(calls)
-        self.tell_once()
-        if self.gates is not None:
-            self.gates.unanswered()
-        self.at.phase = Phase.TOOLS
-        # What only reads is told once, when it is done; what acts is on the trail before it does.
-        acts = any(call.kind is CallKind.EFFECT for call in calls)
-        said = [summary(call) for call in calls]
-        facts = [self.fact("step_responded", step=step.index, calls=said)] if acts else []
-        events = step_events.by(response, step_events.called(step.index, response.text, calls))
-        due = StepWrite(step=step, facts=facts, events=events)
-        if self.gates is not None and self.gates.shut is not None:
-            await self._shut(calls, due)
-        await self._resolve(calls, due)
+        await self.authorizer.authorize(calls)
+        self.gates.mark_judged()
+        if self.gates.bound is not None:
+            self.gates.bound.dialogue.count_unanswered()
+        return Step(record, response, calls)
 
-    async def _shut(self, calls: Sequence[Call], due: StepWrite) -> None:
-        """The agent is out of tries: nothing of its response is sent, and all of it is kept."""
-        pending = PendingWrite(due)
-        pending.new(*(call for call in calls if call.settled))
-        await self.require_open(pending.take())
+    # A response without calls ----------------------------------------------------------------------------------
 
-    async def _unheeded(self, response: Response, step: NewStep) -> None:
+    async def _ignore_text(self, step: Step) -> None:
         """A text is no answer to a question of a gate: it is kept, ends nothing, and the model is asked again."""
-        if self.gates is not None:
-            self.gates.begin()
-            self.gates.unanswered()
-        text = response.text or ""
-        self._log_step(step.index, "unanswered", text, 0)
-        self.at.step = step.index + 1
+        if self.gates.bound is not None:
+            self.gates.bound.begin_response()
+            self.gates.bound.dialogue.count_unanswered()
+        index = step.record.index
+        self._log_step(index, "unanswered", step.text, 0)
+        self.lease.progress.step = index + 1
         write = StepWrite(
-            step=step,
-            done_step=step.index,
-            events=step_events.by(response, step_events.said(step.index, text)),
-            facts=[self.fact("step_completed", step=step.index, calls=[])],
+            step=step.record,
+            done_step=index,
+            events=step_events.with_model(step.response, step_events.text_events(index, step.text)),
+            facts=[self.lease.fact("step_completed", step=index, calls=[])],
         )
-        await self.require_open(write)
-        await self._done(await self.write(write))
+        self.gates.require_open(write)
+        await self._check_hold(await self.writer.write(write))
 
-    async def _made_room(self) -> bool:
-        """Whether something was compacted: it took a while, so the boundary is looked at again."""
-        written = await compact(self)
-        if written is not None:
-            await self._done(written)
-        return written is not None
-
-    async def _answer(self, response: Response, step: NewStep) -> None:
-        """A response without calls ends the job, unless somebody said something meanwhile."""
-        text = response.text or ""
-        cut = {"truncated": True} if response.stop_reason is StopReason.MAX_TOKENS else {}
-        conversation = self.given.kind is JobKind.CONVERSATION
-        reply = text if conversation else None
-        fact = self.fact("step_completed", step=step.index, calls=[], **step_events.replied(reply))
-        self._log_step(step.index, "answer", text, 0)
-        self.at.status, self.at.phase = CheckpointStatus.COMPLETED, Phase.DONE
-        written = await self.write(
+    async def _answer(self, step: Step) -> None:
+        """A response without calls ends the job, unless a newer message arrived."""
+        progress, index, text = self.lease.progress, step.record.index, step.text
+        cut = {"truncated": True} if step.response.stop_reason is StopReason.MAX_TOKENS else {}
+        reply = text if self.lease.assignment.kind is JobKind.CONVERSATION else None
+        fact = self.lease.fact("step_completed", step=index, calls=[], **step_events.reply_digest(reply))
+        self._log_step(index, "answer", text, 0)
+        progress.status, progress.phase = CheckpointStatus.COMPLETED, Phase.DONE
+        result = await self.writer.write(
             StepWrite(
-                step=step,
-                done_step=step.index,
+                step=step.record,
+                done_step=index,
                 reply=reply,
                 status=JobStatus.COMPLETED,
                 result=canonical({"text": text, **cut}),
-                events=step_events.by(response, step_events.completed(step.index, text)),
-                facts=[self.fact("job_completed"), fact],
+                events=step_events.with_model(step.response, step_events.completion_events(index, text)),
+                facts=[self.lease.fact("job_completed"), fact],
             )
         )
-        if written.status is JobStatus.COMPLETED:
+        if result.status is JobStatus.COMPLETED:
             raise Ended
-        # Nothing was written: somebody wrote to the session while the model spoke. Keep the answer and go on.
-        self.at.status, self.at.phase, self.at.step = (
-            CheckpointStatus.IN_PROGRESS,
-            Phase.MODEL,
-            step.index + 1,
+        # Nothing was written: a message arrived while the model answered. Keep the answer and go on.
+        progress.status, progress.phase, progress.step = CheckpointStatus.IN_PROGRESS, Phase.MODEL, index + 1
+        write = StepWrite(
+            step=step.record,
+            done_step=index,
+            reply=reply,
+            events=step_events.with_model(step.response, step_events.text_events(index, text)),
+            facts=[fact],
         )
-        await self._done(
-            await self.write(
-                StepWrite(
-                    step=step,
-                    done_step=step.index,
-                    reply=reply,
-                    events=step_events.by(response, step_events.said(step.index, text)),
-                    facts=[fact],
-                )
-            )
-        )
+        await self._check_hold(await self.writer.write(write))
 
     # The calls of a step ---------------------------------------------------------------------------------------
 
-    async def _resolve(self, calls: list[Call], due: StepWrite) -> None:
-        """Run what is not settled. ``due`` is what must be durable before anything is sent."""
-        index = self.at.step
+    async def _resolve(self, calls: Sequence[Call], due: StepWrite) -> None:
+        """Run the calls that are not settled. ``due`` is what must be durable before anything is sent."""
         if any(call.status is CallStatus.AWAITING for call in calls):
-            await ask(self, calls, due)
+            await self._request_approvals(calls, due)
         pending = PendingWrite(due)
-        pending.new(*(call for call in calls if call.settled and not call.written))
-        for group in groups(calls):
-            self.happened(calls, group[0].position)
+        pending.new(*(call for call in calls if call.settled and not call.has_row))
+        for group in group_calls(calls):
+            self.gates.end_calls(calls, group[0].position)
             if group[0].kind is CallKind.EFFECT:
-                call = group[0]
-                is_new = call.status in (None, CallStatus.APPROVED)
-                if call.status is CallStatus.APPROVED:
-                    call.granted = True
-                    pending.granted.append(call)
-                elif is_new:
-                    pending.new(call)
-                if is_new:
-                    call.status = CallStatus.INTENDED
-                await perform(self, call, calls, pending.take(), new=is_new)
-                pending.settled.append(call)
+                await self.ledger.perform(group[0], calls, pending)
+                pending.settled.append(group[0])
             else:
-                # The response before anything else; and what an effect did does not wait for others to read.
+                # The response comes first; and the outcome of an effect does not wait for reads.
                 if pending.due.step is not None or pending.settled:
-                    await self.write_calls(calls, replace(pending.take(), reads=True))
-                if self.gates is not None and not self.gates.allow(group):
-                    # What ran before them in the same response shut a gate. Of an effect the write that sends it says so.
-                    await self.give_way(calls, pending.take(), "The gates of this session changed meanwhile.")
-                await asyncio.gather(*(read(self, call) for call in group))
+                    await self.ledger.write(calls, replace(pending.take(), reads=True))
+                if self.gates.bound is not None and not self.gates.bound.allows_calls(group):
+                    # A call before them in the same response shut a gate. For an effect the write that sends it checks that.
+                    why = "The gates of this session changed meanwhile."
+                    await self.ledger.give_way(calls, pending.take(), why)
+                await asyncio.gather(*(self.ledger.read(call) for call in group))
                 pending.new(*group)
-            pending.stored += self.take_stored()
+            pending.stored += self.ledger.take_results()
             if self.limits.per_call:
-                await self.write_calls(calls, pending.take())
-        await self._end_step(calls, pending.take(), index)
+                await self.ledger.write(calls, pending.take())
+        await self._finish_step(calls, pending.take())
 
-    async def _end_step(self, calls: Sequence[Call], write: StepWrite, index: int) -> None:
+    async def _request_approvals(self, calls: Sequence[Call], due: StepWrite) -> None:
+        """Ends the attempt; returns only where nobody can decide, and the model is told."""
+        terms = {}
+        for call in awaiting_calls(calls):
+            possible = await request_terms(self.lease, call, due)
+            if possible is not None:
+                terms[call.id] = possible
+        if awaiting_calls(calls):
+            await self.ledger.write(calls, self.cards.suspend(calls, terms, due))
+            raise Ended
+
+    async def _finish_step(self, calls: Sequence[Call], write: StepWrite) -> None:
+        progress = self.lease.progress
+        index = progress.step
         names = ", ".join(dict.fromkeys(call.name for call in calls))
         outcome = "; ".join(f"{call.name}: {call.status}" for call in calls)
         self._log_step(index, names, outcome, len(calls))
-        self.at.active_tools = tuple(call.shown(whole=False) for call in calls)
-        self.at.phase, self.at.step, self.at.invocation = Phase.MODEL, index + 1, None
-        said = [step_events.outcome(call) for call in calls]
-        acts = any(call.kind is CallKind.EFFECT for call in calls)
-        proof = said if acts else [{**summary(call), **told} for call, told in zip(calls, said, strict=True)]
-        self.turns.append(ToolTurn(tuple(call.told() for call in calls)), step=index)
-        self.happened(calls)
+        progress.active_tools = tuple(call.active_tool(with_result=False) for call in calls)
+        progress.phase, progress.step, progress.invocation = Phase.MODEL, index + 1, None
+        outcomes = [step_events.call_outcome(call) for call in calls]
+        if not any(call.kind is CallKind.EFFECT for call in calls):
+            outcomes = [
+                {**call_summary(call), **outcome} for call, outcome in zip(calls, outcomes, strict=True)
+            ]
+        self.conversation.turns.append(ToolTurn(tuple(call.call_result() for call in calls)), step=index)
+        self.gates.end_calls(calls)
         write.done_step = index
-        write.events = [*write.events, *step_events.settled(index, calls)]
-        write.facts = [*write.facts, self.fact("step_completed", step=index, calls=proof)]
-        await self._done(await self.write(write))
+        write.events = [*write.events, *step_events.result_events(index, calls)]
+        write.facts = [*write.facts, self.lease.fact("step_completed", step=index, calls=outcomes)]
+        await self._check_hold(await self.writer.write(write))
 
-    async def _done(self, written: WriteResult) -> None:
+    async def _check_hold(self, result: WriteResult) -> None:
         """A step is durable: does anybody want the job to stop here?"""
-        if written.cancelled:
-            await self.end_cancelled()
-        if written.held:
-            meters().suspended(self.given.org_id, written.held_seconds or 0.0)
-            await self.write(
-                StepWrite(
-                    status=JobStatus.PAUSED,
-                    events=[("status", {"status": JobStatus.PAUSED}), ("session_paused", {"reason": "held"})],
-                    facts=[self.fact("job_paused")],
-                )
-            )
-            raise Ended
-
-    # The log -----------------------------------------------------------------------------------------------------
+        if result.cancelled:
+            raise Ended(JobCancelled())
+        if result.held:
+            meters().suspended(self.lease.assignment.org_id, result.held_seconds or 0.0)
+            raise Ended(pause(self.lease))
 
     def _log_step(self, index: int, step_id: str, summary: str, calls: int) -> None:
-        now = self.time.now()
-        entry = LogEntry(
-            step_index=index,
-            step_id=step_id[:100] or "answer",
-            started_at=now - timedelta(seconds=ticks() - self.step_started),
-            finished_at=now,
-            result_summary=summary[:200],
-            tool_calls=calls,
+        now = self.lease.time.now()
+        self.lease.progress.add_log_entry(
+            LogEntry(
+                step_index=index,
+                step_id=step_id[:100] or "answer",
+                started_at=now - timedelta(seconds=ticks() - self.step_start),
+                finished_at=now,
+                result_summary=summary[:200],
+                tool_calls=calls,
+            )
         )
-        self.at.finished(entry)
+
+
+def pause(lease: Lease) -> LastWrite:
+    """Somebody holds the job."""
+    return LastWrite(
+        StepWrite(
+            status=JobStatus.PAUSED,
+            events=[("status", {"status": JobStatus.PAUSED}), ("session_paused", {"reason": "held"})],
+            facts=[lease.fact("job_paused")],
+        )
+    )

@@ -1,11 +1,12 @@
-"""The calls of one response: what each of them is, before anything is sent, and as what it is written down.
+"""The calls of one response: what each of them is before anything is sent, and its rows and outcomes.
 
-Planning is pure: it looks at the response, the tools and the rules, and decides for every call whether it is refused,
-only reads, or has side effects.
+Planning is pure: it takes the response, the tools and the rules, and decides for every call whether it is refused, only
+reads, or has side effects.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from uuid import UUID
 
 import orjson
 
+from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.model.completions import CallRequest, CallResult, ToolSpec
 from cortex_plane.agents.model.tools import InvalidArguments, OnUncertain, Risk
 from cortex_plane.gates.model.gates import Ruling
@@ -26,12 +28,15 @@ from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.policies.model.policies import PolicyVerdict, Terms
+from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.tool import Tool
 
 MAX_ERROR = 4000
-OF_INTENTS = ("session_suspended", "call_sent_again", "standing_used")
-"""What the audit trail says of sending and asking."""
+INTENT_FACTS = ("session_suspended", "call_sent_again", "standing_used")
+"""Audit facts of sending and asking."""
 SHOWN_BYTES = 2048
+ASK = "plane.ask"
+"""The plane's own tool: a call of it is a question to people, and does nothing else."""
 TRUNCATED = "Your answer was cut off at `max_tokens`, so none of its calls were run. Say less, or make one call at a time."
 
 
@@ -78,7 +83,7 @@ class Call:
     policies: str | None = None
     """The version of the policies by which it was judged last."""
     status: CallStatus | None = None
-    written: bool = False
+    has_row: bool = False
     """The ledger has its row."""
     asked_before: bool = False
     """People were asked about it, and must be asked again."""
@@ -89,16 +94,16 @@ class Call:
     result_id: UUID | None = None
     error: str | None = None
     settled_by: str | None = None
-    granted: bool = False
+    has_grant: bool = False
     """A person approved exactly this, and it was sent with that."""
     sent_digest: str | None = None
-    """The version of the tool that it was sent to, where that was before."""
+    """The version of the tool that it was sent to, by an earlier attempt."""
     ruling: Ruling | None = None
-    """What the gates of its session said of it last."""
-    judged: bool = False
-    """By an earlier attempt, which told what gates had to tell of it."""
-    declared: OnUncertain | None = None
-    """How the tool wanted to be settled when it was sent; today's code may say otherwise."""
+    """The last ruling of its session's gates."""
+    judged_before: bool = False
+    """An earlier attempt judged it, and its gate events are written."""
+    declaration: OnUncertain | None = None
+    """`on_uncertain` of the tool when the call was sent; today's code may declare another."""
 
     @property
     def rule(self) -> str:
@@ -112,7 +117,7 @@ class Call:
         return terms
 
     @property
-    def leaning(self) -> StandingUse | None:
+    def standing_use(self) -> StandingUse | None:
         return self.authorization.leaning if self.authorization else None
 
     @property
@@ -123,7 +128,7 @@ class Call:
 
     @property
     def risk(self) -> Risk:
-        """Of the tool's own and what atlases say, the higher."""
+        """The higher one of the tool's own risk and that of the atlases."""
         return self.ruling.risk if self.ruling is not None else self.code.risk
 
     @property
@@ -132,16 +137,16 @@ class Call:
 
     @property
     def on_uncertain(self) -> OnUncertain | None:
-        """A tool that declares itself read-only and is not trusted to be has nothing better than to ask."""
+        """`ask_human` for a tool that declares itself read-only and is not trusted."""
         if self.kind is not CallKind.EFFECT:
             return None
-        return self.declared or self.code.on_uncertain or OnUncertain.ASK_HUMAN
+        return self.declaration or self.code.on_uncertain or OnUncertain.ASK_HUMAN
 
     def fail(self, error: str) -> None:
         self.status, self.error, self.result = CallStatus.FAILED, error[:MAX_ERROR], None
 
     def grant(self) -> dict[str, Any]:
-        """What the grant of an approved call must fit, and how its intent is written."""
+        """What the grant of an approved call must fit, and its intent."""
         return {
             "id": str(self.id),
             "digest": self.digest,
@@ -150,44 +155,44 @@ class Call:
             "timeout_seconds": self.code.timeout_seconds,
         }
 
-    def row(self, apart: WriteBlobs) -> dict[str, Any]:
-        """As the ledger keeps it. Reading needs no intent, so what allowed it stands on the audit trail alone."""
-        granted = None if self.kind is CallKind.READ else self.authorization
-        decision = granted.decision if granted else None
-        leaning = leans(self.leaning) if self.leaning and self.status is CallStatus.INTENDED else {}
+    def row(self, blobs: WriteBlobs) -> dict[str, Any]:
+        """Its row in the ledger. A read has no intent, so its authorization is on the audit trail alone."""
+        authorization = None if self.kind is CallKind.READ else self.authorization
+        decision = authorization.decision if authorization else None
+        use = self.standing_use
         return {
-            **leaning,
+            **(standing_columns(use) if use and self.status is CallStatus.INTENDED else {}),
             "id": str(self.id),
             "step": self.step,
             "position": self.position,
             "tool": self.name,
             "digest": self.digest,
-            "arguments": apart.argument(self.arguments),
+            "arguments": blobs.argument(self.arguments),
             "input_hash": self.input_hash,
             "read_only": self.kind is CallKind.READ,
             "on_uncertain": self.on_uncertain,
-            "authorization_id": str(granted.id) if granted else None,
+            "authorization_id": str(authorization.id) if authorization else None,
             "verdict": decision.verdict if decision else None,
             "rule": decision.rule if decision else None,
             "timeout_seconds": self.tool.timeout_seconds if self.tool else None,
             "status": self.status,
-            "result": apart.result(self.result),
+            "result": blobs.result(self.result),
             "result_id": str(self.result_id) if self.result_id else None,
             "error": self.error,
         }
 
-    def outcome(self, apart: WriteBlobs) -> dict[str, Any]:
+    def outcome(self, blobs: WriteBlobs) -> dict[str, Any]:
         return {
             "id": str(self.id),
             "status": self.status,
-            "result": apart.result(self.result),
+            "result": blobs.result(self.result),
             "result_id": str(self.result_id) if self.result_id else None,
             "error": self.error,
             "settled_by": self.settled_by,
         }
 
-    def shown(self, *, whole: bool = True) -> ActiveTool:
-        """As the checkpoint shows it: with its result while the step is under way, if it is small. The row has it."""
+    def active_tool(self, *, with_result: bool = True) -> ActiveTool:
+        """Its entry in the checkpoint: with its result while the step is under way, if it is small. The row has it."""
         if self.status is CallStatus.COMPLETED:
             status = ToolStatus.COMPLETED
         elif self.status in (CallStatus.FAILED, CallStatus.REJECTED):
@@ -199,11 +204,11 @@ class Call:
             invocation_id=self.id,
             status=status,
             input_hash=self.input_hash,
-            result=self.result if whole and len(self.result or b"") <= SHOWN_BYTES else None,
+            result=self.result if with_result and len(self.result or b"") <= SHOWN_BYTES else None,
         )
 
-    def told(self) -> CallResult:
-        """As the model is told."""
+    def call_result(self) -> CallResult:
+        """What the model is sent."""
         if self.error is not None:
             content = canonical({"error": self.error})
         else:
@@ -230,19 +235,19 @@ class Toolbox:
 
 
 def plan_call(position: int, request: CallRequest, id: UUID, toolbox: Toolbox, step: int = 0) -> Call:
-    """What a call is. Whatever is wrong with it becomes an answer for the model, never an exception."""
+    """Plan one call. Any fault of it becomes an answer for the model, never an exception."""
     tool = toolbox.tools.get(request.name)
     if tool is None:
-        known = ", ".join(sorted(toolbox.tools)) or "none"
-        return _refused(
-            step, position, request, id, f"There is no tool `{request.name[:100]}`. There are: {known}."
+        names = ", ".join(sorted(toolbox.tools)) or "none"
+        return _refused_call(
+            step, position, request, id, f"There is no tool `{request.name[:100]}`. There are: {names}."
         )
     if request.truncated:
-        return _refused(step, position, request, id, TRUNCATED, tool)
+        return _refused_call(step, position, request, id, TRUNCATED, tool)
     try:
-        parsed = tool.parse(request.arguments)
+        arguments = tool.parse(request.arguments)
     except InvalidArguments as error:
-        return _refused(step, position, request, id, str(error), tool)
+        return _refused_call(step, position, request, id, str(error), tool)
     return Call(
         step=step,
         position=position,
@@ -252,16 +257,16 @@ def plan_call(position: int, request: CallRequest, id: UUID, toolbox: Toolbox, s
         tool=tool,
         name=tool.name,
         digest=toolbox.digests[tool.name],
-        values=parsed.values,
-        arguments=parsed.canonical,
-        input_hash=parsed.digest,
+        values=arguments.values,
+        arguments=arguments.canonical,
+        input_hash=arguments.digest,
     )
 
 
-def _refused(
+def _refused_call(
     step: int, position: int, request: CallRequest, id: UUID, error: str, tool: Tool | None = None
 ) -> Call:
-    arguments = _storable(request.arguments)
+    arguments = _storable_arguments(request.arguments)
     return Call(
         step=step,
         position=position,
@@ -280,34 +285,34 @@ def _refused(
 
 
 def storable(text: str) -> str:
-    """Text from outside, without what the database cannot keep."""
+    """Text from outside, without what the database cannot store."""
     return text.encode("utf-8", "replace").decode().replace("\x00", "�")
 
 
-def _storable(arguments: dict[str, Any] | str) -> bytes:
-    """What the model sent, or as much of it as can be kept."""
+def _storable_arguments(arguments: dict[str, Any] | str) -> bytes:
+    """What the model sent, or as much of it as can be stored."""
     try:
-        kept = canonical(arguments)
+        text = canonical(arguments)
     except InvalidInput:
-        kept = canonical(repr(arguments).encode("ascii", "backslashreplace").decode())
-    return kept if len(kept) <= 20_000 else canonical(kept[:20_000].decode(errors="ignore"))
+        text = canonical(repr(arguments).encode("ascii", "backslashreplace").decode())
+    return text if len(text) <= 20_000 else canonical(text[:20_000].decode(errors="ignore"))
 
 
-def leans(on: StandingUse) -> dict[str, Any]:
-    """As a write names the standing approval that it counts on."""
-    return {"standing_id": str(on.standing_id), "granter_revision": on.granter_revision}
+def standing_columns(use: StandingUse) -> dict[str, Any]:
+    """The standing approval that a write uses."""
+    return {"standing_id": str(use.standing_id), "granter_revision": use.granter_revision}
 
 
-def authorized(call: Call, answer: Authorization) -> None:
+def apply_authorization(call: Call, authorization: Authorization) -> None:
     """A call that is denied is refused, and the model is told why; one that needs a person waits for them."""
-    call.authorization = answer
+    call.authorization = authorization
     if call.kind is CallKind.REFUSED:
         return
-    asks = answer.verdict is PolicyVerdict.REQUIRES_APPROVAL
-    if call.kind is CallKind.READ and (asks or answer.leaning is not None):
+    asks = authorization.verdict is PolicyVerdict.REQUIRES_APPROVAL
+    if call.kind is CallKind.READ and (asks or authorization.leaning is not None):
         # What people are asked about leaves a row before it is sent. Reading twice harms nobody.
-        call.kind, call.declared = CallKind.EFFECT, OnUncertain.RETRY_WITH_KEY
-    if answer.verdict is PolicyVerdict.ALLOW:
+        call.kind, call.declaration = CallKind.EFFECT, OnUncertain.RETRY_WITH_KEY
+    if authorization.verdict is PolicyVerdict.ALLOW:
         return
     if asks:
         call.status = CallStatus.AWAITING
@@ -316,23 +321,23 @@ def authorized(call: Call, answer: Authorization) -> None:
     call.error = f"`{call.name}` is denied ({call.rule}). Do not call it again; go another way."
 
 
-def restored(call: Call, row: ToolCall) -> None:
-    """What the ledger knows about a call of an earlier attempt."""
-    call.written = True
+def apply_row(call: Call, row: ToolCall) -> None:
+    """What the ledger has about a call of an earlier attempt."""
+    call.has_row = True
     call.status, call.attempt = row.status, row.attempt
     # Approved anew, it was not sent with this approval: whatever it was sent with before is over.
     call.settle_after = row.settle_after if row.status is not CallStatus.APPROVED else None
     call.error, call.result_id, call.settled_by = row.error, row.result_id, row.settled_by
-    call.sent_digest, call.granted = row.tool_digest, row.granted and row.tool_digest == call.digest
+    call.sent_digest, call.has_grant = row.tool_digest, row.granted and row.tool_digest == call.digest
     call.result = canonical(row.result) if row.status is CallStatus.COMPLETED else None
     if call.settled or call.kind is CallKind.REFUSED:
         return
     # It was sent, or is to be sent, as an effect, whatever the tool is called today.
-    call.kind, call.declared = CallKind.EFFECT, row.on_uncertain
+    call.kind, call.declaration = CallKind.EFFECT, row.on_uncertain
 
 
-def groups(calls: Sequence[Call]) -> Iterator[list[Call]]:
-    """In order: neighbouring calls that only read go together, each effect goes alone; what is settled is left out."""
+def group_calls(calls: Sequence[Call]) -> Iterator[list[Call]]:
+    """In order: neighbouring reads go together, each effect goes alone, and settled calls are left out."""
     reads: list[Call] = []
     for call in calls:
         if call.settled:
@@ -348,17 +353,17 @@ def groups(calls: Sequence[Call]) -> Iterator[list[Call]]:
         yield reads
 
 
-def outcome_of(call: Call) -> StepWrite:
+def outcome_write(call: Call) -> StepWrite:
     """A write that settles one call."""
-    apart = WriteBlobs()
-    outcomes = orjson.dumps([call.outcome(apart)])
-    return StepWrite(outcomes=outcomes, results=tuple(apart.results))
+    blobs = WriteBlobs()
+    outcomes = orjson.dumps([call.outcome(blobs)])
+    return StepWrite(outcomes=outcomes, results=tuple(blobs.results))
 
 
 def without_intents(write: StepWrite) -> StepWrite:
     """Everything that a write holds, except for what it would send or ask for."""
-    gone = (CallStatus.INTENDED, CallStatus.AWAITING)
-    rows = [row for row in orjson.loads(write.calls or b"[]") if row["status"] not in gone]
+    intents = (CallStatus.INTENDED, CallStatus.AWAITING)
+    rows = [row for row in orjson.loads(write.calls or b"[]") if row["status"] not in intents]
     return replace(
         write,
         calls=orjson.dumps(rows) if rows else None,
@@ -370,12 +375,12 @@ def without_intents(write: StepWrite) -> StepWrite:
         policies=None,
         status=None,
         events=[event for event in write.events if event[0] not in ("status", "session_paused")],
-        facts=[fact for fact in write.facts if fact.action not in OF_INTENTS],
+        facts=[fact for fact in write.facts if fact.action not in INTENT_FACTS],
     )
 
 
-def together(first: StepWrite, then: StepWrite) -> StepWrite:
-    """One write in the place of two. ``then`` says where the job goes."""
+def merge_writes(first: StepWrite, then: StepWrite) -> StepWrite:
+    """One write in the place of two; ``then`` decides where the job goes."""
     calls, outcomes = _rows(first.calls), _rows(first.outcomes)
     for row in (later := _rows(then.calls)):
         row["arguments"] += len(first.arguments)
@@ -402,12 +407,12 @@ def together(first: StepWrite, then: StepWrite) -> StepWrite:
     )
 
 
-def _rows(encoded: bytes | None) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = orjson.loads(encoded) if encoded else []
+def _rows(content: bytes | None) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = orjson.loads(content) if content else []
     return rows
 
 
-def summary(call: Call) -> dict[str, Any]:
+def call_summary(call: Call) -> dict[str, Any]:
     decision = call.authorization.decision if call.authorization else None
     return {
         "id": str(call.id),
@@ -420,7 +425,7 @@ def summary(call: Call) -> dict[str, Any]:
 
 
 class PendingWrite:
-    """Whatever waits to be written, until it goes with the next write."""
+    """What goes with the next write."""
 
     def __init__(self, due: StepWrite) -> None:
         self.due = due
@@ -433,16 +438,32 @@ class PendingWrite:
         self.unwritten += calls
 
     def take(self) -> StepWrite:
-        apart = WriteBlobs()
-        rows = [call.row(apart) for call in self.unwritten]
-        outcomes = [call.outcome(apart) for call in self.settled]
+        blobs = WriteBlobs()
+        rows = [call.row(blobs) for call in self.unwritten]
+        outcomes = [call.outcome(blobs) for call in self.settled]
         write = self.due
         write.calls = orjson.dumps(rows) if rows else None
         write.outcomes = orjson.dumps(outcomes) if outcomes else None
-        write.arguments, write.results = tuple(apart.arguments), tuple(apart.results)
+        write.arguments, write.results = tuple(blobs.arguments), tuple(blobs.results)
         write.stored = tuple(self.stored)
         write.granted = orjson.dumps([call.grant() for call in self.granted]) if self.granted else None
         for call in self.unwritten:
-            call.written = True
+            call.has_row = True
         self.due, self.unwritten, self.granted, self.settled, self.stored = StepWrite(), [], [], [], []
         return write
+
+
+def toolbox_of(app: App, skills: SkillSettings) -> Toolbox:
+    return _toolbox(app, app.revision, skills)
+
+
+@functools.lru_cache(maxsize=256)
+def _toolbox(app: App, _revision: int, skills: SkillSettings) -> Toolbox:
+    """The same for every job of an agent version, and not cheap: schemas and digests of all its tools."""
+    tools = {t.provider_name: t for t in app.tools.values() if skills.tools is None or t.name in skills.tools}
+    return Toolbox(
+        tools=tools,
+        specs=[tool.spec for tool in tools.values()],
+        digests={version.name: version.digest for version in app.versions},
+        side_effect_tools=skills.side_effect_tools,
+    )

@@ -10,14 +10,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import structlog
 
 from cortex_plane.agents.model import completions
 from cortex_plane.agents.model.completions import ModelError, Request, Turn, UserTurn
 from cortex_plane.jobs.model.jobs import JobKind
-from cortex_plane.jobs.rules.attempts import StepWrite, WriteResult
+from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.sessions.model import memories
@@ -32,102 +31,101 @@ from cortex_plane.sessions.rules import (
     due,
     filled,
 )
-
-if TYPE_CHECKING:
-    from cortex_plane.worker.model_calls import Voice
-
+from cortex_plane.worker.lease import Lease
+from cortex_plane.worker.model_calls import ModelConversation
+from cortex_plane.worker.session_gates import SessionGates
 
 log = structlog.get_logger()
 
 SUMMARY_TOKENS = 4096
 
 
-def window(attempt: Voice) -> list[Turn]:
-    """What the model is told next."""
-    return assembled(attempt.turns, _memory(attempt), _budget(attempt))
+class ContextWindow:
+    def __init__(self, lease: Lease, gates: SessionGates, conversation: ModelConversation) -> None:
+        self._lease, self._gates, self._conversation = lease, gates, conversation
 
+    def turns(self) -> list[Turn]:
+        """What the model is sent next."""
+        return assembled(self._conversation.turns, self._memory(), self._budget())
 
-async def compact(attempt: Voice) -> WriteResult | None:
-    """Make room, if the window is filled to its mark; None where it is not. Raises `ModelError`."""
-    budget, memory, at = _budget(attempt), _memory(attempt), attempt.at
-    count = due(attempt.turns, memory, budget)
-    if not count:
-        return None
-    before = filled(attempt.turns, memory, budget)
-    count, turns = chunk(attempt.turns.entries[:count], _room(attempt, budget))
-    made, by = await _remembered(attempt, memory, turns)
-    kept = memories.bounded(made, budget.tokens)
-    covered = Covered(at.window_step, at.window_seq).after(attempt.turns.drop(count))
-    at.window_step, at.window_seq = covered.step, covered.seq
-    at.conversation_summary, at.accumulated_facts = kept.summary, kept.facts
-    whole = {"summary": kept.summary, "facts": list(kept.facts)}
-    told = {
-        "step": covered.step, "message_seq": covered.seq, "turns": count, "by": by, "facts": len(kept.facts),
-        "facts_dropped": len(made.facts) - len(kept.facts), "tokens_before": before,
-        "tokens_after": filled(attempt.turns, kept, budget),
-    }  # fmt: skip
-    conversation = attempt.given.kind is JobKind.CONVERSATION
-    return await attempt.write(
-        StepWrite(
-            more={"memory": {"message_seq": covered.seq, **whole}} if conversation else {},
-            events=[("context_compacted", told)],
-            facts=[
-                attempt.fact(
-                    "context_compacted", **told, memory_sha256=hashlib.sha256(canonical(whole)).hexdigest()
-                )
-            ],
+    async def compact(self) -> StepWrite | None:
+        """Make room if the window is filled to its mark; None where it is not. Raises `ModelError`."""
+        budget, memory, progress = self._budget(), self._memory(), self._lease.progress
+        thread = self._conversation.turns
+        count = due(thread, memory, budget)
+        if not count:
+            return None
+        tokens_before = filled(thread, memory, budget)
+        count, turns = chunk(thread.entries[:count], self._room(budget))
+        summary, by = await self._summarise(memory, turns)
+        memory = memories.bounded(summary, budget.tokens)
+        coverage = Covered(progress.window_step, progress.window_seq).after(thread.drop(count))
+        progress.window_step, progress.window_seq = coverage.step, coverage.seq
+        progress.conversation_summary, progress.accumulated_facts = memory.summary, memory.facts
+        content = {"summary": memory.summary, "facts": list(memory.facts)}
+        event = {
+            "step": coverage.step, "message_seq": coverage.seq, "turns": count, "by": by, "facts": len(memory.facts),
+            "facts_dropped": len(summary.facts) - len(memory.facts), "tokens_before": tokens_before,
+            "tokens_after": filled(thread, memory, budget),
+        }  # fmt: skip
+        is_conversation = self._lease.assignment.kind is JobKind.CONVERSATION
+        digest = hashlib.sha256(canonical(content)).hexdigest()
+        return StepWrite(
+            more={"memory": {"message_seq": coverage.seq, **content}} if is_conversation else {},
+            events=[("context_compacted", event)],
+            facts=[self._lease.fact("context_compacted", **event, memory_sha256=digest)],
         )
-    )
 
+    def _memory(self) -> Memory:
+        progress = self._lease.progress
+        return Memory(progress.conversation_summary or "", progress.accumulated_facts)
 
-def _memory(attempt: Voice) -> Memory:
-    return Memory(attempt.at.conversation_summary or "", attempt.at.accumulated_facts)
+    def _budget(self) -> Budget:
+        lease, gates = self._lease, self._gates
+        prompt = gates.system_prompt(lease.prompt)
+        budget = Budget.of(lease.assignment.model_config, prompt, lease.toolbox.specs)
+        notice = gates.notice
+        if not notice:
+            return budget
+        tokens = budget.tokens - completions.of_turn(UserTurn(notice))
+        return replace(budget, tokens=max(LEAST_TOKENS, tokens))
 
+    def _context_tokens(self) -> int:
+        return self._lease.assignment.model_config.get("context_tokens") or CONTEXT_TOKENS
 
-def _budget(attempt: Voice) -> Budget:
-    whole = Budget.of(attempt.given.model_config, attempt.prompted(attempt.prompt), attempt.toolbox.specs)
-    notice = attempt.notice
-    if not notice:
-        return whole
-    return replace(whole, tokens=max(LEAST_TOKENS, whole.tokens - completions.of_turn(UserTurn(notice))))
+    def _summary_tokens(self) -> int:
+        return min(SUMMARY_TOKENS, self._context_tokens() // 4)
 
+    def _room(self, budget: Budget) -> int:
+        """For the turns in one request: beside them stand the instructions, the memory so far, and the answer."""
+        instructions = completions.of_text(memories.INSTRUCTIONS)
+        tokens = min(budget.tokens, self._context_tokens() - self._summary_tokens() - instructions)
+        return max(LEAST_TOKENS, tokens - allowance(budget.tokens))
 
-def _answer_tokens(attempt: Voice) -> int:
-    return min(SUMMARY_TOKENS, (attempt.given.model_config.get("context_tokens") or CONTEXT_TOKENS) // 4)
+    async def _summarise(self, memory: Memory, turns: Sequence[Turn]) -> tuple[Memory, str]:
+        """The model's summary, requested twice at most; else an extract. And which of both it is."""
+        question: list[Turn] = [UserTurn(memories.question(memory, turns))]
+        for _ in range(2):
+            try:
+                response = await self._conversation.ask(self._request(question), purpose="summary")
+            except ModelError as error:
+                if error.code != "model_refused":
+                    raise
+                break
+            self._conversation.add_tokens(response.usage)
+            try:
+                return memories.parsed(response.text), "model"
+            except InvalidInput as error:
+                job_id = str(self._lease.assignment.job_id)
+                log.warning("summary refused", job_id=job_id, error=error.message)
+                question = [question[0], UserTurn(f"{error.message} {error.hint}")]
+        return memories.extract(memory, [memories.told(turn) for turn in turns]), "extract"
 
-
-def _room(attempt: Voice, budget: Budget) -> int:
-    """For the turns in one question: beside them stand the instructions, the memory so far, and the answer."""
-    context = attempt.given.model_config.get("context_tokens") or CONTEXT_TOKENS
-    whole = min(budget.tokens, context - _answer_tokens(attempt) - completions.of_text(memories.INSTRUCTIONS))
-    return max(LEAST_TOKENS, whole - allowance(budget.tokens))
-
-
-async def _remembered(attempt: Voice, memory: Memory, turns: Sequence[Turn]) -> tuple[Memory, str]:
-    """What the model makes of it, asked twice at most; else an extract. And who made it."""
-    question: list[Turn] = [UserTurn(memories.question(memory, turns))]
-    for _ in range(2):
-        try:
-            response = await attempt.ask(_request(attempt, question), purpose="summary")
-        except ModelError as error:
-            if error.code != "model_refused":
-                raise
-            break
-        attempt.at.prompt_tokens += response.usage.prompt_tokens
-        attempt.at.completion_tokens += response.usage.completion_tokens
-        try:
-            return memories.parsed(response.text), "model"
-        except InvalidInput as error:
-            log.warning("summary refused", job_id=str(attempt.given.job_id), error=error.message)
-            question = [question[0], UserTurn(f"{error.message} {error.hint}")]
-    return memories.extract(memory, [memories.told(turn) for turn in turns]), "extract"
-
-
-def _request(attempt: Voice, question: Sequence[Turn]) -> Request:
-    return replace(
-        attempt.request(question),
-        system_prompt=memories.INSTRUCTIONS,
-        tools=(),
-        max_tokens=_answer_tokens(attempt),
-        purpose="summary",
-    )
+    def _request(self, question: Sequence[Turn]) -> Request:
+        return replace(
+            self._conversation.request(question),
+            system_prompt=memories.INSTRUCTIONS,
+            tools=(),
+            max_tokens=self._summary_tokens(),
+            purpose="summary",
+        )

@@ -19,8 +19,7 @@ from cortex_plane.gates.model.gates import ANSWER, REQUEST_CONTEXT, Trace, skipp
 from cortex_plane.gates.rules.answers import custom_checks
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.worker.calls import Toolbox, storable
-from cortex_plane.worker.effects import TimedOut, within
-from cortex_plane.worker.limits import ticks
+from cortex_plane.worker.limits import CallTimeout, ticks, within
 from cortex_plane.worker.tools.tool import Tool, run_function
 
 log = structlog.get_logger()
@@ -31,87 +30,87 @@ MAX_FAULT = 500
 
 
 @dataclass(slots=True)
-class Asked:
-    """What triggers said of what came in."""
+class TriggerResults:
+    """What triggers returned for the inputs."""
 
-    fired: set[str] = field(default_factory=set)
+    firing: set[str] = field(default_factory=set)
     """Keys of gates."""
     elapsed_ms: float = 0.0
     traces: list[Trace] = field(default_factory=list)
-    failed: list[tuple[Gate, str]] = field(default_factory=list)
-    """Gates that block, and count as fired because nobody knows."""
+    failures: list[tuple[Gate, str]] = field(default_factory=list)
+    """Blocking gates, which count as fired, with the reason why their trigger failed."""
     unknown: set[str] = field(default_factory=set)
-    """Keys of the others of which nobody knows: what they forbid is forbidden."""
+    """Keys of other gates whose trigger failed: what they forbid is forbidden."""
 
 
-async def triggered(
+async def run_triggers(
     atlases: CompiledAtlases, triggers: Mapping[str, Callable[..., Any]], inputs: Sequence[str]
-) -> Asked:
-    asked, began = Asked(), ticks()
+) -> TriggerResults:
+    results, start = TriggerResults(), ticks()
     most = atlases.budget.max_checkpoint_time_ms
     gates = atlases.of(TriggerType.CUSTOM) if inputs else []
-    # Those that block or restrict are always asked; the others only while there is time for them.
-    for gate in sorted(gates, key=lambda each: not each.is_due):
-        spent = 1000 * (ticks() - began)
+    # Gates that block or restrict are always evaluated; the others only within the time budget.
+    for gate in sorted(gates, key=lambda gate: not gate.is_due):
+        spent = 1000 * (ticks() - start)
         if not gate.is_due and most is not None and spent > most:
-            asked.traces.append(skipped(gate, "max_checkpoint_time_ms"))
+            results.traces.append(skipped(gate, "max_checkpoint_time_ms"))
             continue
         fires, trouble = await _fires(gate, triggers, inputs)
         if fires:
-            asked.fired.add(gate.key)
+            results.firing.add(gate.key)
         elif trouble is not None and gate.mode is Mode.BLOCKING:
-            asked.fired.add(gate.key)
-            asked.failed.append((gate, trouble))
+            results.firing.add(gate.key)
+            results.failures.append((gate, trouble))
         elif trouble is not None:
-            asked.unknown.add(gate.key)
-            asked.traces.append(skipped(gate, trouble))
-    asked.elapsed_ms = 1000 * (ticks() - began)
-    return asked
+            results.unknown.add(gate.key)
+            results.traces.append(skipped(gate, trouble))
+    results.elapsed_ms = 1000 * (ticks() - start)
+    return results
 
 
 async def _fires(
     gate: Gate, triggers: Mapping[str, Callable[..., Any]], inputs: Sequence[str]
 ) -> tuple[bool, str | None]:
-    """Whether it fires; and why nobody knows, where that is so."""
+    """Whether it fires, or why that is unknown."""
     name = gate.trigger.trigger_id or ""
     function = triggers.get(name)
     if function is None:
         return False, f"the trigger `{name}` is not loaded here"
     for text in inputs:
-        said, trouble = await _asked(function, f"the trigger `{name}`", text, dict(gate.trigger.params))
+        result, trouble = await _call_app(function, f"the trigger `{name}`", text, dict(gate.trigger.params))
         if trouble is not None:
             return False, trouble
-        if not isinstance(said, bool):
-            return False, f"the trigger `{name}` returned a {type(said).__name__}, not True or False"
-        if said:
+        if not isinstance(result, bool):
+            return False, f"the trigger `{name}` returned a {type(result).__name__}, not True or False"
+        if result:
             return True, None
     return False, None
 
 
-async def validated(
+async def run_validators(
     gate: Gate, validators: Mapping[str, Callable[..., Any]], answers: Mapping[str, Any]
 ) -> dict[str, str | None]:
-    """By question: what is wrong with its answer, None where nothing is. What could not be asked is left out."""
-    found: dict[str, str | None] = {}
+    """By question: the fault of its answer, None for a valid one. Answers that could not be checked are left out."""
+    faults: dict[str, str | None] = {}
     for question, name, value in custom_checks(gate, answers):
         function = validators.get(name)
         if function is None:
             continue
-        said, trouble = await _asked(function, f"the validator `{name}`", value)
+        result, trouble = await _call_app(function, f"the validator `{name}`", value)
         if trouble is not None:
             continue
-        if said is None:
-            found[question] = None
-        elif isinstance(said, str):
-            found[question] = storable(said)[:MAX_FAULT] or f"the validator `{name}` refused it"
-    return found
+        if result is None:
+            faults[question] = None
+        elif isinstance(result, str):
+            faults[question] = storable(result)[:MAX_FAULT] or f"the validator `{name}` refused it"
+    return faults
 
 
-async def _asked(function: Callable[..., Any], what: str, *arguments: Any) -> tuple[Any, str | None]:
-    """What it says, or why it does not."""
+async def _call_app(function: Callable[..., Any], what: str, *arguments: Any) -> tuple[Any, str | None]:
+    """Its result, or why it has none."""
     try:
         return await within(SECONDS, run_function(functools.partial(function, *arguments), {})), None
-    except TimedOut:
+    except CallTimeout:
         trouble = f"{what} did not answer within {SECONDS:g} s"
     except Exception as error:
         trouble = storable(f"{what} raised {type(error).__name__}: {error}")[:MAX_FAULT]
@@ -122,12 +121,12 @@ async def _asked(function: Callable[..., Any], what: str, *arguments: Any) -> tu
 async def _answer(gate: str, answers: dict[str, Any], call: str | None = None) -> dict[str, Any]:  # noqa: ARG001
     """Answer the questions of a gate that waits: `gate` is its id, `answers` has one value for each question id, and `call`
     names the call that it stops, where the question names one. An answer counts from your next response on."""
-    raise AssertionError("gates are answered where they are kept")
+    raise AssertionError("the worker settles answers to gates itself")
 
 
 async def _request_context(name: str) -> dict[str, Any]:  # noqa: ARG001
     """Ask for what was written down for you under this name."""
-    raise AssertionError("gates are asked where they are kept")
+    raise AssertionError("the worker settles requests to gates itself")
 
 
 TOOLS = (

@@ -83,10 +83,10 @@ class Notifier:
 
     async def turn(self) -> bool:
         """One look, and everything that it found; returns whether there may be more."""
-        found = await self._start()
+        is_more = await self._start()
         if self._busy:
             await asyncio.wait(self._busy)
-        return found
+        return is_more
 
     async def _look(self) -> None:
         try:
@@ -108,10 +108,10 @@ class Notifier:
 
     async def _start(self) -> bool:
         """Fill the free places: one lane of each org at a time, so that nobody takes them all before others were asked."""
-        found = False
+        is_more = False
         while not self._leaving and any([await self._fill(channel) for channel in self._channels]):
-            found = True
-        return found
+            is_more = True
+        return is_more
 
     async def _fill(self, channel: str) -> bool:
         lanes = await self._claim(channel)
@@ -123,12 +123,12 @@ class Notifier:
         return bool(lanes)
 
     async def _claim(self, channel: str) -> list[Lane]:
-        held = Counter(org for busy, org in self._busy.values() if busy == channel)
-        free = self._concurrency - held.total()
+        places = Counter(org for busy, org in self._busy.values() if busy == channel)
+        free = self._concurrency - places.total()
         if free <= 0:
             return []
         share = self._share if free > 1 else 1
-        full = [org for org, lanes in held.items() if lanes >= share]
+        full = [org for org, lanes in places.items() if lanes >= share]
         return await outbox.claim_deliveries(
             self.db, [channel], after=self._served.get(channel), full=full, lanes=max(1, free - 1)
         )
@@ -141,70 +141,70 @@ class Notifier:
     async def _lane(self, lane: Lane) -> None:
         """Its messages in order. What cannot be written down stays taken until the lease has run out."""
         ends = ticks() + LANE_SECONDS
-        left = list(lane.ids)
+        ids = list(lane.ids)
         actor = scheduler_actor(lane.org_id, self.id, self.name)
         try:
             mine = True
-            while left and mine and not self._leaving and ticks() < ends:
-                mine = await self._message(lane, left[0], actor)
-                left.pop(0)
-            if left:
-                await outbox.release_deliveries(self.db, lane, left)
+            while ids and mine and not self._leaving and ticks() < ends:
+                mine = await self._message(lane, ids[0], actor)
+                ids.pop(0)
+            if ids:
+                await outbox.release_deliveries(self.db, lane, ids)
         except (CortexError, TimeoutError) as error:
-            log.warning("messages are left for later", org=str(lane.org_id), left=len(left), error=str(error))
+            log.warning("messages are left for later", org=str(lane.org_id), left=len(ids), error=str(error))
 
     async def _message(self, lane: Lane, id: UUID, actor: Actor) -> bool:
         """False where somebody else has it now, and may have the lane."""
         try:
-            prepared = await outbox.prepare_delivery(self.db, self._channels, self._public_url, lane, id)
+            delivery = await outbox.prepare_delivery(self.db, self._channels, self._public_url, lane, id)
         except Undeliverable as error:
-            return await self._failed(lane, id, actor, error)
+            return await self._record_failure(lane, id, actor, error)
         except Unavailable:
             raise
         except Exception:
             # A defect of ours, or a row that nobody foresaw: loud, and no harm to what is behind it.
             log.exception("message not made", notification=str(id))
-            return await self._failed(
+            return await self._record_failure(
                 lane, id, actor, TryAgain("The message could not be made; see the log.")
             )
-        if prepared is None:
+        if delivery is None:
             return False
-        if prepared.outgoing is None:
-            return await deliveries.record_delivered(self.db, actor, lane, prepared, None)
-        channel = self._channels[prepared.channel_type]
+        if delivery.outgoing is None:
+            return await deliveries.record_delivered(self.db, actor, lane, delivery, None)
+        channel = self._channels[delivery.channel_type]
         try:
-            sent = await self._sent(channel, prepared.outgoing)
+            receipt = await self._send(channel, delivery.outgoing)
         except (TryAgain, Undeliverable) as error:
-            return await self._failed(lane, id, actor, error, prepared, channel)
+            return await self._record_failure(lane, id, actor, error, delivery, channel)
         try:
-            kept = await self._recorded(lane, actor, prepared, sent)
+            is_ours = await self._record(lane, actor, delivery, receipt)
         except CortexError:
             raise
         except Exception:
             log.exception("message not written down", notification=str(id))
-            return await self._failed(
+            return await self._record_failure(
                 lane,
                 id,
                 actor,
                 TryAgain("It was sent, but that could not be written down."),
-                prepared,
+                delivery,
                 channel,
             )
         meters().delivered(channel.channel_type, "ok")
-        return kept
+        return is_ours
 
-    async def _recorded(self, lane: Lane, actor: Actor, prepared: Prepared, sent: Sent) -> bool:
+    async def _record(self, lane: Lane, actor: Actor, delivery: Prepared, receipt: Sent) -> bool:
         """It has arrived: a database that is away for a moment must not make it arrive twice."""
         until = ticks() + RECORD_SECONDS
         while True:
             try:
-                return await deliveries.record_delivered(self.db, actor, lane, prepared, sent)
+                return await deliveries.record_delivered(self.db, actor, lane, delivery, receipt)
             except (CortexError, TimeoutError):
                 if ticks() > until:
                     raise
             await asyncio.sleep(self._poll * random.random())  # noqa: S311 -- jitter
 
-    async def _sent(self, channel: Channel, outgoing: Outgoing) -> Sent:
+    async def _send(self, channel: Channel, outgoing: Outgoing) -> Sent:
         try:
             async with asyncio.timeout(self._send_seconds):
                 return await channel.send(outgoing)
@@ -217,7 +217,7 @@ class Notifier:
             log.exception("channel failed", channel=channel.channel_type, notification=str(outgoing.id))
             raise TryAgain(f"The channel failed: {type(error).__name__}.") from error
 
-    async def _failed(
+    async def _record_failure(
         self,
         lane: Lane,
         id: UUID,
@@ -226,14 +226,14 @@ class Notifier:
         begun: Prepared | None = None,
         channel: Channel | None = None,
     ) -> bool:
-        became = await deliveries.record_failed(
+        outcome = await deliveries.record_failed(
             self.db, actor, lane, id, error, begun=begun, schedule=outbox.schedule_of(channel)
         )
-        if became is None:
+        if outcome is None:
             return False
         if channel is not None:
-            meters().delivered(channel.channel_type, became)
-        log.warning("message not delivered", notification=str(id), became=became, error=error.message)
+            meters().delivered(channel.channel_type, outcome)
+        log.warning("message not delivered", notification=str(id), became=outcome, error=error.message)
         return True
 
     async def _leave(self) -> None:
@@ -249,8 +249,8 @@ async def _let_end(tasks: Sequence[asyncio.Task[None]], until: float) -> None:
     """Until that moment of the loop; then they are cancelled."""
     if not tasks:
         return
-    left = max(0.0, until - asyncio.get_running_loop().time())
-    _, late = await asyncio.wait(tasks, timeout=left)
+    seconds = max(0.0, until - asyncio.get_running_loop().time())
+    _, late = await asyncio.wait(tasks, timeout=seconds)
     for task in late:
         task.cancel()
     if late:

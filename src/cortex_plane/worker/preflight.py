@@ -20,16 +20,15 @@ from cortex_plane.jobs.model.jobs import Finding, JobKind, Outcome, Parked, Reas
 from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, CorruptionType, open_sealed
 from cortex_plane.jobs.verbs import attempts, workers
 from cortex_plane.sessions.rules import as_sent, requests_of
-from cortex_plane.worker.calls import Toolbox, plan_call
+from cortex_plane.worker.calls import Toolbox, plan_call, toolbox_of
 from cortex_plane.worker.code.context import CodeAgent
 from cortex_plane.worker.code.dry_run import dry_run
 from cortex_plane.worker.code.operations import with_ask
 from cortex_plane.worker.gate_code import with_gate_tools
 from cortex_plane.worker.lease import checkpoint_key, prompt_of
 from cortex_plane.worker.mcp.connection import Connection
-from cortex_plane.worker.mcp.remote_tool import remembered
+from cortex_plane.worker.mcp.remote_tool import recall_tools
 from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.resume import toolbox_of
 from cortex_plane.worker.tools.app import App
 
 _RESUBMIT = "`cortex job resubmit` starts the work again once the job has failed or was cancelled."
@@ -63,10 +62,10 @@ class Preflight:
     ) -> Preflight:
         for app in apps:
             for server in app.mcp_servers.values():
-                known = await workers.known_tools(db, app.name, server.name)
-                app.offer(server.name, remembered(Connection(server), server, known))
-        named = {app.name: app for app in (App(DEFAULT_APP), *apps)}
-        return cls(db=db, apps=named, backends=backends, master_key=master_key, replay=replay)
+                versions = await workers.known_tools(db, app.name, server.name)
+                app.offer(server.name, recall_tools(Connection(server), server, versions))
+        by_name = {app.name: app for app in (App(DEFAULT_APP), *apps)}
+        return cls(db=db, apps=by_name, backends=backends, master_key=master_key, replay=replay)
 
     async def look(self, org_id: UUID, org: str, job: Parked) -> list[Finding]:
         return [
@@ -78,15 +77,15 @@ class Preflight:
         ]  # fmt: skip
 
     async def _wrongs(self, org_id: UUID, job: Parked) -> AsyncIterator[Wrong]:
-        opened: Checkpoint | None = None
+        checkpoint: Checkpoint | None = None
         if job.checkpoint is not None:
             try:
-                opened = open_sealed(
+                checkpoint = open_sealed(
                     job.checkpoint, mac=job.checkpoint_mac, job_id=job.id, agent_id=job.agent_id,
                     key=checkpoint_key(self.master_key, org_id),
                 )  # fmt: skip
             except CheckpointCorrupt as error:
-                yield _unopened(error)
+                yield _corrupt_checkpoint(error)
         app = self.apps.get(job.app)
         if app is None:
             yield Wrong(
@@ -106,14 +105,14 @@ class Preflight:
                 f"Correct the agent with `cortex agent update`. {_RESUBMIT}",
             )
             return
-        found = [wrong async for wrong in self._model(org_id, job)]
-        if opened is not None:
-            found += _prompt(job, skills, opened, app)
+        faults = [wrong async for wrong in self._model(org_id, job)]
+        if checkpoint is not None:
+            faults += _prompt(job, skills, checkpoint, app)
             if skills.run is not None:
-                found += [wrong async for wrong in self._code(org_id, job, skills, opened, app)]
-            elif opened.cursor.phase is Phase.TOOLS and job.response is not None:
-                found += _calls(job, with_gate_tools(toolbox_of(app, skills)))
-        for wrong in found:
+                faults += [wrong async for wrong in self._code(org_id, job, skills, checkpoint, app)]
+            elif checkpoint.cursor.phase is Phase.TOOLS and job.response is not None:
+                faults += _calls(job, with_gate_tools(toolbox_of(app, skills)))
+        for wrong in faults:
             yield wrong
 
     async def _model(self, org_id: UUID, job: Parked) -> AsyncIterator[Wrong]:
@@ -129,16 +128,16 @@ class Preflight:
             yield Wrong(Reason.MODEL_MISSING, Outcome.FAILS, error.message, error.hint)
 
     async def _code(
-        self, org_id: UUID, job: Parked, skills: SkillSettings, opened: Checkpoint, app: App
+        self, org_id: UUID, job: Parked, skills: SkillSettings, checkpoint: Checkpoint, app: App
     ) -> AsyncIterator[Wrong]:
         """A code agent: its function, the tools that it waits for, and, if wanted, its way to where it stands."""
         function = app.agents.get(skills.run or "")
         if function is None:
-            known = ", ".join(f"`{name}`" for name in sorted(app.agents)) or "none"
+            names = ", ".join(f"`{name}`" for name in sorted(app.agents)) or "none"
             yield Wrong(
                 Reason.RUN_MISSING,
                 Outcome.HELD,
-                f"The app `{app.name}` has no code agent `{skills.run}`; it has {known}.",
+                f"The app `{app.name}` has no code agent `{skills.run}`; it has {names}.",
                 "Bring it back under its old name until the job is through; else it is held with `code_changed`.",
             )
             return
@@ -148,7 +147,7 @@ class Preflight:
             for wrong in _call(request, row, toolbox):
                 yield wrong
         if self.replay:
-            differs = await self._replayed(org_id, job, opened, function)
+            differs = await self._replay_job(org_id, job, checkpoint, function)
             if differs is not None:
                 yield Wrong(
                     Reason.REPLAY_MISMATCH,
@@ -157,13 +156,13 @@ class Preflight:
                     "Keep the old way for jobs that are on it until they are through; else they are held with `code_changed`.",
                 )
 
-    async def _replayed(
-        self, org_id: UUID, job: Parked, opened: Checkpoint, function: CodeAgent
+    async def _replay_job(
+        self, org_id: UUID, job: Parked, checkpoint: Checkpoint, function: CodeAgent
     ) -> str | None:
         payload = job.payload
         if job.kind is JobKind.CONVERSATION:
-            said = await attempts.last_message(self.db, org_id, job, opened.cursor.message_seq)
-            payload = {**payload, "text": said}
+            text = await attempts.last_message(self.db, org_id, job, checkpoint.cursor.message_seq)
+            payload = {**payload, "text": text}
         return await dry_run(
             function, await attempts.recorded(self.db, org_id, job), payload, job_id=job.id,
             session_id=job.session_id, agent=job.agent,
@@ -171,7 +170,7 @@ class Preflight:
         )  # fmt: skip
 
 
-def _unopened(error: CheckpointCorrupt) -> Wrong:
+def _corrupt_checkpoint(error: CheckpointCorrupt) -> Wrong:
     newer = error.corruption_type is CorruptionType.FUTURE_VERSION
     return Wrong(
         Reason.CHECKPOINT_NEWER if newer else Reason.CHECKPOINT_CORRUPT,
@@ -183,8 +182,8 @@ def _unopened(error: CheckpointCorrupt) -> Wrong:
     )
 
 
-def _prompt(job: Parked, skills: SkillSettings, opened: Checkpoint, app: App) -> Iterator[Wrong]:
-    if prompt_of(job.model_config, app)[1] == opened.system_prompt_hash:
+def _prompt(job: Parked, skills: SkillSettings, checkpoint: Checkpoint, app: App) -> Iterator[Wrong]:
+    if prompt_of(job.model_config, app)[1] == checkpoint.system_prompt_hash:
         return
     if skills.on_prompt_change is PromptChange.HOLD:
         yield Wrong(
@@ -216,13 +215,13 @@ def _call(request: CallRequest, row: ToolCall | None, toolbox: Toolbox) -> Itera
     status = row.status if row else "not begun"
     if call.tool is not None:
         if row is not None and row.tool_digest != call.digest:
-            yield _changed(row)
+            yield _changed_tool(row)
         return
     if row is not None and row.status is CallStatus.APPROVED and _same(row, toolbox):
         return  # an edit that fits the schema and not the tool: the model is told
-    known = request.name in toolbox.tools
+    has_tool = request.name in toolbox.tools
     yield Wrong(
-        Reason.ARGUMENTS_REFUSED if known else Reason.TOOL_MISSING,
+        Reason.ARGUMENTS_REFUSED if has_tool else Reason.TOOL_MISSING,
         Outcome.HELD,
         f"A call of `{row.tool_name if row else request.name[:100]}` ({status}) cannot be made: {call.error}",
         "Bring the tool back under its old name and parameters until the job is through; else it is held with"
@@ -234,10 +233,10 @@ def _same(row: ToolCall, toolbox: Toolbox) -> bool:
     return toolbox.digests.get(row.tool_name) == row.tool_digest
 
 
-def _changed(row: ToolCall) -> Wrong:
-    asked = row.status in (CallStatus.AWAITING, CallStatus.APPROVED)
+def _changed_tool(row: ToolCall) -> Wrong:
+    is_request = row.status in (CallStatus.AWAITING, CallStatus.APPROVED)
     what = f"`{row.tool_name}` is not the version that a call ({row.status}) was made for"
-    if asked:
+    if is_request:
         return Wrong(
             Reason.TOOL_CHANGED,
             Outcome.ASKED_AGAIN,

@@ -145,24 +145,24 @@ class Scheduler:
 
     async def _turn(self) -> float:
         """One look at the clock; returns how long to rest."""
-        started = ticks()
+        start = ticks()
         try:
-            looked = await deadlines.tick(self.db, self.id, self.name)
-            meters().ticked(ticks() - started)
+            turn = await deadlines.tick(self.db, self.id, self.name)
+            meters().ticked(ticks() - start)
             await self._do_chores()
-            if looked.full:
+            if turn.full:
                 return 0.0
-            left = await deadlines.seconds_to_next(self.db)
+            seconds = await deadlines.seconds_to_next(self.db)
         except (CortexError, TimeoutError) as error:
             log.warning("scheduler cannot look", error=str(error))
-            left = None
+            seconds = None
         except Exception:
             # Deadlines that nobody keeps would be worse than a loud one.
             log.exception("scheduler failed")
-            left = None
+            seconds = None
         rest = self._poll * random.uniform(0.8, 1.2)  # noqa: S311 -- jitter
         # What is overdue now could not be done a moment ago: it is tried again, but not at full speed.
-        return rest if left is None or left <= 0 else min(rest, left)
+        return rest if seconds is None or seconds <= 0 else min(rest, seconds)
 
     async def _do_chores(self) -> None:
         for chore in self._chores:

@@ -1,4 +1,4 @@
-"""What the events of a step say. Each only points at what stands in the step; readers get the text with it."""
+"""The events of a step. Each only names the step; readers get its text with it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from cortex_plane.worker.calls import Call
 PREVIEW = 500
 _SPOKEN = (EventType.MESSAGE, EventType.TOOL_CALL, EventType.COMPLETION)
 
-Told = list[tuple[str, dict[str, Any]]]
+Events = list[tuple[str, dict[str, Any]]]
 
 
-def said(step: int, text: str | None) -> Told:
+def text_events(step: int, text: str | None) -> Events:
     return [(EventType.MESSAGE, {"role": "assistant", "step": step})] if (text or "").strip() else []
 
 
-def called(step: int, text: str | None, calls: Sequence[Call]) -> Told:
-    """The response is recorded, and nothing was sent yet."""
+def call_events(step: int, text: str | None, calls: Sequence[Call]) -> Events:
+    """The response is recorded, and none of its calls was sent yet."""
     return [
-        *said(step, text),
+        *text_events(step, text),
         *(
             (
                 EventType.TOOL_CALL,
@@ -36,35 +36,35 @@ def called(step: int, text: str | None, calls: Sequence[Call]) -> Told:
     ]
 
 
-def settled(step: int, calls: Sequence[Call]) -> Told:
+def result_events(step: int, calls: Sequence[Call]) -> Events:
     return [(EventType.TOOL_RESULT, _result(step, call)) for call in calls]
 
 
-def completed(step: int, text: str) -> Told:
-    """The status comes last: whoever watches the job leaves with it."""
+def completion_events(step: int, text: str) -> Events:
+    """The status comes last: a reader that watches the job stops there."""
     return [
-        *said(step, text),
+        *text_events(step, text),
         (EventType.COMPLETION, {"step": step}),
         (EventType.STATUS, {"status": JobStatus.COMPLETED}),
     ]
 
 
-def by(response: Response, told: Told) -> Told:
-    """The same, with who answered and why it stopped, where that needs a word."""
-    more: dict[str, Any] = {} if response.model is None else {"model": response.model}
+def with_model(response: Response, events: Events) -> Events:
+    """The same, with the model that answered, and its stop reason where the answer is cut off or refused."""
+    extra: dict[str, Any] = {} if response.model is None else {"model": response.model}
     if response.stop_reason in (StopReason.MAX_TOKENS, StopReason.REFUSAL):
-        more["stop_reason"] = response.stop_reason
-    return [(kind, data | more if kind in _SPOKEN else data) for kind, data in told]
+        extra["stop_reason"] = response.stop_reason
+    return [(kind, data | extra if kind in _SPOKEN else data) for kind, data in events]
 
 
-def failed(error: str) -> Told:
+def failure_events(error: str) -> Events:
     return [
         (EventType.ERROR, {"message": error[:PREVIEW]}),
         (EventType.STATUS, {"status": JobStatus.FAILED, "error": error[:PREVIEW]}),
     ]
 
 
-def tried_again(error: str) -> Told:
+def retry_events(error: str) -> Events:
     return [
         (EventType.ERROR, {"message": error[:PREVIEW], "retry": True}),
         (EventType.STATUS, {"status": JobStatus.RETRY, "error": error[:PREVIEW]}),
@@ -72,18 +72,18 @@ def tried_again(error: str) -> Told:
 
 
 def _result(step: int, call: Call) -> dict[str, Any]:
-    told = {"step": step, "id": str(call.id), "tool": call.name, "status": str(call.status)}
-    return told if call.error is None else told | {"error": call.error[:PREVIEW]}
+    event = {"step": step, "id": str(call.id), "tool": call.name, "status": str(call.status)}
+    return event if call.error is None else event | {"error": call.error[:PREVIEW]}
 
 
-def outcome(call: Call) -> dict[str, Any]:
-    """How a call ended, for the trail: with the digest of its result, so that the row which keeps it can be compared."""
-    told = {"id": str(call.id), "tool": call.name, "status": str(call.status)}
+def call_outcome(call: Call) -> dict[str, Any]:
+    """How a call ended, for the audit trail: with the digest of its result, so that its row can be compared."""
+    outcome = {"id": str(call.id), "tool": call.name, "status": str(call.status)}
     if call.status is not CallStatus.COMPLETED or call.result is None:
-        return told
-    return {**told, "result_hash": hashlib.sha256(call.result).hexdigest()}
+        return outcome
+    return {**outcome, "result_hash": hashlib.sha256(call.result).hexdigest()}
 
 
-def replied(text: str | None) -> dict[str, Any]:
-    """The digest of a reply, for the trail."""
+def reply_digest(text: str | None) -> dict[str, Any]:
+    """The digest of a reply, for the audit trail."""
     return {} if text is None else {"reply_sha256": hashlib.sha256(text.encode()).hexdigest()}

@@ -17,14 +17,17 @@ import structlog
 
 from cortex_plane.agents.model.agents import DEFAULT_APP
 from cortex_plane.db.database import NOBODY, Database
+from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.rules.attempts import Assignment, SlotShares
 from cortex_plane.jobs.verbs import attempts, workers
+from cortex_plane.jobs.verbs.master_key import require_key
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
-from cortex_plane.worker.attempt import Acting, Attempt
+from cortex_plane.worker.attempt import Attempt
 from cortex_plane.worker.code.attempt import CodeAttempt
-from cortex_plane.worker.lease import WorkerContext, WriteFailed, refuse
+from cortex_plane.worker.ends import refuse
+from cortex_plane.worker.lease import WorkerContext, WriteFailed
 from cortex_plane.worker.limits import ticks
 from cortex_plane.worker.mcp.supervisor import Servers
 from cortex_plane.worker.models.backends import Backends
@@ -76,9 +79,10 @@ class WorkerSettings:
         return self.adoption_seconds * 0.1
 
 
-def attempt_of(host: WorkerContext, given: Assignment) -> Acting:
+def attempt_of(worker: WorkerContext, assignment: Assignment) -> Attempt | CodeAttempt:
     """An agent follows its model, or is a function of its app."""
-    return CodeAttempt(host, given) if given.skill_config.get("run") else Attempt(host, given)
+    runs_code = assignment.skill_config.get("run")
+    return CodeAttempt(worker, assignment) if runs_code else Attempt(worker, assignment)
 
 
 class Worker:
@@ -103,7 +107,7 @@ class Worker:
         self.stopping = asyncio.Event()
         self._servers = Servers(db, self.id, list(self.apps.values()))
         self._master_key = master_key
-        self._running: dict[asyncio.Task[None], Acting] = {}
+        self._running: dict[asyncio.Task[None], Attempt | CodeAttempt] = {}
         self._refusing: set[asyncio.Task[None]] = set()
         self._claiming = asyncio.Lock()
         """Held while it is open what this worker runs."""
@@ -130,7 +134,7 @@ class Worker:
         self.work.set()
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
-        await workers.require_key(self.db, self._master_key)
+        await require_key(self.db, Vault(self._master_key))
         async with self._servers.running():
             await self._run(on_ready)
 
@@ -165,29 +169,29 @@ class Worker:
         while not self.stopping.is_set():
             self.work.clear()
             free = self.settings.concurrency - len(self._running)
-            claimed, busy = await self._claim(free) if free else (0, False)
+            count, busy = await self._claim(free) if free else (0, False)
             if busy:
                 # Somebody claims at this very moment. Their turn is over in a moment.
                 await asyncio.sleep(random.uniform(0.001, 0.01))  # noqa: S311 -- jitter
-            elif claimed < free or not free:
+            elif count < free or not free:
                 await self._rest()
 
     async def _claim(self, free: int) -> tuple[int, bool]:
         """How many jobs were begun, and whether others were claiming at the same moment."""
         async with self._claiming:
             try:
-                held = [attempt.given.org_id for attempt in self._running.values()]
-                claimed, busy = await attempts.claim_jobs(
-                    self.db, self.id, list(self.apps), free, self._last_org, held, self.settings.shares
+                orgs = [attempt.lease.assignment.org_id for attempt in self._running.values()]
+                assignments, busy = await attempts.claim_jobs(
+                    self.db, self.id, list(self.apps), free, self._last_org, orgs, self.settings.shares
                 )
             except CortexError as error:
                 log.warning("cannot claim", error=str(error))
                 return 0, False
-            for given in claimed:
-                self._start(given)
-        if claimed:
-            self._last_org = claimed[-1].org_id
-        return len(claimed), busy
+            for assignment in assignments:
+                self._start(assignment)
+        if assignments:
+            self._last_org = assignments[-1].org_id
+        return len(assignments), busy
 
     async def _rest(self) -> None:
         """Until a hint, the end of a job, or the next poll."""
@@ -196,26 +200,26 @@ class Worker:
             async with asyncio.timeout(seconds):
                 await self.work.wait()
 
-    def _start(self, given: Assignment) -> None:
+    def _start(self, assignment: Assignment) -> None:
         try:
-            attempt = attempt_of(self._host, given)
+            attempt = attempt_of(self._host, assignment)
         except Exception as error:
             # Whatever was stored about its agent: it must not stop the others.
-            log.exception("job refused", job_id=str(given.job_id))
-            self._refusing.add(task := asyncio.create_task(refuse(self._host, given, error)))
+            log.exception("job refused", job_id=str(assignment.job_id))
+            self._refusing.add(task := asyncio.create_task(refuse(self._host, assignment, error)))
             task.add_done_callback(self._refused)
             return
-        if given.waited_seconds is not None:
-            meters().woken(given.org_id, given.waited_seconds)
-        task = asyncio.create_task(self._attempt(attempt), name=f"job {given.job_id}")
+        if assignment.waited_seconds is not None:
+            meters().woken(assignment.org_id, assignment.waited_seconds)
+        task = asyncio.create_task(self._attempt(attempt), name=f"job {assignment.job_id}")
         self._running[task] = attempt
         task.add_done_callback(self._ended)
 
-    async def _attempt(self, attempt: Acting) -> None:
+    async def _attempt(self, attempt: Attempt | CodeAttempt) -> None:
         try:
             await attempt.run()
         except WriteFailed as error:
-            log.error("attempt abandoned", job_id=str(attempt.given.job_id), error=str(error))
+            log.error("attempt abandoned", job_id=str(attempt.lease.assignment.job_id), error=str(error))
 
     def _refused(self, task: asyncio.Task[None]) -> None:
         self._refusing.discard(task)
@@ -262,18 +266,18 @@ class Worker:
         if beaten is None:
             await self._register()
             return
-        cancelled = set(beaten[1])
+        cancel_ids = set(beaten[1])
         for attempt in list(self._running.values()):
-            if attempt.given.job_id in cancelled and not attempt.cancel_requested:
+            if attempt.lease.assignment.job_id in cancel_ids and not attempt.lease.cancel_requested:
                 attempt.interrupt()
 
     async def _adopt(self) -> None:
         # After an outage everybody looks dead for a moment. Whoever could not beat either lets the others beat first.
         if self._steady < STEADY_BEATS or ticks() - self._beaten > 2 * self.settings.beat_seconds:
             return
-        adopted = await attempts.adopt_jobs(self.db, self.id, self.name, self.settings.poison_deaths)
-        if adopted:
-            log.warning("adopted", jobs=[str(orphan.id) for orphan in adopted])
+        orphans = await attempts.adopt_jobs(self.db, self.id, self.name, self.settings.poison_deaths)
+        if orphans:
+            log.warning("adopted", jobs=[str(orphan.id) for orphan in orphans])
             self.work.set()
 
     async def _release_forgotten(self) -> None:
@@ -282,7 +286,10 @@ class Worker:
         The answer to its claim was lost, or its attempt ended without a write; the next attempt finds out which.
         """
         async with self._claiming:
-            run = {(attempt.given.job_id, attempt.given.epoch) for attempt in self._running.values()}
+            run = {
+                (attempt.lease.assignment.job_id, attempt.lease.assignment.epoch)
+                for attempt in self._running.values()
+            }
             for job in await attempts.list_leased(self.db, self.id):
                 if (job.id, job.epoch) not in run and await attempts.release_job(
                     self.db, job, self.id, self.name, counted=not self.stopping.is_set()

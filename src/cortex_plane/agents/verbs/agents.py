@@ -141,14 +141,15 @@ async def require_held_atlases(tx: Transaction, atlas_ids: Sequence[str]) -> Non
 
 
 async def bind_atlases(
-    tx: Transaction, actor: Actor, session_id: UUID, own: Sequence[str], named: Sequence[str]
+    tx: Transaction, actor: Actor, session_id: UUID, agent: Agent, named: Sequence[str]
 ) -> None:
-    """Bind a session to what its agent has (``own``) and to what its caller names besides.
+    """Bind a session to the atlases of its agent and to those that its caller names besides.
 
     Whoever puts an atlas around a session that has none only tightens it. Another one beside those that are there may allow
     what they leave out, so that is for those who write atlases. In the other order it is the same: where an agent names atlases
     later, its next job in a session that a caller put another one around is refused (`job_binds`).
     """
+    own = SkillSettings.of(agent.skill_config).atlases
     there = {*own, *await gates_store.bound_atlas_ids(tx, session_id)} if named else set(own)
     added = [each for each in named if each not in there]
     writes = actor.may(Permission.ATLAS_WRITE)

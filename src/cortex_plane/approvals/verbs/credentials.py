@@ -100,15 +100,15 @@ async def _current(db: Database, tx: Transaction) -> Secret:
     """What signs now; made where nothing was signed before."""
     row = await approvals_store.current_secret(tx, CALLBACK)
     if row is None:
-        await approvals_store.insert_secret(tx, new_id(), CALLBACK, _sealed(db, tx.org))
+        await approvals_store.insert_secret(tx, new_id(), CALLBACK, await _new_secret(db, tx))
         row = await approvals_store.current_secret(tx, CALLBACK)
     if row is None:
         raise Conflict("The secret that signs links is being replaced.", code="retry")
     return _opened(db, tx.org, row["id"], row["sealed"])
 
 
-def _sealed(db: Database, org_id: UUID) -> bytes:
-    return db.vault.seal(org_id, CALLBACK, secrets.token_bytes(SECRET_BYTES))
+async def _new_secret(db: Database, tx: Transaction) -> bytes:
+    return await db.seal(tx, CALLBACK, secrets.token_bytes(SECRET_BYTES))
 
 
 def _opened(db: Database, org_id: UUID, id: UUID, sealed: bytes) -> Secret:
@@ -281,7 +281,7 @@ async def _rotate(
     retire_at = await approvals_store.retire_secret(tx, CALLBACK, older_than, grace)
     if retire_at is None and older_than:
         return None
-    made_at = await approvals_store.insert_secret(tx, new_id(), CALLBACK, _sealed(db, tx.org))
+    made_at = await approvals_store.insert_secret(tx, new_id(), CALLBACK, await _new_secret(db, tx))
     if made_at is None:
         return None
     # Those before it too, where the old ones must not be accepted any more.

@@ -29,7 +29,7 @@ from cortex_plane.gates.model.gates import (
     Ruling,
 )
 from cortex_plane.gates.rules.evaluation import judge
-from cortex_plane.gates.verbs.session_gates import ExternalGates
+from cortex_plane.gates.rules.external import ExternalGates
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.ids import new_id

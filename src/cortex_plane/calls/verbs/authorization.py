@@ -17,9 +17,9 @@ from cortex_plane.gates.model.atlases import AtlasPolicyType, Gate
 from cortex_plane.gates.model.gates import GatedCall, Ruling
 from cortex_plane.gates.rules.authorization import Authorization, leaning_on
 from cortex_plane.gates.rules.authorization import authorize as judge
+from cortex_plane.gates.rules.external import ExternalGates
 from cortex_plane.gates.rules.prompts import card
 from cortex_plane.gates.verbs import session_gates
-from cortex_plane.gates.verbs.session_gates import ExternalGates
 from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import PolicyDecision, PolicyVerdict
@@ -42,11 +42,11 @@ async def policy_verdict(
         )
     if wanted.tool in skills.side_effect_tools:
         facts = replace(facts, read_only=False)
-    answer = judge(policies, facts, rows, turned_down=given.turned_down, ruling=ruling)
-    if facts.read_only and answer.decision.rule.startswith("default:"):
+    decision = judge(policies, facts, rows, turned_down=given.turned_down, ruling=ruling)
+    if facts.read_only and decision.rule.startswith("default:"):
         facts = replace(facts, read_only=False)
-        answer = judge(policies, facts, rows, turned_down=given.turned_down, ruling=ruling)
-    return answer
+        decision = judge(policies, facts, rows, turned_down=given.turned_down, ruling=ruling)
+    return Authorization(new_id(), decision)
 
 
 async def covering_approval(
@@ -183,7 +183,7 @@ async def _require_open(
     stopped: CortexError | None = None
     asks = ruling.asks or (looked.state.asks if ruling.verdict is PolicyVerdict.DENY else ())
     if asks and looked.state.ended is None:
-        stopped = session_gates.closed(looked, call.action, asks)
+        stopped = looked.closed(call.action, asks)
     elif ruling.verdict is PolicyVerdict.DENY and _passes_by(looked, call.action, ruling):
         stopped = Conflict(
             f"`{call.action}` was not let through: {ruling.reason}.",

@@ -20,8 +20,8 @@ from cortex_plane.gates.model.gates import (
     call_name,
 )
 from cortex_plane.gates.rules.answers import meant
+from cortex_plane.gates.rules.external import ExternalGates
 from cortex_plane.gates.verbs import session_gates
-from cortex_plane.gates.verbs.session_gates import ExternalGates
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.sessions import store as sessions_store

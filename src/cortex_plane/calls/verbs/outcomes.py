@@ -17,7 +17,7 @@ from cortex_plane.calls.store import CallContext, EndedGatedCall
 from cortex_plane.calls.verbs.call_approvals import ask_about_doubt
 from cortex_plane.calls.verbs.context import call_context, call_sight, retry_under_session_lock
 from cortex_plane.db.database import Database, Row, Transaction
-from cortex_plane.gates.model.gates import UnseenCall
+from cortex_plane.gates.model.gates import GateRecord, UnseenCall
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs.model.effects import CallStatus, doubt
 from cortex_plane.jobs.model.jobs import TERMINAL
@@ -56,7 +56,7 @@ async def settle_call(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft)
         settled_by=by,
     )  # fmt: skip
 
-    async def written(db: Database, told: session_gates.GateRecord | None) -> EndedGatedCall | None:
+    async def written(db: Database, told: GateRecord | None) -> EndedGatedCall | None:
         events, facts = (told.events, told.facts) if told is not None else ((), ())
         more = None if told is None else {"gates": told.written} if told.written else {}
         return await calls_store.settle_call(

@@ -32,8 +32,8 @@ from cortex_plane.gates.model.gates import (
 )
 from cortex_plane.gates.rules.authorization import authorize
 from cortex_plane.gates.rules.evaluation import judge
+from cortex_plane.gates.rules.external import ExternalGates
 from cortex_plane.gates.verbs import session_gates
-from cortex_plane.gates.verbs.session_gates import ExternalGates
 from cortex_plane.policies.model.policies import CallFacts, PolicyDecision, PolicyVerdict
 from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.policies.verbs.policy_cache import book as policy_book
@@ -111,9 +111,9 @@ def _answer(
         session_kind=given.kind,
     )  # fmt: skip
     rows = request_rows(given.request_policies)
-    decision = authorize(policies, facts, rows, ruling=ruling).decision
+    decision = authorize(policies, facts, rows, ruling=ruling)
     if ruling is not None and asks:
-        after = authorize(policies, facts, rows, ruling=unasked(ruling)).decision
+        after = authorize(policies, facts, rows, ruling=unasked(ruling))
         decision = denied_anyway(after, decision)
     if skills.tools is not None and action not in skills.tools:
         decision = PolicyDecision(verdict=PolicyVerdict.DENY, rule="not one of its agent's tools")

@@ -23,6 +23,7 @@ from cortex_plane.calls.rules import (
     check_action,
     decided,
     in_full,
+    split_answers,
     time_window,
 )
 from cortex_plane.calls.store import CallContext, StoredResolution
@@ -31,13 +32,12 @@ from cortex_plane.calls.verbs.action_answers import answer_action, answer_every_
 from cortex_plane.calls.verbs.context import RequestedCall, retry_under_session_lock
 from cortex_plane.calls.verbs.gate_answers import agent_context
 from cortex_plane.db.database import Database
+from cortex_plane.gates.rules.external import ExternalGates
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.gates.verbs.atlas_cache import book as atlas_book
-from cortex_plane.gates.verbs.session_gates import ExternalGates
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, NotFound
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
@@ -80,11 +80,11 @@ async def _resolve(db: Database, actor: Actor, session_id: UUID, request: Resolu
     else:
         answers, limits = await answer_every_action(db, given, looked, request)
     ends = given.at + timedelta(seconds=request.ttl_seconds)
+    allowed, denied = split_answers(answers)
     made = Resolution(
         id=new_id(), session_id=session_id, trace_id=new_id(), decision=decided(answers),
         constraints=[time_window(ends), *limits], expires_at=ends,
-        allowed_actions=[each for each in answers if each.verdict is not PolicyVerdict.DENY],
-        denied_actions=[each for each in answers if each.verdict is PolicyVerdict.DENY],
+        allowed_actions=allowed, denied_actions=denied,
         contexts=block_list(looked.atlases, looked.state) if looked is not None else [],
         questions=looked.questions(looked.waiting) if looked is not None else [],
     )  # fmt: skip

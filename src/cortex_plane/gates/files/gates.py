@@ -13,13 +13,13 @@ from cortex_plane.gates.model.atlases import (
     AnswerValidation,
     Audience,
     Gate,
+    GateQuestion,
     Guidance,
     GuidanceFormat,
     InjectMode,
     MatchMode,
     Mode,
     OnInvalid,
-    Question,
     ResponseType,
     Trigger,
     TriggerType,
@@ -90,9 +90,9 @@ def _trigger(given: Plain) -> Trigger:
     )
 
 
-def _question(given: Plain) -> Question:
+def _question(given: Plain) -> GateQuestion:
     validation = given.get("validation")
-    return Question(
+    return GateQuestion(
         question_id=given["question_id"],
         question=given["question"],
         response_type=_RESPONSES[given["response_type"]],
@@ -192,7 +192,7 @@ def _of_keywords(atlas_id: str, given: Plain) -> Iterator[Gate]:
 
 def _of_action(atlas_id: str, pattern: str, wanted: Plain) -> Gate:
     asks = wanted.get("require_confirmation", False)
-    question = Question(
+    question = GateQuestion(
         question_id=CONFIRM,
         question=f"I want this call of {pattern} to happen, and I understand what it does.",
         response_type=ResponseType.ACKNOWLEDGMENT,

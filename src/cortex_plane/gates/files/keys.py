@@ -25,13 +25,13 @@ from cortex_plane.gates.rules.answers import MAX_ANSWER
 from cortex_plane.kernel.shapes import (
     LINE,
     Amount,
-    Choice,
     Defs,
     Field,
     Flag,
     JsonObject,
     ListOf,
     MapOf,
+    OneOf,
     Record,
     Tagged,
     Text,
@@ -62,7 +62,7 @@ _GLOBS = ListOf(_GLOB)
 _SOME_GLOBS = ListOf(_GLOB, least=1)
 _IDS = ListOf(_ID)
 _WORDS = ListOf(Text(MAX_PATTERN), least=1)
-_RISK = Choice(tuple(Risk))
+_RISK = OneOf(tuple(Risk))
 _PRIORITY = Amount(-1_000_000, 1_000_000, whole=True)
 _CALLS = Amount(1, 1_000_000_000, whole=True)
 _SECONDS = Amount(1, MONTH_SECONDS)
@@ -76,7 +76,7 @@ STEWARD = Record("steward", "a steward", {
     "name": Field(_NAME, "As people read it.", required=True),
     "contact": Field(_NAME, "Where to write to."),
     "access": Field(Record("access", "`access`", {
-        "type": Field(Choice(tuple(AccessType)), "`authenticated` refuses guests. Left out: public."),
+        "type": Field(OneOf(tuple(AccessType)), "`authenticated` refuses guests. Left out: public."),
         "api_keys": Field(ListOf(Text(MAX_ID, r"[^\x00-\x20\x7f]+", "the name of a key, with * for anything")),
                           "Names of keys, with * for anything, that may use the atlas. Left out: every key."),
         "rate_limit": Field(Record("access_rate_limit", "`rate_limit`", {
@@ -85,14 +85,14 @@ STEWARD = Record("steward", "a steward", {
         }), "How often the atlas is used."),
     }), "Who may use the atlas, and how much."),
     "delivery": Field(Record("delivery", "`delivery`", {
-        "mode": Field(Choice(("embedded",), why_not=_NOT_EMBEDDED), "Always `embedded`.", required=True),
+        "mode": Field(OneOf(("embedded",), why_not=_NOT_EMBEDDED), "Always `embedded`.", required=True),
     }), "How it comes to agents."),
     "notifications": Field(Record("notifications", "`notifications`", {
         "channels": Field(Record("notification_channels", "`channels`", {
             "webhook": Field(Text(MAX_WEBHOOK, r"https?://[^\x00-\x20\x7f]+", "an address that begins with https://"),
                              "The address of a webhook connection of the org."),
         }), "Where notices go."),
-        "triggers": Field(ListOf(Choice(NOTIFICATIONS)), "What the steward is told of."),
+        "triggers": Field(ListOf(OneOf(NOTIFICATIONS)), "What the steward is told of."),
     }), "What the steward is told."),
 })  # fmt: skip
 
@@ -104,7 +104,7 @@ CAPABILITY = Record("capability", "a capability", {
 
 _GLOBS_OF_ACTIONS = Field(_SOME_GLOBS, "Actions, with * for anything.", required=True)
 _NO_KEYS: Mapping[str, Field] = {}
-_MATCH_MODE = Field(Choice(tuple(MatchMode)), "Left out: any.")
+_MATCH_MODE = Field(OneOf(tuple(MatchMode)), "Left out: any.")
 _CASE = Field(Flag(), "Whether case counts. Left out: false.")
 _MIN_TIER = Field(_RISK, "The lowest risk that counts.", required=True)
 _EVERY_SECONDS = Field(_SECONDS, "So many seconds after the last time.", required=True)
@@ -164,7 +164,7 @@ QUESTION = Tagged(
         "question": Field(Text(5_000), "What the agent reads.", required=True),
         "required": Field(Flag(), "Whether it must be answered. Left out: true."),
         "hint": Field(Text(1_000), "Help with the answer."),
-        "on_invalid": Field(Choice(tuple(OnInvalid)), "What follows from a wrong answer. Left out: retry."),
+        "on_invalid": Field(OneOf(tuple(OnInvalid)), "What follows from a wrong answer. Left out: retry."),
     },
     kinds={
         ResponseType.TEXT: {"validation": _validation("text", {
@@ -192,7 +192,7 @@ QUESTION = Tagged(
 
 GUIDANCE = Record("guidance", "`guidance`", {
     "content": Field(TextOrJson(Text(MAX_CONTEXT)), "What the agent reads.", required=True),
-    "format": Field(Choice(tuple(GuidanceFormat)), "Left out: text."),
+    "format": Field(OneOf(tuple(GuidanceFormat)), "Left out: text."),
     "priority": Field(_PRIORITY, "The higher, the earlier it is read. Left out: 100."),
     "append": Field(Flag(), "false: it takes the place of all guidance before it. Left out: true."),
     "expires_after": Field(_ID, "`session-end`, the id of a checkpoint, or a time such as 10m."),
@@ -203,8 +203,8 @@ CHECKPOINT = Record("checkpoint", "a checkpoint", {
     "checkpoint_id": Field(_ID, "Unique in the atlas.", required=True),
     "name": Field(_NAME, "As people read it."),
     "trigger": Field(TRIGGER, "When it fires.", required=True),
-    "mode": Field(Choice(tuple(Mode)), "Whether it stops, tells, or only records.", required=True),
-    "audience": Field(Choice(tuple(Audience)), "`human`: a person approves. Left out: agent."),
+    "mode": Field(OneOf(tuple(Mode)), "Whether it stops, tells, or only records.", required=True),
+    "audience": Field(OneOf(tuple(Audience)), "`human`: a person approves. Left out: agent."),
     "questions": Field(ListOf(QUESTION, most=MAX_QUESTIONS), "What is asked; of blocking ones alone."),
     "max_attempts": Field(Amount(1, 100, whole=True), "Wrong answers until it stays shut. Left out: 3."),
     "guidance": Field(GUIDANCE, "What the agent is told from then on."),
@@ -249,7 +249,7 @@ POLICY = Tagged(
     kinds={
         AtlasPolicyType.DENY: _NO_KEYS,
         AtlasPolicyType.REQUIRES_APPROVAL: {
-            "template": Field(Choice(tuple(Template)), "Who decides, and how long they have. Left out: the owner."),
+            "template": Field(OneOf(tuple(Template)), "Who decides, and how long they have. Left out: the owner."),
         },
         AtlasPolicyType.RATE_LIMIT: {
             "max_calls": _MAX_CALLS,
@@ -305,7 +305,7 @@ CONFIG = Record("checkpoint_config", "`checkpoint_config`", {
 })  # fmt: skip
 
 ATLAS = Record("atlas", "an atlas", {
-    "atlas_version": Field(Choice((ATLAS_VERSION,)), 'The format: "1.0".', required=True),
+    "atlas_version": Field(OneOf((ATLAS_VERSION,)), 'The format: "1.0".', required=True),
     "atlas_id": Field(Text(200, r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?", "lower case with dots, such as com.acme.support"),
                       "Which atlas it is.", required=True),
     "version": Field(Text(64, r"[0-9A-Za-z][0-9A-Za-z.+_-]*", "a version such as 2.1.0"),

@@ -5,17 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from cortex_plane.agents.model.tools import Risk
-from cortex_plane.gates.rules.scenarios import MAX_EVENTS, MAX_SCENARIOS, Event, EventKind, Expected, Scenario
+from cortex_plane.gates.rules.scenarios import (
+    MAX_EVENTS,
+    MAX_SCENARIOS,
+    EventKind,
+    Expected,
+    Scenario,
+    ScenarioEvent,
+)
 from cortex_plane.kernel.documents import Bounds, Faults, ListNode, MappingNode, Node, read_document
 from cortex_plane.kernel.shapes import (
     LINE,
     Amount,
-    Choice,
     Field,
     Flag,
     JsonObject,
     ListOf,
     MapOf,
+    OneOf,
     Reading,
     Record,
     Text,
@@ -40,7 +47,7 @@ _EVENT = {
 }
 _OF_CALLS = {
     "arguments": Field(JsonObject(), "Of the call."),
-    "risk": Field(Choice(tuple(Risk)), "The tool's own risk; low where it is left out."),
+    "risk": Field(OneOf(tuple(Risk)), "The tool's own risk; low where it is left out."),
 }
 _OF_ANSWERS = {
     "with": Field(JsonObject(), "The answers, by question."),
@@ -51,7 +58,7 @@ EVENT = Record(
     "event", "an event", {**{str(kind): each for kind, each in _EVENT.items()}, **_OF_CALLS, **_OF_ANSWERS}
 )
 EXPECT = Record("expect", "what is expected", {
-    "decision": Field(Choice(tuple(PolicyVerdict)), "Of the call."),
+    "decision": Field(OneOf(tuple(PolicyVerdict)), "Of the call."),
     "rule": Field(_ID, "What decided."),
     "reason": Field(_SAID, "Words that the reason has."),
     "gates": Field(_IDS, "That fire for the call, in their order."),
@@ -126,7 +133,7 @@ def _expected(given: dict[str, Any]) -> Expected:
     return Expected(**made)
 
 
-def _event(given: dict[str, Any], node: Node, faults: Faults) -> Event | None:
+def _event(given: dict[str, Any], node: Node, faults: Faults) -> ScenarioEvent | None:
     kinds = [kind for kind in EventKind if kind in given]
     if len(kinds) != 1:
         faults.add(node.line, f"an event is exactly one of {', '.join(EventKind)}.")
@@ -140,18 +147,18 @@ def _event(given: dict[str, Any], node: Node, faults: Faults) -> Event | None:
     if kind is EventKind.IGNORED and not given[kind]:
         faults.add(node.line, "`ignored` is true, or not there.")
     if kind is EventKind.ANSWERED:
-        return Event(
+        return ScenarioEvent(
             kind=kind, line=node.line, text=given[kind], answers=given.get("with", {}),
             accepted=given.get("accepted", True), objections=given.get("objections", {}),
         )  # fmt: skip
     if kind is EventKind.MINUTES:
-        return Event(kind=kind, line=node.line, minutes=given[kind])
+        return ScenarioEvent(kind=kind, line=node.line, minutes=given[kind])
     if kind in (EventKind.CALLED, EventKind.APPROVED):
         return _call(kind, given[kind], given, node.line)
-    return Event(kind=kind, line=node.line, text=str(given[kind]))
+    return ScenarioEvent(kind=kind, line=node.line, text=str(given[kind]))
 
 
-def _call(kind: EventKind, name: str, given: dict[str, Any], line: int) -> Event:
-    return Event(
+def _call(kind: EventKind, name: str, given: dict[str, Any], line: int) -> ScenarioEvent:
+    return ScenarioEvent(
         kind=kind, line=line, text=name, arguments=given.get("arguments", {}), risk=Risk(given.get("risk", Risk.LOW))
     )  # fmt: skip

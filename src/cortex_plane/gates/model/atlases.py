@@ -19,6 +19,7 @@ from cortex_plane.kernel.canonical import check_text
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import DRAFT
 from cortex_plane.policies.model.policies import Template
+from cortex_plane.policies.model.versions import FieldChange
 
 MAX_ATLAS_BYTES = 4 * 1024 * 1024
 MAX_GATES = 2_000
@@ -133,7 +134,7 @@ class AnswerValidation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
+class GateQuestion:
     question_id: str
     question: str
     response_type: ResponseType
@@ -176,7 +177,7 @@ class Gate:
     mode: Mode
     priority: int
     audience: Audience = Audience.AGENT
-    questions: tuple[Question, ...] = ()
+    questions: tuple[GateQuestion, ...] = ()
     guidance: Guidance | None = None
     contexts: tuple[str, ...] = ()
     """What the agent is told of once it is passed."""
@@ -438,13 +439,6 @@ class AtlasFile:
     """YAML or JSON."""
     name: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")] = FILE_NAME
     """What faults in it are named after."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FieldChange:
-    field: str
-    before: Any
-    after: Any
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

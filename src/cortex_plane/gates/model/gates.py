@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import TypeAdapter
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import Gate, TriggerType
 from cortex_plane.policies.model.policies import PolicyVerdict, Template
+from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.model.events import TraceType
-
-if TYPE_CHECKING:
-    from cortex_plane.gates.model.atlases import Gate
-
 
 ANSWER = "plane.answer"
 """The tool by which an agent answers a gate."""
@@ -71,7 +68,7 @@ class Pass:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Card:
+class GateCard:
     """A gate that people were shown when they were asked about this call: their yes to it passes this gate, and no other."""
 
     gate: str
@@ -154,7 +151,7 @@ class GateState:
     open: tuple[Open, ...] = ()
     people: tuple[str, ...] = ()
     """Gates of the session that a person must pass before the agent acts."""
-    cards: tuple[Card, ...] = ()
+    cards: tuple[GateCard, ...] = ()
     passes: tuple[Pass, ...] = ()
     shut: tuple[Shut, ...] = ()
     tried: dict[str, int] = field(default_factory=dict)
@@ -359,3 +356,13 @@ def gate_in(payload: Mapping[str, Any]) -> Any:
 
 def type_in(payload: Mapping[str, Any]) -> Any:
     return payload.get("checkpoint_type")
+
+
+@dataclass(frozen=True, slots=True)
+class GateRecord:
+    """What gates did, for the caller to append to its own write."""
+
+    facts: Sequence[Fact] = ()
+    events: Sequence[tuple[str, dict[str, Any]]] = ()
+    written: dict[str, Any] = field(default_factory=dict)
+    """For `record_gates`."""

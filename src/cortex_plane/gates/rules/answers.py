@@ -10,7 +10,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from cortex_plane.gates.model.atlases import Gate, OnInvalid, Question, ResponseType
+from cortex_plane.gates.model.atlases import Gate, GateQuestion, OnInvalid, ResponseType
 from cortex_plane.gates.model.gates import (
     FOR_ONE_CALL,
     MAX_PASSES,
@@ -43,7 +43,7 @@ UNDERSTOOD = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fault:
+class AnswerFault:
     """What is wrong with one answer, and what follows from it."""
 
     question_id: str
@@ -60,14 +60,14 @@ def custom_checks(gate: Gate, answers: Mapping[str, Any]) -> list[tuple[str, str
     ]
 
 
-def check(gate: Gate, answers: Mapping[str, Any], custom: Mapping[str, str | None]) -> list[Fault]:
+def check(gate: Gate, answers: Mapping[str, Any], custom: Mapping[str, str | None]) -> list[AnswerFault]:
     """Everything that is wrong. ``custom``: what validators said, None where they had nothing to object."""
-    found: list[Fault] = []
+    found: list[AnswerFault] = []
     known = {question.question_id for question in gate.questions}
     for stranger in sorted(map(str, set(answers) - known))[:MAX_STRANGERS]:
         asked = ", ".join(question.question_id for question in gate.questions)
         found.append(
-            Fault(
+            AnswerFault(
                 question_id=stranger[:100],
                 said=f"the gate asks no such question; it asks {asked}",
                 on_invalid=OnInvalid.RETRY,
@@ -85,11 +85,11 @@ def check(gate: Gate, answers: Mapping[str, Any], custom: Mapping[str, str | Non
     return found
 
 
-def _fault(question: Question, said: str, on_invalid: OnInvalid) -> Fault:
-    return Fault(question_id=question.question_id, said=said, on_invalid=on_invalid)
+def _fault(question: GateQuestion, said: str, on_invalid: OnInvalid) -> AnswerFault:
+    return AnswerFault(question_id=question.question_id, said=said, on_invalid=on_invalid)
 
 
-def _wrong(question: Question, value: Any, custom: Mapping[str, str | None]) -> str | None:
+def _wrong(question: GateQuestion, value: Any, custom: Mapping[str, str | None]) -> str | None:
     text = _as_text(value)
     said = _too_long(question, text) or _CHECKS[question.response_type](question, value)
     if said is None and text is not None:
@@ -107,7 +107,7 @@ def _as_text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _too_long(question: Question, text: str | None) -> str | None:
+def _too_long(question: GateQuestion, text: str | None) -> str | None:
     rules = question.validation
     most = rules.max_length if rules.max_length is not None else MAX_ANSWER
     if rules.pattern is not None:
@@ -117,7 +117,7 @@ def _too_long(question: Question, text: str | None) -> str | None:
     return None
 
 
-def _text_fault(question: Question, value: str) -> str | None:
+def _text_fault(question: GateQuestion, value: str) -> str | None:
     rules, length = question.validation, len(value.strip())
     if rules.min_length is not None and length < rules.min_length:
         return f"it has {length} characters, and needs at least {rules.min_length}"
@@ -167,19 +167,19 @@ def _spelled(text: str) -> str:
     return "\n".join(found)
 
 
-def _text(question: Question, value: Any) -> str | None:
+def _text(question: GateQuestion, value: Any) -> str | None:
     if not isinstance(value, str):
         return "it must be a text"
     return "it is empty" if not normal(value) and question.required else None
 
 
-def _boolean(question: Question, value: Any) -> str | None:
+def _boolean(question: GateQuestion, value: Any) -> str | None:
     if not isinstance(value, bool):
         return "it must be true or false"
     return None if value else f"`false` does not agree: {question.question}"
 
 
-def _acknowledgment(question: Question, value: Any) -> str | None:
+def _acknowledgment(question: GateQuestion, value: Any) -> str | None:
     if not isinstance(value, str):
         return "it must be the word understood"
     plain = _letters(value)
@@ -192,13 +192,13 @@ def _letters(value: str) -> str:
     return " ".join("".join(each if each.isalnum() else " " for each in normal(value)).split())
 
 
-def _choice(question: Question, value: Any) -> str | None:
+def _choice(question: GateQuestion, value: Any) -> str | None:
     if isinstance(value, str) and value in question.options:
         return None
     return f"it must be one of {', '.join(question.options)}"
 
 
-def _number(question: Question, value: Any) -> str | None:
+def _number(question: GateQuestion, value: Any) -> str | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "it must be a number"
     if isinstance(value, float) and not math.isfinite(value):
@@ -211,7 +211,7 @@ def _number(question: Question, value: Any) -> str | None:
     return None
 
 
-def _json(question: Question, value: Any) -> str | None:
+def _json(question: GateQuestion, value: Any) -> str | None:
     if question.schema is None:
         return None if isinstance(value, dict | list) else "it must be an object or a list"
     try:
@@ -306,7 +306,7 @@ def answer(
     return Answered(state=work.state(), valid=True, gate=gate.gate_id, told=told, traces=tuple(work.traces))
 
 
-def _refused(work: EvaluationRun, gate: Gate, which: Open, stops: list[Fault]) -> Answered:
+def _refused(work: EvaluationRun, gate: Gate, which: Open, stops: list[AnswerFault]) -> Answered:
     faults = {each.question_id: each.said for each in stops}
     reason = "; ".join(f"{id}: {said}" for id, said in faults.items())[:1000]
     told: dict[str, Any] = {"passed": False, "gate": gate.gate_id, "faults": faults}

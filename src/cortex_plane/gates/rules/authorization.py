@@ -13,7 +13,6 @@ from cortex_plane.gates.model.gates import GatedCall, Limit, Ruling, Window
 from cortex_plane.gates.rules.effects import EvaluationRun
 from cortex_plane.gates.rules.index import CompiledAtlases, OfAction, Round
 from cortex_plane.kernel.globs import glob
-from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import CallFacts, PolicyDecision, PolicyRow, PolicyVerdict, Terms
 from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.policies.rules.terms import both_terms, resolve_terms
@@ -61,7 +60,7 @@ def authorize(
     *,
     turned_down: bool = False,
     ruling: Ruling | None = None,
-) -> Authorization:
+) -> PolicyDecision:
     """``turned_down``: a person said no to this very call before, in the same job. ``ruling``: what the gates of its session
     say; policies look at the risk that it names, and the stricter of the two holds."""
     if ruling is not None:
@@ -71,7 +70,7 @@ def authorize(
         decision = strictest(ruling, decision)
     if turned_down and decision.verdict is PolicyVerdict.REQUIRES_APPROVAL:
         decision = PolicyDecision(verdict=PolicyVerdict.DENY, rule="turned down before, and unchanged")
-    return Authorization(new_id(), decision)
+    return decision
 
 
 def leaning_on(answer: Authorization, leaning: StandingUse) -> Authorization:

@@ -16,12 +16,12 @@ from cortex_plane.gates.model.atlases import (
     AtlasPolicy,
     Capability,
     ContextBlock,
-    FieldChange,
     Gate,
-    Question,
+    GateQuestion,
     Steward,
 )
 from cortex_plane.kernel.fields import adapter
+from cortex_plane.policies.model.versions import FieldChange
 
 MAX_CHANGES = 500
 """So many are listed; all are counted."""
@@ -48,7 +48,7 @@ def difference(before: Atlas, after: Atlas) -> AtlasDiff:
 def _changes(before: Atlas, after: Atlas) -> Iterator[AtlasChange]:
     yield from _compared("atlas", _whole(before), _whole(after), _plain)
     yield from _compared("gate", _gates(before), _gates(after), _of_gate)
-    yield from _compared("question", _questions(before), _questions(after), _of(Question, "question_id"))
+    yield from _compared("question", _questions(before), _questions(after), _of(GateQuestion, "question_id"))
     yield from _compared(
         "context", _by(before.contexts, "context_id"), _by(after.contexts, "context_id"),
         _of(ContextBlock, "context_id"),

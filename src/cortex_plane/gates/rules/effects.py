@@ -29,7 +29,7 @@ from cortex_plane.gates.model.gates import (
     ActionRule,
     ActiveGuidance,
     CapabilityState,
-    Card,
+    GateCard,
     GateState,
     Open,
     Pass,
@@ -85,7 +85,7 @@ class EvaluationRun:
         self.passed: Mapping[str, datetime] = state.passed
         self.open: Sequence[Open] = state.open
         self.people: Sequence[str] = state.people
-        self.cards: Sequence[Card] = state.cards
+        self.cards: Sequence[GateCard] = state.cards
         self.passes: Sequence[Pass] = state.passes
         self.shut: Sequence[Shut] = state.shut
         self.tried: Mapping[str, int] = state.tried
@@ -495,3 +495,28 @@ def _notice(atlas: Atlas, trigger: str, data: dict[str, Any]) -> dict[str, Any]:
         "trigger": str(trigger),
         "data": data,
     }
+
+
+def minutes_of(atlases: CompiledAtlases, calls: int = 1) -> dict[str, Any]:
+    """For the write that sends so many calls: `more.gates.minutes`. Empty where no steward limits calls per minute.
+
+    Over a limit the whole write is refused with `atlas_rate_limited`, whose hint says when to try again.
+    """
+    return {
+        atlas.atlas_id: {"limit": atlas.steward.requests_per_minute, "calls": calls}
+        for atlas in atlases.atlases
+        if atlas.steward.requests_per_minute is not None
+    }
+
+
+def gate_changes(
+    atlases: CompiledAtlases,
+    before: GateState,
+    after: GateState,
+    traces: Sequence[Trace],
+    calls: Sequence[RanCall],
+) -> dict[str, Any]:
+    """For `record_gates`: the state, where it changed, and notices to stewards."""
+    changes: dict[str, Any] = {"state": kept_state(after)} if after != before else {}
+    news = notices(atlases, traces, calls)
+    return changes | ({"notices": news} if news else {})

@@ -14,8 +14,8 @@ from cortex_plane.gates.model.gates import (
     FOR_ONE_CALL,
     MAX_CARDS,
     MAX_TASKS,
-    Card,
     Evaluation,
+    GateCard,
     GatedCall,
     GateInput,
     GateState,
@@ -370,6 +370,22 @@ def _opened(work: EvaluationRun, gate: Gate, call: GatedCall) -> Open:
     return new
 
 
+def judge_sent(atlases: CompiledAtlases, state: GateState, call: GatedCall, now: datetime) -> Ruling:
+    """Of a call that was sent before: it passed its gates and was counted then, and what is forbidden now is forbidden.
+
+    Only the gates of a capability that was locked since ask again."""
+    state = replace(state, spent={})
+    ruling = judge(atlases, state, call, now)
+    if not ruling.asks:
+        return ruling
+    passes = [
+        Pass(gate=question.gate, action=call.action, input_hash=call.input_hash)
+        for question in ruling.asks
+        if atlases.gates[question.gate].trigger.type in FOR_ONE_CALL
+    ]
+    return judge(atlases, replace(state, passes=(*state.passes, *passes)), call, now)
+
+
 # People ----------------------------------------------------------------------------------------------------------
 
 
@@ -398,7 +414,7 @@ def shown(
     work = EvaluationRun(atlases, state, now)
     if call.call_id:
         cards = [each for each in work.cards if each.call != call.call_id]
-        cards += [Card(gate=gate.key, call=call.call_id) for gate in gates]
+        cards += [GateCard(gate=gate.key, call=call.call_id) for gate in gates]
         work.keep("cards", cards[-MAX_CARDS:])
     return Evaluation(state=work.state())
 

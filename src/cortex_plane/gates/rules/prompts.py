@@ -13,10 +13,10 @@ from cortex_plane.agents.model.tools import provider_name
 from cortex_plane.gates.model.atlases import (
     ContextBlock,
     Gate,
+    GateQuestion,
     Guidance,
     GuidanceFormat,
     Mode,
-    Question,
     ResponseType,
     TriggerType,
 )
@@ -124,7 +124,7 @@ def _asked(gate: Gate, name: str, which: Open) -> str:
     return "\n".join(lines)
 
 
-def _line(question: Question) -> str:
+def _line(question: GateQuestion) -> str:
     expected = _EXPECTED.get(question.response_type) or f"one of {', '.join(question.options)}"
     optional = "" if question.required else ", optional"
     asked = hinted(question.question, question.hint)
@@ -171,7 +171,7 @@ GATE_RULE = "gate:"
 """How the rule begins by which a gate stopped a call."""
 
 
-class Kind(StrEnum):
+class NewsKind(StrEnum):
     ASKED = "asked"
     ADVISED = "advised"
     NOTED = "noted"
@@ -187,7 +187,7 @@ class Kind(StrEnum):
 class GateNews:
     """One thing that a gate did."""
 
-    kind: Kind
+    kind: NewsKind
     atlas: str
     gate: str
     """Its id, as its atlas has it."""
@@ -215,15 +215,15 @@ def gate_of_rule(rule: str) -> str | None:
 
 # What fired it ---------------------------------------------------------------------------------------------------
 
-_MODES: Mapping[Any, tuple[Kind, str]] = {
-    Mode.BLOCKING: (Kind.ASKED, "asks"),
-    Mode.ADVISORY: (Kind.ADVISED, "advises"),
-    Mode.OBSERVATIONAL: (Kind.NOTED, "looks on"),
+_MODES: Mapping[Any, tuple[NewsKind, str]] = {
+    Mode.BLOCKING: (NewsKind.ASKED, "asks"),
+    Mode.ADVISORY: (NewsKind.ADVISED, "advises"),
+    Mode.OBSERVATIONAL: (NewsKind.NOTED, "looks on"),
 }
 
 
-def _triggered(data: Mapping[str, Any]) -> tuple[Kind, str]:
-    kind, verb = _MODES.get(_text(data.get("mode")), (Kind.NOTED, "fires"))
+def _triggered(data: Mapping[str, Any]) -> tuple[NewsKind, str]:
+    kind, verb = _MODES.get(_text(data.get("mode")), (NewsKind.NOTED, "fires"))
     fired_by = data.get("trigger_data")
     when = _when(_text(type_in(data)), fired_by if isinstance(fired_by, Mapping) else {})
     return kind, f"{verb} {when}".rstrip()
@@ -266,7 +266,7 @@ def _when(trigger: str, data: Mapping[str, Any]) -> str:
 # What became of it -----------------------------------------------------------------------------------------------
 
 
-def _response(data: Mapping[str, Any]) -> tuple[Kind, str]:
+def _response(data: Mapping[str, Any]) -> tuple[NewsKind, str]:
     given = data.get("answers")
     answers = list(given.items()) if isinstance(given, Mapping) else []
     parts = [f"{_text(key)} = {_text(value)}" for key, value in answers[:SHOWN_ANSWERS]]
@@ -277,10 +277,10 @@ def _response(data: Mapping[str, Any]) -> tuple[Kind, str]:
     result = data.get("validation_result")
     wrong = _faults(data.get("faults"))
     if result == "valid":
-        return Kind.ANSWERED, f"is answered{about}: {heard}"
+        return NewsKind.ANSWERED, f"is answered{about}: {heard}"
     if result == "invalid":
-        return Kind.REFUSED, f"is answered{about}: {heard}; not accepted{wrong}"
-    return Kind.ANSWERED, f"is answered{about}: {heard}; accepted all the same{wrong}"
+        return NewsKind.REFUSED, f"is answered{about}: {heard}; not accepted{wrong}"
+    return NewsKind.ANSWERED, f"is answered{about}: {heard}; accepted all the same{wrong}"
 
 
 def _faults(faults: Any) -> str:
@@ -290,7 +290,7 @@ def _faults(faults: Any) -> str:
     return f" ({'; '.join(told)})"
 
 
-def _passed(data: Mapping[str, Any]) -> tuple[Kind, str]:
+def _passed(data: Mapping[str, Any]) -> tuple[NewsKind, str]:
     named = (
         ("opens", "unlocked_capabilities"),
         ("locks", "locked_capabilities"),
@@ -299,7 +299,7 @@ def _passed(data: Mapping[str, Any]) -> tuple[Kind, str]:
     more = data.get("more")
     more = more if isinstance(more, Mapping) else {}
     effects = [f"{verb} {_names(data[field], more.get(field))}" for verb, field in named if data.get(field)]
-    return Kind.PASSED, "is passed" + (f": {', '.join(effects)}" if effects else "")
+    return NewsKind.PASSED, "is passed" + (f": {', '.join(effects)}" if effects else "")
 
 
 def _names(names: Any, more: Any) -> str:
@@ -310,15 +310,15 @@ def _names(names: Any, more: Any) -> str:
     return f"{shown} and {left} more" if left else shown
 
 
-def _blocked(data: Mapping[str, Any]) -> tuple[Kind, str]:
+def _blocked(data: Mapping[str, Any]) -> tuple[NewsKind, str]:
     what = _text(data.get("blocked_action")) or "the session"
     reason = _text(data.get("reason"))
     if reason == UNANSWERED:
-        return Kind.BLOCKED, f"stops {what} until it is answered"
-    return Kind.BLOCKED, f"stops {what}" + (f": {reason}" if reason else "")
+        return NewsKind.BLOCKED, f"stops {what} until it is answered"
+    return NewsKind.BLOCKED, f"stops {what}" + (f": {reason}" if reason else "")
 
 
-def _skipped(data: Mapping[str, Any]) -> tuple[Kind, str]:
+def _skipped(data: Mapping[str, Any]) -> tuple[NewsKind, str]:
     what = "is left out"
     if data.get("context_id"):
         what = f"does not tell {_text(data['context_id'])}"
@@ -326,10 +326,10 @@ def _skipped(data: Mapping[str, Any]) -> tuple[Kind, str]:
         what = "gives no guidance"
     if data.get("others"):
         what = f"and {_text(data['others'])} others are left out"
-    return Kind.SKIPPED, f"{what}: the budget {_text(data.get('reason'))} is used up"
+    return NewsKind.SKIPPED, f"{what}: the budget {_text(data.get('reason'))} is used up"
 
 
-_TOLD: Mapping[str, Callable[[Mapping[str, Any]], tuple[Kind, str]]] = {
+_TOLD: Mapping[str, Callable[[Mapping[str, Any]], tuple[NewsKind, str]]] = {
     TraceType.TRIGGERED: _triggered,
     TraceType.RESPONSE: _response,
     TraceType.PASSED: _passed,

@@ -44,7 +44,7 @@ class EventKind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Event:
+class ScenarioEvent:
     kind: EventKind
     line: int
     text: str = ""
@@ -87,13 +87,13 @@ class Expected:
 class Scenario:
     name: str
     line: int
-    events: tuple[Event, ...] = ()
-    call: Event | None = None
+    events: tuple[ScenarioEvent, ...] = ()
+    call: ScenarioEvent | None = None
     expect: Expected = Expected()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class ScenarioOutcome:
     name: str
     line: int
     faults: list[str]
@@ -106,14 +106,14 @@ class Outcome:
         return not self.faults
 
 
-def play(atlases: CompiledAtlases, scenario: Scenario) -> Outcome:
+def play(atlases: CompiledAtlases, scenario: Scenario) -> ScenarioOutcome:
     session = _Session(atlases)
     for event in scenario.events:
         session.live(event)
     ruling = session.call(scenario.call) if scenario.call is not None else None
     found = session.found(ruling)
     faults = [*session.faults, *_differences(scenario, found)]
-    return Outcome(name=scenario.name, line=scenario.line, faults=faults, found=found)
+    return ScenarioOutcome(name=scenario.name, line=scenario.line, faults=faults, found=found)
 
 
 class _Session:
@@ -126,7 +126,7 @@ class _Session:
     def _boundary(self, **moment: Any) -> None:
         self.state = at_boundary(self.atlases, self.state, GateInput(now=self.now, **moment)).state
 
-    def live(self, event: Event) -> None:
+    def live(self, event: ScenarioEvent) -> None:
         match event.kind:
             case EventKind.SAID:
                 self._boundary(inputs=(event.text,))
@@ -149,7 +149,7 @@ class _Session:
             case EventKind.APPROVED:
                 self._run(event, approved=True)
 
-    def _answer(self, event: Event) -> None:
+    def _answer(self, event: ScenarioEvent) -> None:
         found = meant(self.atlases, self.state, event.text, None)
         checks = custom_checks(found.gate, event.answers) if found.gate is not None else []
         custom = {id: event.objections.get(id) for id, _, _ in checks}
@@ -162,7 +162,7 @@ class _Session:
             told = f"is not accepted: {wrong}" if not said.valid else "is accepted, and should not be"
             self.faults.append(f"line {event.line}: the answer to `{event.text}` {told}")
 
-    def call(self, event: Event, *, approved: bool = False) -> Ruling:
+    def call(self, event: ScenarioEvent, *, approved: bool = False) -> Ruling:
         call = _call(event, approved)
         ruling = judge(self.atlases, self.state, call, self.now)
         self.state = ruling.state
@@ -170,7 +170,7 @@ class _Session:
             self.state = shown(self.atlases, self.state, call, ruling.people, self.now).state
         return ruling
 
-    def _run(self, event: Event, *, approved: bool) -> None:
+    def _run(self, event: ScenarioEvent, *, approved: bool) -> None:
         ruling = self.call(event)
         if approved and ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL:
             ruling = self.call(event, approved=True)
@@ -209,7 +209,7 @@ class _Session:
         }
 
 
-def _call(event: Event, approved: bool) -> GatedCall:
+def _call(event: ScenarioEvent, approved: bool) -> GatedCall:
     return GatedCall(
         action=event.text,
         arguments=event.arguments,

@@ -1,4 +1,4 @@
-"""Compiled atlases in memory, and how many calls run under them in a minute."""
+"""Compiled atlases in memory."""
 
 from __future__ import annotations
 
@@ -156,18 +156,6 @@ book = AtlasCache()
 
 MINUTES_KEPT = timedelta(hours=1)
 FORGOTTEN_AT_ONCE = 10_000
-
-
-def minutes_of(governing: CompiledAtlases, calls: int = 1) -> dict[str, Any]:
-    """For the write that sends so many calls: `more.gates.minutes`. Empty where no steward limits them.
-
-    Over a limit the whole write is refused with `atlas_rate_limited`, whose hint says when to try again.
-    """
-    return {
-        atlas.atlas_id: {"limit": atlas.steward.requests_per_minute, "calls": calls}
-        for atlas in governing.atlases
-        if atlas.steward.requests_per_minute is not None
-    }
 
 
 async def forget_minutes(db: Database) -> None:

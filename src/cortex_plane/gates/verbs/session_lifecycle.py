@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs import store as jobs_store
-from cortex_plane.jobs.model.jobs import JobKind, JobStatus
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.proof import store as proof_store
@@ -47,8 +45,7 @@ async def _create(db: Database, actor: Actor, draft: SessionDraft, once: Idempot
             await proof_store.append_to_session(
                 tx, id, [Fact.of(actor, "session_created", session=str(id), agent=str(agent.id))]
             )
-            own = SkillSettings.of(agent.skill_config).atlases
-            await agents.bind_atlases(tx, actor, id, own, draft.atlases)
+            await agents.bind_atlases(tx, actor, id, agent, draft.atlases)
             await agents.require_atlas_access(tx, actor, id)
             if draft.kind is SessionKind.EXTERNAL:
                 await _begin_external(tx, actor, id, agent.id)
@@ -96,13 +93,11 @@ async def _terminate(
 
 
 async def _begin_external(tx: Transaction, actor: Actor, session_id: UUID, agent_id: UUID) -> None:
-    """The job of a new session: running from the start, elsewhere, and claimed by nobody."""
+    """The job of a new session, which runs elsewhere."""
     id = new_id()
     await sessions_store.set_session_status(tx, session_id, SessionStatus.ACTIVE)
-    await jobs_store.insert_job(
-        tx, id, session_id, agent_id, {}, 0, None, JobKind.EXTERNAL, actor.user_account_id, actor.identity
-    )
+    await jobs_store.insert_external_job(tx, id, session_id, agent_id, actor.user_account_id, actor.identity)
     await proof_store.append_to_session(
-        tx, session_id, [Fact.of(actor, "job_created", job=str(id), kind=JobKind.EXTERNAL)],
-        [("status", id, {"status": JobStatus.RUNNING})],
+        tx, session_id, [Fact.of(actor, "job_created", job=str(id), kind=SessionKind.EXTERNAL)],
+        [("status", id, {"status": "RUNNING"})],
     )  # fmt: skip

@@ -19,7 +19,7 @@ from cortex_plane.policies.model.versions import (
     Simulation,
     SimulationRequest,
 )
-from cortex_plane.policies.verbs import policies
+from cortex_plane.policies.verbs import policies, simulations
 
 router = APIRouter(tags=["policies"])
 
@@ -65,16 +65,16 @@ async def get_policy_version(db: Db, actor: Caller, version: Version) -> Respons
 
 
 @router.post(
-    "/policies/explain", response_model=Explained, **route(policies.explain_policies, body=MAX_BODY_BYTES)
+    "/policies/explain", response_model=Explained, **route(simulations.explain_policies, body=MAX_BODY_BYTES)
 )
 async def explain_policies(db: Db, actor: Caller, asked: ExplainRequest) -> Response:
     """What would be said about a call that nobody made, and why. Nothing is recorded."""
-    return reply(await policies.explain_policies(db, actor, asked))
+    return reply(await simulations.explain_policies(db, actor, asked))
 
 
 async def simulate_policies(db: Db, actor: Caller, asked: SimulationRequest) -> Response:
     """Judges the calls of a time span by a file that is not applied, and says what would change. Nothing is recorded."""
-    return reply(await policies.simulate_policies(db, actor, asked))
+    return reply(await simulations.simulate_policies(db, actor, asked))
 
 
 router.add_api_route(
@@ -82,5 +82,5 @@ router.add_api_route(
     simulate_policies,
     methods=["POST"],
     response_model=Simulation,
-    **route(policies.simulate_policies, body=POLICY_BODY_BYTES),
+    **route(simulations.simulate_policies, body=POLICY_BODY_BYTES),
 )

@@ -121,6 +121,15 @@ def check_seal(text: str, mac: bytes | None, job_id: UUID, key: bytes | None) ->
         _check_mac(blob, mac, job_id, key)
 
 
+def renew_mac(text: str, mac: bytes | None, job_id: UUID, old_key: bytes, new_key: bytes) -> bytes | None:
+    """The MAC with a new key; None where the checkpoint is not what the plane sealed with the old one."""
+    try:
+        check_seal(text, mac, job_id, old_key)
+    except CheckpointCorrupt:
+        return None
+    return mac_of(_rewritten(_object(text)), job_id, new_key)
+
+
 def migrate(
     blob: Blob, migrations: Mapping[int, Migration] = MIGRATIONS, current: int = SCHEMA_VERSION
 ) -> Blob:

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
-from cortex_plane.agents.model.agents import Agent, SkillSettings
+from cortex_plane.agents.model.agents import Agent
 from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.jobs import store as jobs_store
@@ -37,8 +37,7 @@ async def submit(db: Database, actor: Actor, draft: JobDraft, once: IdempotencyK
                 agent = require_found(await agents_store.get_agent(tx, draft.agent), "agent")
                 session_id = draft.session_id
                 await _require_open_session(tx, actor, session_id, agent.id)
-            own = SkillSettings.of(agent.skill_config).atlases
-            await agents.bind_atlases(tx, actor, session_id, own, draft.atlases)
+            await agents.bind_atlases(tx, actor, session_id, agent, draft.atlases)
             demands = [policy.as_row() for policy in draft.policies]
             await require_members(tx, demands)
             return await _create(

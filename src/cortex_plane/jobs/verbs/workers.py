@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.tools import PublishedTool, ToolServer, ToolVersion
-from cortex_plane.db.database import Database
+from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import Worker
 from cortex_plane.jobs.model.usage import Grouping, Spent, UsageRow, UsageTotals
 from cortex_plane.jobs.rules.attempts import Assignment
-from cortex_plane.kernel.errors import SetupError
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
@@ -71,35 +68,10 @@ async def forget_servers(db: Database, worker: UUID) -> None:
     await agents_store.forget_tool_servers(db, worker)
 
 
-async def require_key(db: Database, master: bytes) -> None:
-    """Refuse a master key that this database does not know: every checkpoint would look forged."""
-    mine = _print_of(master)
-    _require(await jobs_store.key_fingerprint(db, mine), mine)
-
-
-async def require_known_key(db: Database, master: bytes) -> None:
-    """The same, and leaves no trace: a database that knows no key yet has nothing to say against this one."""
-    mine = _print_of(master)
-    _require(await jobs_store.is_known_key(db) or mine, mine)
-
-
-def _print_of(master: bytes) -> bytes:
-    return hmac.new(master, b"cortex-plane fingerprint", hashlib.sha256).digest()
-
-
-def _require(known: bytes, mine: bytes) -> None:
-    if not hmac.compare_digest(known, mine):
-        raise SetupError(
-            "The master key is not the one that this database was used with.",
-            code="wrong_master_key",
-            hint="Set CORTEX_MASTER_KEY to the same value for every process of the plane; with `cortex up` it is"
-            " kept in the file master.key of the plane's directory.",
-        )
-
-
 @verb(Permission.WORKER_READ)
 async def list_workers(db: Database, _: Actor) -> list[Worker]:
-    return await jobs_store.list_workers(db)
+    async with db.transaction(NOBODY) as tx:
+        return await jobs_store.list_workers(tx)
 
 
 @verb(Permission.TOOL_READ)

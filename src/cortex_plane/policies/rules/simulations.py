@@ -68,7 +68,7 @@ class _Group:
     recorded: Counter[tuple[PolicyVerdict | None, str | None]] = field(default_factory=Counter)
 
 
-class Replay:
+class PolicyReplay:
     """Takes calls, the newest first, and counts what would become of them."""
 
     def __init__(self, before: CompiledPolicies, after: CompiledPolicies) -> None:

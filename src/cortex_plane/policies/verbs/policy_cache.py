@@ -121,6 +121,19 @@ book = PolicyCache()
 """What this process has compiled."""
 
 
+async def current_policies(tx: Transaction) -> CompiledPolicies:
+    """Those that are in force in this transaction, which may not wait for a load of the cache."""
+    version = await _version(tx)
+    known = book.known(tx.org, version)
+    if known is not None:
+        return known
+    try:
+        await require_in_force(tx, version)
+        return await compiled(await load(tx, version))
+    except Forged as forged:
+        raise policy_corrupt(forged) from None
+
+
 def request_rows(stored: Sequence[dict[str, Any]] | None) -> list[PolicyRow]:
     """The rows that a job brought along, as they are kept with it."""
     return [parse(PolicyRow, row) for row in stored or ()]

@@ -58,7 +58,7 @@ async def get_signer(db: Database, tx: Transaction, active: UUID | None = None) 
 
 async def _insert_signing_key(db: Database, tx: Transaction) -> bool:
     private = Ed25519PrivateKey.generate()
-    sealed = db.vault.seal(tx.org, PURPOSE, private.private_bytes_raw())
+    sealed = await db.seal(tx, PURPOSE, private.private_bytes_raw())
     return await proof_store.insert_signing_key(tx, new_id(), private.public_key().public_bytes_raw(), sealed)
 
 

@@ -55,15 +55,37 @@ async def set_converted(db: Database) -> None:
         await tx.rows(queries.set_converted)
 
 
-async def sealed_credential_key(db: Database) -> bytes:
-    async with db.transaction(NOBODY) as tx:
-        kept: bytes = await tx.value(queries.sealed_credential_key)
-    return kept
+async def sealed_credential_key(tx: Transaction) -> bytes | None:
+    sealed: bytes | None = await tx.value(queries.sealed_credential_key)
+    return sealed
 
 
-async def reseal_credential_key(db: Database, sealed: bytes) -> None:
-    async with db.transaction(NOBODY) as tx:
-        await tx.rows(queries.reseal_credential_key, sealed)
+async def reseal_credential_key(tx: Transaction, sealed: bytes) -> None:
+    await tx.rows(queries.reseal_credential_key, sealed)
+
+
+@dataclass(frozen=True, slots=True)
+class SealedValue:
+    """A secret of an org, in whatever table."""
+
+    kind: str
+    id: str
+    purpose: str
+    sealed: bytes
+
+
+async def list_sealed_values(tx: Transaction) -> list[SealedValue]:
+    """Every secret of the org that is sealed with the master key."""
+    return [parse(SealedValue, row) for row in await tx.rows(queries.list_sealed_values)]
+
+
+async def reseal_values(tx: Transaction, values: Sequence[SealedValue]) -> None:
+    await tx.rows(
+        queries.reseal_values,
+        [value.kind for value in values],
+        [value.id for value in values],
+        [value.sealed for value in values],
+    )
 
 
 # Rows with a MAC ------------------------------------------------------------------------------------------------------
@@ -488,8 +510,8 @@ async def get_model_key(tx: Transaction, provider: Provider) -> ModelKey | None:
     return one(ModelKey, await tx.row(queries.get_model_key, provider))
 
 
-async def put_model_key(tx: Transaction, vault: Vault, provider: Provider, key: str, set_by: str) -> ModelKey:
-    sealed = vault.seal(tx.org, _model_key_purpose(provider), key.encode())
+async def put_model_key(tx: Transaction, db: Database, provider: Provider, key: str, set_by: str) -> ModelKey:
+    sealed = await db.seal(tx, _model_key_purpose(provider), key.encode())
     (row,) = await tx.rows(queries.put_model_key, tx.org, provider, sealed, key[-4:], set_by)
     return parse(ModelKey, row)
 

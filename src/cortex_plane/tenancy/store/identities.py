@@ -35,8 +35,8 @@ class Sealed:
     now: datetime
 
 
-def seal_secret(vault: Vault, org_id: UUID, id: UUID, secrets: Dict[str, str]) -> bytes:
-    return vault.seal(org_id, f"connection/{id}", orjson.dumps(dict(secrets)))
+async def seal_secret(tx: Transaction, db: Database, id: UUID, secrets: Dict[str, str]) -> bytes:
+    return await db.seal(tx, f"connection/{id}", orjson.dumps(dict(secrets)))
 
 
 def open_secret(vault: Vault, org_id: UUID, id: UUID, sealed: bytes | None) -> dict[str, str]:

@@ -90,9 +90,7 @@ async def _insert(
     db: Database, tx: Transaction, id: UUID, draft: ConnectionDraft, secret: str | None
 ) -> None:
     config = {} if draft.url is None else {"url": draft.url}
-    sealed = (
-        identities_store.seal_secret(db.vault, tx.org, id, Secrets(secret=secret).kept()) if secret else None
-    )
+    sealed = await identities_store.seal_secret(tx, db, id, Secrets(secret=secret).kept()) if secret else None
     await identities_store.insert_connection(tx, id, draft.channel_type, draft.name, config, sealed)
 
 
@@ -155,9 +153,8 @@ async def rotate_secret(db: Database, actor: Actor, id: UUID) -> NewSecret:
         connection = require_webhook(await identities_store.lock_connection(tx, id))
         kept = Secrets.of(identities_store.open_secret(db.vault, tx.org, id, connection.sealed))
         rotated = kept.rotated(secret, connection.now)
-        await identities_store.reseal_connection(
-            tx, id, identities_store.seal_secret(db.vault, tx.org, id, rotated.kept())
-        )
+        sealed = await identities_store.seal_secret(tx, db, id, rotated.kept())
+        await identities_store.reseal_connection(tx, id, sealed)
         await note_set_up(tx, actor, id)
         await proof_store.append_to_org(tx, Fact.of(actor, "connection_secret_rotated", connection=str(id)))
     return NewSecret(connection_id=id, secret=secret, previous_valid_until=connection.now + GRACE)

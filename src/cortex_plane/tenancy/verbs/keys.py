@@ -6,7 +6,7 @@ from uuid import UUID
 
 import structlog
 
-from cortex_plane.db.database import CREDENTIAL_KEY, NOBODY, Database, Transaction
+from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.pool import Purpose
 from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, Unauthenticated
@@ -265,7 +265,7 @@ async def get_model_key(db: Database, actor: Actor, provider: Provider) -> Model
 async def put_model_key(db: Database, actor: Actor, provider: Provider, draft: ModelKeyDraft) -> ModelKey:
     """Set it, in the place of the one before. Workers use it within seconds."""
     async with db.transaction(actor.org_id) as tx:
-        kept = await credentials_store.put_model_key(tx, db.vault, provider, draft.key, actor.name)
+        kept = await credentials_store.put_model_key(tx, db, provider, draft.key, actor.name)
         await proof_store.append_to_org(
             tx, Fact.of(actor, "model_key_set", provider=provider, last_characters=kept.last_characters)
         )
@@ -338,9 +338,3 @@ async def _convert_policies(tx: Transaction) -> int:
     if unsigned is not None:
         await policies_store.set_policy_version(tx, unsigned)
     return len(versions) + (unsigned is not None)
-
-
-async def reseal_credential_key(db: Database, vault: Vault) -> None:
-    """Seal the key for the vault of a new master key. The key itself stays, so that everybody stays logged in."""
-    opened = db.vault.open(NOBODY, CREDENTIAL_KEY, await credentials_store.sealed_credential_key(db))
-    await credentials_store.reseal_credential_key(db, vault.seal(NOBODY, CREDENTIAL_KEY, opened))

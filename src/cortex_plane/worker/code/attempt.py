@@ -1,7 +1,7 @@
-"""One lease of a code agent's job: its function runs from the top, over what was recorded, to where it cannot go on.
+"""One lease of a code agent's job: its function runs from the top, over its recorded operations, to where it cannot go on.
 
-Branches of one job share its lease. Whatever ends the lease is therefore put off until no branch does anything any more:
-what is under way is finished and recorded, and one write says where the job goes.
+Branches of one job share its lease. Whatever ends the lease is therefore put off until no branch runs any more: operations
+under way are finished and recorded, and one write says where the job goes.
 """
 
 from __future__ import annotations
@@ -18,96 +18,148 @@ from cortex_plane.agents.model.completions import ModelError
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus, Phase
 from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
 from cortex_plane.jobs.model.journal import StepFailed
-from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules.attempts import Assignment, StepWrite
 from cortex_plane.jobs.verbs import attempts
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError, ErrorClass, TooLarge
 from cortex_plane.sessions.rules import SessionMessage
 from cortex_plane.worker import step_events
-from cortex_plane.worker.approval_requests import park
-from cortex_plane.worker.calls import Call, outcome_of, storable, together
+from cortex_plane.worker.approval_requests import RequestCards
+from cortex_plane.worker.attempt import StepWriter, pause
+from cortex_plane.worker.authorization import CallAuthorizer
+from cortex_plane.worker.calls import Call, merge_writes, outcome_write, storable
 from cortex_plane.worker.code.context import CodeAgent, Context
-from cortex_plane.worker.code.journal import Failure, Held, JournalWriter
-from cortex_plane.worker.code.operations import Unwind, last_round
-from cortex_plane.worker.code.performer import Performer
-from cortex_plane.worker.lease import Ended
+from cortex_plane.worker.code.journal import JournalEntries, JournalWriter
+from cortex_plane.worker.code.operations import Unwind, last_round, with_ask
+from cortex_plane.worker.code.performer import CodeParts, Performer
+from cortex_plane.worker.effects import CallLedger
+from cortex_plane.worker.ends import (
+    Ended,
+    EndWriter,
+    JobCancelled,
+    JobFailed,
+    JobHeld,
+    JobRetried,
+    LastWrite,
+)
+from cortex_plane.worker.lease import Lease, WorkerContext
+from cortex_plane.worker.limits import AttemptLimits, ticks
+from cortex_plane.worker.model_calls import ModelConversation
+from cortex_plane.worker.resume import resume
+from cortex_plane.worker.session_gates import SessionGates
 from cortex_plane.worker.tools.tool import encode_result
 
 log = structlog.get_logger()
 
 MAX_JOB_RESULT = 1024 * 1024
-Answered = tuple[str | None, Sequence[SessionMessage]]
-"""What a function answered in a conversation, and what was said to it meanwhile."""
+Answer = tuple[str | None, Sequence[SessionMessage]]
+"""The reply of a function in a conversation, and the messages that arrived meanwhile."""
 UNWINDING_SECONDS = 5.0
 """How long a function may take to get out of the way."""
 
 
-class CodeAttempt(JournalWriter):
+class CodeAttempt:
+    """One lease of one job of an agent that is a function of its app."""
+
+    def __init__(self, worker: WorkerContext, assignment: Assignment) -> None:
+        self.limits = AttemptLimits.of(assignment, ticks())
+        self.lease = Lease(worker, assignment, self.limits.skills)
+        self.lease.toolbox = with_ask(self.lease.toolbox)
+        self.gates = SessionGates(self.lease, runs_code=True)
+        self.authorizer = CallAuthorizer(self.lease, self.gates)
+        self.conversation = ModelConversation(self.lease, self.limits, self.gates)
+        self.cards = RequestCards(
+            self.lease, self.limits, self.gates, self.conversation, self.authorizer.demands
+        )
+        steps = StepWriter(self.lease, self.gates, self.authorizer, self.conversation)
+        self.journal = JournalWriter(self.lease, steps)
+        self.ledger = CallLedger(
+            self.lease, self.limits, self.gates, self.authorizer, self.cards, self.journal
+        )
+        self.entries = JournalEntries(self.lease, self.journal)
+        self.calls: dict[UUID, Call] = {}
+        """Calls that were sent, or are to be."""
+        self._parts = CodeParts(
+            self.lease, self.limits, self.gates, self.authorizer, self.conversation, self.ledger, self.journal,
+            self.entries, self.calls,
+        )  # fmt: skip
+
+    async def run(self) -> None:
+        """Until the lease is given up. Raises `WriteFailed` where even that could not be written."""
+        await EndWriter(self.lease, self.limits, self.journal).run(self._loop)
+
+    def interrupt(self) -> None:
+        """Somebody cancelled the job."""
+        self.lease.cancel_requested = True
+        self.conversation.interrupt()
+
     # The function ----------------------------------------------------------------------------------------------
 
-    async def _run(self) -> None:
-        past = await self.open()
-        entries, arrived = await attempts.list_past_entries(self.host.db, self.given)
-        function = await self._function()
-        self.at.phase = Phase.MODEL
-        self.operations = 1 + max((entry.position for entry in entries), default=-1)
-        number = last_round(entries)
-        said: Sequence[SessionMessage] = past.said
+    async def _loop(self) -> None:
+        lease = self.lease
+        point = await resume(lease, self.gates, self.authorizer, self.limits.on_prompt_change)
+        self.conversation.turns = point.turns
+        entries, signals = await attempts.list_past_entries(lease.db, lease.assignment)
+        function = self._function()
+        progress = lease.progress
+        progress.phase = Phase.MODEL
+        self.entries.count = 1 + max((entry.position for entry in entries), default=-1)
+        number, messages = last_round(entries), point.messages
+        rows = {call.step_index: call for call in point.calls}
         while True:
-            performer = Performer(
-                self, entries, arrived, {call.step_index: call for call in past.calls}, number
-            )
-            answer, said = await self._round(performer, function, said)
-            # Somebody had said more: the function begins again with that.
+            performer = Performer(self._parts, entries, signals, rows, number)
+            answer, messages = await self._round(performer, function, messages)
+            # New messages arrived: the function begins again with them.
             number += 1
-            begun, write = performer.new_round(number, heard=self.at.message_seq)
-            entries = [*entries, begun]
-            self.at.message_seq = max(each.seq for each in said)
-            self.hear(said)
-            await self.write(together(write, StepWrite(reply=answer)))
+            begin, write = self.entries.new_round(number, read_to=progress.message_seq)
+            entries = [*entries, begin]
+            progress.message_seq = max(message.seq for message in messages)
+            self.gates.add_messages(messages)
+            await self.journal.write(merge_writes(write, StepWrite(reply=answer)))
 
-    async def _function(self) -> CodeAgent:
-        agents = self.host.apps[self.given.app].agents
+    def _function(self) -> CodeAgent:
+        agents = self.lease.app.agents
         name = self.limits.skills.run or ""
         if name not in agents:
-            known = ", ".join(f"`{each}`" for each in sorted(agents)) or "none"
-            await self._code_changed(f"the app `{self.given.app}` has no agent `{name}`; it has {known}")
+            names = ", ".join(f"`{agent}`" for agent in sorted(agents)) or "none"
+            self._hold_changed_code(f"the app `{self.lease.app.name}` has no agent `{name}`; it has {names}")
         return agents[name]
 
     async def _round(
-        self, performer: Performer, function: CodeAgent, said: Sequence[SessionMessage]
-    ) -> Answered:
+        self, performer: Performer, function: CodeAgent, messages: Sequence[SessionMessage]
+    ) -> Answer:
+        assignment = self.lease.assignment
         ctx = Context(
-            performer, payload=self._payload(performer, said), job_id=self.given.job_id,
-            session_id=self.given.session_id, agent=self.given.agent,
+            performer, payload=self._payload(performer, messages), job_id=assignment.job_id,
+            session_id=assignment.session_id, agent=assignment.agent,
         )  # fmt: skip
-        await self.look()
-        self._playing = True
+        await self._parts.evaluate_gates()
+        self.journal.playing = True
         try:
-            result, error = await self._played(performer, performer.play(function, ctx, performer.prefix))
+            result, error = await self._play(performer, performer.play(function, ctx, performer.prefix))
         finally:
-            self._playing = False
+            self.journal.playing = False
             performer.closed = True
             await performer.close()
-            await self._stop_flushing()
+            await self.journal.stop_flushing()
         return await self._end(performer, result, error)
 
-    def _payload(self, performer: Performer, said: Sequence[SessionMessage]) -> dict[str, Any]:
-        """Of a conversation: with what people said and nobody answered."""
-        if self.given.kind is not JobKind.CONVERSATION:
-            return self.given.payload
-        since = max(performer.heard_to + 1, int(self.given.payload.get("message_seq", 0)))
-        texts = [each.text for each in said if each.role == "user" and each.seq >= since]
-        return {**self.given.payload, "text": "\n".join(texts)}
+    def _payload(self, performer: Performer, messages: Sequence[SessionMessage]) -> dict[str, Any]:
+        """In a conversation: with the messages that no earlier round answered."""
+        assignment = self.lease.assignment
+        if assignment.kind is not JobKind.CONVERSATION:
+            return assignment.payload
+        since = max(performer.read_to + 1, int(assignment.payload.get("message_seq", 0)))
+        texts = [message.text for message in messages if message.role == "user" and message.seq >= since]
+        return {**assignment.payload, "text": "\n".join(texts)}
 
-    async def _played(self, performer: Performer, running: Any) -> tuple[Any, BaseException | None]:
+    async def _play(self, performer: Performer, function: Any) -> tuple[Any, BaseException | None]:
         """What the function returned or raised, once nothing of it runs any more."""
-        task = asyncio.ensure_future(running)
+        task = asyncio.ensure_future(function)
         try:
-            left = max(0.0, self.job_seconds_left())
-            done, _ = await asyncio.wait([task], timeout=left)
-            if not done:
-                self.ends.failures.append(Failure(*self.ran_too_long, None))
+            await asyncio.wait([task], timeout=max(0.0, self.limits.job_seconds_left()))
+            if not task.done():
+                self.journal.stop.failures.append(JobFailed(*self.limits.out_of_time))
                 task.cancel()
                 await asyncio.wait([task], timeout=UNWINDING_SECONDS)
             await performer.quiet()
@@ -117,7 +169,7 @@ class CodeAttempt(JournalWriter):
             await asyncio.wait([task], timeout=UNWINDING_SECONDS)
             raise
         if not task.done():
-            log.warning("an agent does not stop", job_id=str(self.given.job_id))
+            log.warning("an agent does not stop", job_id=str(self.lease.assignment.job_id))
             return None, Unwind()
         if task.cancelled():
             return None, asyncio.CancelledError("the function was cancelled")
@@ -126,165 +178,159 @@ class CodeAttempt(JournalWriter):
 
     # Its end ---------------------------------------------------------------------------------------------------
 
-    async def _end(self, performer: Performer, result: Any, error: BaseException | None) -> Answered:
-        ends = self.ends
-        if ends.error is not None:
-            raise ends.error
+    async def _end(self, performer: Performer, result: Any, error: BaseException | None) -> Answer:
+        stop = self.journal.stop
+        if stop.error is not None:
+            raise stop.error
         if performer.mismatch is not None:
-            await self._code_changed(performer.mismatch)
-        if ends.failures:
-            await self._fail_all()
-        if ends.holds:
-            await self._hold_all()
-        if ends.cancelled or (self.cancel_requested and isinstance(error, Unwind)):
-            await self.end_cancelled()
-        if ends.handed_back is not None:
-            hand_back = self.hand_back_counted if ends.hand_back_counts else self.hand_back
-            await hand_back(ends.handed_back)
-            raise Ended
-        if (ends.waiting or ends.held_back) and error is None:
-            await self._code_changed(
+            self._hold_changed_code(performer.mismatch)
+        if stop.failures:
+            raise Ended(self._all_failures())
+        if stop.holds:
+            raise Ended(self._all_holds())
+        if stop.cancelled or (self.lease.cancel_requested and isinstance(error, Unwind)):
+            raise Ended(JobCancelled())
+        if stop.hand_back is not None:
+            raise Ended(stop.hand_back)
+        if (stop.waiting or stop.held_back) and error is None:
+            self._hold_changed_code(
                 "the function returned although an operation had not ended; let what `ctx` raises pass, and never"
                 " catch BaseException"
             )
-        if ends.waiting:
+        if stop.waiting:
             await self._park()
-        if ends.held_back or (isinstance(error, Unwind) and self.held):
-            await self._pause()
+        if stop.held_back or (isinstance(error, Unwind) and self.journal.held):
+            raise Ended(pause(self.lease))
         if error is not None:
-            await self._raised(performer, error)
-        return await self._returned(performer, result)
+            self._raise_end(performer, error)
+        return await self._complete(performer, result)
 
-    async def _code_changed(self, reason: str) -> NoReturn:
-        """A deploy must not fail parked work: what does not fit waits for an operator."""
-        said = storable(f"the code differs from what was recorded: {reason}")[:2000]
-        log.warning("code changed", job_id=str(self.given.job_id), reason=said)
-        await self.hold(Hold.CODE_CHANGED, {"why": said})
+    def _hold_changed_code(self, reason: str) -> NoReturn:
+        """A deploy must not fail parked work: a job that the code does not fit waits for an operator."""
+        why = storable(f"the code differs from what was recorded: {reason}")[:2000]
+        log.warning("code changed", job_id=str(self.lease.assignment.job_id), reason=why)
+        raise Ended(JobHeld(Hold.CODE_CHANGED, {"why": why}))
 
-    async def _fail_all(self) -> NoReturn:
-        first = self.ends.failures[0]
-        write = StepWrite()
-        for failure in self.ends.failures:
-            write = together(write, failure.write or StepWrite())
-        for held in self.ends.holds:
-            call = self._call_of(held)
+    def _all_failures(self) -> JobFailed:
+        stop, write = self.journal.stop, StepWrite()
+        for failure in stop.failures:
+            write = merge_writes(write, failure.write or StepWrite())
+        for hold in stop.holds:
+            call = self.calls.get(UUID(hold.event["call"])) if "call" in hold.event else None
             if call is not None:
                 call.fail(call.error or "nobody knows whether it happened")
-                if self.gates is not None:
-                    self.gates.happened([call])
-                write = together(write, outcome_of(call))
-        await self.fail(first.message, first.remedy, write, keep_checkpoint=first.keep_checkpoint)
+                if self.gates.bound is not None:
+                    self.gates.bound.end_calls([call])
+                write = merge_writes(write, outcome_write(call))
+        first = stop.failures[0]
+        return JobFailed(first.message, first.remedy, write, first.keep_checkpoint)
 
-    def _call_of(self, held: Held) -> Call | None:
-        return self.calls.get(UUID(held.event["call"])) if "call" in held.event else None
-
-    async def _hold_all(self) -> NoReturn:
-        first = self.ends.holds[0]
-        write = StepWrite()
-        for held in self.ends.holds:
-            write = together(write, held.write or StepWrite())
-        await self.hold(first.hold, first.event, write)
+    def _all_holds(self) -> JobHeld:
+        stop, write = self.journal.stop, StepWrite()
+        for hold in stop.holds:
+            write = merge_writes(write, hold.write or StepWrite())
+        return JobHeld(stop.holds[0].hold, stop.holds[0].event, write)
 
     async def _park(self) -> NoReturn:
-        """Waiting holds nothing. People come first: whatever else it waits for is looked at when they have decided."""
-        ends = self.ends
-        if ends.awaiting:
-            await park(self, ends.awaiting, ends.terms, StepWrite())
-        now = self.time.now()
-        wake = min(ends.wakes, default=None)
-        reason = ", ".join(dict.fromkeys(ends.reasons))[:200]
-        await self.write(
-            StepWrite(
-                status=JobStatus.SLEEPING,
-                delay_seconds=None if wake is None else max(0.0, (wake - now).total_seconds()),
-                more={"waits": ends.waits} if ends.waits else {},
-                events=[("status", {"status": JobStatus.SLEEPING, "reason": reason})],
-                facts=[self.fact("job_sleeps", reason=reason)],
+        """Waiting holds nothing. People come first: other waits are looked at when they have decided."""
+        stop = self.journal.stop
+        if stop.awaiting:
+            write = self.cards.suspend(stop.awaiting, stop.terms, StepWrite())
+            await self.ledger.write(stop.awaiting, write)
+            raise Ended
+        now = self.lease.time.now()
+        wake = min(stop.wakes, default=None)
+        reason = ", ".join(dict.fromkeys(stop.reasons))[:200]
+        raise Ended(
+            LastWrite(
+                StepWrite(
+                    status=JobStatus.SLEEPING,
+                    delay_seconds=None if wake is None else max(0.0, (wake - now).total_seconds()),
+                    more={"waits": stop.waits} if stop.waits else {},
+                    events=[("status", {"status": JobStatus.SLEEPING, "reason": reason})],
+                    facts=[self.lease.fact("job_sleeps", reason=reason)],
+                )
             )
         )
-        raise Ended
 
-    async def _pause(self) -> NoReturn:
-        await self.write(
-            StepWrite(
-                status=JobStatus.PAUSED,
-                events=[("status", {"status": JobStatus.PAUSED}), ("session_paused", {"reason": "held"})],
-                facts=[self.fact("job_paused")],
-            )
-        )
-        raise Ended
-
-    async def _raised(self, performer: Performer, error: BaseException) -> NoReturn:
-        left = performer.scopes.unvisited()
+    def _raise_end(self, performer: Performer, error: BaseException) -> NoReturn:
+        """How the attempt ends where the function raised."""
+        entry = performer.scopes.unvisited()
         name = type(error).__name__
-        if left is not None:
-            await self._code_changed(
-                f"expected {left.kind} `{left.key}`, and the code raised {name}: {error}"
+        if entry is not None:
+            self._hold_changed_code(
+                f"expected {entry.kind} `{entry.key}`, and the code raised {name}: {error}"
             )
-        performer.drop_failures()
+        self.entries.drop_failures()
         if isinstance(error, ModelError):
-            await self.retry(error.error_class, str(error), wished=error.retry_after)
+            raise Ended(JobRetried(error.error_class, str(error), retry_after=error.retry_after))
         if isinstance(error, CortexError) and not isinstance(error, StepFailed):
-            await self.fail(
-                f"The agent's function raised {name}: {error}",
-                "Correct its code, or catch it there; then `cortex job resubmit` it.",
+            raise Ended(
+                JobFailed(
+                    f"The agent's function raised {name}: {error}",
+                    "Correct its code, or catch it there; then `cortex job resubmit` it.",
+                )
             )
         message = str(error) if isinstance(error, StepFailed) else f"{name}: {error}"
-        await self.retry(ErrorClass.INFRASTRUCTURE, f"The agent's function raised {message}")
+        raise Ended(JobRetried(ErrorClass.INFRASTRUCTURE, f"The agent's function raised {message}"))
 
-    async def _returned(self, performer: Performer, result: Any) -> Answered:
-        """Ends the job, unless somebody said more in its conversation: then the answer goes with the next write."""
+    async def _complete(self, performer: Performer, result: Any) -> Answer:
+        """Ends the job, unless new messages arrived in its conversation: then the answer goes with the next write."""
+        lease = self.lease
         if performer.unawaited:
-            never = ", ".join(operation.what for operation in performer.unawaited[:3])
-            await self.fail(f"The agent's function never awaited: {never}.", "Write `await` before it.")
-        performer.keep_failures()
-        asked = self.gates.state.asks if self.gates is not None else ()
-        if asked:
-            await self.fail(
-                f"The agent's function returned, and the gate `{asked[0].gate}` still waits for its answer.",
-                "Answer it there with `await ctx.answer(…)`, then `cortex job resubmit` it.",
+            names = ", ".join(operation.what for operation in performer.unawaited[:3])
+            raise Ended(
+                JobFailed(f"The agent's function never awaited: {names}.", "Write `await` before it.")
+            )
+        self.entries.record_failures()
+        questions = self.gates.bound.history.state.asks if self.gates.bound is not None else ()
+        if questions:
+            raise Ended(
+                JobFailed(
+                    f"The agent's function returned, and the gate `{questions[0].gate}` still waits for its answer.",
+                    "Answer it there with `await ctx.answer(…)`, then `cortex job resubmit` it.",
+                )
             )
         try:
-            text, encoded = _result(result)
+            text, content = _result(result)
         except CortexError as error:
-            await self.fail(
-                f"The agent's function returned what cannot be stored: {error.message}", error.hint
+            message = f"The agent's function returned what cannot be stored: {error.message}"
+            raise Ended(JobFailed(message, error.hint)) from error
+        reply = (text.strip() or None) if lease.assignment.kind is JobKind.CONVERSATION else None
+        while not await self._write_completion(reply, content):
+            messages = await attempts.messages_between(
+                lease.db, lease.assignment, lease.progress.message_seq, lease.newest_message
             )
-        reply = (text.strip() or None) if self.given.kind is JobKind.CONVERSATION else None
-        while not await self._completed(reply, encoded):
-            said = await attempts.messages_between(
-                self.host.db, self.given, self.at.message_seq, self.unread_to
-            )
-            if any(each.role == "user" for each in said):
-                return reply, said
-            self.at.message_seq = self.unread_to  # nobody but this job itself said anything
+            if any(message.role == "user" for message in messages):
+                return reply, messages
+            lease.progress.message_seq = lease.newest_message  # the new messages are this job's own
         raise Ended
 
-    async def _completed(self, reply: str | None, result: bytes) -> bool:
-        """False where somebody said something that it has not read: nothing was written then."""
-        self.at.status, self.at.phase = CheckpointStatus.COMPLETED, Phase.DONE
-        written = await self.write(
-            StepWrite(
-                reply=reply,
-                status=JobStatus.COMPLETED,
-                result=result,
-                events=[("completion", {"step": self.at.step}), ("status", {"status": JobStatus.COMPLETED})],
-                facts=[self.fact("job_completed", **step_events.replied(reply))],
-            )
+    async def _write_completion(self, reply: str | None, result: bytes) -> bool:
+        """False where a message arrived that the function has not read: nothing was written then."""
+        progress = self.lease.progress
+        progress.status, progress.phase = CheckpointStatus.COMPLETED, Phase.DONE
+        write = StepWrite(
+            reply=reply,
+            status=JobStatus.COMPLETED,
+            result=result,
+            events=[("completion", {"step": progress.step}), ("status", {"status": JobStatus.COMPLETED})],
+            facts=[self.lease.fact("job_completed", **step_events.reply_digest(reply))],
         )
-        self.at.status, self.at.phase = CheckpointStatus.IN_PROGRESS, Phase.MODEL
-        return written.status is JobStatus.COMPLETED
+        outcome = await self.journal.write(write)
+        progress.status, progress.phase = CheckpointStatus.IN_PROGRESS, Phase.MODEL
+        return outcome.status is JobStatus.COMPLETED
 
 
 def _result(value: Any) -> tuple[str, bytes]:
     """What a function returned, as a text and as the job's result, which is always an object."""
-    encoded = encode_result(value)
-    if len(encoded) > MAX_JOB_RESULT:
-        raise TooLarge(f"it is {len(encoded)} bytes; the limit is {MAX_JOB_RESULT}.")
-    plain = orjson.loads(encoded)
+    content = encode_result(value)
+    if len(content) > MAX_JOB_RESULT:
+        raise TooLarge(f"it is {len(content)} bytes; the limit is {MAX_JOB_RESULT}.")
+    plain = orjson.loads(content)
     if isinstance(plain, dict):
         text = plain.get("text")
-        return (text if isinstance(text, str) else encoded.decode()), encoded
+        return (text if isinstance(text, str) else content.decode()), content
     if isinstance(plain, str):
         return plain, canonical({"text": plain})
-    return ("" if plain is None else encoded.decode()), canonical({} if plain is None else {"value": plain})
+    return ("" if plain is None else content.decode()), canonical({} if plain is None else {"value": plain})

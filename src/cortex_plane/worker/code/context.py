@@ -50,29 +50,29 @@ class Decision:
         return self.approved
 
 
-def passed(told: Mapping[str, Any]) -> bool:
+def check_passed(reply: Mapping[str, Any]) -> bool:
     """What gates said to an answer."""
-    if told.get("error"):
-        raise ToolFailed(str(told["error"]))
-    if told.get("shut"):
-        raise GateClosed(f"The gate `{told.get('gate')}` is shut: {told.get('reason', '')}", hint=NO_MORE)
-    return bool(told.get("passed"))
+    if reply.get("error"):
+        raise ToolFailed(str(reply["error"]))
+    if reply.get("shut"):
+        raise GateClosed(f"The gate `{reply.get('gate')}` is shut: {reply.get('reason', '')}", hint=NO_MORE)
+    return bool(reply.get("passed"))
 
 
 class Operation(Generic[T]):
     """Begins when it is awaited, and is awaited once. One that never is ends the job with an error that names it."""
 
-    def __init__(self, player: JournalReplay, what: str, begin: Callable[[], Coroutine[Any, Any, T]]) -> None:
+    def __init__(self, replay: JournalReplay, what: str, begin: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self.what = what
-        self._player, self._begin = player, begin
+        self._replay, self._begin = replay, begin
         self._begun = False
-        player.unawaited.append(self)
+        replay.unawaited.append(self)
 
     def __await__(self) -> Generator[Any, None, T]:
         if self._begun:
             raise ContextMisused(f"{self.what} was awaited twice.", hint="Keep its result in a variable.")
         self._begun = True
-        self._player.unawaited.remove(self)
+        self._replay.unawaited.remove(self)
         return self._begin().__await__()
 
 
@@ -80,14 +80,14 @@ class Context:
     """One job of a code agent. Everything it gives was recorded: when the job goes on, the same comes again."""
 
     def __init__(
-        self, player: JournalReplay, *, payload: dict[str, Any], job_id: UUID, session_id: UUID, agent: str
+        self, replay: JournalReplay, *, payload: dict[str, Any], job_id: UUID, session_id: UUID, agent: str
     ) -> None:
         self.payload = payload
         self.job_id = job_id
         self.session_id = session_id
         self.agent = agent
         """Its slug."""
-        self._player = player
+        self._replay = replay
 
     def __repr__(self) -> str:
         return f"Context(job_id={str(self.job_id)!r})"
@@ -127,24 +127,24 @@ class Context:
         happen once is a tool. Raises `StepFailed` where the function raised, after so many ``retries``."""
         return self._operation(
             f"The step `{name}`",
-            lambda: self._player.perform(operations.step(name, function, args, retries, timeout)),
+            lambda: self._replay.perform(operations.plan_step(name, function, args, retries, timeout)),
         )
 
     def tool(self, name: str, /, **arguments: Any) -> Operation[Any]:
         """Call a tool of the app: by its policies, approvals and ledger. Raises `ToolFailed` or `ToolDenied`."""
         return self._operation(
-            f"The tool `{name}`", lambda: self._player.perform(operations.tool(name, arguments))
+            f"The tool `{name}`", lambda: self._replay.perform(operations.plan_tool(name, arguments))
         )
 
     def answer(self, gate: str, answers: Mapping[str, Any], *, call: str | None = None) -> Operation[bool]:
         """Answer a gate that `GateClosed` told of: whether it is passed. ``call`` names the call that it stops, where it
         stops several. Raises `GateClosed` where it takes no more answers, `ToolFailed` where it does not wait for any."""
         return self._operation(
-            f"The answer to `{gate}`", lambda: self._answered(operations.answer(gate, answers, call))
+            f"The answer to `{gate}`", lambda: self._answer(operations.plan_answer(gate, answers, call))
         )
 
-    async def _answered(self, wish: operations.ToolWish) -> bool:
-        return passed(await self._player.perform(wish))
+    async def _answer(self, operation: operations.PlannedCall) -> bool:
+        return check_passed(await self._replay.perform(operation))
 
     def request_approval(
         self,
@@ -160,8 +160,8 @@ class Context:
         ``timeout`` (seconds), ``quorum`` and ``clearance`` only tighten that. A no is a Decision, and not an error."""
         return self._operation(
             "The request for approval",
-            lambda: self._player.perform(
-                operations.approval(action, details, approvers, timeout, quorum, clearance)
+            lambda: self._replay.perform(
+                operations.plan_approval(action, details, approvers, timeout, quorum, clearance)
             ),
         )
 
@@ -176,44 +176,48 @@ class Context:
         """Ask the agent's model, without tools, and record its text. Raises `ModelError`."""
         return self._operation(
             "The request to the model",
-            lambda: self._player.perform(operations.model(prompt, system, temperature, max_tokens)),
+            lambda: self._replay.perform(operations.plan_model(prompt, system, temperature, max_tokens)),
         )
 
     def sleep(
         self, seconds: float | timedelta | None = None, *, until: datetime | None = None
     ) -> Operation[None]:
         """Go on later. Until then the job holds no worker."""
-        return self._operation("The sleep", lambda: self._player.perform(operations.sleep(seconds, until)))
+        return self._operation(
+            "The sleep", lambda: self._replay.perform(operations.plan_sleep(seconds, until))
+        )
 
     def wait_event(self, name: str, *, key: str, timeout: float | timedelta | None = None) -> Operation[Any]:
         """The payload of the signal ``name`` with this key, sent before or after. Raises `WaitTimeout`."""
         return self._operation(
-            f"The wait for `{name}`", lambda: self._player.perform(operations.wait(name, key, timeout))
+            f"The wait for `{name}`", lambda: self._replay.perform(operations.plan_wait(name, key, timeout))
         )
 
     def now(self) -> Operation[datetime]:
         """The time of the plane, the same whenever the job goes on."""
         return self._operation(
-            "The time", lambda: self._player.perform(operations.value("now", self._player.now))
+            "The time", lambda: self._replay.perform(operations.plan_value("now", self._replay.now))
         )
 
     def random(self) -> Operation[float]:
         """A number from 0 to 1, the same whenever the job goes on."""
         # Not for secrets: it stands in the journal.
         return self._operation(
-            "The number", lambda: self._player.perform(operations.value("random", random.random))
+            "The number", lambda: self._replay.perform(operations.plan_value("random", random.random))
         )
 
     def uuid(self) -> Operation[UUID]:
-        return self._operation("The id", lambda: self._player.perform(operations.value("uuid", uuid.uuid4)))
+        return self._operation(
+            "The id", lambda: self._replay.perform(operations.plan_value("uuid", uuid.uuid4))
+        )
 
     def gather(self, *branches: Awaitable[Any], return_exceptions: bool = False) -> Operation[list[Any]]:
         """All of these at once, each a branch of its own. If one waits, the others go as far as they can; if one raises,
         the others end first. With ``return_exceptions`` what they raised stands among the results."""
-        return self._operation("The gather", lambda: self._player.branch(branches, return_exceptions))
+        return self._operation("The gather", lambda: self._replay.branch(branches, return_exceptions))
 
     def _operation(self, what: str, begin: Callable[[], Coroutine[Any, Any, Any]]) -> Operation[Any]:
-        return Operation(self._player, what, begin)
+        return Operation(self._replay, what, begin)
 
 
 CodeAgent = Callable[[Context], Awaitable[Any]]
@@ -239,36 +243,36 @@ class JournalReplay(ABC):
         self.require_visited("the function returned")
         return result
 
-    async def perform(self, wish: PlannedOperation) -> Any:
+    async def perform(self, operation: PlannedOperation) -> Any:
         """One operation, in the branch of whoever awaits it."""
-        scope = self._scope(wish)
+        scope = self._scope(operation)
         if scope.unwound:
             await asyncio.sleep(0)  # code that tries it for ever must not stop the worker
             raise Unwind
         try:
-            return await self._begun(scope, wish)
+            return await self._resolve(scope, operation)
         except Unwind:
             scope.unwound = True
             raise
 
-    async def _begun(self, scope: Scope, wish: PlannedOperation) -> Any:
+    async def _resolve(self, scope: Scope, operation: PlannedOperation) -> Any:
         self.boundary()
-        key, entry = self._visited(scope, wish)
+        key, entry = self._visit(scope, operation)
         if entry is not None and entry.status is not EntryStatus.OPEN:
-            return await self._replayed(entry)
+            return await self._replay_entry(entry)
         scope.busy = key
         try:
-            return await self.live(scope, key, entry, wish)
+            return await self.live(scope, key, entry, operation)
         finally:
             if not self.under_way(key):
                 scope.busy = None
 
     async def branch(self, branches: Sequence[Awaitable[Any]], return_exceptions: bool) -> list[Any]:
-        key = await self.perform(operations.gather(len(branches)))
+        key = await self.perform(operations.plan_gather(len(branches)))
         parent = current.get()
         parent.busy = key
         scopes = [self.scopes.open(f"{key}/{number}/") for number in range(len(branches))]
-        tasks = [self._branch_task(scope, each) for scope, each in zip(scopes, branches, strict=True)]
+        tasks = [self._branch_task(scope, branch) for scope, branch in zip(scopes, branches, strict=True)]
         try:
             if tasks:
                 await asyncio.wait(tasks)
@@ -280,14 +284,14 @@ class JournalReplay(ABC):
         finally:
             parent.busy = None
             parent.unwound = parent.unwound or any(scope.unwound for scope in scopes)
-        ended = [_ended(task) for task in tasks]
-        for end in ended:
+        results = [_result_of(task) for task in tasks]
+        for end in results:
             if isinstance(end, BaseException) and not isinstance(end, Exception):
                 raise end
-        for end in ended:
+        for end in results:
             if isinstance(end, Exception) and not return_exceptions:
                 raise end
-        return ended
+        return results
 
     def _branch_task(self, scope: Scope, branch: Awaitable[Any]) -> asyncio.Task[Any]:
         context = contextvars.copy_context()
@@ -302,22 +306,24 @@ class JournalReplay(ABC):
         return self._loop.create_task(run(), context=context)
 
     def require_visited(self, when: str) -> None:
-        left = self.scopes.unvisited()
-        if left is not None and self.mismatch is None and not self.stopped:
-            self.mismatch = f"expected {left.kind} `{left.key}`, and {when}"
+        entry = self.scopes.unvisited()
+        if entry is not None and self.mismatch is None and not self.stopped:
+            self.mismatch = f"expected {entry.kind} `{entry.key}`, and {when}"
         if self.mismatch is not None:
             raise Unwind
 
-    def _visited(self, scope: Scope, wish: PlannedOperation) -> tuple[str, JournalEntry | None]:
+    def _visit(self, scope: Scope, operation: PlannedOperation) -> tuple[str, JournalEntry | None]:
         try:
-            return scope.visit(wish.kind, wish.name, wish.input_hash)
+            return scope.visit(operation.kind, operation.name, operation.input_hash)
         except Mismatch as error:
             self.mismatch = self.mismatch or str(error)
             raise Unwind from None
 
-    def _scope(self, wish: PlannedOperation) -> Scope:
+    def _scope(self, operation: PlannedOperation) -> Scope:
         if self.closed:
-            raise ContextMisused(f"The context was used for {wish.kind} `{wish.name}` after its job ended.")
+            raise ContextMisused(
+                f"The context was used for {operation.kind} `{operation.name}` after its job ended."
+            )
         try:
             foreign = asyncio.get_running_loop() is not self._loop
             scope = current.get()
@@ -325,24 +331,26 @@ class JournalReplay(ABC):
             foreign = True
         if foreign:
             raise ContextMisused(
-                f"The context was used for {wish.kind} `{wish.name}` outside of its agent's function.",
+                f"The context was used for {operation.kind} `{operation.name}` outside of its agent's function.",
                 hint="Use it only in the function itself and in the branches of `ctx.gather`, never in another thread.",
             )
         if scope.busy is not None:
             raise ContextMisused(
-                f"{wish.kind} `{wish.name}` was begun while `{scope.busy}` of the same branch is under way.",
+                f"{operation.kind} `{operation.name}` was begun while `{scope.busy}` of the same branch is under way.",
                 hint="Await one operation after the other, outside of the functions of steps; for several at once use "
                 "`ctx.gather`, and the `timeout` of an operation instead of `asyncio.timeout`.",
             )
         return scope
 
-    async def _replayed(self, entry: JournalEntry) -> Any:
+    async def _replay_entry(self, entry: JournalEntry) -> Any:
         if entry.status is EntryStatus.FAILED:
-            raise failure(entry.error or {})
-        return decoded(entry.kind, entry.name, await self.result_of(entry), entry.key)
+            raise restore_error(entry.error or {})
+        return decode_result(entry.kind, entry.name, await self.result_of(entry), entry.key)
 
     @abstractmethod
-    async def live(self, scope: Scope, key: str, entry: JournalEntry | None, wish: PlannedOperation) -> Any:
+    async def live(
+        self, scope: Scope, key: str, entry: JournalEntry | None, operation: PlannedOperation
+    ) -> Any:
         """An operation that is not settled. ``entry``: it was begun before."""
 
     @abstractmethod
@@ -366,7 +374,7 @@ class JournalReplay(ABC):
         return False
 
 
-def decoded(kind: EntryKind, name: str, result: Any, key: str) -> Any:
+def decode_result(kind: EntryKind, name: str, result: Any, key: str) -> Any:
     """A recorded result as the agent gets it."""
     if kind is EntryKind.APPROVAL:
         return Decision(**result)
@@ -381,7 +389,7 @@ def decoded(kind: EntryKind, name: str, result: Any, key: str) -> Any:
     return result
 
 
-def failure(error: dict[str, Any]) -> CortexError:
+def restore_error(error: dict[str, Any]) -> CortexError:
     kind = FAILURES.get(error.get("type", ""), StepFailed)
     more: dict[str, Any] = {"status": error.get("status")} if kind is ModelError else {}
     if kind is GateClosed:
@@ -389,15 +397,15 @@ def failure(error: dict[str, Any]) -> CortexError:
     return kind(error.get("message", "It failed."), code=error.get("code"), hint=error.get("hint"), **more)
 
 
-def described(error: CortexError) -> dict[str, Any]:
-    """As it is recorded, so that `failure` makes the same of it."""
-    said: dict[str, Any] = {
+def describe_error(error: CortexError) -> dict[str, Any]:
+    """As it is recorded, so that `restore_error` makes the same of it."""
+    row: dict[str, Any] = {
         "type": type(error).__name__, "message": storable(error.message), "code": storable(error.code),
         "hint": storable(error.hint),
     }  # fmt: skip
     if isinstance(error, GateClosed):
-        return {**said, "questions": error.questions}
-    return {**said, "status": error.status} if isinstance(error, ModelError) else said
+        return {**row, "questions": error.questions}
+    return {**row, "status": error.status} if isinstance(error, ModelError) else row
 
 
 async def _without_exits(running: Awaitable[Any]) -> Any:
@@ -410,7 +418,7 @@ async def _without_exits(running: Awaitable[Any]) -> Any:
         raise RuntimeError("KeyboardInterrupt") from error
 
 
-def _ended(task: asyncio.Task[Any]) -> Any:
+def _result_of(task: asyncio.Task[Any]) -> Any:
     if task.cancelled():
         return asyncio.CancelledError()
     error = task.exception()

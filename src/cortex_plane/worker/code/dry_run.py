@@ -34,18 +34,18 @@ async def dry_run(
     The code between the operations does run. ``fetch`` reads results that are kept apart, by their id. ``payload`` is what the
     function is given: in a conversation with the `text` of what people said.
     """
-    player = _Dry(entries, fetch)
-    ctx = Context(player, payload=payload, job_id=job_id, session_id=session_id, agent=agent)
-    task = asyncio.ensure_future(player.play(agent_function, ctx, round_prefix(last_round(entries))))
+    replay = _Dry(entries, fetch)
+    ctx = Context(replay, payload=payload, job_id=job_id, session_id=session_id, agent=agent)
+    task = asyncio.ensure_future(replay.play(agent_function, ctx, round_prefix(last_round(entries))))
     try:
-        done, _ = await asyncio.wait([task], timeout=seconds)
+        is_over = bool((await asyncio.wait([task], timeout=seconds))[0])
     finally:
-        player.closed = True
+        replay.closed = True
         task.cancel()
         await asyncio.wait([task], timeout=1)
-    if not done:
+    if not is_over:
         return f"its code did not come to an operation within {seconds:g} s"
-    return player.verdict(None if task.cancelled() else task.exception())
+    return replay.verdict(None if task.cancelled() else task.exception())
 
 
 class _Dry(JournalReplay):
@@ -57,14 +57,20 @@ class _Dry(JournalReplay):
     def verdict(self, error: BaseException | None) -> str | None:
         if self.mismatch is not None:
             return self.mismatch
-        left = self.scopes.unvisited()
-        if left is None:
+        entry = self.scopes.unvisited()
+        if entry is None:
             return None
         if error is not None and not isinstance(error, Unwind):
-            return f"expected {left.kind} `{left.key}`, and the code raised {type(error).__name__}: {error}"
-        return None if self._reached_the_end else f"expected {left.kind} `{left.key}`, which did not come"
+            return f"expected {entry.kind} `{entry.key}`, and the code raised {type(error).__name__}: {error}"
+        return None if self._reached_the_end else f"expected {entry.kind} `{entry.key}`, which did not come"
 
-    async def live(self, scope: Scope, key: str, entry: JournalEntry | None, wish: PlannedOperation) -> Any:  # noqa: ARG002
+    async def live(
+        self,
+        scope: Scope,  # noqa: ARG002
+        key: str,  # noqa: ARG002
+        entry: JournalEntry | None,  # noqa: ARG002
+        operation: PlannedOperation,  # noqa: ARG002
+    ) -> Any:
         self._reached_the_end = True
         raise Unwind
 

@@ -1,252 +1,62 @@
-"""A lease that several branches of one function share: what they record is written together, and what ends it is put off.
+"""The journal of a code agent's attempt: its branches share one lease, so their records are written together.
 
 An operation is written before it has effects and after it. Its outcome goes with the next write, at the latest as soon as the
 function waits for anything else. So nothing begins before everything that came before it is durable, and steps one after the
-other cost one commit each.
+other cost one commit each. An end of the attempt in one branch is put off until no branch runs any more (`StopReasons`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from abc import ABC
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NoReturn
+from typing import Any
 from uuid import UUID
 
+import orjson
+
 from cortex_plane.approvals.verbs.approval_requests import Possible
-from cortex_plane.gates.rules.authorization import Authorization, authorize
 from cortex_plane.jobs.model.checkpoints import LogEntry
-from cortex_plane.jobs.model.jobs import Hold, JobStatus
-from cortex_plane.jobs.model.journal import EntryKind
-from cortex_plane.jobs.rules.attempts import Assignment, StepWrite, WriteResult
+from cortex_plane.jobs.model.journal import (
+    MAX_ENTRIES,
+    ContextMisused,
+    EntryKind,
+    EntryStatus,
+    JournalEntry,
+    digest,
+    scope_of,
+)
+from cortex_plane.jobs.rules.attempts import StepWrite, WriteResult
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.errors import CortexError
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
-from cortex_plane.policies.model.policies import OnDeny, PolicyVerdict
-from cortex_plane.policies.rules.terms import both_terms
-from cortex_plane.worker.attempt import Acting
-from cortex_plane.worker.calls import Call, storable, together
-from cortex_plane.worker.code.operations import ASK, Unwind, with_ask
-from cortex_plane.worker.lease import CheckpointTooLarge, WorkerContext
+from cortex_plane.worker.attempt import StepWriter, is_applied
+from cortex_plane.worker.calls import Call, merge_writes, storable
+from cortex_plane.worker.code.context import describe_error
+from cortex_plane.worker.code.operations import PlannedOperation, Unwind
+from cortex_plane.worker.ends import (
+    End,
+    Ended,
+    JobCancelled,
+    JobFailed,
+    JobHandedBack,
+    JobHeld,
+    JobSleeps,
+)
+from cortex_plane.worker.lease import CheckpointTooLarge, Lease
 from cortex_plane.worker.limits import ticks
-
-
-class JournalWriter(Acting, ABC):
-    def __init__(self, host: WorkerContext, given: Assignment) -> None:
-        super().__init__(host, given)
-        self.toolbox = with_ask(self.toolbox)
-        self.ends = StopReasons()
-        self.held = False
-        self.operations = 0
-        """How many the job has begun so far, in all its attempts."""
-        self.demands: dict[UUID, Any] = {}
-        """By call: what the agent asks of people beyond the policies."""
-        self.whole: dict[UUID, bytes] = {}
-        """Results that are kept apart, until they are written."""
-        self.calls: dict[UUID, Call] = {}
-        """Those that were sent, or are to be."""
-        self._due = StepWrite()
-        """What is recorded and not yet written."""
-        self._pen = asyncio.Lock()
-        self._playing = False
-        self._flushing: asyncio.Task[None] | None = None
-
-    # Ends that are put off -------------------------------------------------------------------------------------
-
-    async def fail(
-        self, message: str, remedy: str, write: StepWrite | None = None, *, keep_checkpoint: bool = False
-    ) -> NoReturn:
-        if self._playing:
-            self.ends.failures.append(Failure(message, remedy, write, keep_checkpoint))
-            raise Unwind
-        await super().fail(message, remedy, write, keep_checkpoint=keep_checkpoint)
-
-    async def hold(self, hold: Hold, event: dict[str, Any], write: StepWrite | None = None) -> NoReturn:
-        if self._playing:
-            self.ends.holds.append(Held(hold, event, write))
-            raise Unwind
-        await super().hold(hold, event, write)
-
-    async def sleep(self, seconds: float, reason: str, told: StepWrite | None = None) -> NoReturn:
-        if self._playing:
-            if told is not None and reason not in self.ends.reasons:
-                self.record(told)
-            self.wait_until(self.time.now() + timedelta(seconds=max(0.0, seconds)), reason)
-        await super().sleep(seconds, reason, told)
-
-    def wait_until(self, wake: datetime | None, reason: str) -> NoReturn:
-        if wake is not None:
-            self.ends.wakes.append(wake)
-        self.ends.reasons.append(reason)
-        raise Unwind
-
-    async def hand_back(self, reason: str) -> None:
-        if self._playing:
-            self.ends.handed_back = reason
-            raise Unwind
-        await super().hand_back(reason)
-
-    async def hand_back_counted(self, reason: str) -> None:
-        if self._playing:
-            self.ends.handed_back, self.ends.hand_back_counts = reason, True
-            raise Unwind
-        await super().hand_back_counted(reason)
-
-    async def end_cancelled(self) -> NoReturn:
-        if self._playing:
-            self.ends.cancelled = True
-            raise Unwind
-        await super().end_cancelled()
-
-    def boundary(self) -> None:
-        """Between two operations: the safe place to stop."""
-        if self.ends.now or self.held:
-            self.ends.held_back = self.ends.held_back or self.held
-            raise Unwind
-        if self.cancel_requested:
-            self.ends.cancelled = True
-            raise Unwind
-        if self.host.stopping.is_set():
-            self.ends.handed_back = "the worker stops"
-            raise Unwind
-
-    # Writing ---------------------------------------------------------------------------------------------------
-
-    def record(self, write: StepWrite) -> None:
-        """Durable with the next write, which comes at the latest when the function waits for something else."""
-        self._due = together(self._due, write)
-        if self._playing and (self._flushing is None or self._flushing.done()):
-            self._flushing = asyncio.create_task(self._flush_soon())
-
-    @property
-    def has_due(self) -> bool:
-        due = self._due
-        return bool(due.more or due.calls or due.outcomes or due.stored)
-
-    async def flush(self) -> None:
-        """Everything that was recorded so far is durable."""
-        if self.has_due or self._pen.locked():
-            async with self._pen:
-                if self.has_due:
-                    await super().write(StepWrite())
-
-    async def _flush_soon(self) -> None:
-        # So many turns of the loop are enough for the function to come to its next operation, which writes it anyway.
-        for _ in range(10):
-            await asyncio.sleep(0)
-        try:
-            await self.flush()
-        except Unwind:
-            pass
-        except Exception as error:
-            self.ends.error = self.ends.error or error
-
-    async def _stop_flushing(self) -> None:
-        if self._flushing is not None and not self._flushing.done():
-            await asyncio.wait([self._flushing])
-
-    async def write(self, write: StepWrite, *, keep_checkpoint: bool = False) -> WriteResult:
-        async with self._pen:
-            return await super().write(write, keep_checkpoint=keep_checkpoint)
-
-    async def _written(self, write: StepWrite, keep_checkpoint: bool) -> WriteResult:
-        due, self._due = self._due, StepWrite()
-        whole = together(due, write)
-        try:
-            written = await super()._written(whole, keep_checkpoint)
-        except CheckpointTooLarge as error:
-            # What was done goes with the write that ends the job, once; what was only said of it is too much.
-            self._due, error.kept = together(error.kept, self._due), StepWrite()
-            raise
-        except BaseException:
-            self._due = together(due, self._due)
-            raise
-        if write.status is JobStatus.COMPLETED and written.status is not JobStatus.COMPLETED:
-            self._due = together(due, self._due)
-        else:
-            for id, _ in whole.stored:
-                self.whole.pop(id, None)
-        self.held = self.held or written.held
-        self.cancel_requested = self.cancel_requested or written.cancelled
-        if written.held and self._playing:
-            meters().suspended(self.given.org_id, written.held_seconds or 0.0)
-        return written
-
-    def drop_recorded(self) -> None:
-        super().drop_recorded()
-        self._due, self.whole = StepWrite(), {}
-
-    def keep_result(self, call: Call, result: bytes) -> None:
-        super().keep_result(call, result)
-        if call.result_id is not None:
-            self.whole[call.result_id] = result
-
-    def log_operation(self, position: int, kind: EntryKind, key: str, outcome: str, began: float) -> None:
-        now = self.time.now()
-        self.at.finished(
-            LogEntry(
-                step_index=position,
-                step_id=key[-100:],
-                started_at=now - timedelta(seconds=max(0.0, ticks() - began)),
-                finished_at=now,
-                result_summary=storable(outcome)[:200],
-                tool_calls=int(kind in (EntryKind.TOOL, EntryKind.APPROVAL)),
-            )
-        )
-
-    # Permission ------------------------------------------------------------------------------------------------
-
-    async def judged(self, call: Call, *, new: bool = False) -> Authorization:
-        """A question to people is always one, whatever policies say of its name; they say who decides."""
-        answer = await super().judged(call, new=new)
-        demand = self.demands.get(call.id)
-        if call.name != ASK or demand is None:
-            return answer
-        policies = await self.policies_at(call.policies or self.policies_version)
-        asked = authorize(policies, self._facts(call), [demand])
-        terms = asked.decision.terms
-        if terms is None or answer.verdict is PolicyVerdict.DENY:
-            return answer if answer.verdict is PolicyVerdict.DENY else asked
-        if answer.decision.terms is not None:
-            terms, _ = both_terms(terms, {}, answer.decision.terms, "")
-        terms = replace(
-            terms, on_deny=OnDeny.CONTINUE, standing=False, action=demand.action, details=demand.details
-        )
-        return replace(asked, decision=replace(asked.decision, terms=terms))
-
-    def was_turned_down(self, call: Call) -> bool:
-        """A question may be asked again after a no: nothing is sent by it, and its agent decides what a no means."""
-        return call.name != ASK and super().was_turned_down(call)
-
-    def summary_of(self, call: Call) -> str:
-        if call.name != ASK:
-            return super().summary_of(call)
-        return f"{self.given.agent} asks: {self.demands[call.id].action}"
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    message: str
-    remedy: str
-    write: StepWrite | None
-    keep_checkpoint: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    hold: Hold
-    event: dict[str, Any]
-    write: StepWrite | None
 
 
 @dataclass(slots=True)
 class StopReasons:
+    """Why an agent's function cannot go on: collected from all its branches, and written once when none of them runs."""
+
     error: BaseException | None = None
     """The attempt is over, and nothing can be written; or something broke that is not the agent's."""
-    failures: list[Failure] = field(default_factory=list)
-    holds: list[Held] = field(default_factory=list)
-    handed_back: str | None = None
-    hand_back_counts: bool = False
-    """The worker does not stop: something changed meanwhile."""
+    failures: list[JobFailed] = field(default_factory=list)
+    holds: list[JobHeld] = field(default_factory=list)
+    hand_back: JobHandedBack | None = None
     cancelled: bool = False
     awaiting: list[Call] = field(default_factory=list)
     terms: dict[UUID, Possible] = field(default_factory=dict)
@@ -260,7 +70,7 @@ class StopReasons:
     @property
     def now(self) -> bool:
         """Nothing may begin any more, in any branch."""
-        return bool(self.error or self.failures or self.handed_back or self.cancelled)
+        return bool(self.error or self.failures or self.hand_back or self.cancelled)
 
     @property
     def waiting(self) -> bool:
@@ -268,3 +78,243 @@ class StopReasons:
 
     def __bool__(self) -> bool:
         return self.now or self.waiting or bool(self.holds)
+
+
+class JournalWriter:
+    """Serialises the writes of all branches: one `StepWriter` under a lock, with the records that are due."""
+
+    def __init__(self, lease: Lease, steps: StepWriter) -> None:
+        self._lease, self._steps = lease, steps
+        self.stop = StopReasons()
+        self.held = False
+        self.playing = False
+        """The function runs: records are written in the background, and ends are put off."""
+        self.results: dict[UUID, bytes] = {}
+        """Results that are stored apart, until they are written."""
+        self._due = StepWrite()
+        """What is recorded and not yet written."""
+        self._lock = asyncio.Lock()
+        self._flushing: asyncio.Task[None] | None = None
+
+    # Writes ----------------------------------------------------------------------------------------------------
+
+    def record(self, write: StepWrite) -> None:
+        """Durable with the next write, which comes at the latest when the function waits for something else."""
+        self._due = merge_writes(self._due, write)
+        if self.playing and (self._flushing is None or self._flushing.done()):
+            self._flushing = asyncio.create_task(self._flush_soon())
+
+    @property
+    def _has_due(self) -> bool:
+        due = self._due
+        return bool(due.more or due.calls or due.outcomes or due.stored)
+
+    async def flush(self) -> None:
+        """Everything that was recorded so far is durable."""
+        if self._has_due or self._lock.locked():
+            async with self._lock:
+                if self._has_due:
+                    await self._steps.uninterrupted(self._commit, StepWrite(), False)
+
+    async def _flush_soon(self) -> None:
+        # So many turns of the loop are enough for the function to come to its next operation, which writes it anyway.
+        for _ in range(10):
+            await asyncio.sleep(0)
+        try:
+            await self.flush()
+        except Unwind:
+            pass
+        except Exception as error:
+            self.stop.error = self.stop.error or error
+
+    async def stop_flushing(self) -> None:
+        if self._flushing is not None and not self._flushing.done():
+            await asyncio.wait([self._flushing])
+
+    async def write(self, step: StepWrite, *, keep_checkpoint: bool = False) -> WriteResult:
+        async with self._lock:
+            return await self._steps.uninterrupted(self._commit, step, keep_checkpoint)
+
+    async def _commit(self, step: StepWrite, keep_checkpoint: bool) -> WriteResult:
+        due, self._due = self._due, StepWrite()
+        whole = merge_writes(due, step)
+        try:
+            result = await self._steps.commit(whole, keep_checkpoint)
+        except CheckpointTooLarge as error:
+            # Outcomes go with the write that ends the job, once; events and facts are too much.
+            self._due, error.outcomes = merge_writes(error.outcomes, self._due), StepWrite()
+            raise
+        except BaseException:
+            self._due = merge_writes(due, self._due)
+            raise
+        if is_applied(step, result):
+            for id, _ in whole.stored:
+                self.results.pop(id, None)
+        else:
+            self._due = merge_writes(due, self._due)
+        self.held = self.held or result.held
+        self._lease.cancel_requested = self._lease.cancel_requested or result.cancelled
+        if result.held and self.playing:
+            meters().suspended(self._lease.assignment.org_id, result.held_seconds or 0.0)
+        return result
+
+    def drop_recorded(self) -> None:
+        self._steps.drop_recorded()
+        self._due, self.results = StepWrite(), {}
+
+    def drop_usage(self) -> None:
+        self._steps.drop_usage()
+
+    # Ends ------------------------------------------------------------------------------------------------------
+
+    def put_off(self, end: End) -> None:
+        """An operation ends the attempt: noted until no branch runs any more."""
+        stop = self.stop
+        match end:
+            case JobFailed():
+                stop.failures.append(end)
+            case JobHeld():
+                stop.holds.append(end)
+            case JobHandedBack():
+                stop.hand_back = end
+            case JobCancelled():
+                stop.cancelled = True
+            case JobSleeps():
+                if end.write is not None and end.reason not in stop.reasons:
+                    self.record(end.write)
+                wake = self._lease.time.now() + timedelta(seconds=max(0.0, end.seconds))
+                stop.wakes.append(wake)
+                stop.reasons.append(end.reason)
+            case _:
+                stop.error = stop.error or Ended(end)
+
+    def boundary(self) -> None:
+        """Between two operations: the safe place to stop."""
+        stop = self.stop
+        if stop.now or self.held:
+            stop.held_back = stop.held_back or self.held
+            raise Unwind
+        if self._lease.cancel_requested:
+            stop.cancelled = True
+            raise Unwind
+        if self._lease.worker.stopping.is_set():
+            stop.hand_back = JobHandedBack("the worker stops")
+            raise Unwind
+
+
+class JournalEntries:
+    """The entries of one job: where its next operation stands, and the writes that record one."""
+
+    def __init__(self, lease: Lease, journal: JournalWriter) -> None:
+        self._lease, self._journal = lease, journal
+        self.count = 0
+        """How many operations the job has begun so far, in all its attempts."""
+        self._failures: dict[str, StepWrite] = {}
+        """Failures that the agent may catch: recorded once it went on, and dropped where it did not."""
+
+    def next_position(self) -> int:
+        """The place of a new operation among all operations of the job."""
+        if self.count >= MAX_ENTRIES:
+            raise ContextMisused(
+                f"The job has more than {MAX_ENTRIES} operations, all of which are read whenever it goes on.",
+                hint="Do more in one step, or submit several jobs.",
+            )
+        self._lease.progress.step = self.count
+        self.count += 1
+        return self._lease.progress.step
+
+    def entry(
+        self,
+        key: str,
+        position: int,
+        operation: PlannedOperation,
+        status: EntryStatus,
+        result: bytes | None = None,
+        error: CortexError | None = None,
+    ) -> StepWrite:
+        """A write that holds one entry; a large result beside it."""
+        row: dict[str, Any] = {
+            "key": key, "position": position, "kind": operation.kind, "name": operation.name,
+            "input_hash": operation.input_hash, "status": status,
+        }  # fmt: skip
+        write = StepWrite(more={"journal": [row]})
+        if error is not None:
+            row["error"] = describe_error(error)
+        if result is not None and len(result) <= self._lease.worker.inline_result_bytes:
+            row["result"] = orjson.Fragment(result)
+        elif result is not None:
+            id = new_id()
+            row["result_id"] = str(id)
+            row["result"] = {"bytes": len(result), "stored_result": str(id)}
+            self._journal.results[id] = result
+            write.stored = ((id, result),)
+        return write
+
+    def record_done(
+        self,
+        key: str,
+        position: int,
+        operation: PlannedOperation,
+        start: float,
+        write: StepWrite,
+        summary: str,
+        **fact: Any,
+    ) -> None:
+        self._journal.record(self.done(key, position, operation, start, write, summary, **fact))
+
+    def done(
+        self,
+        key: str,
+        position: int,
+        operation: PlannedOperation,
+        start: float,
+        write: StepWrite,
+        summary: str,
+        **fact: Any,
+    ) -> StepWrite:
+        """An operation that is over: its entry with its log line and audit fact."""
+        lease, now = self._lease, self._lease.time.now()
+        lease.progress.add_log_entry(
+            LogEntry(
+                step_index=position,
+                step_id=key[-100:],
+                started_at=now - timedelta(seconds=max(0.0, ticks() - start)),
+                finished_at=now,
+                result_summary=storable(summary)[:200],
+                tool_calls=int(operation.kind in (EntryKind.TOOL, EntryKind.APPROVAL)),
+            )
+        )
+        write.done_step = position
+        write.facts = [
+            *write.facts,
+            lease.fact("step_completed", step=position, key=key, kind=operation.kind, **fact),
+        ]
+        return write
+
+    def new_round(self, number: int, read_to: int) -> tuple[JournalEntry, StepWrite]:
+        """The function begins again. Entries of earlier rounds are not replayed any more."""
+        operation = PlannedOperation(kind=EntryKind.VALUE, name="round", input_hash=digest(b"[]"))
+        key, position, result = f"/{number}", self.next_position(), {"heard": read_to}
+        entry = JournalEntry(
+            key=key, position=position, kind=operation.kind, name=operation.name, input_hash=operation.input_hash,
+            status=EntryStatus.DONE, result=result, created_at=self._lease.time.now(),
+        )  # fmt: skip
+        return entry, self.entry(key, position, operation, EntryStatus.DONE, canonical(result))
+
+    # Failures that the agent may catch -------------------------------------------------------------------------
+
+    def add_failure(self, key: str, position: int, operation: PlannedOperation, error: CortexError) -> None:
+        self._failures[key] = self.entry(key, position, operation, EntryStatus.FAILED, error=error)
+
+    def record_caught(self, prefix: str) -> None:
+        """The agent went on in this branch: every failure in it, or in those that it gathered, was caught."""
+        for key in [key for key in self._failures if scope_of(key).startswith(prefix)]:
+            self._journal.record(self._failures.pop(key))
+
+    def record_failures(self) -> None:
+        for write in self._failures.values():
+            self._journal.record(write)
+        self._failures = {}
+
+    def drop_failures(self) -> None:
+        self._failures = {}

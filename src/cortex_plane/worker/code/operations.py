@@ -32,7 +32,7 @@ from cortex_plane.jobs.model.journal import (
 from cortex_plane.kernel.canonical import canonical, check_text
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.policies.model.policies import MAX_TIMEOUT_SECONDS, PolicyRow, PolicyVerdict, Quorum
-from cortex_plane.worker.calls import Toolbox
+from cortex_plane.worker.calls import ASK, Toolbox
 from cortex_plane.worker.tools.tool import Tool, encode_result
 
 MAX_INPUT_BYTES = 256 * 1024
@@ -40,8 +40,6 @@ MAX_SECONDS = 10 * 366 * 24 * 3600.0
 MAX_ACTION, MAX_DETAILS_BYTES = 200, 16 * 1024
 MAX_BRANCHES = 1000
 MAX_RETRIES = 100
-ASK = "plane.ask"
-"""The plane's own tool: a call of it is a question to people, and does nothing else."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +50,7 @@ class PlannedOperation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StepWish(PlannedOperation):
+class PlannedStep(PlannedOperation):
     function: Callable[..., Any]
     arguments: Sequence[Any]
     retries: int
@@ -60,7 +58,7 @@ class StepWish(PlannedOperation):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ToolWish(PlannedOperation):
+class PlannedCall(PlannedOperation):
     tool: str
     arguments: dict[str, Any]
     demand: PolicyRow | None = field(default=None, hash=False)
@@ -68,7 +66,7 @@ class ToolWish(PlannedOperation):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ModelWish(PlannedOperation):
+class PlannedModelCall(PlannedOperation):
     prompt: str
     system: str | None
     temperature: float | None
@@ -76,84 +74,84 @@ class ModelWish(PlannedOperation):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SleepWish(PlannedOperation):
+class PlannedSleep(PlannedOperation):
     seconds: float | None
     until: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WaitWish(PlannedOperation):
+class PlannedWait(PlannedOperation):
     key: str
     timeout: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ValueWish(PlannedOperation):
+class PlannedValue(PlannedOperation):
     make: Callable[[], Any]
 
 
-def step(
+def plan_step(
     name: str, function: Callable[..., Any], arguments: Sequence[Any], retries: int, timeout: float | None
-) -> StepWish:
-    checked = check_name(name, "a step")
+) -> PlannedStep:
+    step_name = check_name(name, "a step")
     if not callable(function):
         raise ContextMisused(
-            f"The step `{checked}` was given a {type(function).__name__}, not a function.",
+            f"The step `{step_name}` was given a {type(function).__name__}, not a function.",
             hint="Name the function and pass its arguments after it: `ctx.step('plan', make_plan, ref)`.",
         )
     if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= MAX_RETRIES:
         raise ContextMisused(
-            f"`retries={retries!r}` of the step `{checked}` is not possible.", hint="Use 0 to 100."
+            f"`retries={retries!r}` of the step `{step_name}` is not possible.", hint="Use 0 to 100."
         )
-    return StepWish(
+    return PlannedStep(
         kind=EntryKind.STEP,
-        name=checked,
+        name=step_name,
         input_hash=_hash(
-            list(arguments), f"The arguments of the step `{checked}`", "Let the function close over them."
+            list(arguments), f"The arguments of the step `{step_name}`", "Let the function close over them."
         ),
         function=function,
         arguments=arguments,
         retries=retries,
-        timeout=None if timeout is None else _seconds(timeout, f"timeout of the step `{checked}`"),
+        timeout=None if timeout is None else _seconds(timeout, f"timeout of the step `{step_name}`"),
     )
 
 
-def tool(name: str, arguments: dict[str, Any]) -> ToolWish:
-    checked = check_name(name, "a tool")
-    return ToolWish(
+def plan_tool(name: str, arguments: dict[str, Any]) -> PlannedCall:
+    tool_name = check_name(name, "a tool")
+    return PlannedCall(
         kind=EntryKind.TOOL,
-        name=checked,
-        input_hash=_hash(arguments, f"The arguments of `{checked}`"),
-        tool=checked,
+        name=tool_name,
+        input_hash=_hash(arguments, f"The arguments of `{tool_name}`"),
+        tool=tool_name,
         arguments=_plain(arguments),
     )
 
 
-def answer(gate: str, answers: Mapping[str, Any], call: str | None) -> ToolWish:
+def plan_answer(gate: str, answers: Mapping[str, Any], call: str | None) -> PlannedCall:
     if not isinstance(gate, str) or not gate.strip() or not isinstance(answers, Mapping):
         raise ContextMisused(
             "An answer needs the id of a gate and a mapping with one value for each of its questions.",
             hint="Write `await ctx.answer('delete-confirm', {'confirm': 'understood'})`.",
         )
-    given = {"gate": gate, "answers": dict(answers)}
-    return tool(ANSWER, given if call is None else {**given, "call": call})
+    values = {"gate": gate, "answers": dict(answers)}
+    return plan_tool(ANSWER, values if call is None else {**values, "call": call})
 
 
-def approval(
+def plan_approval(
     action: str,
     details: Mapping[str, Any] | None,
     approvers: Sequence[UUID | str] | None,
     timeout: float | None,
     quorum: int | None,
     clearance: int | None,
-) -> ToolWish:
+) -> PlannedCall:
     if not isinstance(action, str) or not action.strip() or len(action) > MAX_ACTION:
         raise ContextMisused(
             f"What people are asked must be a text of 1 to {MAX_ACTION} characters.",
             hint="Say in one line what is to happen, and put the rest into `details`.",
         )
-    shown = dict(details) if details is not None else None
-    arguments = {"action": action} if shown is None else {"action": action, "details": shown}
+    content = dict(details) if details is not None else None
+    arguments = {"action": action} if content is None else {"action": action, "details": content}
     exact = _exact(arguments, "What people are asked")
     if len(exact) > MAX_DETAILS_BYTES:
         raise ContextMisused(
@@ -170,9 +168,9 @@ def approval(
         required_clearance=None if clearance is None else _whole(clearance, "clearance", 2**31 - 1, least=0),
         standing=False,
         action=action,
-        details=shown,
+        details=content,
     )
-    return ToolWish(
+    return PlannedCall(
         kind=EntryKind.APPROVAL,
         name="approval",
         input_hash=digest(exact),
@@ -182,14 +180,16 @@ def approval(
     )
 
 
-def model(prompt: str, system: str | None, temperature: float | None, max_tokens: int | None) -> ModelWish:
+def plan_model(
+    prompt: str, system: str | None, temperature: float | None, max_tokens: int | None
+) -> PlannedModelCall:
     if not isinstance(prompt, str) or not prompt.strip():
         raise ContextMisused("The prompt of a model is empty or not a text.", hint="Say what you want of it.")
-    given = {"prompt": prompt, "system": system, "temperature": temperature, "max_tokens": max_tokens}
-    return ModelWish(
+    request = {"prompt": prompt, "system": system, "temperature": temperature, "max_tokens": max_tokens}
+    return PlannedModelCall(
         kind=EntryKind.MODEL,
         name="model",
-        input_hash=_hash(given, "The request to the model", most=8 * MAX_INPUT_BYTES),
+        input_hash=_hash(request, "The request to the model", most=8 * MAX_INPUT_BYTES),
         prompt=prompt,
         system=system,
         temperature=temperature,
@@ -197,7 +197,7 @@ def model(prompt: str, system: str | None, temperature: float | None, max_tokens
     )
 
 
-def sleep(seconds: float | timedelta | None, until: datetime | None) -> SleepWish:
+def plan_sleep(seconds: float | timedelta | None, until: datetime | None) -> PlannedSleep:
     if (seconds is None) == (until is None):
         raise ContextMisused(
             "A sleep needs either seconds or `until`.", hint="Write `await ctx.sleep(3600)`."
@@ -207,7 +207,7 @@ def sleep(seconds: float | timedelta | None, until: datetime | None) -> SleepWis
             raise ContextMisused(
                 "`until` must be a datetime with a time zone.", hint="Begin with `await ctx.now()`."
             )
-        given: dict[str, Any] = {"until": until.isoformat()}
+        arguments: dict[str, Any] = {"until": until.isoformat()}
         length = None
     else:
         length = _seconds(
@@ -215,35 +215,39 @@ def sleep(seconds: float | timedelta | None, until: datetime | None) -> SleepWis
             "length of a sleep",
             least=0.0,
         )
-        given = {"seconds": length}
-    return SleepWish(
-        kind=EntryKind.SLEEP, name="sleep", input_hash=_hash(given, "A sleep"), seconds=length, until=until
+        arguments = {"seconds": length}
+    return PlannedSleep(
+        kind=EntryKind.SLEEP,
+        name="sleep",
+        input_hash=_hash(arguments, "A sleep"),
+        seconds=length,
+        until=until,
     )
 
 
-def wait(name: str, key: str, timeout: float | timedelta | None) -> WaitWish:
-    checked = check_name(name, "a signal")
+def plan_wait(name: str, key: str, timeout: float | timedelta | None) -> PlannedWait:
+    signal_name = check_name(name, "a signal")
     if not isinstance(key, str) or not 1 <= len(key) <= 255:
         raise ContextMisused(
             "The key of a signal must be a text of 1 to 255 characters.", hint="Such as an order's id."
         )
     check_text(key, "key")
     length = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    seconds = None if length is None else _seconds(length, f"timeout of the signal `{checked}`")
-    return WaitWish(
+    seconds = None if length is None else _seconds(length, f"timeout of the signal `{signal_name}`")
+    return PlannedWait(
         kind=EntryKind.WAIT,
-        name=checked,
+        name=signal_name,
         input_hash=_hash({"key": key, "timeout": seconds}, "A wait"),
         key=key,
         timeout=seconds,
     )
 
 
-def value(name: str, make: Callable[[], Any]) -> ValueWish:
-    return ValueWish(kind=EntryKind.VALUE, name=name, input_hash=digest(b"[]"), make=make)
+def plan_value(name: str, make: Callable[[], Any]) -> PlannedValue:
+    return PlannedValue(kind=EntryKind.VALUE, name=name, input_hash=digest(b"[]"), make=make)
 
 
-def gather(branches: int) -> PlannedOperation:
+def plan_gather(branches: int) -> PlannedOperation:
     if branches > MAX_BRANCHES:
         raise ContextMisused(
             f"{branches} branches are too many.", hint=f"Use at most {MAX_BRANCHES} at once."
@@ -253,9 +257,9 @@ def gather(branches: int) -> PlannedOperation:
     )
 
 
-def _exact(given: Any, what: str, hint: str | None = None, most: int = MAX_INPUT_BYTES) -> bytes:
+def _exact(value: Any, what: str, hint: str | None = None, most: int = MAX_INPUT_BYTES) -> bytes:
     try:
-        exact = encode_result(given)
+        exact = encode_result(value)
     except CortexError as error:
         reason = error.message.removeprefix("What the tool returned cannot be stored: ")
         raise ContextMisused(f"{what} cannot be stored: {reason}", hint=hint or error.hint) from None
@@ -266,8 +270,8 @@ def _exact(given: Any, what: str, hint: str | None = None, most: int = MAX_INPUT
     return exact
 
 
-def _hash(given: Any, what: str, hint: str | None = None, most: int = MAX_INPUT_BYTES) -> str:
-    return digest(_exact(given, what, hint, most))
+def _hash(value: Any, what: str, hint: str | None = None, most: int = MAX_INPUT_BYTES) -> str:
+    return digest(_exact(value, what, hint, most))
 
 
 def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -276,32 +280,32 @@ def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _seconds(given: object, what: str, least: float = 0.001) -> float:
-    number = isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
-    if not number or not least <= given <= MAX_SECONDS:  # type: ignore[operator]
-        raise ContextMisused(f"The {what} cannot be {given!r}.", hint="Give a number of seconds.")
-    return float(given)  # type: ignore[arg-type]
+def _seconds(value: object, what: str, least: float = 0.001) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or not least <= value <= MAX_SECONDS:  # type: ignore[operator]
+        raise ContextMisused(f"The {what} cannot be {value!r}.", hint="Give a number of seconds.")
+    return float(value)  # type: ignore[arg-type]
 
 
-def _whole(given: object, name: str, most: int, least: int = 1) -> int:
-    number = isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
-    if not number or not least <= given <= most:  # type: ignore[operator]
+def _whole(value: object, name: str, most: int, least: int = 1) -> int:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or not least <= value <= most:  # type: ignore[operator]
         raise ContextMisused(
-            f"`{name}={given!r}` is not possible.", hint=f"Use a number from {least} to {most}."
+            f"`{name}={value!r}` is not possible.", hint=f"Use a number from {least} to {most}."
         )
-    return int(given)  # type: ignore[call-overload,no-any-return]
+    return int(value)  # type: ignore[call-overload,no-any-return]
 
 
-def _members(given: Sequence[UUID | str] | None) -> tuple[UUID, ...] | None:
-    if given is None:
+def _members(approvers: Sequence[UUID | str] | None) -> tuple[UUID, ...] | None:
+    if approvers is None:
         return None
     try:
-        named = tuple(dict.fromkeys(UUID(str(each)) for each in given))
+        ids = tuple(dict.fromkeys(UUID(str(approver)) for approver in approvers))
     except (ValueError, TypeError):
-        named = ()
-    if not named or isinstance(given, str):
+        ids = ()
+    if not ids or isinstance(approvers, str):
         raise ContextMisused("`approvers` must be ids of members.", hint="`cortex member list` shows them.")
-    return named
+    return ids
 
 
 async def _ask(action: str, details: dict[str, Any] | None = None) -> dict[str, Any]:  # noqa: ARG001
@@ -337,8 +341,8 @@ class Mismatch(Exception):
 @dataclass(eq=False, slots=True)
 class Scope:
     prefix: str
-    recorded: list[JournalEntry] = field(default_factory=list)
-    visited: int = 0
+    entries: list[JournalEntry] = field(default_factory=list)
+    position: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     busy: str | None = None
     """The operation under way: a branch does one thing after the other."""
@@ -352,26 +356,30 @@ class Scope:
             raise ContextMisused(
                 f"The key of `{name}` is longer than {MAX_KEY} characters.", hint="Nest less."
             )
-        expected = self.recorded[self.visited] if self.visited < len(self.recorded) else None
-        if expected is not None:
-            _compare(expected, key, kind, input_hash)
-            self.visited += 1
+        entry = self.entries[self.position] if self.position < len(self.entries) else None
+        if entry is not None:
+            _compare(entry, key, kind, input_hash)
+            self.position += 1
         self.counts[name] += 1
-        return key, expected
+        return key, entry
 
     @property
     def unvisited(self) -> JournalEntry | None:
-        return self.recorded[self.visited] if self.visited < len(self.recorded) else None
+        return self.entries[self.position] if self.position < len(self.entries) else None
 
 
-def _compare(expected: JournalEntry, key: str, kind: EntryKind, input_hash: str) -> None:
-    if expected.key != key or expected.kind is not kind:
-        raise Mismatch(f"expected {said(expected.kind, expected.key)}, and {said(kind, key)} came")
-    if expected.input_hash != input_hash:
-        raise Mismatch(f"expected {said(kind, key)} with the input that was recorded, and another input came")
+def _compare(entry: JournalEntry, key: str, kind: EntryKind, input_hash: str) -> None:
+    if entry.key != key or entry.kind is not kind:
+        raise Mismatch(
+            f"expected {describe_operation(entry.kind, entry.key)}, and {describe_operation(kind, key)} came"
+        )
+    if entry.input_hash != input_hash:
+        raise Mismatch(
+            f"expected {describe_operation(kind, key)} with the input that was recorded, and another input came"
+        )
 
 
-def said(kind: EntryKind, key: str) -> str:
+def describe_operation(kind: EntryKind, key: str) -> str:
     return f"{kind} `{key}`"
 
 
@@ -379,23 +387,23 @@ class Scopes:
     """All scopes of one attempt, each with what was recorded of it."""
 
     def __init__(self, entries: Iterable[JournalEntry]) -> None:
-        self._recorded: dict[str, list[JournalEntry]] = {}
-        for entry in sorted(entries, key=lambda each: each.position):
-            self._recorded.setdefault(scope_of(entry.key), []).append(entry)
+        self._entries: dict[str, list[JournalEntry]] = {}
+        for entry in sorted(entries, key=lambda entry: entry.position):
+            self._entries.setdefault(scope_of(entry.key), []).append(entry)
         self.opened: dict[str, Scope] = {}
 
     def open(self, prefix: str) -> Scope:
-        scope = self.opened[prefix] = Scope(prefix, self._recorded.get(prefix, []))
+        scope = self.opened[prefix] = Scope(prefix, self._entries.get(prefix, []))
         return scope
 
     def unvisited(self) -> JournalEntry | None:
         """The first operation that was recorded and did not come again."""
-        left = [entry for scope in self.opened.values() if (entry := scope.unvisited) is not None]
-        return min(left, key=lambda entry: entry.position, default=None)
+        entries = [entry for scope in self.opened.values() if (entry := scope.unvisited) is not None]
+        return min(entries, key=lambda entry: entry.position, default=None)
 
 
 def last_round(entries: Iterable[JournalEntry]) -> int:
-    """How often the function began again, because somebody said more in its conversation."""
+    """How often the function began again, because new messages arrived in its conversation."""
     return max(
         (int(e.key[1:]) for e in entries if e.key.startswith("/") and scope_of(e.key) == "/"), default=0
     )

@@ -1,14 +1,17 @@
-"""Performs the operations of a code agent that are not recorded yet, in the lease of its attempt."""
+"""Performs the operations of a code agent that are not recorded yet, in the lease of its attempt.
+
+Tools go through the same authorization and the same ledger as those that a model calls.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import random
-from collections.abc import Coroutine, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 from uuid import UUID
 
 import orjson
@@ -19,7 +22,6 @@ from cortex_plane.db.crash_points import reached
 from cortex_plane.gates.model.gates import PLANE_TOOLS
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
 from cortex_plane.jobs.model.journal import (
-    MAX_ENTRIES,
     ContextMisused,
     EntryKind,
     EntryStatus,
@@ -28,8 +30,6 @@ from cortex_plane.jobs.model.journal import (
     ToolDenied,
     ToolFailed,
     WaitTimeout,
-    digest,
-    scope_of,
 )
 from cortex_plane.jobs.rules.attempts import NewStep, StepWrite
 from cortex_plane.jobs.verbs import attempts
@@ -39,519 +39,501 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.sessions.rules import recorded_form
 from cortex_plane.worker import step_events
-from cortex_plane.worker.approval_requests import terms_of
-from cortex_plane.worker.calls import Call, CallKind, PendingWrite, plan_call, storable, summary, together
-from cortex_plane.worker.code.context import FAILURES, Decision, JournalReplay, decoded, described
+from cortex_plane.worker.approval_requests import request_terms
+from cortex_plane.worker.authorization import CallAuthorizer
+from cortex_plane.worker.calls import (
+    Call,
+    CallKind,
+    PendingWrite,
+    call_summary,
+    merge_writes,
+    plan_call,
+    storable,
+)
+from cortex_plane.worker.code.context import FAILURES, Decision, JournalReplay, decode_result
+from cortex_plane.worker.code.journal import JournalEntries, JournalWriter
 from cortex_plane.worker.code.operations import (
-    ModelWish,
+    PlannedCall,
+    PlannedModelCall,
     PlannedOperation,
+    PlannedSleep,
+    PlannedStep,
+    PlannedValue,
+    PlannedWait,
     Scope,
-    SleepWish,
-    StepWish,
-    ToolWish,
     Unwind,
-    ValueWish,
-    WaitWish,
     round_prefix,
 )
-from cortex_plane.worker.effects import Stopped, TimedOut, perform, read, within
-from cortex_plane.worker.limits import ticks
+from cortex_plane.worker.effects import CallLedger
+from cortex_plane.worker.ends import Ended, JobFailed
+from cortex_plane.worker.lease import Lease
+from cortex_plane.worker.limits import AttemptLimits, CallStopped, CallTimeout, ticks, within
+from cortex_plane.worker.model_calls import ModelConversation
+from cortex_plane.worker.session_gates import SessionGates
 from cortex_plane.worker.tools.tool import encode_result, run_function
-
-if TYPE_CHECKING:
-    from cortex_plane.jobs.model.effects import ToolCall
-    from cortex_plane.worker.code.attempt import CodeAttempt
-
 
 MAX_PAUSE = 60.0
 LOOK_SECONDS = 0.5
 FOR_THE_AGENT = (*FAILURES.values(), ContextMisused)
 
 
+@dataclass(frozen=True, slots=True)
+class CodeParts:
+    """The objects of an attempt that operations use."""
+
+    lease: Lease
+    limits: AttemptLimits
+    gates: SessionGates
+    authorizer: CallAuthorizer
+    conversation: ModelConversation
+    ledger: CallLedger
+    journal: JournalWriter
+    entries: JournalEntries
+    calls: dict[UUID, Call]
+    """Calls that were sent, or are to be."""
+
+    async def evaluate_gates(self) -> None:
+        if await self.gates.evaluate():
+            await self.journal.write(StepWrite())
+
+    async def fetch(self, result_id: UUID) -> Any:
+        """A result that is stored apart."""
+        lease = self.lease
+        content = self.journal.results.get(result_id)
+        if content is None:
+            content = await attempts.stored_result(lease.db, lease.assignment, result_id)
+        if content is None:
+            raise RuntimeError(f"The result {result_id} of job {lease.assignment.job_id} is gone.")
+        return orjson.loads(content)
+
+
 class Performer(JournalReplay):
     def __init__(
         self,
-        attempt: CodeAttempt,
+        parts: CodeParts,
         entries: Iterable[JournalEntry],
-        arrived: Mapping[str, Any],
-        calls: Mapping[int, ToolCall],
+        signals: Mapping[str, Any],
+        rows: Mapping[int, ToolCall],
         number: int = 0,
     ) -> None:
+        """``rows``: of the ledger, by the position of their operation. ``number``: of the round."""
         entries = list(entries)
         super().__init__(entries)
         self.prefix = round_prefix(number)
-        begun = next((entry for entry in entries if f"{entry.key}/" == self.prefix), None)
-        self.heard_to: int = begun.result["heard"] if begun is not None else 0
+        begin = next((entry for entry in entries if f"{entry.key}/" == self.prefix), None)
+        self.read_to: int = begin.result["heard"] if begin is not None else 0
         """The messages that an earlier round answered."""
-        self.attempt = attempt
-        self.calls = calls
-        """The rows of the ledger, by the position of their operation."""
-        self._arrived = arrived
-        self._running: dict[str, asyncio.Task[Any]] = {}
-        self._failed: dict[str, StepWrite] = {}
-        """What went wrong and the agent may catch: recorded once it went on, and forgotten where it did not."""
+        self._parts, self._journal, self._entries = parts, parts.journal, parts.entries
+        self._rows = rows
+        self._signals = signals
+        self._tasks: dict[str, asyncio.Task[Any]] = {}
 
-    # Player ----------------------------------------------------------------------------------------------------
+    # The port of the replay ------------------------------------------------------------------------------------
 
     def boundary(self) -> None:
         if self.mismatch is not None:
             raise Unwind
-        self.attempt.boundary()
+        self._journal.boundary()
 
     @property
     def stopped(self) -> bool:
-        return bool(self.attempt.ends) or self.attempt.held
+        return bool(self._journal.stop) or self._journal.held
 
     def now(self) -> datetime:
-        return self.attempt.time.now()
+        return self._parts.lease.time.now()
 
     def under_way(self, key: str) -> bool:
-        return key in self._running
+        return key in self._tasks
 
     async def result_of(self, entry: JournalEntry) -> Any:
-        return entry.result if entry.result_id is None else await self.fetched(entry.result_id)
+        return entry.result if entry.result_id is None else await self._parts.fetch(entry.result_id)
 
-    async def fetched(self, result_id: UUID) -> Any:
-        content = self.attempt.whole.get(result_id)
-        if content is None:
-            content = await attempts.stored_result(self.attempt.host.db, self.attempt.given, result_id)
-        if content is None:
-            raise RuntimeError(f"The result {result_id} of job {self.attempt.given.job_id} is gone.")
-        return orjson.loads(content)
-
-    async def live(self, scope: Scope, key: str, entry: JournalEntry | None, wish: PlannedOperation) -> Any:
-        """In a task of its own: whoever stops waiting for it does not cut it."""
-        self._caught(scope)
-        task = asyncio.create_task(self._guarded(self._performed(key, entry, wish)))
-        self._running[key] = task
+    async def live(
+        self, scope: Scope, key: str, entry: JournalEntry | None, operation: PlannedOperation
+    ) -> Any:
+        """In a task of its own, which ends also where the function stops waiting for it."""
+        self._entries.record_caught(scope.prefix)
+        task = asyncio.create_task(self._guard(self._perform(key, entry, operation)))
+        self._tasks[key] = task
         task.add_done_callback(functools.partial(self._over, key, scope))
         return await asyncio.shield(task)
 
     def _over(self, key: str, scope: Scope, task: asyncio.Task[Any]) -> None:
-        self._running.pop(key, None)
+        self._tasks.pop(key, None)
         if scope.busy == key:
             scope.busy = None
         if not task.cancelled():
             task.exception()  # seen, also where nobody waits for it any more
 
-    async def _guarded(self, performed: Coroutine[Any, Any, Any]) -> Any:
-        """What is not for the agent to catch ends the attempt instead."""
+    async def _guard(self, operation: Coroutine[Any, Any, Any]) -> Any:
+        """An error that is not for the agent to catch ends the attempt instead."""
         try:
-            return await performed
+            return await operation
         except (Unwind, asyncio.CancelledError):
             raise
+        except Ended as stop:
+            if stop.end is None:
+                self._journal.stop.error = self._journal.stop.error or stop
+            else:
+                self._journal.put_off(stop.end)
+            raise Unwind from None
         except BaseException as error:
             if isinstance(error, FOR_THE_AGENT):
                 raise
-            self.attempt.ends.error = self.attempt.ends.error or error
+            self._journal.stop.error = self._journal.stop.error or error
             raise Unwind from None
 
-    async def _performed(self, key: str, entry: JournalEntry | None, wish: PlannedOperation) -> Any:
-        match wish:
-            case StepWish():
-                return await self._step(key, wish)
-            case ToolWish():
-                return await call(self, key, entry, wish)
-            case ModelWish():
-                return await self._model(key, wish)
-            case SleepWish():
-                return self._sleep(key, entry, wish)
-            case WaitWish():
-                return self._wait(key, entry, wish)
-            case ValueWish():
-                return self._value(key, wish, wish.make())
-        return self._value(key, wish, None)
+    async def _perform(self, key: str, entry: JournalEntry | None, operation: PlannedOperation) -> Any:
+        match operation:
+            case PlannedStep():
+                return await self._step(key, operation)
+            case PlannedCall():
+                return await self._call(key, entry, operation)
+            case PlannedModelCall():
+                return await self._model(key, operation)
+            case PlannedSleep():
+                return self._sleep(key, entry, operation)
+            case PlannedWait():
+                return self._wait(key, entry, operation)
+            case PlannedValue():
+                return self._value(key, operation, operation.make())
+        return self._value(key, operation, None)
 
     async def quiet(self) -> None:
         """Until nothing is under way that the function does not wait for any more."""
-        while self._running:
-            await asyncio.wait(list(self._running.values()))
+        while self._tasks:
+            await asyncio.wait(list(self._tasks.values()))
 
     async def close(self) -> None:
-        running = list(self._running.values())
-        for task in running:
+        tasks = list(self._tasks.values())
+        for task in tasks:
             task.cancel()
-        if running:
-            await asyncio.wait(running, timeout=5)
-
-    # Recording -------------------------------------------------------------------------------------------------
-
-    def position(self, entry: JournalEntry | None = None) -> int:
-        """Its place among all operations of the job."""
-        if entry is not None:
-            return entry.position
-        attempt = self.attempt
-        if attempt.operations >= MAX_ENTRIES:
-            raise ContextMisused(
-                f"The job has more than {MAX_ENTRIES} operations, all of which are read whenever it goes on.",
-                hint="Do more in one step, or submit several jobs.",
-            )
-        attempt.at.step = attempt.operations
-        attempt.operations += 1
-        return attempt.at.step
-
-    def entry(
-        self,
-        key: str,
-        position: int,
-        wish: PlannedOperation,
-        status: EntryStatus,
-        result: bytes | None = None,
-        error: CortexError | None = None,
-    ) -> StepWrite:
-        """A write that holds one entry; a large result beside it."""
-        attempt = self.attempt
-        row: dict[str, Any] = {
-            "key": key, "position": position, "kind": wish.kind, "name": wish.name, "input_hash": wish.input_hash,
-            "status": status,
-        }  # fmt: skip
-        write = StepWrite(more={"journal": [row]})
-        if error is not None:
-            row["error"] = described(error)
-        if result is not None and len(result) <= attempt.host.inline_result_bytes:
-            row["result"] = orjson.Fragment(result)
-        elif result is not None:
-            id = new_id()
-            row["result_id"] = str(id)
-            row["result"] = {"bytes": len(result), "stored_result": str(id)}
-            attempt.whole[id] = result
-            write.stored = ((id, result),)
-        return write
-
-    def done(
-        self,
-        key: str,
-        position: int,
-        wish: PlannedOperation,
-        began: float,
-        write: StepWrite,
-        said: str,
-        **more: Any,
-    ) -> StepWrite:
-        """An operation that is over: the entry with what readers and the trail are told of it."""
-        attempt = self.attempt
-        attempt.log_operation(position, wish.kind, key, said, began)
-        write.done_step = position
-        write.facts = [
-            *write.facts,
-            attempt.fact("step_completed", step=position, key=key, kind=wish.kind, **more),
-        ]
-        return write
-
-    def _value(self, key: str, wish: PlannedOperation, value: Any) -> Any:
-        result = encode_result(value)
-        self.attempt.record(self.entry(key, self.position(), wish, EntryStatus.DONE, result))
-        return decoded(wish.kind, wish.name, orjson.loads(result), key)
-
-    def new_round(self, number: int, heard: int) -> tuple[JournalEntry, StepWrite]:
-        """The function begins again. What came before is not looked at any more."""
-        wish = PlannedOperation(kind=EntryKind.VALUE, name="round", input_hash=digest(b"[]"))
-        key, position, kept = f"/{number}", self.position(), {"heard": heard}
-        entry = JournalEntry(
-            key=key, position=position, kind=wish.kind, name=wish.name, input_hash=wish.input_hash,
-            status=EntryStatus.DONE, result=kept, created_at=self.now(),
-        )  # fmt: skip
-        return entry, self.entry(key, position, wish, EntryStatus.DONE, canonical(kept))
-
-    # Failures that the agent may catch -------------------------------------------------------------------------
-
-    def failed(self, key: str, position: int, wish: PlannedOperation, error: CortexError) -> None:
-        self._failed[key] = self.entry(key, position, wish, EntryStatus.FAILED, error=error)
-
-    def _caught(self, scope: Scope) -> None:
-        """The agent went on in this branch: whatever failed in it, or in those that it gathered, was caught."""
-        for key in [key for key in self._failed if scope_of(key).startswith(scope.prefix)]:
-            self.attempt.record(self._failed.pop(key))
-
-    def keep_failures(self) -> None:
-        for write in self._failed.values():
-            self.attempt.record(write)
-        self._failed = {}
-
-    def drop_failures(self) -> None:
-        self._failed = {}
+        if tasks:
+            await asyncio.wait(tasks, timeout=5)
 
     # Operations ------------------------------------------------------------------------------------------------
 
-    async def _step(self, key: str, wish: StepWish) -> Any:
-        position, began = self.position(), ticks()
-        await self.attempt.flush()
+    def _position(self, entry: JournalEntry | None) -> int:
+        return self._entries.next_position() if entry is None else entry.position
+
+    def _value(self, key: str, operation: PlannedOperation, value: Any) -> Any:
+        result = encode_result(value)
+        position = self._entries.next_position()
+        self._journal.record(self._entries.entry(key, position, operation, EntryStatus.DONE, result))
+        return decode_result(operation.kind, operation.name, orjson.loads(result), key)
+
+    async def _step(self, key: str, operation: PlannedStep) -> Any:
+        limits, entries = self._parts.limits, self._entries
+        position, start = entries.next_position(), ticks()
+        await self._journal.flush()
         self.boundary()
-        for tries in range(wish.retries + 1):
+        for tries in range(operation.retries + 1):
             reached("step:before")
             try:
-                value = await self._called(wish)
+                value = await self._call_function(operation)
                 result = encode_result(value)
                 break
             except Exception as error:
-                # What the job's own time cut off did not fail, and is not for the agent to catch.
-                await self.attempt.check_time()
-                if tries < wish.retries:
-                    await self._pause(self.attempt.limits.backoff.delay(tries, random.random()))  # noqa: S311 -- jitter
+                # A step that the job's own time cut off did not fail, and is not for the agent to catch.
+                refusal = limits.refuse_time()
+                if refusal is not None:
+                    raise Ended(JobFailed(*refusal)) from error
+                if tries < operation.retries:
+                    await self._pause(limits.backoff.delay(tries, random.random()))  # noqa: S311 -- jitter
                     continue
-                raised = _step_failed(wish, error)
-                self.failed(key, position, wish, raised)
-                raise raised from error
+                failure = _step_failed(operation, error)
+                entries.add_failure(key, position, operation, failure)
+                raise failure from error
         reached("step:after")
-        most = self.attempt.host.max_result_bytes
+        most = self._parts.lease.worker.max_result_bytes
         if len(result) > most:
-            large = StepFailed(
-                f"The step `{wish.name}` returned {len(result)} bytes; the limit is {most}.",
+            failure = StepFailed(
+                f"The step `{operation.name}` returned {len(result)} bytes; the limit is {most}.",
                 hint="Store it elsewhere and return a reference.",
             )
-            self.failed(key, position, wish, large)
-            raise large
-        write = self.entry(key, position, wish, EntryStatus.DONE, result)
-        said = result[:200].decode(errors="ignore")
-        self.attempt.record(self.done(key, position, wish, began, write, said))
+            entries.add_failure(key, position, operation, failure)
+            raise failure
+        write = entries.entry(key, position, operation, EntryStatus.DONE, result)
+        entries.record_done(key, position, operation, start, write, result[:200].decode(errors="ignore"))
         return orjson.loads(result)
 
     async def _pause(self, seconds: float) -> None:
-        """Before a step is tried again: whoever cancels or holds the job, or stops the worker, does not wait for all of it."""
+        """Before a step is tried again. A cancellation, a hold or the end of the worker does not wait for all of it."""
         until = ticks() + min(MAX_PAUSE, seconds)
-        while (left := until - ticks()) > 0:
-            await asyncio.sleep(min(LOOK_SECONDS, left))
+        while (rest := until - ticks()) > 0:
+            await asyncio.sleep(min(LOOK_SECONDS, rest))
             self.boundary()
-        await self.attempt.write(StepWrite())  # says whether somebody holds it by now
+        await self._journal.write(StepWrite())  # its result says whether somebody holds the job by now
         self.boundary()
 
-    async def _called(self, wish: StepWish) -> Any:
-        own = wish.timeout or float(self.attempt.limits.resources.step_timeout_seconds)
-        seconds = min(own, max(0.0, self.attempt.job_seconds_left()))
+    async def _call_function(self, operation: PlannedStep) -> Any:
+        limits = self._parts.limits
+        own = operation.timeout or float(limits.resources.step_timeout_seconds)
+        seconds = min(own, max(0.0, limits.job_seconds_left()))
+        function = functools.partial(operation.function, *operation.arguments)
         try:
-            return await within(seconds, run_function(functools.partial(wish.function, *wish.arguments), {}))
+            return await within(seconds, run_function(function, {}))
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as error:
             # It ends its step, never the worker around it.
-            raise Stopped(f"{type(error).__name__}: {error}") from error
+            raise CallStopped(f"{type(error).__name__}: {error}") from error
 
-    async def _model(self, key: str, wish: ModelWish) -> str:
-        attempt, began = self.attempt, ticks()
-        await attempt.flush()
+    async def _model(self, key: str, operation: PlannedModelCall) -> str:
+        parts, start = self._parts, ticks()
+        conversation, gates, progress = parts.conversation, parts.gates, parts.lease.progress
+        await self._journal.flush()
         self.boundary()
-        await attempt.check_limits()
-        await attempt.look()
-        position = self.position()
-        request = attempt.request([UserTurn(wish.prompt)])
+        conversation.check_limits()
+        await parts.evaluate_gates()
+        position = self._entries.next_position()
+        request = conversation.request([UserTurn(operation.prompt)])
+        own, system = request.system_prompt, operation.system
         request = replace(
             request,
             tools=(),
-            system_prompt=request.system_prompt if wish.system is None else attempt.prompted(wish.system),
-            temperature=request.temperature if wish.temperature is None else wish.temperature,
-            max_tokens=request.max_tokens if wish.max_tokens is None else wish.max_tokens,
+            system_prompt=own if system is None else gates.system_prompt(system),
+            temperature=request.temperature if operation.temperature is None else operation.temperature,
+            max_tokens=request.max_tokens if operation.max_tokens is None else operation.max_tokens,
         )
         try:
-            response = await attempt.ask(request, purpose="model", step=position)
+            response = await conversation.ask(request, purpose="model", step=position)
         except ModelError as error:
             error.message = storable(error.message)
-            self.failed(key, position, wish, error)
+            self._entries.add_failure(key, position, operation, error)
             raise
         text, usage = response.text or "", response.usage
-        attempt.at.prompt_tokens += usage.prompt_tokens
-        attempt.at.completion_tokens += usage.completion_tokens
-        attempt.at.iterations += 1
+        conversation.add_tokens(usage)
+        progress.iterations += 1
         try:
-            recorded = canonical({**recorded_form(response), "text": text, "calls": []})
+            response_json = canonical({**recorded_form(response), "text": text, "calls": []})
         except CortexError as error:
-            await attempt.fail(f"The model's response cannot be stored: {error.message}", error.hint)
-        attempt.turns.append(AssistantTurn(text=text), step=position, seq=attempt.at.message_seq)
-        write = self.entry(key, position, wish, EntryStatus.DONE)
+            message = f"The model's response cannot be stored: {error.message}"
+            raise Ended(JobFailed(message, error.hint)) from error
+        conversation.turns.append(AssistantTurn(text=text), step=position, seq=progress.message_seq)
+        write = self._entries.entry(key, position, operation, EntryStatus.DONE)
         write.step = NewStep(
-            index=position, message_seq=attempt.at.message_seq, response=recorded,
-            prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens, seconds=ticks() - began,
+            index=position, message_seq=progress.message_seq, response=response_json,
+            prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens, seconds=ticks() - start,
         )  # fmt: skip
-        write.events = step_events.by(response, step_events.said(position, text))
-        await attempt.write(self.done(key, position, wish, began, write, text[:200]))
+        write.events = step_events.with_model(response, step_events.text_events(position, text))
+        await self._journal.write(self._entries.done(key, position, operation, start, write, text[:200]))
         return text
 
-    def _sleep(self, key: str, entry: JournalEntry | None, wish: SleepWish) -> None:
-        now, position = self.now(), self.position(entry)
+    def _sleep(self, key: str, entry: JournalEntry | None, operation: PlannedSleep) -> None:
+        now, position = self.now(), self._position(entry)
         if entry is not None:
             until = datetime.fromisoformat(entry.result["until"])
-        elif wish.until is not None:
-            until = wish.until
+        elif operation.until is not None:
+            until = operation.until
         else:
-            until = now + timedelta(seconds=wish.seconds or 0.0)
+            until = now + timedelta(seconds=operation.seconds or 0.0)
         over = until <= now
         if over or entry is None:
             status = EntryStatus.DONE if over else EntryStatus.OPEN
-            write = self.entry(key, position, wish, status, canonical({"until": until.isoformat()}))
-            self.attempt.record(self.done(key, position, wish, ticks(), write, "slept") if over else write)
+            result = canonical({"until": until.isoformat()})
+            write = self._entries.entry(key, position, operation, status, result)
+            if over:
+                self._entries.record_done(key, position, operation, ticks(), write, "slept")
+            else:
+                self._journal.record(write)
         if not over:
-            self.attempt.wait_until(until, f"sleeps until {until.isoformat(timespec='seconds')}")
+            self._wait_until(until, f"sleeps until {until.isoformat(timespec='seconds')}")
 
-    def _wait(self, key: str, entry: JournalEntry | None, wish: WaitWish) -> Any:
-        now, position, attempt = self.now(), self.position(entry), self.attempt
+    def _wait(self, key: str, entry: JournalEntry | None, operation: PlannedWait) -> Any:
+        now, position, entries = self.now(), self._position(entry), self._entries
         if entry is None:
-            until = None if wish.timeout is None else now + timedelta(seconds=wish.timeout)
-            kept = {"key": wish.key, "until": until.isoformat() if until else None}
-            attempt.record(self.entry(key, position, wish, EntryStatus.OPEN, canonical(kept)))
+            until = None if operation.timeout is None else now + timedelta(seconds=operation.timeout)
+            wait = {"key": operation.key, "until": until.isoformat() if until else None}
+            self._journal.record(entries.entry(key, position, operation, EntryStatus.OPEN, canonical(wait)))
         else:
-            said = entry.result["until"]
-            until = None if said is None else datetime.fromisoformat(said)
-        if key in self._arrived:
-            payload = self._arrived[key]
-            write = self.entry(key, position, wish, EntryStatus.DONE, canonical(payload))
-            attempt.record(self.done(key, position, wish, ticks(), write, "arrived"))
+            deadline = entry.result["until"]
+            until = None if deadline is None else datetime.fromisoformat(deadline)
+        if key in self._signals:
+            payload = self._signals[key]
+            write = entries.entry(key, position, operation, EntryStatus.DONE, canonical(payload))
+            entries.record_done(key, position, operation, ticks(), write, "arrived")
             return payload
         if until is not None and until <= now:
-            late = WaitTimeout(f"Nobody sent `{wish.name}` with the key `{wish.key}` in time.")
-            write = self.entry(key, position, wish, EntryStatus.FAILED, error=late)
-            attempt.record(self.done(key, position, wish, ticks(), write, "timed out"))
+            late = WaitTimeout(f"Nobody sent `{operation.name}` with the key `{operation.key}` in time.")
+            write = entries.entry(key, position, operation, EntryStatus.FAILED, error=late)
+            entries.record_done(key, position, operation, ticks(), write, "timed out")
             raise late
-        attempt.ends.waits.append({"entry": key, "name": wish.name, "key": wish.key})
-        return attempt.wait_until(until, f"waits for `{wish.name}`")
+        self._journal.stop.waits.append({"entry": key, "name": operation.name, "key": operation.key})
+        return self._wait_until(until, f"waits for `{operation.name}`")
+
+    def _wait_until(self, wake: datetime | None, reason: str) -> NoReturn:
+        stop = self._journal.stop
+        if wake is not None:
+            stop.wakes.append(wake)
+        stop.reasons.append(reason)
+        raise Unwind
+
+    # Tools -----------------------------------------------------------------------------------------------------
+
+    async def _call(self, key: str, entry: JournalEntry | None, operation: PlannedCall) -> Any:
+        """One call of a tool, from where it stands to its end."""
+        position = self._position(entry)
+        row = self._rows.get(position) if entry is not None else None
+        arguments = row.arguments if row is not None and row.edited else operation.arguments
+        request = CallRequest(id=f"call-{position}", name=provider_name(operation.tool), arguments=arguments)
+        id = row.id if row is not None else new_id()
+        call = plan_call(0, request, id, self._parts.lease.toolbox, position)
+        # Where the code is the same, it is a person's edit that it refuses: that is a failure like any other.
+        is_edit = (
+            row is not None
+            and row.status is CallStatus.APPROVED
+            and self._parts.authorizer.has_same_code(row)
+        )
+        if row is not None and call.tool is None and row.status not in SETTLED and not is_edit:
+            self.mismatch = (
+                f"the tool `{operation.tool}` of `{key}` is gone, or does not take its arguments any more"
+            )
+            raise Unwind
+        return await CodeCall(self._parts, self.boundary, key, position, operation, call).run(entry, row)
 
 
-def _step_failed(wish: StepWish, error: Exception) -> StepFailed:
-    if isinstance(error, TimedOut):
-        return StepFailed(f"The step `{wish.name}` did not end in time.")
-    if isinstance(error, Stopped):
-        return StepFailed(storable(f"The step `{wish.name}` raised {error}")[:4000])
+@dataclass(frozen=True, slots=True)
+class CodeCall:
+    """One call of a code agent: the same authorization and ledger as a call of a model, recorded in the journal."""
+
+    parts: CodeParts
+    boundary: Callable[[], None]
+    key: str
+    position: int
+    operation: PlannedCall
+    call: Call
+
+    async def run(self, entry: JournalEntry | None, row: ToolCall | None) -> Any:
+        parts, call, operation, start = self.parts, self.call, self.operation, ticks()
+        gates, journal, entries = parts.gates, parts.journal, parts.entries
+        if operation.demand is not None:
+            parts.authorizer.demands[call.id] = operation.demand
+        if row is None or await parts.authorizer.restore_call(call, row):
+            await parts.evaluate_gates()
+            await parts.authorizer.authorize([call])
+        begin = (
+            entries.entry(self.key, self.position, operation, EntryStatus.OPEN)
+            if entry is None
+            else StepWrite()
+        )
+        if call.status is CallStatus.AWAITING:
+            await self._request_approval(begin)
+        if call.settled:
+            return self._settled()
+        events = step_events.call_events(self.position, None, [call])
+        if call.kind is CallKind.READ:
+            await journal.flush()
+            if gates.bound is not None and gates.bound.history.urgent:
+                await journal.write(StepWrite())
+            self.boundary()
+            if gates.bound is not None and not gates.bound.allows_calls([call]):
+                why = "The gates of this session changed meanwhile."
+                await parts.ledger.give_way([call], StepWrite(), why)
+            await parts.ledger.read(call)
+            pending = PendingWrite(merge_writes(begin, StepWrite(events=events)))
+            pending.new(call)
+        else:
+            calls = [call_summary(call)]
+            fact = parts.lease.fact("step_responded", step=self.position, key=self.key, calls=calls)
+            response = StepWrite(facts=[fact], events=events) if row is None else StepWrite()
+            due = merge_writes(begin, response)
+            self.boundary()
+            parts.calls[call.id] = call
+            await parts.ledger.perform(call, [call], PendingWrite(due))
+            if operation.kind is EntryKind.APPROVAL and call.has_grant and not parts.lease.cancel_requested:
+                # Its intent uses up the grant, and there is nothing to send: a slow worker does not change the decision.
+                call.status, call.error, call.result = CallStatus.COMPLETED, None, b'{"approved":true}'
+            pending = PendingWrite(StepWrite())
+            pending.settled.append(call)
+        if gates.bound is not None:
+            gates.bound.end_calls([call])
+        write = pending.take()
+        results = parts.ledger.take_results()
+        journal.results.update(results)
+        write.stored = (*write.stored, *results)
+        write.events = [*write.events, *step_events.result_events(self.position, [call])]
+        self._record_done(start, write, calls=[step_events.call_outcome(call)])
+        if parts.lease.cancel_requested and call.status is CallStatus.FAILED:
+            journal.stop.cancelled = True
+            raise Unwind
+        return await self._outcome(entry)
+
+    def _record_done(self, start: float, write: StepWrite, **fact: Any) -> None:
+        summary = f"{self.call.name}: {self.call.status}"
+        self.parts.entries.record_done(self.key, self.position, self.operation, start, write, summary, **fact)
+
+    async def _request_approval(self, begin: StepWrite) -> None:
+        """People must decide: the call waits, unless nobody can."""
+        terms = await request_terms(self.parts.lease, self.call, StepWrite())
+        if terms is None:
+            return
+        journal = self.parts.journal
+        journal.record(begin)
+        journal.stop.awaiting.append(self.call)
+        journal.stop.terms[self.call.id] = terms
+        raise Unwind
+
+    def _settled(self) -> Any:
+        """Never sent: an answer to gates, not allowed, or not a call that the tool takes. Recorded like any call."""
+        call, operation = self.call, self.operation
+        entry = functools.partial(self.parts.entries.entry, self.key, self.position, operation)
+        error: CortexError | None = None
+        value: Any
+        if call.name in PLANE_TOOLS and call.tool is not None:
+            value = orjson.loads(call.result or b"null")
+            write = entry(EntryStatus.DONE, call.result)
+        elif operation.kind is EntryKind.APPROVAL:
+            value = Decision(approved=False, reason=self._refusal)
+            result = canonical({"approved": False, "reason": self._refusal, "by": None})
+            write = entry(EntryStatus.DONE, result)
+        else:
+            value, error = None, self._denial()
+            write = entry(EntryStatus.FAILED, error=error)
+        pending = PendingWrite(StepWrite())
+        if not call.has_row:
+            pending.new(call)
+        write = merge_writes(pending.take(), write)
+        write.events = [
+            *step_events.call_events(self.position, None, [call]),
+            *step_events.result_events(self.position, [call]),
+        ]
+        self._record_done(ticks(), write)
+        if error is not None:
+            raise error
+        return value
+
+    @property
+    def _refusal(self) -> str:
+        return self.call.error or "It was refused."
+
+    def _denial(self) -> CortexError:
+        call, gates = self.call, self.parts.gates.bound
+        error = ToolFailed(self._refusal) if call.kind is CallKind.REFUSED else ToolDenied(self._refusal)
+        if gates is not None and call.ruling is not None and call.ruling.verdict is PolicyVerdict.DENY:
+            return gates.dialogue.gate_closed(call, call.ruling) or error
+        return error
+
+    async def _outcome(self, entry: JournalEntry | None) -> Any:
+        call = self.call
+        if call.status is not CallStatus.COMPLETED:
+            error = call.error or f"`{call.name}` failed."
+            raise ToolDenied(error) if call.status is CallStatus.REJECTED else ToolFailed(error)
+        if self.operation.kind is EntryKind.APPROVAL:
+            result = entry.result if entry is not None else None
+            return Decision(**result) if result else Decision(approved=True)
+        if call.result_id is not None:
+            return await self.parts.fetch(call.result_id)
+        return orjson.loads(call.result or b"null")
+
+
+def _step_failed(operation: PlannedStep, error: Exception) -> StepFailed:
+    name = operation.name
+    if isinstance(error, CallTimeout):
+        return StepFailed(f"The step `{name}` did not end in time.")
+    if isinstance(error, CallStopped):
+        return StepFailed(storable(f"The step `{name}` raised {error}")[:4000])
     if isinstance(error, CortexError) and error.code == "unstorable_result":
         reason = error.message.removeprefix("What the tool returned cannot be stored: ")
-        return StepFailed(storable(f"What the step `{wish.name}` returned cannot be stored: {reason}")[:4000])
-    return StepFailed(storable(f"The step `{wish.name}` raised {type(error).__name__}: {error}")[:4000])
-
-
-async def call(performer: Performer, key: str, entry: JournalEntry | None, wish: ToolWish) -> Any:
-    """One call, from where it stands to its end."""
-    attempt, began = performer.attempt, ticks()
-    position = performer.position(entry)
-    row = performer.calls.get(position) if entry is not None else None
-    made = _planned(performer, position, wish, row)
-    if wish.demand is not None:
-        attempt.demands[made.id] = wish.demand
-    # Where the code is the same, it is a person's edit that it refuses: that is a failure like any other.
-    edited = row is not None and row.status is CallStatus.APPROVED and attempt.is_the_code_of(row)
-    if row is not None and made.tool is None and row.status not in SETTLED and not edited:
-        performer.mismatch = (
-            f"the tool `{wish.tool}` of `{key}` is gone, or does not take its arguments any more"
-        )
-        raise Unwind
-    if row is None or await attempt.restore_call(made, row):
-        await attempt.look()
-        await attempt.authorize([made])
-    open_entry = performer.entry(key, position, wish, EntryStatus.OPEN) if entry is None else StepWrite()
-    if made.status is CallStatus.AWAITING:
-        await _ask(performer, made, open_entry)
-    if made.settled and made.name in PLANE_TOOLS and made.tool is not None:
-        return _told(performer, key, position, wish, made)
-    if made.settled:
-        return _refused(performer, key, position, wish, made)
-    told = StepWrite(facts=[attempt.fact("step_responded", step=position, key=key, calls=[summary(made)])])
-    told.events = step_events.called(position, None, [made])
-    if made.kind is CallKind.READ:
-        await attempt.flush()
-        if attempt.gates is not None and attempt.gates.urgent:
-            await attempt.write(StepWrite())
-        performer.boundary()
-        if attempt.gates is not None and not attempt.gates.allow([made]):
-            await attempt.give_way([made], StepWrite(), "The gates of this session changed meanwhile.")
-        await read(attempt, made)
-        pending = PendingWrite(together(open_entry, StepWrite(events=told.events)))
-        pending.new(made)
-    else:
-        await _performed(performer, made, together(open_entry, told if row is None else StepWrite()))
-        if wish.kind is EntryKind.APPROVAL and made.granted and not attempt.cancel_requested:
-            # With its intent the grant is used up, and there is nothing to send: a slow worker changes nothing of the yes.
-            made.status, made.error, made.result = CallStatus.COMPLETED, None, b'{"approved":true}'
-        pending = PendingWrite(StepWrite())
-        pending.settled.append(made)
-    if attempt.gates is not None:
-        attempt.gates.happened([made])
-    write = pending.take()
-    write.stored = (*write.stored, *attempt.take_stored())
-    write.events = [*write.events, *step_events.settled(position, [made])]
-    said = f"{made.name}: {made.status}"
-    attempt.record(performer.done(key, position, wish, began, write, said, calls=[step_events.outcome(made)]))
-    if attempt.cancel_requested and made.status is CallStatus.FAILED:
-        attempt.ends.cancelled = True
-        raise Unwind
-    return await _outcome(performer, wish, entry, made)
-
-
-def _planned(performer: Performer, position: int, wish: ToolWish, row: ToolCall | None) -> Call:
-    arguments = row.arguments if row is not None and row.edited else wish.arguments
-    request = CallRequest(id=f"call-{position}", name=provider_name(wish.tool), arguments=arguments)
-    return plan_call(0, request, row.id if row is not None else new_id(), performer.attempt.toolbox, position)
-
-
-async def _ask(performer: Performer, made: Call, open_entry: StepWrite) -> None:
-    """People must decide: it waits, unless nobody could."""
-    attempt = performer.attempt
-    terms = await terms_of(attempt, made, StepWrite())
-    if terms is None:
-        return
-    attempt.record(open_entry)
-    attempt.ends.awaiting.append(made)
-    attempt.ends.terms[made.id] = terms
-    raise Unwind
-
-
-def _told(performer: Performer, key: str, position: int, wish: ToolWish, made: Call) -> Any:
-    """What gates said to the agent: nothing was sent, and it is recorded like a call."""
-    pending = PendingWrite(performer.entry(key, position, wish, EntryStatus.DONE, made.result))
-    if not made.written:
-        pending.new(made)
-    write = pending.take()
-    write.events = [*step_events.called(position, None, [made]), *step_events.settled(position, [made])]
-    performer.attempt.record(
-        performer.done(key, position, wish, ticks(), write, f"{made.name}: {made.status}")
-    )
-    return orjson.loads(made.result or b"null")
-
-
-def _refused(performer: Performer, key: str, position: int, wish: ToolWish, made: Call) -> Any:
-    """Never sent: not allowed, or not a call that the tool takes."""
-    said = made.error or "It was refused."
-    denied = made.kind is not CallKind.REFUSED
-    error: CortexError | None = ToolDenied(said) if denied else ToolFailed(said)
-    gates, ruling = performer.attempt.gates, made.ruling
-    if gates is not None and ruling is not None and ruling.verdict is PolicyVerdict.DENY:
-        error = gates.closed(made, ruling) or error
-    decision: Decision | None = None
-    if wish.kind is EntryKind.APPROVAL:
-        decision, error = Decision(approved=False, reason=said), None
-    pending = PendingWrite(StepWrite())
-    if not made.written:
-        pending.new(made)
-    write = pending.take()
-    result = canonical({"approved": False, "reason": said, "by": None}) if decision is not None else None
-    status = EntryStatus.FAILED if error is not None else EntryStatus.DONE
-    write = together(write, performer.entry(key, position, wish, status, result, error))
-    write.events = [*step_events.called(position, None, [made]), *step_events.settled(position, [made])]
-    performer.attempt.record(
-        performer.done(key, position, wish, ticks(), write, f"{made.name}: {made.status}")
-    )
-    if error is not None:
-        raise error
-    return decision
-
-
-async def _performed(performer: Performer, made: Call, due: StepWrite) -> None:
-    attempt = performer.attempt
-    performer.boundary()
-    pending = PendingWrite(due)
-    is_new = made.status in (None, CallStatus.APPROVED)
-    if made.status is CallStatus.APPROVED:
-        made.granted = True
-        pending.granted.append(made)
-    elif is_new:
-        pending.new(made)
-    if is_new:
-        made.status = CallStatus.INTENDED
-    attempt.calls[made.id] = made
-    await perform(attempt, made, [made], pending.take(), new=is_new)
-
-
-async def _outcome(performer: Performer, wish: ToolWish, entry: JournalEntry | None, made: Call) -> Any:
-    if made.status is not CallStatus.COMPLETED:
-        said = made.error or f"`{made.name}` failed."
-        raise ToolDenied(said) if made.status is CallStatus.REJECTED else ToolFailed(said)
-    if wish.kind is EntryKind.APPROVAL:
-        return Decision(**entry.result) if entry is not None and entry.result else Decision(approved=True)
-    if made.result_id is not None:
-        return await performer.fetched(made.result_id)
-    return orjson.loads(made.result or b"null")
+        return StepFailed(storable(f"What the step `{name}` returned cannot be stored: {reason}")[:4000])
+    return StepFailed(storable(f"The step `{name}` raised {type(error).__name__}: {error}")[:4000])

@@ -18,7 +18,7 @@ from cortex_plane.agents.model.tools import ToolError, UncertainOutcome, trouble
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.worker.limits import ticks
 from cortex_plane.worker.mcp import transports
-from cortex_plane.worker.mcp.remote_tool import RemoteTool, as_json, error_text, offered
+from cortex_plane.worker.mcp.remote_tool import RemoteTool, as_json, error_text, usable_tools
 from cortex_plane.worker.mcp.servers import McpServer, Redaction
 from cortex_plane.worker.mcp.transports import KEY, Changes, Line, bounded, http, stdio
 
@@ -77,10 +77,10 @@ class Connection:
 
     # Lifecycle -------------------------------------------------------------------------------------------------
 
-    def start(self, offer: Offer, told: Callable[[], None]) -> None:
+    def start(self, offer: Offer, on_change: Callable[[], None]) -> None:
         """Raises ``SetupError`` where a secret is missing."""
         redaction = self.server.redaction()
-        self._users.append((offer, told))
+        self._users.append((offer, on_change))
         if len(self._users) > 1:
             return
         self._redaction = redaction
@@ -88,9 +88,9 @@ class Connection:
         self._again, self._doubted, self._stopping = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._task = asyncio.create_task(self._run(), name=f"mcp server {self.server.name}")
 
-    async def stop(self, told: Callable[[], None]) -> None:
-        """``told``: as it was started with."""
-        self._users = [each for each in self._users if each[1] != told]
+    async def stop(self, on_change: Callable[[], None]) -> None:
+        """``on_change``: as it was started with."""
+        self._users = [user for user in self._users if user[1] != on_change]
         if self._users or self._task is None:
             return
         self._stopping.set()
@@ -102,21 +102,21 @@ class Connection:
         failures = 0
         while not self._stopping.is_set():
             self._become(STARTING, "")
-            began = ticks()
+            start = ticks()
             try:
                 reason = await self._serve()
             except asyncio.CancelledError:
                 raise
             except (Exception, BaseExceptionGroup) as error:
                 # A server may break in any way; it must not break the worker.
-                reason = self._line.reason or described(error)
+                reason = self._line.reason or describe_error(error)
             self._client = None
             self._up.clear()
             self._become(DOWN, self._redaction.text(reason)[:MAX_REASON])
             self.settled.set()
             if self._stopping.is_set():
                 return
-            failures = 0 if ticks() - began > STEADY_SECONDS else failures + 1
+            failures = 0 if ticks() - start > STEADY_SECONDS else failures + 1
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures, 10)) * random.uniform(0.5, 1.0)  # noqa: S311
             log.warning(
                 "mcp server down", server=self.server.name, reason=self.reason, again_in=round(pause, 1)
@@ -130,15 +130,15 @@ class Connection:
         self._tell()
 
     def _tell(self) -> None:
-        for _, told in self._users:
-            told()
+        for _, on_change in self._users:
+            on_change()
 
     async def _serve(self) -> str:
         """From the start of the server to its end: the reason of it."""
         line = self._line = Line(self._up.clear)
         async with contextlib.AsyncExitStack() as stack:
             async with asyncio.timeout(START_SECONDS):
-                client = await stack.enter_async_context(self._connected(line))
+                client = await stack.enter_async_context(self._connect(line))
                 await self._read(client)
             await stack.enter_async_context(self._listening(client))
             self._client = client
@@ -150,7 +150,7 @@ class Connection:
             return await self._watch(client, line)
 
     @contextlib.asynccontextmanager
-    async def _connected(self, line: Line) -> AsyncIterator[Client]:
+    async def _connect(self, line: Line) -> AsyncIterator[Client]:
         from mcp import Client
         from mcp_types import Implementation
 
@@ -159,21 +159,21 @@ class Connection:
         client = Client(
             bounded(transport, line),
             cache=None,
-            message_handler=self._heard,
+            message_handler=self._on_message,
             client_info=Implementation(name="cortex-plane", version="1"),
         )
         async with client:
             yield client
 
-    async def _heard(self, message: Any) -> None:
+    async def _on_message(self, message: Any) -> None:
         if getattr(message, "method", None) == "notifications/tools/list_changed":
             self._again.set()
 
     @contextlib.asynccontextmanager
     async def _listening(self, client: Client) -> AsyncIterator[None]:
         """Newer servers tell of changes only to those who ask to hear of them."""
-        told_of = client.server_capabilities.tools
-        task = asyncio.create_task(self._listen(client)) if told_of and told_of.list_changed else None
+        capability = client.server_capabilities.tools
+        task = asyncio.create_task(self._listen(client)) if capability and capability.list_changed else None
         try:
             yield
         finally:
@@ -194,7 +194,7 @@ class Connection:
     async def _watch(self, client: Client, line: Line) -> str:
         while True:
             await _first(line.over, self._again, self._doubted, within=LOOK_SECONDS)
-            await self._rested(line)
+            await self._rest(line)
             if line.over.is_set():
                 return line.reason
             self._again.clear()
@@ -205,12 +205,12 @@ class Connection:
             except TimeoutError:
                 return f"it did not answer within {ANSWER_SECONDS:g} s"
             except CortexError as error:
-                # It is the database that does not answer: what is offered stays as it is.
+                # It is the database that does not answer: the tools on offer stay as they are.
                 log.warning("mcp tools not published", server=self.server.name, error=str(error))
                 await _first(line.over, within=ANSWER_SECONDS)
                 self._again.set()
 
-    async def _rested(self, line: Line) -> None:
+    async def _rest(self, line: Line) -> None:
         """Whoever announces changes without end is heard ever more seldom. Whether it still lives is asked sooner."""
         if not self._doubted.is_set():
             pause = self._read_at + self._changes.pause(ticks()) - ticks()
@@ -220,14 +220,14 @@ class Connection:
     async def _read(self, client: Client) -> None:
         self._read_at = ticks()
         info = client.server_info
-        said = f"{info.name} {info.version}"[:200] if info is not None else ""
+        implementation = f"{info.name} {info.version}"[:200] if info is not None else ""
         try:
-            listed = await _listed(client)
+            definitions = await _list_tools(client)
         except Broken as error:
             self._line.end(str(error))
             raise
-        tools, skipped = offered(self, self.server, said, listed, self._redaction)
-        for why in skipped[:20]:
+        tools, reasons = usable_tools(self, self.server, implementation, definitions, self._redaction)
+        for why in reasons[:20]:
             log.warning("mcp tool skipped", server=self.server.name, tool=self._redaction.text(why))
         digests = {tool.remote_name: tool.digest for tool in tools}
         if self._digests is not None and digests != self._digests and not self._changes.add(ticks()):
@@ -247,17 +247,19 @@ class Connection:
 
     async def call(self, tool: RemoteTool, values: Mapping[str, Any], key: str) -> Any:
         try:
-            result = await self._sent(tool, values, key)
+            result = await self._send(tool, values, key)
         except SessionOver:
             # It was restarted elsewhere and began nothing: the same call goes to the new session, once.
-            result = await self._sent(tool, values, key)
+            result = await self._send(tool, values, key)
         if not hasattr(result, "content"):
-            raise _answered(tool, "did not finish", "it asks its caller for more, which nobody here answers.")
+            raise _known_failure(
+                tool, "did not finish", "it asks its caller for more, which nobody here answers."
+            )
         if result.is_error:
-            raise _answered(tool, "failed", error_text(result, self._redaction))
+            raise _known_failure(tool, "failed", error_text(result, self._redaction))
         return as_json(result, self._redaction)
 
-    async def _sent(self, tool: RemoteTool, values: Mapping[str, Any], key: str) -> Any:
+    async def _send(self, tool: RemoteTool, values: Mapping[str, Any], key: str) -> Any:
         client, line = await self._ready(tool), self._line
         if not self._offers(tool):
             raise ToolError(
@@ -265,25 +267,25 @@ class Connection:
                 hint="Call it again: it is looked at as it is now.",
             )
         try:
-            return await _asked(client, tool.remote_name, dict(values), key)
+            return await _request(client, tool.remote_name, dict(values), key)
         except asyncio.CancelledError:
             # Too slow, or not wanted any more. A server that hangs is found out by asking it something else.
             self._doubted.set()
             raise
         except Exception as error:
-            raise self._failed(tool, error, line, key) from None
+            raise self._failure(tool, error, line, key) from None
 
     def _offers(self, tool: RemoteTool) -> bool:
         return (self._digests or {}).get(tool.remote_name) == tool.digest
 
     async def obstacle(self, tool: RemoteTool) -> str | None:
         """Why this cannot be sent to it, after it was waited for."""
-        await self._waited(WAIT_SECONDS)
+        await self._wait_until_up(WAIT_SECONDS)
         if self._client is None or self._line.over.is_set():
             return f"the MCP server `{self.server.name}` is {self.state}: {trouble(self.reason) or 'not ready yet'}"
         return None if self._offers(tool) else f"`{tool.name}` has just been changed by its server"
 
-    async def _waited(self, seconds: float) -> None:
+    async def _wait_until_up(self, seconds: float) -> None:
         if not self._up.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -291,7 +293,7 @@ class Connection:
 
     async def _ready(self, tool: RemoteTool) -> Client:
         """A server on its way back is waited for, within the time of the call, so that its end is never mistaken."""
-        await self._waited(min(WAIT_SECONDS, tool.timeout_seconds / 2))
+        await self._wait_until_up(min(WAIT_SECONDS, tool.timeout_seconds / 2))
         client = self._client
         if client is None or self._line.over.is_set():
             why = f" ({trouble(self.reason)})" if self.reason else ""
@@ -301,16 +303,16 @@ class Connection:
             )
         return client
 
-    def _failed(self, tool: RemoteTool, error: Exception, line: Line, key: str) -> CortexError:
+    def _failure(self, tool: RemoteTool, error: Exception, line: Line, key: str) -> CortexError:
         from mcp.shared.exceptions import MCPError
 
         unknown = f"Nobody knows whether `{tool.name}` happened"
-        answered = isinstance(error, MCPError)
+        has_answer = isinstance(error, MCPError)
         lost = "its answer was lost, or cannot be read"
-        said = self._redaction.text(described(error))[:MAX_REASON] if answered else lost
-        if answered and _was_refused(error):
+        reason = self._redaction.text(describe_error(error))[:MAX_REASON] if has_answer else lost
+        if has_answer and _was_refused(error):
             return ToolError(
-                f"`{tool.name}` was refused: {said}.", hint="Correct the call, or go another way."
+                f"`{tool.name}` was refused: {reason}.", hint="Correct the call, or go another way."
             )
         if key in line.turned_away:
             line.end("it does not know its session any more")
@@ -320,20 +322,20 @@ class Connection:
         # An answer to one call, or the end of a server elsewhere, which nothing else tells: asking it finds out, and
         # the calls of everybody else go on.
         self._doubted.set()
-        return UncertainOutcome(f"{unknown}: {said}.")
+        return UncertainOutcome(f"{unknown}: {reason}.")
 
 
-def _answered(tool: RemoteTool, how: str, said: str) -> ToolError:
+def _known_failure(tool: RemoteTool, how: str, reason: str) -> ToolError:
     """The end of the call is known. What it did before is not: the protocol promises nothing about it."""
     if tool.read_only:
-        return ToolError(f"`{tool.name}` {how}: {said}", hint="Correct the call, or go another way.")
+        return ToolError(f"`{tool.name}` {how}: {reason}", hint="Correct the call, or go another way.")
     return ToolError(
-        f"`{tool.name}` {how}; it may have acted in part: {said}",
+        f"`{tool.name}` {how}; it may have acted in part: {reason}",
         hint="Look at what it did before you call it again.",
     )
 
 
-async def _asked(client: Client, name: str, arguments: dict[str, Any], key: str) -> Any:
+async def _request(client: Client, name: str, arguments: dict[str, Any], key: str) -> Any:
     """Not ``call_tool``, which raises where a result does not fit the server's own schema: it happened all the same."""
     import mcp_types as types
     from pydantic import TypeAdapter
@@ -350,17 +352,17 @@ def _was_refused(error: Any) -> bool:
     return error.code in (INVALID_PARAMS, METHOD_NOT_FOUND)
 
 
-async def _listed(client: Client) -> list[Listed]:
-    found: list[Listed] = []
+async def _list_tools(client: Client) -> list[Listed]:
+    tools: list[Listed] = []
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         page = await client.list_tools(cursor=cursor)
-        found += page.tools
+        tools += page.tools
         cursor = page.next_cursor
-        if len(found) > MAX_TOOLS:
+        if len(tools) > MAX_TOOLS:
             raise Broken(f"it offers more than {MAX_TOOLS} tools")
         if not cursor:
-            return found
+            return tools
     raise Broken(f"the list of its tools has more than {MAX_PAGES} pages")
 
 
@@ -369,11 +371,11 @@ async def _first(*events: asyncio.Event, within: float) -> None:
     try:
         await asyncio.wait(waiting, timeout=within, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for each in waiting:
-            each.cancel()
+        for task in waiting:
+            task.cancel()
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """The innermost reason: task groups wrap what they pass on."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -84,7 +84,7 @@ class RemoteTool(Tool):
         return self._schema.schema
 
     def _digest(self) -> str:
-        named = {
+        declaration = {
             "name": self.name,
             "remote_name": self.remote_name,
             "description": self.description,
@@ -96,7 +96,7 @@ class RemoteTool(Tool):
             "server": self.server.identity,
             "implementation": self.implementation,
         }
-        return hashlib.sha256(canonical(named)).hexdigest()
+        return hashlib.sha256(canonical(declaration)).hexdigest()
 
     def version(self, app: str) -> ToolVersion:
         """As it is declared, whatever one org confirmed about it."""
@@ -117,19 +117,19 @@ class RemoteTool(Tool):
             hints=self.hints,
         )
 
-    def trusted(self, confirmed: Confirmed | None) -> RemoteTool:
+    def trusted(self, confirmation: Confirmed | None) -> RemoteTool:
         """The same tool as a steward of one org confirmed it; as it was declared where nobody did."""
         base = self._declared
-        if confirmed is None:
+        if confirmation is None:
             return base
-        made = copy.copy(base)
-        made.read_only = confirmed.read_only
-        if confirmed.read_only:
-            made.on_uncertain = None
-        elif confirmed.idempotent:
-            made.on_uncertain = OnUncertain.RETRY_WITH_KEY
-        made.risk = confirmed.risk or base.risk
-        return made
+        tool = copy.copy(base)
+        tool.read_only = confirmation.read_only
+        if confirmation.read_only:
+            tool.on_uncertain = None
+        elif confirmation.idempotent:
+            tool.on_uncertain = OnUncertain.RETRY_WITH_KEY
+        tool.risk = confirmation.risk or base.risk
+        return tool
 
     def parse(self, arguments: dict[str, Any] | str) -> Parsed:
         return self._schema.parse(arguments)
@@ -153,56 +153,66 @@ def tool_name(server: str, remote_name: str) -> str:
     return f"{server}.{_NOT_IN_NAMES.sub('_', remote_name.lower())}"
 
 
-def offered(
-    caller: Caller, server: McpServer, implementation: str, listed: Iterable[Listed], redaction: Redaction
+def usable_tools(
+    caller: Caller,
+    server: McpServer,
+    implementation: str,
+    definitions: Iterable[Listed],
+    redaction: Redaction,
 ) -> tuple[list[RemoteTool], list[str]]:
-    """The tools that can be offered, and what is said about the others."""
-    wanted = [each for each in listed if server.tools is None or each.name in server.tools]
-    skipped: list[str] = []
+    """The tools that can be offered, and why the others cannot."""
+    selection = [
+        definition for definition in definitions if server.tools is None or definition.name in server.tools
+    ]
+    reasons: list[str] = []
     if server.tools is not None:
-        missing = server.tools - {each.name for each in wanted}
-        skipped += [f"{name[:100]}: the server does not offer it" for name in sorted(missing)]
+        missing = server.tools - {definition.name for definition in selection}
+        reasons += [f"{name[:100]}: the server does not offer it" for name in sorted(missing)]
     # As models are told them: `a.b` and `a_b` are one name to them.
-    names = Counter(provider_name(tool_name(server.name, each.name)) for each in wanted)
-    made = []
-    for each in wanted:
-        name = tool_name(server.name, each.name)
+    names = Counter(provider_name(tool_name(server.name, definition.name)) for definition in selection)
+    tools = []
+    for definition in selection:
+        name = tool_name(server.name, definition.name)
         shared = names[provider_name(name)] > 1
         if shared or not is_tool_name(name):
             why = "other tools would have the same name" if shared else "it cannot be named"
-            skipped.append(f"{each.name[:100]}: {why}")
+            reasons.append(f"{definition.name[:100]}: {why}")
             continue
         try:
-            made.append(_made(caller, server, implementation, each, redaction))
+            tools.append(_remote_tool(caller, server, implementation, definition, redaction))
         except Unusable as error:
-            skipped.append(f"{each.name[:100]}: {error}")
-    return made, skipped
+            reasons.append(f"{definition.name[:100]}: {error}")
+    return tools, reasons
 
 
-def _made(
-    caller: Caller, server: McpServer, implementation: str, listed: Listed, redaction: Redaction
+def _remote_tool(
+    caller: Caller, server: McpServer, implementation: str, definition: Listed, redaction: Redaction
 ) -> RemoteTool:
-    given = listed.annotations
-    hints = {name: value for name in HINTS if given and (value := getattr(given, name, None)) is not None}
+    annotations = definition.annotations
+    hints = {
+        name: value
+        for name in HINTS
+        if annotations and (value := getattr(annotations, name, None)) is not None
+    }
     return RemoteTool(
         caller,
         server,
-        remote_name=listed.name,
-        description=_described(redaction.text(listed.description or "")),
-        schema=redaction.value(listed.input_schema),
+        remote_name=definition.name,
+        description=_description(redaction.text(definition.description or "")),
+        schema=redaction.value(definition.input_schema),
         hints=hints,
         implementation=redaction.text(implementation),
     )
 
 
-def _described(text: str) -> str:
-    kept = text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
-    return kept if len(kept) <= MAX_DESCRIPTION else f"{kept[:MAX_DESCRIPTION]}…"
+def _description(text: str) -> str:
+    storable = text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+    return storable if len(storable) <= MAX_DESCRIPTION else f"{storable[:MAX_DESCRIPTION]}…"
 
 
-def remembered(caller: Caller, server: McpServer, versions: Sequence[ToolVersion]) -> list[RemoteTool]:
+def recall_tools(caller: Caller, server: McpServer, versions: Sequence[ToolVersion]) -> list[RemoteTool]:
     """Tools as they were when a worker last heard of them: what waits for them is not lost while the server is down."""
-    made = []
+    tools = []
     for version in versions:
         try:
             tool = RemoteTool(
@@ -218,8 +228,8 @@ def remembered(caller: Caller, server: McpServer, versions: Sequence[ToolVersion
             continue
         # Declared otherwise since: then it is another tool, which the server itself must show first.
         if tool.digest == version.digest:
-            made.append(tool)
-    return made
+            tools.append(tool)
+    return tools
 
 
 MAX_BLOCKS = 200
@@ -230,24 +240,24 @@ MAX_ERROR = 2000
 
 def as_json(result: CallToolResult, redaction: Redaction) -> Any:
     """Structured content as it is; one text as a text; anything else as a list of blocks."""
-    blocks = [_block(each) for each in result.content[:MAX_BLOCKS]]
+    blocks = [_block(block) for block in result.content[:MAX_BLOCKS]]
     if len(result.content) > MAX_BLOCKS:
         blocks.append({"type": "left_out", "blocks": len(result.content) - MAX_BLOCKS})
-    structured = result.structured_content
-    if structured is not None:
+    content = result.structured_content
+    if content is not None:
         other = [block for block in blocks if block["type"] != "text"]
-        made: Any = {"structured": structured, "content": other} if other else structured
+        value: Any = {"structured": content, "content": other} if other else content
     elif len(blocks) == 1 and set(blocks[0]) == {"type", "text"}:
-        made = blocks[0]["text"]
+        value = blocks[0]["text"]
     else:
-        made = blocks
-    return redaction.value(_clean(made))
+        value = blocks
+    return redaction.value(_clean(value))
 
 
 def error_text(result: CallToolResult, redaction: Redaction) -> str:
-    texts = [each.text for each in result.content[:MAX_BLOCKS] if each.type == "text"]
-    said = _text(" ".join(texts)).strip() or "it says no more"
-    return redaction.text(said)[:MAX_ERROR]
+    texts = [block.text for block in result.content[:MAX_BLOCKS] if block.type == "text"]
+    text = _text(" ".join(texts)).strip() or "it says no more"
+    return redaction.text(text)[:MAX_ERROR]
 
 
 def _block(block: Any) -> dict[str, Any]:
@@ -257,12 +267,12 @@ def _block(block: Any) -> dict[str, Any]:
         return {"type": block.type, "mime_type": block.mime_type, **_data(block.data)}
     if block.type == "resource_link":
         # A name for something elsewhere. Whether anybody looks there is not ours to say.
-        linked = {"uri": str(block.uri), "name": block.name, "mime_type": block.mime_type}
-        return {"type": "resource_link", **{key: each for key, each in linked.items() if each is not None}}
+        link = {"uri": str(block.uri), "name": block.name, "mime_type": block.mime_type}
+        return {"type": "resource_link", **{key: value for key, value in link.items() if value is not None}}
     if block.type == "resource":
-        held = block.resource
-        kept = {"text": held.text} if hasattr(held, "text") else _data(held.blob)
-        return {"type": "resource", "uri": str(held.uri), "mime_type": held.mime_type, **kept}
+        resource = block.resource
+        content = {"text": resource.text} if hasattr(resource, "text") else _data(resource.blob)
+        return {"type": "resource", "uri": str(resource.uri), "mime_type": resource.mime_type, **content}
     return {"type": "unknown"}
 
 
@@ -277,9 +287,9 @@ def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, list):
-        return [_clean(each) for each in value]
+        return [_clean(item) for item in value]
     if isinstance(value, dict):
-        return {_text(str(key)): _clean(each) for key, each in value.items()}
+        return {_text(str(key)): _clean(item) for key, item in value.items()}
     return value
 
 
@@ -301,26 +311,30 @@ _OPEN = (
 
 
 class Schema:
-    def __init__(self, given: dict[str, Any]) -> None:
-        self.schema = _strict(given)
+    def __init__(self, declaration: dict[str, Any]) -> None:
+        self.schema = _strict(declaration)
         self._validator = compiled(self.schema)
 
-    def parse(self, given: dict[str, Any] | str) -> Parsed:
-        exact = exact_bytes(given)
+    def parse(self, arguments: dict[str, Any] | str) -> Parsed:
+        exact = exact_bytes(arguments)
         values: dict[str, Any] = orjson.loads(exact)
         try:
-            found = faults(self._validator, values)
+            problems = faults(self._validator, values)
         except Unusable as error:  # a pattern that takes too long
             raise InvalidArguments(f"It cannot be called: {error}.") from None
-        if found:
-            more = f"; and {len(found) - _SHOWN_FAULTS} more faults" if len(found) > _SHOWN_FAULTS else ""
-            raise InvalidArguments(f"The arguments are not valid: {'; '.join(found[:_SHOWN_FAULTS])}{more}.")
+        if problems:
+            more = (
+                f"; and {len(problems) - _SHOWN_FAULTS} more faults" if len(problems) > _SHOWN_FAULTS else ""
+            )
+            raise InvalidArguments(
+                f"The arguments are not valid: {'; '.join(problems[:_SHOWN_FAULTS])}{more}."
+            )
         return Parsed(values=values, canonical=exact, digest=hashlib.sha256(exact).hexdigest())
 
 
-def _strict(given: dict[str, Any]) -> dict[str, Any]:
+def _strict(declaration: dict[str, Any]) -> dict[str, Any]:
     """What the server does not speak of is refused: a made-up argument would be shown to approvers as if it counted."""
-    schema = {key: each for key, each in given.items() if key != "$id"}
+    schema = {key: value for key, value in declaration.items() if key != "$id"}
     if schema.get("type", "object") != "object":
         raise Unusable("its arguments are no JSON object")
     schema["type"] = "object"

@@ -65,7 +65,7 @@ class McpServer:
         return {"name": self.name, "command": list(self.command), "url": self.url}
 
     def secret_names(self) -> list[str]:
-        in_headers = [each.name for each in self.headers.values() if isinstance(each, Secret)]
+        in_headers = [header.name for header in self.headers.values() if isinstance(header, Secret)]
         return [*dict.fromkeys([*self.secrets, *in_headers])]
 
     def redaction(self) -> Redaction:
@@ -75,21 +75,21 @@ class McpServer:
     def _literals(self) -> list[str]:
         """What was written into the code where a secret may stand: headers, and the query of an address."""
         parts = urlsplit(self.url or "")
-        written = [parts.query, parts.username or "", parts.password or ""]
-        written += [value for _, value in parse_qsl(parts.query)]
+        literals = [parts.query, parts.username or "", parts.password or ""]
+        literals += [value for _, value in parse_qsl(parts.query)]
         for header in self.headers.values():
             if isinstance(header, str):
-                written += [header, *header.split()]
-        return [each for each in dict.fromkeys(written) if len(each) >= MIN_LITERAL]
+                literals += [header, *header.split()]
+        return [literal for literal in dict.fromkeys(literals) if len(literal) >= MIN_LITERAL]
 
     def environment(self) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        return kept | dict(self.env) | {name: _value(self, name) for name in self.secrets}
+        variables = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        return variables | dict(self.env) | {name: _value(self, name) for name in self.secrets}
 
     def sent_headers(self) -> dict[str, str]:
         return {
-            name: f"{each.prefix}{_value(self, each.name)}" if isinstance(each, Secret) else each
-            for name, each in self.headers.items()
+            name: f"{header.prefix}{_value(self, header.name)}" if isinstance(header, Secret) else header
+            for name, header in self.headers.items()
         }
 
 
@@ -111,7 +111,7 @@ def _value(server: McpServer, name: str) -> str:
     return value
 
 
-def declared(
+def declare_server(
     name: str,
     *,
     command: Sequence[str] | None,
@@ -134,18 +134,20 @@ def declared(
         )
     _check_place(name, command, url)
     if url is None and headers:
-        raise _wrong(
+        raise _invalid(
             name, "headers are for servers with a `url`", "Give secrets of a command with `secrets=`."
         )
     if url is not None and (env or secrets or cwd):
-        raise _wrong(
+        raise _invalid(
             name, "env, secrets and cwd are for servers with a `command`",
             'Send a secret as a header: `headers={"Authorization": Secret("TOKEN", prefix="Bearer ")}`.',
         )  # fmt: skip
     _check_names(name, env or {}, headers or {}, secrets)
     number = isinstance(timeout, int | float) and not isinstance(timeout, bool) and math.isfinite(timeout)
     if not number or not MIN_TIMEOUT <= timeout <= MAX_TIMEOUT:
-        raise _wrong(name, f"`timeout={timeout!r}` is not possible", f"Give seconds up to {MAX_TIMEOUT:.0f}.")
+        raise _invalid(
+            name, f"`timeout={timeout!r}` is not possible", f"Give seconds up to {MAX_TIMEOUT:.0f}."
+        )
     return McpServer(
         name=name,
         command=tuple(command or ()),
@@ -156,39 +158,41 @@ def declared(
         timeout_seconds=float(timeout),
         tools=None if tools is None else frozenset(tools),
         risk=_risk(name, risk),
-        on_uncertain=_settling(name, on_uncertain),
+        on_uncertain=_on_uncertain(name, on_uncertain),
         cwd=None if cwd is None else os.fspath(cwd),
     )
 
 
 def _check_place(name: str, command: Sequence[str] | None, url: str | None) -> None:
     if (command is None) == (url is None):
-        raise _wrong(name, "it needs either a `command` or a `url`", 'Such as `command=["mcp-server-time"]`.')
+        raise _invalid(
+            name, "it needs either a `command` or a `url`", 'Such as `command=["mcp-server-time"]`.'
+        )
     if command is not None and (
         isinstance(command, str) or not command or not all(isinstance(part, str) for part in command)
     ):
-        raise _wrong(
+        raise _invalid(
             name, "its command is not a list of texts", 'Write `command=["program", "argument"]`: no shell reads it.'
         )  # fmt: skip
     if command is not None and any("\0" in part for part in command):
-        raise _wrong(name, "its command holds a NUL character", "Remove it.")
+        raise _invalid(name, "its command holds a NUL character", "Remove it.")
     if url is not None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise _wrong(name, f"{url[:200]!r} is not a web address", "Begin it with https://.")
+            raise _invalid(name, f"{url[:200]!r} is not a web address", "Begin it with https://.")
         if parts.username or parts.password:
-            raise _wrong(name, "its url holds a password", "Send it as a header with `Secret(…)`.")
+            raise _invalid(name, "its url holds a password", "Send it as a header with `Secret(…)`.")
 
 
 def _check_names(
     name: str, env: Mapping[str, str], headers: Mapping[str, str | Secret], secrets: Sequence[str]
 ) -> None:
     if isinstance(secrets, str):
-        raise _wrong(name, "`secrets` is one text", f"Write a list: `secrets=[{secrets!r}]`.")
-    in_headers = [each.name for each in headers.values() if isinstance(each, Secret)]
+        raise _invalid(name, "`secrets` is one text", f"Write a list: `secrets=[{secrets!r}]`.")
+    in_headers = [header.name for header in headers.values() if isinstance(header, Secret)]
     for variable in [*env, *secrets, *in_headers]:
         if not isinstance(variable, str) or _VARIABLE.fullmatch(variable) is None:
-            raise _wrong(
+            raise _invalid(
                 name, f"{str(variable)[:100]!r} is not the name of an environment variable",
                 "Name the variable, never its value: `secrets=[\"GITHUB_TOKEN\"]`.",
             )  # fmt: skip
@@ -196,29 +200,29 @@ def _check_names(
         if not isinstance(value, str | Secret) or (
             isinstance(value, str) and any(c in value for c in "\0\r\n")
         ):
-            raise _wrong(
+            raise _invalid(
                 name, f"the value of `{key[:100]}` is not plain text", "Give it without line breaks."
             )
     for key in headers:
         if _HEADER.fullmatch(key) is None:
-            raise _wrong(name, f"`{key[:100]}` is not the name of a header", "Such as `Authorization`.")
+            raise _invalid(name, f"`{key[:100]}` is not the name of a header", "Such as `Authorization`.")
 
 
-def _risk(name: str, given: Risk | str) -> Risk:
+def _risk(name: str, value: Risk | str) -> Risk:
     try:
-        return Risk(given)
+        return Risk(value)
     except ValueError:
-        raise _wrong(name, f"`risk={given!r}` is unknown", f"Use one of {', '.join(Risk)}.") from None
+        raise _invalid(name, f"`risk={value!r}` is unknown", f"Use one of {', '.join(Risk)}.") from None
 
 
-def _settling(name: str, given: OnUncertain | str) -> OnUncertain:
-    able = [each for each in OnUncertain if each is not OnUncertain.PROBE]
-    if given not in able:
-        raise _wrong(name, f"`on_uncertain={given!r}` is not possible", f"Use one of {', '.join(able)}.")
-    return OnUncertain(given)
+def _on_uncertain(name: str, value: OnUncertain | str) -> OnUncertain:
+    able = [choice for choice in OnUncertain if choice is not OnUncertain.PROBE]
+    if value not in able:
+        raise _invalid(name, f"`on_uncertain={value!r}` is not possible", f"Use one of {', '.join(able)}.")
+    return OnUncertain(value)
 
 
-def _wrong(name: str, what: str, hint: str) -> InvalidApp:
+def _invalid(name: str, what: str, hint: str) -> InvalidApp:
     return InvalidApp(f"The MCP server `{name}` is declared in a way that cannot work: {what}.", hint=hint)
 
 
@@ -251,7 +255,7 @@ class Redaction:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
-            return [self.value(each) for each in value]
+            return [self.value(item) for item in value]
         if isinstance(value, dict):
-            return {self.text(str(key)): self.value(each) for key, each in value.items()}
+            return {self.text(str(key)): self.value(item) for key, item in value.items()}
         return value

@@ -15,7 +15,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.worker.mcp.connection import Connection
-from cortex_plane.worker.mcp.remote_tool import RemoteTool, remembered
+from cortex_plane.worker.mcp.remote_tool import RemoteTool, recall_tools
 from cortex_plane.worker.tools.app import App
 
 log = structlog.get_logger()
@@ -50,16 +50,16 @@ class Servers:
         """Raises ``SetupError`` where a secret is missing. A server that does not come up is tried on, in the background."""
         try:
             for app in self._apps:
-                known = _connections.setdefault(app, {})
+                connections = _connections.setdefault(app, {})
                 for server in app.mcp_servers.values():
-                    connection = known.setdefault(server.name, Connection(server))
+                    connection = connections.setdefault(server.name, Connection(server))
                     await self._recall(app, connection)
                     connection.start(partial(self._offer, app, connection), self._changed.set)
                     self._started.append((app, connection))
         except BaseException:
             await self.stop()
             raise
-        waiting = [asyncio.create_task(each.settled.wait()) for _, each in self._started]
+        waiting = [asyncio.create_task(connection.settled.wait()) for _, connection in self._started]
         if waiting:
             _, late = await asyncio.wait(waiting, timeout=START_SECONDS)
             for task in late:
@@ -72,8 +72,8 @@ class Servers:
             self._telling = asyncio.create_task(self._tell())
 
     async def stop(self) -> None:
-        started, self._started = self._started, []
-        await asyncio.gather(*(connection.stop(self._changed.set) for _, connection in started))
+        connections, self._started = self._started, []
+        await asyncio.gather(*(connection.stop(self._changed.set) for _, connection in connections))
         if self._telling is not None:
             self._telling.cancel()
             await asyncio.gather(self._telling, return_exceptions=True)
@@ -87,23 +87,23 @@ class Servers:
         if any(isinstance(tool, RemoteTool) and tool.server is server for tool in app.tools.values()):
             return
         app.offer(
-            server.name, remembered(connection, server, await workers.known_tools(self._db, app.name, server.name))
+            server.name, recall_tools(connection, server, await workers.known_tools(self._db, app.name, server.name))
         )  # fmt: skip
 
     async def _offer(self, app: App, connection: Connection, tools: Sequence[RemoteTool]) -> None:
         """Published first: whoever is asked about a call can look its tool up."""
-        changed = await workers.publish_tools(self._db, [tool.version(app.name) for tool in tools])
-        for version in changed:
+        versions = await workers.publish_tools(self._db, [tool.version(app.name) for tool in tools])
+        for version in versions:
             log.warning(
                 "tool_changed", app=app.name, tool=version.name, digest=version.digest, server=connection.server.name
             )  # fmt: skip
-        gone = {
+        names = {
             tool.name
             for tool in app.tools.values()
             if isinstance(tool, RemoteTool) and tool.server is connection.server
         }
-        gone -= {tool.name for tool in tools}
-        for name in sorted(gone):
+        names -= {tool.name for tool in tools}
+        for name in sorted(names):
             log.warning("tool_gone", app=app.name, tool=name, server=connection.server.name)
         app.offer(connection.server.name, tools)
 

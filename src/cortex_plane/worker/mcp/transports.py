@@ -48,13 +48,13 @@ class Child:
 
 @contextlib.asynccontextmanager
 async def stdio(server: McpServer, line: Line, redaction: Redaction) -> AsyncIterator[TransportStreams]:
-    child = await _started(server)
+    child = await _start_child(server)
     to_session, from_server = anyio.create_memory_object_stream[Any](0)
     to_server, from_session = anyio.create_memory_object_stream[Any](0)
     loops = [
         asyncio.create_task(_read(child, to_session, line)),
         asyncio.create_task(_write(child, from_session, line)),
-        asyncio.create_task(_hear(child, server, redaction)),
+        asyncio.create_task(_log_stderr(child, server, redaction)),
     ]
     try:
         yield from_server, to_server
@@ -71,7 +71,7 @@ async def stdio(server: McpServer, line: Line, redaction: Redaction) -> AsyncIte
                 stream.close()
 
 
-async def _started(server: McpServer) -> Child:
+async def _start_child(server: McpServer) -> Child:
     environment = server.environment()
     program = shutil.which(server.command[0], path=environment.get("PATH"))
     if program is None:
@@ -123,14 +123,14 @@ async def _read(child: Child, to_session: Any, line: Line) -> None:
             if len(buffer) > MAX_MESSAGE_BYTES:
                 line.end(f"it sent a line of more than {MAX_MESSAGE_BYTES} bytes")
                 return
-        line.end(await _said_at_its_end(child))
+        line.end(await _exit_reason(child))
     except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
         line.end("it closed its output")
     finally:
         to_session.close()
 
 
-async def _said_at_its_end(child: Child) -> str:
+async def _exit_reason(child: Child) -> str:
     code = await _exit_code(child, 1.0)
     if code is None:
         return "it closed its output"
@@ -147,24 +147,24 @@ async def _write(child: Child, from_session: Any, line: Line) -> None:
         line.end("it does not read its input any more")
 
 
-async def _hear(child: Child, server: McpServer, redaction: Redaction) -> None:
+async def _log_stderr(child: Child, server: McpServer, redaction: Redaction) -> None:
     """Its stderr, for the log: every line while they are few, and never more than a part of a long one."""
-    since, shown, dropped = ticks(), 0, 0
+    since, count, omissions = ticks(), 0, 0
     rest = b""
     while chunk := await child.stderr.read(_CHUNK):
         *lines, rest = (rest + chunk).split(b"\n")
         rest = rest[: 4 * LOGGED_LINE]
-        for each in lines:
+        for line in lines:
             if ticks() - since > LOG_SECONDS:
-                if dropped:
-                    log.info("mcp server said more", server=server.name, lines=dropped)
-                since, shown, dropped = ticks(), 0, 0
-            if shown >= LOGGED_LINES:
-                dropped += 1
+                if omissions:
+                    log.info("mcp server said more", server=server.name, lines=omissions)
+                since, count, omissions = ticks(), 0, 0
+            if count >= LOGGED_LINES:
+                omissions += 1
                 continue
-            shown += 1
-            said = redaction.text(each[: 4 * LOGGED_LINE].decode("utf-8", "replace"))
-            log.info("mcp server said", server=server.name, line=said[:LOGGED_LINE])
+            count += 1
+            text = redaction.text(line[: 4 * LOGGED_LINE].decode("utf-8", "replace"))
+            log.info("mcp server said", server=server.name, line=text[:LOGGED_LINE])
         # Whoever floods must not keep everybody else from their turn.
         await asyncio.sleep(0)
 
@@ -219,7 +219,7 @@ async def http(server: McpServer, line: Line) -> AsyncIterator[TransportStreams]
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
-    class Counted(httpx2.AsyncByteStream):
+    class BoundedStream(httpx2.AsyncByteStream):
         """One body. An event stream lasts, and its events are bounded one by one."""
 
         def __init__(self, inner: Any) -> None:
@@ -241,9 +241,9 @@ async def http(server: McpServer, line: Line) -> AsyncIterator[TransportStreams]
         if response.status_code in (401, 403) and not line.begun:
             line.end(f"it refuses this worker with status {response.status_code}: look at its headers")
         if response.status_code == 404:
-            line.turned_away |= _sent_to_a_session(response.request)
+            line.turned_away |= _session_keys(response.request)
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-            response.stream = Counted(response.stream)
+            response.stream = BoundedStream(response.stream)
 
     timeout = httpx2.Timeout(CONNECT_SECONDS, read=max(QUIET_SECONDS, server.timeout_seconds + 30))
     async with (
@@ -257,7 +257,7 @@ async def http(server: McpServer, line: Line) -> AsyncIterator[TransportStreams]
         yield streams
 
 
-def _sent_to_a_session(request: Any) -> set[str]:
+def _session_keys(request: Any) -> set[str]:
     """The key of the call that this request is. The status alone says that its session is over, never an answer's text."""
     if request.method != "POST" or "mcp-session-id" not in request.headers:
         return set()
@@ -281,21 +281,21 @@ CHANGES_SECONDS, MAX_CHANGES = 3600.0, 20
 class Line:
     """Whether a connection lasts, and why it does not any more. The first reason counts."""
 
-    def __init__(self, ended: Callable[[], None] = lambda: None) -> None:
-        """``ended`` is called at once: nobody may be told that it lasts any more."""
+    def __init__(self, on_end: Callable[[], None] = lambda: None) -> None:
+        """``on_end`` is called at once, so that the connection no longer counts as up."""
         self.over = asyncio.Event()
         self.reason = ""
         self.begun = False
         """It was up: from then on what one call is answered is no reason to end it for the others."""
         self.turned_away: set[str] = set()
         """Keys of calls that came to a session which the server does not have: nothing of them was begun."""
-        self._ended = ended
+        self._on_end = on_end
 
     def end(self, reason: str) -> None:
         if not self.over.is_set():
             self.reason = reason
             self.over.set()
-            self._ended()
+            self._on_end()
 
 
 class Flood:

@@ -66,20 +66,22 @@ class Backends:
         """Without ``keys`` only the environment's are used."""
         self._clients = Clients()
         self._scripted = ScriptedModel()
-        given = keys or Keys(None, b"")
-        providers = {each.value: ProviderModel(each, given, self._clients) for each in Provider}
+        provider_keys = keys or Keys(None, b"")
+        providers = {
+            provider.value: ProviderModel(provider, provider_keys, self._clients) for provider in Provider
+        }
         self._known: dict[str, ModelBackend] = {"scripted": self._scripted, **providers, **(more or {})}
 
     def find(self, model: str) -> ModelBackend:
-        found = self._known.get(model) or self._known.get(model.partition(":")[0])
-        if found is None:
+        backend = self._known.get(model) or self._known.get(model.partition(":")[0])
+        if backend is None:
             names = ", ".join(f"`{name}`" for name in sorted(self._known))
             raise ModelError(
                 f"No backend answers for the model `{model}`; there is {names}.",
                 code="unknown_model",
                 hint="Name one of them in the agent's `model_config`, or add the backend to this worker.",
             )
-        return found
+        return backend
 
     async def answering(self, request: Request) -> Answering:
         """The backend for a request; where there is no key, the agent's script if the agent says so."""
@@ -129,7 +131,7 @@ def _script_of(settings: Mapping[str, Any]) -> tuple[ScriptTurn, ...] | None:
     if script is None:
         return None
     try:
-        return _parsed(orjson.dumps(script))
+        return _parse_script(orjson.dumps(script))
     except (TypeError, ValidationError) as error:
         raise ModelError(
             f"The script of the scripted model is not valid: {error}",
@@ -138,7 +140,7 @@ def _script_of(settings: Mapping[str, Any]) -> tuple[ScriptTurn, ...] | None:
 
 
 @functools.lru_cache(maxsize=32)
-def _parsed(script: bytes) -> tuple[ScriptTurn, ...]:
+def _parse_script(script: bytes) -> tuple[ScriptTurn, ...]:
     """A job asks once per step, and a long script costs far more to parse than to serialise."""
     return tuple(adapter(Script).validate_json(script))
 
@@ -157,12 +159,12 @@ def answer(script: Sequence[ScriptTurn] | None, request: Request) -> ScriptedAns
         return _summary(request)
     words = _Words(request.turns)
     turn = _due(script, request.turn_index, words)
-    text = None if turn.text is None else _filled(turn.text, words)
+    text = None if turn.text is None else _fill(turn.text, words)
     calls = tuple(
         CallRequest(
             id=f"call_{request.turn_index + 1}_{number}",
             name=provider_name(call.tool),
-            arguments=_filled(call.arguments, words) if call.raw_arguments is None else call.raw_arguments,
+            arguments=_fill(call.arguments, words) if call.raw_arguments is None else call.raw_arguments,
         )
         for number, call in enumerate(turn.calls, start=1)
     )
@@ -180,9 +182,9 @@ def answer(script: Sequence[ScriptTurn] | None, request: Request) -> ScriptedAns
 
 def _summary(request: Request) -> ScriptedAnswer:
     """No turn of the script is used up: it tells what the agent says, not what is remembered of it."""
-    asked = next(turn.text for turn in request.turns if isinstance(turn, UserTurn))
-    text = extract_of(asked)
-    usage = Usage(prompt_tokens=tokens(len(asked)), completion_tokens=tokens(len(text)))
+    prompt = next(turn.text for turn in request.turns if isinstance(turn, UserTurn))
+    text = extract_of(prompt)
+    usage = Usage(prompt_tokens=tokens(len(prompt)), completion_tokens=tokens(len(text)))
     response = Response(text=text, calls=(), usage=usage, cost_micros=0)
     return ScriptedAnswer(response=response, delay_ms=0, chunk_delay_ms=0, error_status=None)
 
@@ -191,8 +193,8 @@ def _due(script: Sequence[ScriptTurn] | None, turn_index: int, words: _Words) ->
     if script is None:
         return ScriptTurn(text="You said: {message}")
     if any(turn.said for turn in script):
-        heard = words["message"]
-        script = [turn for turn in script if turn.said is None or turn.said in heard]
+        message = words["message"]
+        script = [turn for turn in script if turn.said is None or turn.said in message]
     for index, turn in enumerate(script):
         if index == turn_index or turn.repeat:
             return turn
@@ -221,12 +223,12 @@ class _Words:
         return next((result.content for result in results), "")
 
 
-def _filled(value: Any, words: _Words) -> Any:
+def _fill(value: Any, words: _Words) -> Any:
     """One pass: what a placeholder stands for is not searched for placeholders again."""
     if isinstance(value, str):
         return _PLACEHOLDER.sub(lambda match: words[match[1]], value) if "{" in value else value
     if isinstance(value, dict):
-        return {key: _filled(item, words) for key, item in value.items()}
+        return {key: _fill(item, words) for key, item in value.items()}
     if isinstance(value, list):
-        return [_filled(item, words) for item in value]
+        return [_fill(item, words) for item in value]
     return value

@@ -45,7 +45,7 @@ class Credential:
     """The org's own."""
 
     @property
-    def named(self) -> str:
+    def description(self) -> str:
         whose = "the org's own key" if self.own else f"the worker's {VARIABLES[self.provider][0]}"
         return f"{whose} (…{self.key[-4:]})" if len(self.key) >= 16 else whose
 
@@ -59,11 +59,11 @@ class Keys:
         self, db: Database | None, master_key: bytes, environment: Mapping[str, str] | None = None
     ) -> None:
         """Without ``db`` there are only the worker's own keys."""
-        given = os.environ if environment is None else environment
+        variables = os.environ if environment is None else environment
         self._db = db
         self._vault = Vault(master_key)
-        self._workers = {provider: given.get(key, "").strip() for provider, (key, _) in VARIABLES.items()}
-        self._urls = {provider: _address(url, given.get(url)) for provider, (_, url) in VARIABLES.items()}
+        self._workers = {provider: variables.get(key, "").strip() for provider, (key, _) in VARIABLES.items()}
+        self._urls = {provider: _address(url, variables.get(url)) for provider, (_, url) in VARIABLES.items()}
         self._orgs: dict[tuple[UUID, Provider], tuple[float, str | None]] = {}
 
     async def find(self, provider: Provider, org_id: UUID | None) -> Credential | None:
@@ -99,17 +99,17 @@ def missing(provider: Provider, model: str) -> ModelError:
     )
 
 
-def _address(variable: str, given: str | None) -> str | None:
-    if given is None or not given.strip():
+def _address(variable: str, value: str | None) -> str | None:
+    if value is None or not value.strip():
         return None
-    parts = urlsplit(given.strip())
+    parts = urlsplit(value.strip())
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SetupError(
             f"The setting {variable} is not valid: it must be an address such as https://models.example.com/v1.",
             code="invalid_setting",
             hint="Correct the environment variable; docs/reference/settings.md describes it.",
         )
-    return given.strip()
+    return value.strip()
 
 
 MOST = 256
@@ -167,8 +167,8 @@ class Clients:
                 self._imported.add(provider)
 
     async def _trim(self) -> None:
-        unused = [credential for credential, client in self._open.items() if client.users == 0]
-        for credential in unused[: max(0, len(self._open) - MOST)]:
+        idle = [credential for credential, client in self._open.items() if client.users == 0]
+        for credential in idle[: max(0, len(self._open) - MOST)]:
             await self._open.pop(credential).vendor.close()
 
 

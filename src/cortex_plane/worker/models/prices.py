@@ -22,26 +22,26 @@ async def cost_micros(model: str, usage: Usage) -> int | None:
 
 
 def _cost(provider: str, name: str, usage: Usage) -> int | None:
-    if not _known(provider, name):
+    if not _has_price(provider, name):
         return None
     from genai_prices import Usage as Counted
     from genai_prices import calc_price
 
-    counted = Counted(
+    tokens = Counted(
         input_tokens=usage.prompt_tokens,
         output_tokens=usage.completion_tokens,
         cache_read_tokens=usage.cache_read_tokens,
         cache_write_tokens=usage.cache_write_tokens,
     )
     try:
-        price: Decimal = calc_price(counted, name, provider_id=provider).total_price
+        price: Decimal = calc_price(tokens, name, provider_id=provider).total_price
     except (LookupError, ValueError):
         return None
     return math.ceil(price * MICROS)
 
 
 @functools.lru_cache(maxsize=1024)
-def _known(provider: str, name: str) -> bool:
+def _has_price(provider: str, name: str) -> bool:
     from genai_prices import Usage as Counted
     from genai_prices import calc_price
 

@@ -82,7 +82,7 @@ class ProviderModel:
             )
         try:
             async with self._clients.model(credential, name) as model:
-                async for piece in _spoken(model, request, credential):
+                async for piece in _stream_pieces(model, request, credential):
                     yield piece
         except ModelError:
             raise
@@ -91,13 +91,13 @@ class ProviderModel:
             raise as_model_error(error, request.model, credential) from error
 
 
-async def _spoken(
+async def _stream_pieces(
     model: Model[Any], request: Request, credential: Credential
 ) -> AsyncIterator[TextChunk | Usage | Response]:
     from pydantic_ai.direct import model_request_stream
     from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
 
-    counted: Usage | None = None
+    usage: Usage | None = None
     async with model_request_stream(
         model,
         messages_of(request, marks_errors=credential.provider is Provider.ANTHROPIC),
@@ -106,9 +106,9 @@ async def _spoken(
         instrument=False,
     ) as stream:
         async for event in stream:
-            if counted is None and stream.usage.input_tokens:
-                counted = usage_of(stream.usage)
-                yield counted
+            if usage is None and stream.usage.input_tokens:
+                usage = usage_of(stream.usage)
+                yield usage
             text = ""
             if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
                 text = event.part.content
@@ -129,12 +129,12 @@ def _complete(stream: StreamedResponse, credential: Credential) -> bool:
 
 
 def _settings(request: Request, provider: Provider) -> ModelSettings:
-    given: dict[str, Any] = dict(_CACHED[provider])
+    settings: dict[str, Any] = dict(_CACHED[provider])
     if request.temperature is not None:
-        given["temperature"] = request.temperature
+        settings["temperature"] = request.temperature
     if request.max_tokens is not None:
-        given["max_tokens"] = request.max_tokens
-    return cast("ModelSettings", given)
+        settings["max_tokens"] = request.max_tokens
+    return cast("ModelSettings", settings)
 
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -161,28 +161,28 @@ def messages_of(request: Request, *, marks_errors: bool) -> list[ModelMessage]:
     )
 
     instructions = request.system_prompt
-    sent: list[ModelMessage] = []
+    messages: list[ModelMessage] = []
     notice = [UserTurn(request.notice)] if request.notice else []
-    for turn in _orderly([*request.turns, *notice]):
+    for turn in _in_order([*request.turns, *notice]):
         match turn:
             case UserTurn():
-                sent.append(ModelRequest([UserPromptPart(turn.text)], instructions=instructions))
+                messages.append(ModelRequest([UserPromptPart(turn.text)], instructions=instructions))
             case AssistantTurn():
-                said = [TextPart(turn.text)] if turn.text else []
-                called = [ToolCallPart(call.name, call.arguments, call.id) for call in turn.calls]
-                sent.append(ModelResponse([*said, *called]))
+                text_parts = [TextPart(turn.text)] if turn.text else []
+                call_parts = [ToolCallPart(call.name, call.arguments, call.id) for call in turn.calls]
+                messages.append(ModelResponse([*text_parts, *call_parts]))
             case ToolTurn():
                 results = [
                     ToolReturnPart(
-                        each.name,
-                        each.content,
-                        each.call_id,
-                        outcome="failed" if each.is_error and marks_errors else "success",
+                        result.name,
+                        result.content,
+                        result.call_id,
+                        outcome="failed" if result.is_error and marks_errors else "success",
                     )
-                    for each in turn.results
+                    for result in turn.results
                 ]
-                sent.append(ModelRequest(results, instructions=instructions))
-    return sent
+                messages.append(ModelRequest(results, instructions=instructions))
+    return messages
 
 
 def parameters_of(request: Request) -> ModelRequestParameters:
@@ -202,22 +202,22 @@ def parameters_of(request: Request) -> ModelRequestParameters:
     )
 
 
-def response_of(model: str, answered: ModelResponse) -> Response:
+def response_of(model: str, message: ModelResponse) -> Response:
     from pydantic_ai.messages import TextPart, ToolCallPart
 
-    text = "".join(part.content for part in answered.parts if isinstance(part, TextPart)) or None
-    stop = _STOPS.get(answered.finish_reason or "stop", StopReason.END)
+    text = "".join(part.content for part in message.parts if isinstance(part, TextPart)) or None
+    stop = _STOPS.get(message.finish_reason or "stop", StopReason.END)
     cut = stop is StopReason.MAX_TOKENS
-    calls = tuple(_call(part, cut) for part in answered.parts if isinstance(part, ToolCallPart))
-    said = (answered.provider_details or {}).get("refusal")
+    calls = tuple(_call(part, cut) for part in message.parts if isinstance(part, ToolCallPart))
+    refusal = (message.provider_details or {}).get("refusal")
     return Response(
         text=text,
         # Nobody knows what a filter left of them.
         calls=() if stop is StopReason.REFUSAL else calls,
-        usage=usage_of(answered.usage),
+        usage=usage_of(message.usage),
         stop_reason=stop,
         model=model,
-        refusal=said if isinstance(said, str) else None,
+        refusal=refusal if isinstance(refusal, str) else None,
     )
 
 
@@ -231,16 +231,16 @@ def _call(part: ToolCallPart, cut: bool) -> CallRequest:
     return CallRequest(id=part.tool_call_id, name=part.tool_name, arguments=arguments or {}, truncated=cut)
 
 
-def usage_of(counted: RequestUsage) -> Usage:
+def usage_of(usage: RequestUsage) -> Usage:
     return Usage(
-        prompt_tokens=counted.input_tokens,
-        completion_tokens=counted.output_tokens,
-        cache_read_tokens=counted.cache_read_tokens,
-        cache_write_tokens=counted.cache_write_tokens,
+        prompt_tokens=usage.input_tokens,
+        completion_tokens=usage.output_tokens,
+        cache_read_tokens=usage.cache_read_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
     )
 
 
-def _orderly(turns: Sequence[Turn]) -> Iterator[Turn]:
+def _in_order(turns: Sequence[Turn]) -> Iterator[Turn]:
     """A person speaks first, every call has its one result right after it, and no id is used twice."""
     seen: set[str] = set()
     if turns and not isinstance(turns[0], UserTurn):
@@ -249,33 +249,33 @@ def _orderly(turns: Sequence[Turn]) -> Iterator[Turn]:
     for turn in turns:
         match turn:
             case UserTurn():
-                yield from _unanswered(due)
+                yield from _missing_results(due)
                 yield UserTurn(turn.text if turn.text.strip() else EMPTY)
             case AssistantTurn():
-                yield from _unanswered(due)
+                yield from _missing_results(due)
                 due = {call.id: _sendable(call, seen) for call in turn.calls}
                 text = turn.text if (turn.text or "").strip() else None
                 if text or due:
                     yield AssistantTurn(text=text, calls=tuple(due.values()))
             case ToolTurn():
-                given = {each.call_id: each for each in turn.results}
-                results = [_result(call, given.get(id)) for id, call in due.items()]
+                results_by_id = {result.call_id: result for result in turn.results}
+                results = [_result(call, results_by_id.get(id)) for id, call in due.items()]
                 due = {}
                 if results:
                     yield ToolTurn(tuple(results))
-    yield from _unanswered(due)
+    yield from _missing_results(due)
 
 
-def _unanswered(due: dict[str, CallRequest]) -> Iterator[Turn]:
+def _missing_results(due: dict[str, CallRequest]) -> Iterator[Turn]:
     if due:
         yield ToolTurn(tuple(_result(call, None) for call in due.values()))
         due.clear()
 
 
-def _result(call: CallRequest, given: CallResult | None) -> CallResult:
-    if given is None:
+def _result(call: CallRequest, result: CallResult | None) -> CallResult:
+    if result is None:
         return CallResult(call_id=call.id, name=call.name, content=NO_RESULT, is_error=True)
-    return CallResult(call_id=call.id, name=call.name, content=given.content, is_error=given.is_error)
+    return CallResult(call_id=call.id, name=call.name, content=result.content, is_error=result.is_error)
 
 
 def _sendable(call: CallRequest, seen: set[str]) -> CallRequest:
@@ -289,10 +289,10 @@ def _object(arguments: dict[str, Any] | str) -> dict[str, Any]:
     if isinstance(arguments, dict):
         return arguments
     try:
-        parsed = orjson.loads(arguments)
+        value = orjson.loads(arguments)
     except orjson.JSONDecodeError:
-        parsed = None
-    return parsed if isinstance(parsed, dict) else {"INVALID_JSON": arguments}
+        value = None
+    return value if isinstance(value, dict) else {"INVALID_JSON": arguments}
 
 
 MOST = 500
@@ -309,32 +309,32 @@ def as_model_error(error: Exception, model: str, credential: Credential) -> Mode
     from pydantic_ai import exceptions as of
 
     provider = credential.provider
-    said = storable(credential.without(_said(error)))[:MOST]
+    reason = storable(credential.without(_provider_message(error)))[:MOST]
     status = error.status_code if isinstance(error, of.ModelHTTPError) else None
     wait = _retry_after(error)
     if isinstance(error, of.ModelQuotaExceededError):
         return ModelError(
-            f"{provider} asks for money before it answers for `{model}`: {said}",
+            f"{provider} asks for money before it answers for `{model}`: {reason}",
             status=status,
             code="model_quota",
             hint="Look at the account's balance and limits, then `cortex job resubmit` the job.",
         )
     if isinstance(error, of.ModelContextWindowExceededError) or (status in (400, 413) and _too_long(error)):
         return ModelError(
-            f"The prompt is too long for `{model}`: {said}",
+            f"The prompt is too long for `{model}`: {reason}",
             status=status or 400,
             code="prompt_too_long",
             hint="Lower `context_tokens` in the agent's `model_config` below what the model takes, give it fewer tools,"
             " or name a model with a larger window; then `cortex job resubmit` the job.",
         )
     if status is None:
-        return _connection_failure(error, model, credential, said, wait)
-    message = f"{provider} answered {status} for `{model}`: {said}"
+        return _connection_failure(error, model, credential, reason, wait)
+    message = f"{provider} answered {status} for `{model}`: {reason}"
     return ModelError(message, status=status, hint=_hint(status, provider, credential), retry_after=wait)
 
 
 def _connection_failure(
-    error: Exception, model: str, credential: Credential, said: str, wait: float | None
+    error: Exception, model: str, credential: Credential, reason: str, wait: float | None
 ) -> ModelError:
     from pydantic_ai import exceptions as of
 
@@ -342,15 +342,15 @@ def _connection_failure(
     where = f"{provider} ({credential.base_url or 'its own address'})"
     if isinstance(error, of.ModelConnectionError):
         return ModelError(
-            f"The connection to {where} failed while it was asked for `{model}`: {said}",
+            f"The connection to {where} failed while it was asked for `{model}`: {reason}",
             hint=f"Check that the worker reaches it, and {variable} if it is set.",
             retry_after=wait,
         )
     if isinstance(error, of.ModelAPIError):
         hint = "Try again; if it stays, look at the provider's status."
-        return ModelError(f"{where} gave no answer for `{model}`: {said}", hint=hint, retry_after=wait)
+        return ModelError(f"{where} gave no answer for `{model}`: {reason}", hint=hint, retry_after=wait)
     return ModelError(
-        f"{where} answered for `{model}` with something that its own protocol does not have: {said}",
+        f"{where} answered for `{model}` with something that its own protocol does not have: {reason}",
         hint=BROKEN.format(url=variable),
     )
 
@@ -375,7 +375,7 @@ def _hint(status: int, provider: Provider, credential: Credential) -> str:
     match status:
         case 401 | 403:
             return (
-                f"It refused {credential.named}. Correct {variable} where the workers are started, or use"
+                f"It refused {credential.description}. Correct {variable} where the workers are started, or use"
                 f" `cortex model-key set {provider}` for the org's own."
             )
         case 404:
@@ -391,7 +391,7 @@ def _hint(status: int, provider: Provider, credential: Credential) -> str:
     return "Correct the agent's `model_config` or its tools, then `cortex job resubmit` the job."
 
 
-def _said(error: Exception) -> str:
+def _provider_message(error: Exception) -> str:
     """The provider's own words, where there are any."""
     body: Any = getattr(error, "body", None)
     if isinstance(body, dict):
@@ -402,23 +402,23 @@ def _said(error: Exception) -> str:
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    said = str(error) or type(error).__name__
-    return said if cause is error or str(cause) in ("", said) else f"{said} ({cause})"
+    text = str(error) or type(error).__name__
+    return text if cause is error or str(cause) in ("", text) else f"{text} ({cause})"
 
 
 def _too_long(error: Exception) -> bool:
     """Whether a server that has no code of its own for it says that the prompt does not fit."""
-    said = _said(error).lower()
-    return any(words in said for words in TOO_LONG)
+    text = _provider_message(error).lower()
+    return any(words in text for words in TOO_LONG)
 
 
 def _retry_after(error: Exception) -> float | None:
     """Seconds, also where they are a fraction, or come as a date."""
-    found: float | None = getattr(error, "retry_after", None)
-    if found is None:
+    seconds: float | None = getattr(error, "retry_after", None)
+    if seconds is None:
         raw = (getattr(error, "headers", None) or {}).get("retry-after", "")
         try:
-            found = float(raw)
+            seconds = float(raw)
         except ValueError:
             return None
-    return found if math.isfinite(found) and found >= 0 else None
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None

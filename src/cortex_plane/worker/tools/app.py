@@ -21,7 +21,7 @@ from cortex_plane.gates.model.gates import OF_THE_PLANE
 from cortex_plane.kernel.canonical import check_text
 from cortex_plane.kernel.errors import InvalidInput, SetupError
 from cortex_plane.kernel.fields import Slug, adapter
-from cortex_plane.worker.mcp.servers import McpServer, Secret, declared
+from cortex_plane.worker.mcp.servers import McpServer, Secret, declare_server
 from cortex_plane.worker.tools.tool import Tool
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,8 +32,8 @@ class App:
     """Workers load it by its place in the code (``package.module:app``), jobs ask for it by its name."""
 
     def __init__(self, name: str, *, instructions: str | None = None) -> None:
-        self.name = _checked_name(name)
-        self.instructions = _checked_instructions(instructions)
+        self.name = _check_name(name)
+        self.instructions = _check_instructions(instructions)
         self._tools: dict[str, Tool] = {}
         self._by_provider_name: dict[str, Tool] = {}
         self._agents: dict[str, Callable[..., Any]] = {}
@@ -104,11 +104,11 @@ class App:
         """
 
         def offer(function: Callable[..., Any]) -> Callable[..., Any]:
-            made = Tool(
+            tool = Tool(
                 function, name=name, description=description, read_only=read_only, risk=risk, timeout=timeout,
                 on_uncertain=on_uncertain, probe=probe,
             )  # fmt: skip
-            self._add(made)
+            self._add(tool)
             return function
 
         if function is None:
@@ -136,14 +136,14 @@ class App:
             self._add_agent(function, None)
             return function
 
-        def make(made: Callable[..., Any]) -> Callable[..., Any]:
-            self._add_agent(made, function)
-            return made
+        def make(agent: Callable[..., Any]) -> Callable[..., Any]:
+            self._add_agent(agent, function)
+            return agent
 
         return make
 
-    def _add_agent(self, function: Callable[..., Any], given: str | None) -> None:
-        name = getattr(function, "__name__", "") if given is None else given
+    def _add_agent(self, function: Callable[..., Any], alias: str | None) -> None:
+        name = getattr(function, "__name__", "") if alias is None else alias
         if not isinstance(name, str) or not is_agent_name(name):
             raise InvalidApp(
                 f"`{str(name)[:100]}` cannot be the name of an agent.",
@@ -154,14 +154,14 @@ class App:
                 f"The agent `{name}` is not an `async def`.", hint="Write `async def run(ctx: Context)`."
             )
         parameters = list(inspect.signature(function).parameters.values())
-        required = [
+        extra = [
             p
             for p in parameters[1:]
             if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
         ]
         if (
             not parameters
-            or required
+            or extra
             or parameters[0].kind in (parameters[0].KEYWORD_ONLY, parameters[0].VAR_KEYWORD)
         ):
             raise InvalidApp(
@@ -187,23 +187,23 @@ class App:
         """Make ``fn(text, params) -> bool`` a trigger of gates: ``text`` is what came in, ``params`` what the atlas says.
 
         It has 2 seconds. One that takes longer, raises or returns something else fires the gates that block."""
-        return self._asked_by_gates(self._triggers, "trigger", name, 2)
+        return self._register_gate_code(self._triggers, "trigger", name, 2)
 
     def validator(self, name: str, /) -> Callable[[F], F]:
         """Make ``fn(answer) -> str | None`` a validator of answers: what is wrong with it, or None.
 
         It has 2 seconds. An answer that it could not look at is not accepted."""
-        return self._asked_by_gates(self._validators, "validator", name, 1)
+        return self._register_gate_code(self._validators, "validator", name, 1)
 
-    def _asked_by_gates(
-        self, known: dict[str, Callable[..., Any]], what: str, name: str, count: int
+    def _register_gate_code(
+        self, registry: dict[str, Callable[..., Any]], what: str, name: str, count: int
     ) -> Callable[[F], F]:
         if not isinstance(name, str) or not is_agent_name(name):
             raise InvalidApp(
                 f"{str(name)[:100]!r} cannot be the name of a {what}.",
                 hint=f"Write `@app.{what}('sentiment-check')`: at most 100 letters, digits, `_`, `.` and `-`.",
             )
-        if name in known:
+        if name in registry:
             raise InvalidApp(
                 f"The app `{self.name}` already has a {what} called `{name}`.", hint="Name one of them anew."
             )
@@ -217,7 +217,7 @@ class App:
                     f"The {what} `{name}` must take {count} argument{'s' if count > 1 else ''}.",
                     hint=f"They are {takes}.",
                 ) from None
-            known[name] = function
+            registry[name] = function
             return function
 
         return register
@@ -242,7 +242,7 @@ class App:
         ``command`` is run without a shell, and gets PATH, HOME, ``env`` and the variables of the worker's environment
         that ``secrets`` names. Each tool counts as having side effects until a steward confirms otherwise.
         """
-        server = declared(
+        server = declare_server(
             name, command=command, url=url, env=env, headers=headers, secrets=secrets, timeout=timeout, tools=tools,
             risk=risk, on_uncertain=on_uncertain, cwd=cwd,
         )  # fmt: skip
@@ -252,7 +252,9 @@ class App:
                 f"`{server.name}` cannot be the name of an MCP server: such names are the plane's own.",
                 hint="Give the server another name.",
             )
-        rivals = [each for each in self._servers if _clash(provider_name(f"{each}."), mine)]
+        rivals = [
+            server_name for server_name in self._servers if _clash(provider_name(f"{server_name}."), mine)
+        ]
         rivals += [tool.name for tool in self._tools.values() if tool.provider_name.startswith(mine)]
         if rivals:
             raise InvalidApp(
@@ -268,8 +270,8 @@ class App:
 
     def offer(self, server: str, tools: Sequence[Tool]) -> None:
         """From now on these are the tools of that server, and no others."""
-        for gone in self._from_servers.get(server, {}).values():
-            del self._tools[gone.name], self._by_provider_name[gone.provider_name]
+        for old in self._from_servers.get(server, {}).values():
+            del self._tools[old.name], self._by_provider_name[old.provider_name]
         self._from_servers[server] = {}
         for tool in tools:
             if _is_of_the_plane(tool):
@@ -315,18 +317,18 @@ def _clash(one: str, other: str) -> bool:
     return one.startswith(other) or other.startswith(one)
 
 
-def _checked_name(name: str) -> str:
+def _check_name(name: str) -> str:
     try:
-        checked: str = adapter(Slug).validate_python(name, strict=True)
+        slug: str = adapter(Slug).validate_python(name, strict=True)
     except ValidationError as error:
         raise InvalidApp(
             f"{name!r} cannot be the name of an app: {error.errors()[0]['msg']}.",
             hint="Use 2 to 100 lower-case letters, digits and `-`, such as `release-notes`.",
         ) from None
-    return checked
+    return slug
 
 
-def _checked_instructions(instructions: str | None) -> str | None:
+def _check_instructions(instructions: str | None) -> str | None:
     try:
         return None if instructions is None else check_text(instructions, "instructions")
     except InvalidInput as error:
@@ -348,7 +350,7 @@ def load_app(reference: str) -> App:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    module = _imported(reference, module_name)
+    module = _import_module(reference, module_name)
     return _app_in(module, reference, attribute)
 
 
@@ -356,7 +358,7 @@ def _is_dotted(name: str) -> bool:
     return all(part.isidentifier() for part in name.split("."))
 
 
-def _imported(reference: str, name: str) -> ModuleType:
+def _import_module(reference: str, name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
@@ -375,14 +377,14 @@ def _imported(reference: str, name: str) -> ModuleType:
 
 
 def _app_in(module: ModuleType, reference: str, attribute: str) -> App:
-    found: Any = module
+    value: Any = module
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             raise _not_loadable(reference, f"`{module.__name__}` has no `{attribute}`.", _hint(module))
-        found = getattr(found, part)
-    if not isinstance(found, App):
-        raise _not_loadable(reference, f"it is a {type(found).__name__}, not an App.", _hint(module))
-    return found
+        value = getattr(value, part)
+    if not isinstance(value, App):
+        raise _not_loadable(reference, f"it is a {type(value).__name__}, not an App.", _hint(module))
+    return value
 
 
 def _hint(module: ModuleType) -> str:

@@ -40,12 +40,12 @@ class Arguments:
 
     def __init__(self, signature: Signature, owner: str) -> None:
         # Fields have names of our own, since a parameter may be called `model_config`, `json` or `_id`.
-        self._fields = {f"p{index}": each for index, each in enumerate(signature.parameters)}
+        self._fields = {f"p{index}": parameter for index, parameter in enumerate(signature.parameters)}
         try:
             self._model: type[BaseModel] = create_model(
                 "Arguments",
                 __config__=ConfigDict(extra="forbid"),
-                **{name: _field(each) for name, each in self._fields.items()},
+                **{name: _field(parameter) for name, parameter in self._fields.items()},
             )
             self.schema = _schema(self._model)
             canonical(self.schema)
@@ -56,32 +56,32 @@ class Arguments:
                 hint="Use types that JSON can express: str, int, lists, dataclasses, pydantic models, enums, dates.",
             ) from error
 
-    def parse(self, given: dict[str, Any] | str) -> Parsed:
-        exact = exact_bytes(given)
-        made = self._validated(exact)
+    def parse(self, arguments: dict[str, Any] | str) -> Parsed:
+        exact = exact_bytes(arguments)
+        model = self._validate(exact)
         values = {
-            each.name: getattr(made, field) if field in made.model_fields_set else each.default
-            for field, each in self._fields.items()
+            parameter.name: getattr(model, field) if field in model.model_fields_set else parameter.default
+            for field, parameter in self._fields.items()
         }
         return Parsed(values=values, canonical=exact, digest=hashlib.sha256(exact).hexdigest())
 
-    def _validated(self, exact: bytes) -> BaseModel:
+    def _validate(self, exact: bytes) -> BaseModel:
         """From the canonical bytes, so that a later replay of them gives the same values."""
         try:
             return self._model.model_validate_json(exact)
         except ValidationError as error:
-            raise InvalidArguments(f"The arguments are not valid: {self._explained(error)}.") from None
+            raise InvalidArguments(f"The arguments are not valid: {self._explain(error)}.") from None
         except Exception as error:  # a validator that the tool's author wrote
             raise InvalidArguments(
                 f"The arguments could not be checked: {type(error).__name__}: {error}."
             ) from error
 
-    def _explained(self, error: ValidationError) -> str:
+    def _explain(self, error: ValidationError) -> str:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
-        said = [self._fault(fault) for fault in faults[:_SHOWN_FAULTS]]
+        messages = [self._fault(fault) for fault in faults[:_SHOWN_FAULTS]]
         if len(faults) > _SHOWN_FAULTS:
-            said.append(f"and {len(faults) - _SHOWN_FAULTS} more faults")
-        return "; ".join(said)
+            messages.append(f"and {len(faults) - _SHOWN_FAULTS} more faults")
+        return "; ".join(messages)
 
     def _fault(self, fault: ErrorDetails) -> str:
         place = _place(fault["loc"])
@@ -115,20 +115,20 @@ def _field(parameter: Parameter) -> Any:
     return (parameter.annotation, Field(default=parameter.default, alias=parameter.name))
 
 
-def exact_bytes(given: dict[str, Any] | str) -> bytes:
+def exact_bytes(arguments: dict[str, Any] | str) -> bytes:
     """What a model sent, in its one form. Raises ``InvalidArguments``."""
-    sent = _decoded(given) if isinstance(given, str) else given
-    if not isinstance(sent, dict):
+    content = _decode(arguments) if isinstance(arguments, str) else arguments
+    if not isinstance(content, dict):
         raise InvalidArguments("The arguments must be a JSON object, with one key for each argument.")
     try:
-        exact = canonical(sent)
+        exact = canonical(content)
     except InvalidInput as error:
         raise InvalidArguments(f"The arguments cannot be stored exactly: {error.message}") from None
     _refuse_large(len(exact))
     return exact
 
 
-def _decoded(text: str) -> Any:
+def _decode(text: str) -> Any:
     _refuse_large(len(text))
     if not text.strip():
         return {}  # some providers say "no arguments" with an empty text

@@ -55,7 +55,7 @@ class Tool:
         self.read_only = read_only
         self.risk = _choice(Risk, risk, "risk", self.name)
         self.timeout_seconds = _timeout(self.name, timeout)
-        self.on_uncertain = _settling(self.name, read_only, on_uncertain, probe)
+        self.on_uncertain = _on_uncertain(self.name, read_only, on_uncertain, probe)
         self._function = function
         self._signature = read_signature(function, f"the tool `{self.name}`")
         self._arguments = Arguments(self._signature, f"the tool `{self.name}`")
@@ -83,7 +83,7 @@ class Tool:
         return ToolSpec(name=self.provider_name, description=self.description, parameters=self.parameters)
 
     def version(self, app: str) -> ToolVersion:
-        declared: dict[str, Any] = {
+        declaration: dict[str, Any] = {
             "name": self.name,
             "description": self.description,
             "parameters": self.parameters,
@@ -92,7 +92,7 @@ class Tool:
             "timeout_seconds": self.timeout_seconds,
             "on_uncertain": self.on_uncertain,
         }
-        return ToolVersion(app=app, digest=hashlib.sha256(canonical(declared)).hexdigest(), **declared)
+        return ToolVersion(app=app, digest=hashlib.sha256(canonical(declaration)).hexdigest(), **declaration)
 
     def parse(self, arguments: dict[str, Any] | str) -> Parsed:
         """Raises `InvalidArguments`, whose message is for the model."""
@@ -120,20 +120,20 @@ class Tool:
         )
 
     def _require_same_parameters(self) -> None:
-        wanted = {each.name: each.annotation for each in self._signature.parameters}
-        taken = {each.name: each.annotation for each in self._probe_signature.parameters}
-        if wanted != taken:
+        own = {parameter.name: parameter.annotation for parameter in self._signature.parameters}
+        of_probe = {parameter.name: parameter.annotation for parameter in self._probe_signature.parameters}
+        if own != of_probe:
             raise InvalidApp(
                 f"The probe of `{self.name}` takes other parameters than the tool.",
-                hint=f"Give it the same names and types: {', '.join(wanted) or 'none'}.",
+                hint=f"Give it the same names and types: {', '.join(own) or 'none'}.",
             )
 
 
 async def run_function(function: Callable[..., Any], keywords: dict[str, Any]) -> Any:
     if inspect.iscoroutinefunction(function):
         return await function(**keywords)
-    made = await _in_thread(function, keywords)
-    return await made if inspect.isawaitable(made) else made
+    result = await _in_thread(function, keywords)
+    return await result if inspect.isawaitable(result) else result
 
 
 def _in_thread(function: Callable[..., Any], keywords: dict[str, Any]) -> asyncio.Future[Any]:
@@ -153,22 +153,22 @@ def _in_thread(function: Callable[..., Any], keywords: dict[str, Any]) -> asynci
 
     def run() -> None:
         value: Any = None
-        failed: BaseException | None = None
+        failure: BaseException | None = None
         try:
             value = context.run(function, **keywords)
         except StopIteration:  # a future cannot carry it: whoever awaits would wait for ever
-            failed = RuntimeError("the tool raised StopIteration")
+            failure = RuntimeError("the tool raised StopIteration")
         except BaseException as error:
-            failed = error
+            failure = error
         with contextlib.suppress(RuntimeError):  # nobody waits any more
-            loop.call_soon_threadsafe(settle, value, failed)
+            loop.call_soon_threadsafe(settle, value, failure)
 
     threading.Thread(target=run, name="tool", daemon=True).start()
     return answer
 
 
-def _name(function: Callable[..., Any], given: str | None) -> str:
-    name = getattr(function, "__name__", "") if given is None else given
+def _name(function: Callable[..., Any], alias: str | None) -> str:
+    name = getattr(function, "__name__", "") if alias is None else alias
     if not isinstance(name, str) or not is_tool_name(name):
         raise InvalidApp(
             f"`{str(name)[:100]}` cannot be the name of a tool.",
@@ -178,33 +178,33 @@ def _name(function: Callable[..., Any], given: str | None) -> str:
     return name
 
 
-def _description(name: str, function: Callable[..., Any], given: str | None) -> str:
+def _description(name: str, function: Callable[..., Any], text: str | None) -> str:
     try:
-        return check_text((inspect.getdoc(function) or "") if given is None else given, "description")
+        return check_text((inspect.getdoc(function) or "") if text is None else text, "description")
     except InvalidInput as error:
         raise InvalidApp(f"The tool `{name}` cannot be described so: {error.message}") from None
 
 
-def _choice(kind: type[E], given: str, parameter: str, name: str) -> E:
+def _choice(kind: type[E], value: str, parameter: str, name: str) -> E:
     try:
-        return kind(given)
+        return kind(value)
     except ValueError:
         raise InvalidApp(
-            f"`{parameter}={given!r}` of the tool `{name}` is unknown.", hint=f"Use one of {', '.join(kind)}."
+            f"`{parameter}={value!r}` of the tool `{name}` is unknown.", hint=f"Use one of {', '.join(kind)}."
         ) from None
 
 
-def _timeout(name: str, given: float) -> float:
-    number = isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
-    if not number or not MIN_TIMEOUT <= given <= MAX_TIMEOUT:
+def _timeout(name: str, seconds: float) -> float:
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool) and math.isfinite(seconds)
+    if not number or not MIN_TIMEOUT <= seconds <= MAX_TIMEOUT:
         raise InvalidApp(
-            f"`timeout={given!r}` of the tool `{name}` is not possible.",
+            f"`timeout={seconds!r}` of the tool `{name}` is not possible.",
             hint=f"Give seconds from {MIN_TIMEOUT} to {MAX_TIMEOUT:.0f}.",
         )
-    return float(given)
+    return float(seconds)
 
 
-def _settling(
+def _on_uncertain(
     name: str, read_only: bool, on_uncertain: OnUncertain | str | None, probe: Callable[..., Any] | None
 ) -> OnUncertain | None:
     if read_only:
@@ -214,21 +214,21 @@ def _settling(
                 hint="Remove `on_uncertain` and `probe`, or remove `read_only`.",
             )
         return None
-    settled = (
+    choice = (
         OnUncertain.ASK_HUMAN if on_uncertain is None
         else _choice(OnUncertain, on_uncertain, "on_uncertain", name)
     )  # fmt: skip
-    if settled is OnUncertain.PROBE and probe is None:
+    if choice is OnUncertain.PROBE and probe is None:
         raise InvalidApp(
             f"The tool `{name}` is to be probed but has no probe.",
             hint="Give `probe=` a function with the same parameters.",
         )
-    if settled is not OnUncertain.PROBE and probe is not None:
+    if choice is not OnUncertain.PROBE and probe is not None:
         raise InvalidApp(
-            f"The tool `{name}` has a probe that would never be asked: `on_uncertain` is `{settled}`.",
+            f"The tool `{name}` has a probe that would never be asked: `on_uncertain` is `{choice}`.",
             hint='Write `on_uncertain="probe"`, or remove the probe.',
         )
-    return settled
+    return choice
 
 
 _HINT = (
@@ -276,7 +276,7 @@ def _parts(value: Any) -> Iterable[tuple[str, Any]]:
     if isinstance(value, BaseModel):
         return [(f".{name}", part) for name, part in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [(f".{each.name}", getattr(value, each.name)) for each in dataclasses.fields(value)]
+        return [(f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value)]
     if isinstance(value, dict):
         return [(f".{str(key)[:50]}", part) for key, part in value.items()]
     if isinstance(value, list | tuple):

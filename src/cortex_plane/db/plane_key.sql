@@ -1,0 +1,1 @@
+select fingerprint from plane_key for share

@@ -1,0 +1,225 @@
+"""The master key that a database is used with, and how a new one takes its place.
+
+A rotation begins with one commit: the new fingerprint, the old key sealed with the new one, and the credential key sealed anew. From then on
+only processes with the new key start. Then it goes from org to org: in one transaction the secrets of an org and its first checkpoints, in
+more of them the other checkpoints. The row `plane_key` says how far it is and is locked by each of these transactions, so any number of
+processes may work on it, and a process that dies leaves the rest to the next one that starts.
+
+Processes with the old key must not write beside it. `Database.seal` and the registration of a worker hold a share lock on that row, and a
+rotation begins only when no worker is left that could still write checkpoints.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections import Counter
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+import structlog
+
+from cortex_plane.db.database import CREDENTIAL_KEY, NOBODY, Database, Transaction, wrong_master_key
+from cortex_plane.db.vault import Vault
+from cortex_plane.jobs import store as jobs_store
+from cortex_plane.jobs.rules.recovery import renew_mac
+from cortex_plane.jobs.store import PlaneKey
+from cortex_plane.jobs.verbs.attempts import ORPHANS_AT_ONCE, adopt_jobs
+from cortex_plane.kernel.errors import SetupError
+from cortex_plane.kernel.ids import new_id
+from cortex_plane.kernel.pages import Position
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
+from cortex_plane.tenancy.model.access import scheduler_actor
+from cortex_plane.tenancy.model.orgs import Org
+from cortex_plane.tenancy.store import credentials as credentials_store
+from cortex_plane.tenancy.store import orgs as orgs_store
+from cortex_plane.tenancy.store.credentials import SealedValue
+
+log = structlog.get_logger()
+
+CHECKPOINTS_AT_ONCE = 50
+"""A checkpoint may have a mebibyte."""
+FAULTS_NAMED = 10
+
+
+async def require_key(db: Database, vault: Vault) -> None:
+    """Refuse a master key that this database does not know. The first key that a database meets becomes its own."""
+    async with db.transaction(NOBODY) as tx:
+        await jobs_store.remember_plane_key(tx, vault.fingerprint)
+        plane_key = await jobs_store.get_plane_key(tx)
+    _require(plane_key, vault)
+
+
+async def require_known_key(db: Database, vault: Vault) -> None:
+    """The same for programs that only read: a database without a key refuses none, and one under rotation is not read."""
+    plane_key = await read_plane_key(db)
+    _require(plane_key, vault)
+    if plane_key is not None and plane_key.previous is not None:
+        raise SetupError(
+            "A rotation of the master key is under way, so not every secret and checkpoint can be read.",
+            code="rotation_under_way",
+            hint="Finish it with `cortex db rotate-key`, or start a process of the plane: that finishes it too.",
+        )
+
+
+def _require(plane_key: PlaneKey | None, vault: Vault) -> None:
+    if plane_key is not None and not hmac.compare_digest(plane_key.fingerprint, vault.fingerprint):
+        raise wrong_master_key()
+
+
+async def read_plane_key(db: Database) -> PlaneKey | None:
+    async with db.transaction(NOBODY) as tx:
+        return await jobs_store.get_plane_key(tx)
+
+
+# The rotation ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Resealed:
+    """How much of a rotation one process did."""
+
+    orgs: int = 0
+    secrets: int = 0
+    checkpoints: int = 0
+
+
+async def begin_rotation(db: Database, old: Vault, new: Vault, poison_deaths: int) -> None:
+    """The first commit of a rotation. Nothing changes where a secret does not open with the old key, or a worker is left."""
+    await require_key(db, old)
+    if hmac.compare_digest(old.fingerprint, new.fingerprint):
+        raise SetupError(
+            "The new master key is the old one.",
+            code="same_master_key",
+            hint="Make one: `openssl rand -hex 32`.",
+        )
+    await _require_readable(db, old)
+    while len(await adopt_jobs(db, new_id(), "rotate-key", poison_deaths)) == ORPHANS_AT_ONCE:
+        pass
+    async with db.transaction(NOBODY) as tx:
+        _require(await jobs_store.lock_plane_key(tx), old)
+        await _require_no_worker(tx)
+        sealed = await credentials_store.sealed_credential_key(tx)
+        if sealed is not None:
+            anew = new.seal(NOBODY, CREDENTIAL_KEY, old.open(NOBODY, CREDENTIAL_KEY, sealed))
+            await credentials_store.reseal_credential_key(tx, anew)
+        await jobs_store.begin_rotation(tx, new.fingerprint, new.seal_master_key(NOBODY, old))
+
+
+async def _require_readable(db: Database, vault: Vault) -> None:
+    """A secret that nobody can open could not be sealed anew."""
+    faults: list[str] = []
+    position: Position | None = None
+    while True:
+        page = await orgs_store.list_orgs(db, position, 100)
+        for org in page.items:
+            async with db.transaction(org.id, snapshot=True) as tx:
+                values = await credentials_store.list_sealed_values(tx)
+            faults += [
+                f"{value.kind} {value.id} of {org.slug}"
+                for value in values
+                if _reseal(value, org.id, vault, vault) is None
+            ]
+        if page.next is None:
+            break
+        position = page.next
+    if faults:
+        more = f" and {len(faults) - FAULTS_NAMED} more" if len(faults) > FAULTS_NAMED else ""
+        raise SetupError(
+            f"These secrets do not open with the master key: {', '.join(faults[:FAULTS_NAMED])}{more}.",
+            code="sealed_unreadable",
+            hint="Somebody changed these rows or wrote them by hand. Find out who did, and replace or delete them first.",
+        )
+
+
+async def _require_no_worker(tx: Transaction) -> None:
+    """A worker that has only been away registers again before it claims, and is refused there."""
+    await jobs_store.forget_ended_workers(tx)
+    workers = await jobs_store.list_workers(tx)
+    if workers:
+        raise SetupError(
+            f"These workers run, or died a moment ago: {', '.join(sorted({worker.name for worker in workers})[:10])}.",
+            code="workers_running",
+            hint="Stop every process of the plane, then run this again. A worker that was killed counts until its lease"
+            " ends (CORTEX_ADOPTION_SECONDS).",
+        )
+
+
+async def finish_rotation(db: Database, vault: Vault) -> Resealed | None:
+    """Do what is left of a rotation to the key of ``vault``; None where none is under way. Others may do the same at once."""
+    total: Resealed | None = None
+    while True:
+        plane_key = await read_plane_key(db)
+        if plane_key is None or plane_key.previous is None:
+            return total
+        _require(plane_key, vault)
+        total = total or Resealed()
+        position = (
+            Position(created_at=plane_key.resealed_org_created_at, id=plane_key.resealed_org)
+            if plane_key.resealed_org_created_at is not None and plane_key.resealed_org is not None
+            else None
+        )
+        page = await orgs_store.list_orgs(db, position, 1)
+        batch = (
+            await _reseal_batch(db, plane_key, position, page.items[0], vault)
+            if page.items
+            else await _end_rotation(db, plane_key)
+        )
+        total = Resealed(
+            total.orgs + batch.orgs, total.secrets + batch.secrets, total.checkpoints + batch.checkpoints
+        )
+
+
+async def _end_rotation(db: Database, plane_key: PlaneKey) -> Resealed:
+    async with db.transaction(NOBODY) as tx:
+        if await jobs_store.lock_plane_key(tx) == plane_key:
+            await jobs_store.end_rotation(tx)
+            log.info("master key rotated")
+    return Resealed()
+
+
+async def _reseal_batch(
+    db: Database, plane_key: PlaneKey, position: Position | None, org: Org, new: Vault
+) -> Resealed:
+    """One transaction: the secrets of an org where they are its turn, and some of its checkpoints."""
+    async with db.transaction(org.id) as tx:
+        if await jobs_store.lock_plane_key(tx) != plane_key or plane_key.previous is None:
+            return Resealed()  # another process was faster
+        old = new.open_master_key(NOBODY, plane_key.previous)
+        secrets = await _reseal_secrets(tx, old, new) if plane_key.resealed_job is None else 0
+        rows = await jobs_store.list_checkpoints(tx, plane_key.resealed_job, CHECKPOINTS_AT_ONCE)
+        keys = old.checkpoint_key(org.id), new.checkpoint_key(org.id)
+        macs = {row["id"]: renew_mac(row["checkpoint"], row["mac"], row["id"], *keys) for row in rows}
+        # A false MAC stays as it is: `cortex audit verify` reports it under any key.
+        true_macs = {id: mac for id, mac in macs.items() if mac is not None}
+        await jobs_store.set_checkpoint_macs(tx, true_macs)
+        if len(rows) == CHECKPOINTS_AT_ONCE:
+            await jobs_store.move_rotation(tx, position, rows[-1]["id"])
+        else:
+            await jobs_store.move_rotation(tx, Position(created_at=org.created_at, id=org.id), None)
+    return Resealed(int(len(rows) < CHECKPOINTS_AT_ONCE), secrets, len(true_macs))
+
+
+async def _reseal_secrets(tx: Transaction, old: Vault, new: Vault) -> int:
+    values = await credentials_store.list_sealed_values(tx)
+    resealed = [(value, _reseal(value, tx.org, old, new)) for value in values]
+    done = [value for _, value in resealed if value is not None]
+    # Written by hand since the rotation began, so no key opened them before it either.
+    unreadable = [f"{value.kind} {value.id}" for value, anew in resealed if anew is None]
+    await credentials_store.reseal_values(tx, done)
+    fact = Fact.of(
+        scheduler_actor(tx.org, UUID(int=0), "plane"), "master_key_rotated", fingerprint=new.fingerprint.hex(),
+        resealed=dict(Counter(value.kind for value in done)), unreadable=unreadable[:FAULTS_NAMED],
+    )  # fmt: skip
+    await proof_store.append_to_org(tx, fact)
+    return len(done)
+
+
+def _reseal(value: SealedValue, org_id: UUID, old: Vault, new: Vault) -> SealedValue | None:
+    """None where it does not open."""
+    try:
+        return replace(
+            value, sealed=new.seal(org_id, value.purpose, old.open(org_id, value.purpose, value.sealed))
+        )
+    except SetupError:
+        return None

@@ -1,0 +1,138 @@
+"""What policies would say of calls: of one that nobody made, and of those of the past by a file that is not applied."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from datetime import datetime, timedelta
+
+from cortex_plane.agents import store as agents_store
+from cortex_plane.agents.model.agents import SkillSettings
+from cortex_plane.agents.model.tools import Confirmed, Risk, ToolVersion, highest_risk
+from cortex_plane.db.database import Database, Transaction
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.policies import store as policies_store
+from cortex_plane.policies.model.policies import CallFacts
+from cortex_plane.policies.model.versions import (
+    DEFAULT_SECONDS,
+    Explained,
+    ExplainRequest,
+    PlacedRow,
+    Simulation,
+    SimulationRequest,
+    policy_set,
+)
+from cortex_plane.policies.rules.engine import CompiledPolicies
+from cortex_plane.policies.rules.simulations import PolicyReplay
+from cortex_plane.policies.verbs.policies import examine, read_file
+from cortex_plane.policies.verbs.policy_cache import book, current_policies
+from cortex_plane.sessions.model.sessions import SessionKind
+from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.store import orgs as orgs_store
+from cortex_plane.tenancy.verbs.frame import require_found, verb
+
+BATCH = 100
+
+
+@verb(Permission.POLICY_READ)
+async def explain_policies(db: Database, actor: Actor, asked: ExplainRequest) -> Explained:
+    """What would be said about a call that nobody made, and why."""
+    async with db.transaction(actor.org_id) as tx:
+        agent = require_found(await agents_store.get_agent(tx, asked.agent), "agent")
+        team = require_found(await orgs_store.get_team(tx, str(agent.team_id)), "team")
+        app = SkillSettings.of(agent.skill_config).app
+        version = await agents_store.newest_tools(tx, app, asked.tool)
+        # Whoever runs elsewhere declares the risk: there, what any app says of the tool counts too.
+        external = asked.session_kind == SessionKind.EXTERNAL
+        known = (await agents_store.known_risks(tx, [asked.tool])).get(asked.tool) if external else None
+    _, compiled = await book.current(db, actor.org_id)
+    confirmed = compiled.confirmed.get((app, asked.tool, version.digest)) if version is not None else None
+    read_only, risk = _declared(version, confirmed, asked)
+    risk = highest_risk(risk, known)
+    facts = CallFacts(
+        target=asked.tool,
+        arguments=asked.arguments,
+        read_only=read_only,
+        risk=risk,
+        agent=agent.slug,
+        teams=tuple(id for id in (team.id, team.parent_id) if id is not None),
+        session_kind=asked.session_kind,
+    )
+    request = [policy.as_row() for policy in asked.policies]
+    return Explained(
+        agent=agent.slug,
+        tool=asked.tool,
+        read_only=read_only,
+        risk=risk,
+        published=version is not None,
+        explanation=compiled.explain(facts, request),
+    )
+
+
+def _declared(
+    version: ToolVersion | None, confirmed: Confirmed | None, asked: ExplainRequest
+) -> tuple[bool, Risk]:
+    """As the tool was last published, and what a steward confirmed about that, unless the question says otherwise; the
+    cautious answer where it never was."""
+    read_only = version.read_only if version is not None else False
+    risk = version.risk if version is not None else Risk.MEDIUM
+    if confirmed is not None:
+        read_only, risk = confirmed.read_only, confirmed.risk or risk
+    return (
+        read_only if asked.read_only is None else asked.read_only,
+        risk if asked.risk is None else asked.risk,
+    )
+
+
+@verb(Permission.POLICY_WRITE, heavy=True)
+async def simulate_policies(db: Database, actor: Actor, asked: SimulationRequest) -> Simulation:
+    """Nothing is written: calls, people and policies are those of one moment."""
+    draft = await read_file(asked.text)
+    async with db.transaction(actor.org_id, snapshot=True) as tx:
+        since, until = await _span(tx, asked)
+        rows, warnings = await examine(tx, draft)
+        before = await current_policies(tx)
+        replay = PolicyReplay(before, await _proposed(tx, before.version, rows))
+        stopped = await _look(tx, replay, since, until, asked.limit)
+    groups = await asyncio.to_thread(replay.groups)
+    return Simulation(
+        version=before.version,
+        rows=len(rows),
+        warnings=warnings,
+        since=since,
+        until=until,
+        stopped=stopped,
+        oldest=replay.oldest,
+        totals=replay.totals,
+        groups=groups,
+        total_groups=replay.total_groups,
+    )
+
+
+async def _span(tx: Transaction, asked: SimulationRequest) -> tuple[datetime, datetime]:
+    until = asked.until or await policies_store.simulation_start(tx)
+    since = asked.since or until - timedelta(seconds=asked.within_seconds or DEFAULT_SECONDS)
+    if since >= until:
+        raise InvalidInput(
+            f"The time span is empty: it begins at {since.isoformat()} and ends at {until.isoformat()}.",
+            hint="Let `since` be earlier than `until`; without `until` it ends now.",
+        )
+    return since, until
+
+
+async def _proposed(tx: Transaction, version: str, rows: list[PlacedRow]) -> CompiledPolicies:
+    """As they would hold with the platform's rows of now."""
+    org_version, _, platform_version = version.partition(".")
+    name = f"{int(org_version) + 1}.{platform_version}"
+    platform = await policies_store.platform_rows(tx)
+    return await asyncio.to_thread(lambda: CompiledPolicies(policy_set(name, rows, platform)))
+
+
+async def _look(tx: Transaction, replay: PolicyReplay, since: datetime, until: datetime, limit: int) -> bool:
+    """Whether there are more calls than may be looked at. Conditions take time: they run beside everything else."""
+    left = limit
+    async with aclosing(policies_store.list_past_calls(tx, since, until, limit + 1, BATCH)) as batches:
+        async for calls in batches:
+            await asyncio.to_thread(replay.look_at, calls[: max(0, left)])
+            left -= len(calls)
+    return left < 0

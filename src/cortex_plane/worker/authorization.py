@@ -1,0 +1,318 @@
+"""Authorizes the calls of an attempt: by gates, policies, standing approvals, and approvals that people gave before.
+
+Before a call that a person approved is sent its receipt is checked. A row of an approval could have been written by anybody
+who can write to the database; a receipt is signed with a key that only the plane can open.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from uuid import UUID
+
+import orjson
+import structlog
+
+from cortex_plane.approvals.verbs import standing_approvals
+from cortex_plane.gates.model.gates import PLANE_TOOLS
+from cortex_plane.gates.rules.authorization import Authorization, StandingUse, authorize, leaning_on
+from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, CallStatus, ToolCall
+from cortex_plane.jobs.model.jobs import Hold
+from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.kernel.errors import Conflict
+from cortex_plane.kernel.ids import new_id
+from cortex_plane.policies.model.policies import CallFacts, OnDeny, PolicyDecision, PolicyRow, PolicyVerdict
+from cortex_plane.policies.rules.engine import CompiledPolicies
+from cortex_plane.policies.rules.terms import both_terms
+from cortex_plane.policies.verbs.policy_cache import book, request_rows
+from cortex_plane.proof.rules.receipts import Stamp
+from cortex_plane.proof.verbs.receipts import receipt_fault
+from cortex_plane.worker.calls import (
+    ASK,
+    Call,
+    CallKind,
+    apply_authorization,
+    apply_row,
+    standing_columns,
+)
+from cortex_plane.worker.ends import Ended, JobHeld, JobSleeps
+from cortex_plane.worker.lease import Lease
+from cortex_plane.worker.mcp.remote_tool import RemoteTool
+from cortex_plane.worker.session_gates import SessionGates
+
+log = structlog.get_logger()
+
+SERVER_SECONDS = 5.0
+"""Until an MCP server that is down is looked at again."""
+
+
+class CallAuthorizer:
+    def __init__(self, lease: Lease, gates: SessionGates) -> None:
+        self._lease, self._gates = lease, gates
+        self._request_rows = request_rows(lease.assignment.request_policies)
+        self._standing_uses: dict[UUID, StandingUse] = {}
+        """By call: the standing approval that covered it when this attempt asked."""
+        self.refusals: set[tuple[str, str]] = set()
+        """Name and input hash of calls that a person refused: they do not come back unchanged."""
+        self.receipts: dict[UUID, Stamp] = {}
+        """By call: of those that somebody approved."""
+        self.demands: dict[UUID, PolicyRow] = {}
+        """By call of a code agent: what it asks of people beyond the policies."""
+
+    # New calls -------------------------------------------------------------------------------------------------
+
+    async def authorize(self, calls: Sequence[Call]) -> None:
+        """Judge each call by the policies and gates that hold now.
+
+        All calls are judged by the state of the gates before the response: answers in the same response come after that.
+        """
+        uses: Counter[UUID] = Counter()
+        gates = self._gates
+        if gates.bound is not None:
+            gates.bound.begin_response()
+        for call in calls:
+            if call.kind is CallKind.REFUSED or call.name in PLANE_TOOLS:
+                continue
+            authorization = await self.judge(call, is_new=True)
+            if authorization.verdict is not PolicyVerdict.DENY:
+                # Before anything is awaited: no other branch may count on what lets this one through.
+                gates.let_through(call)
+            use = await self._cover(call, authorization, uses)
+            if use is not None:
+                authorization = leaning_on(authorization, use)
+                uses[use.standing_id] += not use.counted
+            apply_authorization(call, authorization)
+            gates.explain_refusal(call)
+            if call.settled and gates.bound is not None:
+                gates.bound.withdraw(call)
+        await gates.answer(calls)
+
+    async def judge(self, call: Call, *, is_new: bool = False) -> Authorization:
+        """By gates and policies, without standing approvals. ``is_new``: gates open their questions."""
+        # By call: branches of a job may judge theirs by different policies, and learn of newer ones meanwhile.
+        lease = self._lease
+        call.policies = lease.policies_version = lease.newest_policies
+        policies = await self.policies_at(call.policies)
+        self._apply_confirmation(call, policies)
+        call.ruling = self._gates.rule_on(call, is_new=is_new)
+        facts = self._facts(call)
+        # A question to people may be asked again after a no: nothing is sent by it, and its agent decides what a no means.
+        refused_before = call.name != ASK and (call.name, call.input_hash) in self.refusals
+        decision = authorize(
+            policies, facts, self._request_rows, turned_down=refused_before, ruling=call.ruling
+        )
+        demand = self.demands.get(call.id)
+        if call.name == ASK and demand is not None and decision.verdict is not PolicyVerdict.DENY:
+            decision = _demand_approval(decision, authorize(policies, facts, [demand]), demand)
+        return Authorization(new_id(), decision)
+
+    def _apply_confirmation(self, call: Call, policies: CompiledPolicies) -> None:
+        """What a steward confirmed about a remote tool. Each time: confirmations come and go with the policies.
+
+        A call in the ledger stays what it was written as; only its judgement follows.
+        """
+        if not isinstance(call.tool, RemoteTool) or call.digest is None:
+            return
+        app, toolbox = self._lease.assignment.app, self._lease.toolbox
+        call.tool = call.tool.trusted(policies.confirmed.get((app, call.name, call.digest)))
+        if call.status is None and not call.has_row:
+            call.kind = CallKind.EFFECT if toolbox.has_side_effects(call.tool) else CallKind.READ
+            call.declaration = None
+
+    async def policies_at(self, version: str) -> CompiledPolicies:
+        """If somebody changed them by hand nothing is allowed: the job is held."""
+        lease = self._lease
+        try:
+            return await book.at(lease.db, lease.assignment.org_id, version)
+        except Conflict as error:
+            if error.code != "policy_corrupt":
+                raise
+            why = f"{error.message} {error.hint} Then `cortex job resume` it."
+            log.error("policies unreadable", job_id=str(lease.assignment.job_id), reason=why)
+            raise Ended(JobHeld(Hold.POLICIES_UNREADABLE, {"why": why}, StepWrite(error=why))) from error
+
+    def _facts(self, call: Call) -> CallFacts:
+        assignment = self._lease.assignment
+        return CallFacts(
+            target=call.name,
+            arguments=orjson.loads(call.arguments),
+            read_only=not self._lease.toolbox.has_side_effects(call.code)
+            and not (call.ruling is not None and call.ruling.strict),
+            risk=call.risk,
+            agent=assignment.agent,
+            teams=tuple(assignment.teams),
+            session_kind=assignment.session_kind,
+        )
+
+    # Standing approvals ----------------------------------------------------------------------------------------
+
+    async def _cover(
+        self, call: Call, authorization: Authorization, uses: Mapping[UUID, int]
+    ) -> StandingUse | None:
+        """The standing approval that a call may use, if it needs a person's yes and nobody said no."""
+        lease = self._lease
+        self._standing_uses.pop(call.id, None)
+        terms = authorization.decision.terms
+        if (
+            authorization.verdict is not PolicyVerdict.REQUIRES_APPROVAL
+            or terms is None
+            or not terms.standing
+            or call.digest is None
+        ):
+            return None
+        question = standing_approvals.Uncovered(
+            call_id=call.id, tool_name=call.name, tool_digest=call.digest, input_hash=call.input_hash,
+            facts=self._facts(call), terms=terms,
+        )  # fmt: skip
+        cover = await standing_approvals.cover(
+            lease.db, lease.assignment, lease.progress.message_seq, question, uses, lease.worker.vault
+        )
+        for standing_id, why in cover.refused:
+            # A standing approval without a true receipt covers nothing, and that is on the audit trail.
+            log.error(
+                "standing approval refused", job_id=str(lease.assignment.job_id), call=str(call.id), tool=call.name,
+                standing=str(standing_id), reason=why,
+            )  # fmt: skip
+            fact = lease.fact(
+                "receipt_refused", call=str(call.id), tool=call.name, standing=str(standing_id), reason=why
+            )
+            lease.notes.append(fact)
+        if cover.leaning is not None:
+            self._standing_uses[call.id] = cover.leaning
+        return cover.leaning
+
+    def with_standing_uses(self, write: StepWrite) -> StepWrite:
+        """Calls that are sent on a standing approval name it: it is checked once more, and counted, in the same commit."""
+        if not write.dispatches or not self._standing_uses:
+            return write
+        again = [
+            {"id": str(id), **standing_columns(use)}
+            for id in write.again
+            if (use := self._standing_uses.get(id)) is not None
+        ]
+        facts = [
+            self._lease.fact(
+                "standing_used", standing=row["standing_id"], call=row["id"], tool=row["tool"],
+                digest=row["digest"], input_hash=row["input_hash"],
+            )
+            for row in orjson.loads(write.calls or b"[]")
+            if "standing_id" in row
+        ]  # fmt: skip
+        grants = orjson.dumps([*orjson.loads(write.granted or b"[]"), *again]) if again else write.granted
+        return replace(write, granted=grants, facts=[*write.facts, *facts])
+
+    # Calls of an earlier attempt -------------------------------------------------------------------------------
+
+    async def restore_call(self, call: Call, row: ToolCall) -> bool:
+        """What became of a call meanwhile. True: it must be authorised as if nobody had been asked about it yet."""
+        error = call.error
+        apply_row(call, row)
+        self._check_receipt(call)
+        if row.status is CallStatus.CLEARED and call.tool is not None:
+            if call.has_grant and row.repeats > REPEATS_OF_A_GRANT:
+                why = "it was sent again before because somebody answered that it did not happen"
+                self._note("approval_outgrown", call, why)
+                call.has_grant = False
+            if await self.may_be_sent_again(call):
+                return False
+            reset_call(call)
+            return True
+        if row.status is CallStatus.APPROVED and call.tool is not None:
+            if await self._is_outgrown(call, row):
+                reset_call(call)
+                return True
+            self._gates.let_through(call)
+            obstacle = await call.code.obstacle()
+            if obstacle is not None:
+                # An approved call waits for its server: nothing is sent, so the approval is kept.
+                raise Ended(JobSleeps(SERVER_SECONDS, obstacle))
+            return False
+        if row.status is CallStatus.APPROVED and self.has_same_code(row):
+            # An edit that fits the schema and not the tool: only its code could tell.
+            call.status, call.error, call.has_row = CallStatus.REJECTED, error, False
+        return False
+
+    async def may_be_sent_again(self, call: Call) -> bool:
+        """A call that was sent before needs permission of this moment, or the very approval that it was sent with.
+
+        A standing approval is that only if it was counted for this call, and while it lasts: it is not counted twice.
+        """
+        authorization = await self.judge(call)
+        if authorization.verdict is not PolicyVerdict.REQUIRES_APPROVAL:
+            self._standing_uses.pop(call.id, None)
+            return authorization.verdict is PolicyVerdict.ALLOW
+        if call.has_grant:
+            # Unless a gate stands before it by now that nobody was shown.
+            return call.ruling is None or call.ruling.verdict is not PolicyVerdict.REQUIRES_APPROVAL
+        use = await self._cover(call, authorization, {})
+        return use is not None and use.counted
+
+    async def _is_outgrown(self, call: Call, row: ToolCall) -> bool:
+        """Whether an approval is out of date: other code, another time, another gate, or a policy that denies the call."""
+        why: str | None = None
+        if row.grant_expires_at is None or row.grant_expires_at <= self._lease.time.now():
+            why = "its grant has expired"
+        elif call.digest != row.tool_digest:
+            why = "its tool has changed"
+        elif (await self.judge(call)).verdict is not PolicyVerdict.DENY:
+            if call.ruling is None or call.ruling.verdict is not PolicyVerdict.REQUIRES_APPROVAL:
+                return False
+            why = "whoever approved it was not shown a gate that a person must pass by now"
+        if why is not None:
+            self._note("approval_outgrown", call, why)
+        return True
+
+    def has_same_code(self, row: ToolCall) -> bool:
+        return self._lease.toolbox.digests.get(row.tool_name) == row.tool_digest
+
+    # Receipts --------------------------------------------------------------------------------------------------
+
+    def receipt_refusal(self, call: Call, *, is_resend: bool) -> str | None:
+        """Why an approved call must not be sent; None if its receipt is true. ``is_resend``: it was sent, in time, before."""
+        lease = self._lease
+        why = receipt_fault(
+            lease.worker.vault,
+            self.receipts.get(call.id),
+            org_id=lease.assignment.org_id,
+            call_id=call.id,
+            tool_name=call.name,
+            tool_digest=call.digest,
+            input_hash=call.input_hash,
+            now=None if is_resend else lease.time.now(),
+        )
+        if why is not None:
+            job_id = str(lease.assignment.job_id)
+            log.error("receipt refused", job_id=job_id, call=str(call.id), tool=call.name, reason=why)
+        return why
+
+    def _check_receipt(self, call: Call) -> None:
+        """A call that was sent with an approval is sent again with it only if its receipt is true."""
+        why = self.receipt_refusal(call, is_resend=True) if call.has_grant else None
+        if why is not None:
+            call.has_grant = False
+            self._note("receipt_refused", call, why)
+
+    def _note(self, action: str, call: Call, reason: str) -> None:
+        fact = self._lease.fact(action, call=str(call.id), tool=call.name, reason=reason)
+        self._lease.notes.append(fact)
+
+
+def reset_call(call: Call) -> Call:
+    """As if nobody had been asked about it yet."""
+    call.status, call.has_row, call.has_grant, call.settle_after = None, False, False, None
+    call.asked_before = True
+    return call
+
+
+def _demand_approval(policy: PolicyDecision, request: PolicyDecision, demand: PolicyRow) -> PolicyDecision:
+    """A question to people is always one, whatever policies say of its name; they say who decides."""
+    terms = request.terms
+    if terms is None:
+        return request
+    if policy.terms is not None:
+        terms, _ = both_terms(terms, {}, policy.terms, "")
+    terms = replace(
+        terms, on_deny=OnDeny.CONTINUE, standing=False, action=demand.action, details=demand.details
+    )
+    return replace(request, terms=terms)
