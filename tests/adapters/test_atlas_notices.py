@@ -26,7 +26,7 @@ from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.gates.verbs.atlas_cache import AtlasCache
 from cortex_plane.kernel.errors import Conflict
-from cortex_plane.notify.verbs import outbox
+from cortex_plane.notify.verbs import deliveries
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.model.events import TraceType
 from cortex_plane.sessions.model.sessions import SessionDraft
@@ -252,7 +252,7 @@ async def test_what_cannot_be_delivered_is_seen_and_can_be_sent_again(world: Wor
     await connections.update_connection(
         world.db, world.admin.actor, hook.id, ConnectionChange(enabled=True), None
     )
-    await outbox.resend_delivery(world.db, world.admin.actor, dead.id)
+    await deliveries.resend_delivery(world.db, world.admin.actor, dead.id)
     got = (await hook.told())[-1]
     assert got.verified(hook.secret)["type"] == "atlas.checkpoint_blocked"
     assert (await audit.verify(world.db, world.admin.actor)).faults == []

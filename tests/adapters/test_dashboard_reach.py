@@ -16,7 +16,7 @@ import pytest
 from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Choice, DelegationDraft
 from cortex_plane.approvals.verbs import approvals, standing_approvals
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.notify.verbs import outbox
+from cortex_plane.notify.verbs import deliveries
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.model.orgs import AbsenceStatus, Role
 from cortex_plane.tenancy.verbs import connections, orgs
@@ -319,7 +319,7 @@ async def test_staff_see_what_was_not_delivered_and_send_it_again(
     assert await digests(admin) == before
     done = await visitor.submit(card, path)
     assert (done.status_code, done.headers["location"]) == (303, f"/approvals/{request.id}")
-    assert (await outbox.get_delivery(strict.db, strict.admin.actor, id)).status == "pending"
+    assert (await deliveries.get_delivery(strict.db, strict.admin.actor, id)).status == "pending"
     again = await visitor.send(path, {**token})
     assert again.status_code == 409
     assert "not delivered to somebody" not in shown(await visitor.get("/"))

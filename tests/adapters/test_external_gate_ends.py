@@ -13,7 +13,7 @@ import pytest
 from cortex_plane.approvals.model.approvals import Channel, EffectAnswer
 from cortex_plane.approvals.verbs import settlements
 from cortex_plane.calls.model import OutcomeDraft, OutcomeStatus
-from cortex_plane.calls.verbs import calls, deadlines
+from cortex_plane.calls.verbs import deadlines, outcomes
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.gates.verbs.atlas_cache import AtlasCache
@@ -310,7 +310,7 @@ async def test_an_outcome_costs_one_look_at_gates_where_there_are_some_and_none_
         run = await sent(http, world.service, f"/sessions/{session}/calls", 201, **CALL, dispatch=True)
         trips.clear()
         outcome = OutcomeDraft(status=status, error="no" if status is OutcomeStatus.FAILED else None)
-        await calls.settle_call(world.db, world.service.actor, UUID(run["id"]), outcome)
+        await outcomes.settle_call(world.db, world.service.actor, UUID(run["id"]), outcome)
         return list(trips)
 
     await apply_policies(world.db, world.admin.actor, ALLOWED)

@@ -22,7 +22,7 @@ import pytest_asyncio
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.kernel.addresses import Allowed
-from cortex_plane.notify.verbs import outbox
+from cortex_plane.notify.verbs import deliveries
 from cortex_plane.tenancy.model.identities import (
     ConnectionChange,
     ConnectionDraft,
@@ -68,7 +68,7 @@ class Hook:
         return self.receiver.got
 
     async def deliveries(self) -> list[Delivery]:
-        return (await outbox.list_deliveries(self.world.db, self.world.admin.actor, None, 10)).items
+        return (await deliveries.list_deliveries(self.world.db, self.world.admin.actor, None, 10)).items
 
 
 async def connected(world: World, receiver: Receiver, channel: WebhookChannel, name: str = "hook") -> Hook:

@@ -23,7 +23,7 @@ from cortex_plane.http.metrics import Metrics
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.meters import metered
 from cortex_plane.main.api_process import create_app
-from cortex_plane.notify.verbs import outbox
+from cortex_plane.notify.verbs import deliveries
 from cortex_plane.tenancy.model.identities import DeliveryStatus
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections
@@ -336,7 +336,7 @@ async def test_a_webhook_that_fails_says_since_when_and_one_that_is_gone_is_disa
         gone = (await http.get(path)).json()
         assert gone["disabled_at"] is not None
         assert "410" in gone["disabled_reason"]
-        page = await outbox.list_deliveries(
+        page = await deliveries.list_deliveries(
             strict.db, strict.admin.actor, None, 10, status=DeliveryStatus.DEAD
         )
         assert str(asked.id) in {str(each.approval_id) for each in page.items}

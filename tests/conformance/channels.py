@@ -24,7 +24,7 @@ from cortex_plane.calls.verbs import deadlines
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.notify.verbs import outbox
+from cortex_plane.notify.verbs import deliveries
 from cortex_plane.notify.verbs.outbox import Channel
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.identities import ConnectionChange, Delivery, DeliveryStatus
@@ -138,7 +138,7 @@ async def drain(notifier: Notifier, seconds: float = 30) -> None:
 
 
 async def delivery_of(world: World, approval: Approval) -> Delivery:
-    page = await outbox.list_deliveries(world.db, world.admin.actor, None, 10, approval_id=approval.id)
+    page = await deliveries.list_deliveries(world.db, world.admin.actor, None, 10, approval_id=approval.id)
     (only,) = page.items
     return only
 
@@ -274,7 +274,7 @@ class ChannelSuite:
         kept = await delivery_of(strict, asked)
         assert (kept.status, kept.next_attempt_at) == (DeliveryStatus.DEAD, None)
         assert kept.last_error
-        dead = await outbox.list_deliveries(
+        dead = await deliveries.list_deliveries(
             strict.db, strict.admin.actor, None, 10, status=DeliveryStatus.DEAD
         )
         assert [each.id for each in dead.items] == [kept.id]
@@ -284,7 +284,7 @@ class ChannelSuite:
         await drain(notifier)
         assert await stage.arrived() == []
         await _enable_connections(strict)
-        again = await outbox.resend_delivery(strict.db, strict.admin.actor, kept.id)
+        again = await deliveries.resend_delivery(strict.db, strict.admin.actor, kept.id)
         assert again.status is DeliveryStatus.PENDING
         await drain(notifier)
         assert (await delivery_of(strict, asked)).status is DeliveryStatus.DELIVERED

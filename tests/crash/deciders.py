@@ -10,8 +10,7 @@ from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import Channel, Choice, Decision, DelegationDraft, StandingDraft
 from cortex_plane.approvals.model.credentials import TokenDecision
-from cortex_plane.approvals.verbs import approvals, credentials, decisions
-from cortex_plane.calls.verbs import deadlines
+from cortex_plane.approvals.verbs import approval_deadlines, approvals, credentials, decisions
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.model.journal import SignalDraft
@@ -55,7 +54,7 @@ async def delegate(db: Database, given: dict[str, Any]) -> None:
 
 async def act_when_due(db: Database, given: dict[str, Any]) -> None:
     actor = scheduler_actor(UUID(given["org"]), new_id(), "doomed")
-    await deadlines.act_when_due(db, actor, UUID(given["approval"]))
+    await approval_deadlines.act_when_due(db, actor, UUID(given["approval"]))
 
 
 async def cancel(db: Database, given: dict[str, Any]) -> None:

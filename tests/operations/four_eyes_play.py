@@ -23,7 +23,7 @@ from cortex_plane.approvals.model.approvals import (
 )
 from cortex_plane.approvals.verbs import approvals, decisions, settlements
 from cortex_plane.calls.model import CallDraft, IntentDraft, OutcomeDraft, OutcomeStatus
-from cortex_plane.calls.verbs import calls, deadlines
+from cortex_plane.calls.verbs import calls, deadlines, outcomes
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.effects import CallStatus, Verdict
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
@@ -319,7 +319,7 @@ class Play(Stage):
 
     async def doubt(self, by: Actor, who: Credential) -> str:
         id = self._some([id for id, asker in self.elsewhere.items() if asker is who])
-        told = await calls.settle_call(
+        told = await outcomes.settle_call(
             self.db, by, id, OutcomeDraft(status=OutcomeStatus.UNKNOWN, error="no answer")
         )
         return f"does not know what became of {_short(id)}: {told.status}"

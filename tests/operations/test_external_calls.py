@@ -14,7 +14,7 @@ from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus, Channel, EffectAnswer
 from cortex_plane.approvals.verbs import approvals, settlements
 from cortex_plane.calls.model import CallDraft, ExternalCall, IntentDraft, Next, OutcomeDraft, OutcomeStatus
-from cortex_plane.calls.verbs import calls, deadlines
+from cortex_plane.calls.verbs import calls, deadlines, outcomes
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.effects import CallStatus, Verdict
@@ -147,7 +147,7 @@ async def test_a_probe_is_the_agents_business(world: World, clock: Clock) -> Non
     sent = await calls.begin_call(world.db, actor, call.id, looked)
     assert (sent.next, sent.attempt) == (Next.RUN, 2)
     found = OutcomeDraft(status=OutcomeStatus.COMPLETED, result="there", probed=True)
-    await calls.settle_call(world.db, actor, call.id, found)
+    await outcomes.settle_call(world.db, actor, call.id, found)
     done = await calls.get_call(world.db, actor, call.id)
     assert (done.next, done.settled_by) == (Next.USE, "probe")
 
@@ -156,13 +156,13 @@ async def test_a_probe_is_the_agents_business(world: World, clock: Clock) -> Non
 async def test_whoever_ran_it_may_say_that_nobody_knows(world: World) -> None:
     call = await begun(world, "ask_human")
     unknown = OutcomeDraft(status=OutcomeStatus.UNKNOWN, error="connection reset", attempt=1)
-    said = await calls.settle_call(world.db, world.service.actor, call.id, unknown)
+    said = await outcomes.settle_call(world.db, world.service.actor, call.id, unknown)
     assert said.status is CallStatus.UNCERTAIN
     assert said.approval_id is not None
-    assert await calls.settle_call(world.db, world.service.actor, call.id, unknown) == said
+    assert await outcomes.settle_call(world.db, world.service.actor, call.id, unknown) == said
     # It turns out to have happened: nobody needs to answer any more.
     late = OutcomeDraft(status=OutcomeStatus.COMPLETED, result=1, attempt=1)
-    await calls.settle_call(world.db, world.service.actor, call.id, late)
+    await outcomes.settle_call(world.db, world.service.actor, call.id, late)
     assert await cards(world) == []
     card = (await approvals.get_approval(world.db, world.admin.actor, said.approval_id)).approval
     assert card.status is ApprovalStatus.CANCELLED
@@ -177,7 +177,7 @@ async def test_the_outcome_of_an_attempt_that_was_given_up_settles_nothing(
     assert (await again(world, call)).attempt == 2
     late = OutcomeDraft(status=OutcomeStatus.FAILED, attempt=1)
     with pytest.raises(Conflict) as refused:
-        await calls.settle_call(world.db, world.service.actor, call.id, late)
+        await outcomes.settle_call(world.db, world.service.actor, call.id, late)
     assert refused.value.code == "attempt_over"
     assert (await calls.get_call(world.db, world.admin.actor, call.id)).status is CallStatus.INTENDED
 

@@ -35,7 +35,7 @@ from cortex_plane.calls.model import (
     OutcomeDraft,
     OutcomeStatus,
 )
-from cortex_plane.calls.verbs import calls, external
+from cortex_plane.calls.verbs import calls, external, outcomes
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.effects import CallStatus, Verdict
 from cortex_plane.jobs.model.jobs import Pause, Resumption
@@ -269,7 +269,7 @@ async def test_nobody_uses_up_or_forges_the_key_of_another(world: World) -> None
     mallory = await world.person(Role.MEMBER, name="Mallory")
     forged = await asked(world, mallory.actor, key="order-1", dispatch=True, sender="m")
     done = OutcomeDraft(status=OutcomeStatus.COMPLETED, result="paid, said Mallory")
-    await calls.settle_call(world.db, mallory.actor, forged.id, done)
+    await outcomes.settle_call(world.db, mallory.actor, forged.id, done)
     for victim in (world.admin.actor, world.service.actor):
         call = await asked(world, victim, key="order-1", dispatch=True, sender="v")
         assert (call.next, call.result) == (Next.RUN, None)
@@ -278,7 +278,7 @@ async def test_nobody_uses_up_or_forges_the_key_of_another(world: World) -> None
     operator = await world.person(Role.OPERATOR, name="Olga")
     session = await opened(world, world.service.actor)
     made = await asked(world, operator.actor, session, key="order-2", dispatch=True, sender="o")
-    await calls.settle_call(world.db, operator.actor, made.id, done)
+    await outcomes.settle_call(world.db, operator.actor, made.id, done)
     with pytest.raises(Conflict) as refused:
         await asked(world, world.service.actor, session, key="order-2", dispatch=True, sender="v")
     assert refused.value.code == "call_key_reused"
@@ -291,13 +291,13 @@ async def test_only_its_agent_says_what_became_of_it(world: World, status: Outco
     stewart = await world.person(Role.STEWARD, Role.OPERATOR, name="Stewart")
     call = await asked(world, alice.actor, dispatch=True, sender="a")
     with pytest.raises(Forbidden) as refused:
-        await calls.settle_call(world.db, stewart.actor, call.id, OutcomeDraft(status=status))
+        await outcomes.settle_call(world.db, stewart.actor, call.id, OutcomeDraft(status=status))
     assert refused.value.code == "not_its_agent"
     assert (await calls.get_call(world.db, alice.actor, call.id)).status is CallStatus.INTENDED
     # Whoever began it in the session of another was there.
     begun = await asked(world, stewart.actor, call.session_id, dispatch=True, sender="s")
-    await calls.settle_call(world.db, stewart.actor, begun.id, OutcomeDraft(status=status))
-    await calls.settle_call(world.db, alice.actor, call.id, OutcomeDraft(status=status))
+    await outcomes.settle_call(world.db, stewart.actor, begun.id, OutcomeDraft(status=status))
+    await outcomes.settle_call(world.db, alice.actor, call.id, OutcomeDraft(status=status))
 
 
 # Endings ----------------------------------------------------------------------------------------------------------
@@ -365,7 +365,9 @@ async def test_saying_renew_does_not_spare_others_the_question(
 async def test_a_late_outcome_does_not_settle_the_attempt_after_a_new_approval(world: World) -> None:
     actor = world.service.actor
     call = await asked(world, actor, dispatch=True, sender="a")
-    await calls.settle_call(world.db, actor, call.id, OutcomeDraft(status=OutcomeStatus.UNKNOWN, attempt=1))
+    await outcomes.settle_call(
+        world.db, actor, call.id, OutcomeDraft(status=OutcomeStatus.UNKNOWN, attempt=1)
+    )
     (card,) = await cards(world)
     answer = EffectAnswer(verdict=Verdict.DID_NOT_HAPPEN)
     await settlements.answer(world.db, world.admin.actor, card.id, answer, Channel.API)
@@ -374,10 +376,10 @@ async def test_a_late_outcome_does_not_settle_the_attempt_after_a_new_approval(w
     assert (await calls.begin_call(world.db, actor, call.id, intent)).next is Next.WAIT
     late = OutcomeDraft(status=OutcomeStatus.FAILED, error="late", attempt=1)
     with pytest.raises(CortexError):
-        await calls.settle_call(world.db, actor, call.id, late)
+        await outcomes.settle_call(world.db, actor, call.id, late)
     await decided(world, world.admin.actor)
     again = await calls.begin_call(world.db, actor, call.id, intent)
     assert (again.next, again.attempt) == (Next.RUN, 2)
     with pytest.raises(Conflict) as refused:
-        await calls.settle_call(world.db, actor, call.id, late)
+        await outcomes.settle_call(world.db, actor, call.id, late)
     assert refused.value.code == "attempt_over"

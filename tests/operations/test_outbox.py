@@ -23,7 +23,7 @@ from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.model.notifications import Card, Occasion, Outgoing, TryAgain, Undeliverable
-from cortex_plane.notify.verbs import cards, outbox
+from cortex_plane.notify.verbs import cards, deliveries, outbox
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.access import scheduler_actor
 from cortex_plane.tenancy.model.identities import ConnectionChange, Delivery, DeliveryStatus
@@ -77,7 +77,7 @@ async def asked_of(world: World, policies: str | None = None) -> Approval:
 
 
 async def told(world: World, approval: Approval) -> list[Delivery]:
-    page = await outbox.list_deliveries(world.db, world.admin.actor, None, 200, approval_id=approval.id)
+    page = await deliveries.list_deliveries(world.db, world.admin.actor, None, 200, approval_id=approval.id)
     return page.items
 
 
@@ -409,11 +409,13 @@ async def test_an_address_that_refuses_mail_for_good_gets_no_more_until_somebody
     (third,) = await copies(admin, asked, 2, 2)
     assert await admin.fetchval("select count(*) from notification where approval_id = $1", third) == 0
     first = await delivery_of(strict, asked)
-    await outbox.resend_delivery(strict.db, strict.admin.actor, first.id)
+    await deliveries.resend_delivery(strict.db, strict.admin.actor, first.id)
     await drain(notifier(strict, box))
     assert [card(each).approval_id for each in box.received] == [asked.id]
     assert await admin.fetchval("select suppressed_at from channel_mapping") is None
-    dead = await outbox.list_deliveries(strict.db, strict.admin.actor, None, 10, status=DeliveryStatus.DEAD)
+    dead = await deliveries.list_deliveries(
+        strict.db, strict.admin.actor, None, 10, status=DeliveryStatus.DEAD
+    )
     assert [each.approval_id for each in dead.items] == [second]
 
 
@@ -477,8 +479,8 @@ async def test_what_lost_its_lease_changes_nothing(strict: World, admin: asyncpg
     assert prepared.outgoing is not None
     sent = await box.send(prepared.outgoing)
     await admin.execute("update notification set taken_by = gen_random_uuid()")
-    assert not await outbox.record_delivered(strict.db, actor, lane, prepared, sent)
-    assert await outbox.record_failed(strict.db, actor, lane, lane.ids[0], TryAgain("late")) is None
+    assert not await deliveries.record_delivered(strict.db, actor, lane, prepared, sent)
+    assert await deliveries.record_failed(strict.db, actor, lane, lane.ids[0], TryAgain("late")) is None
     assert await outbox.prepare_delivery(strict.db, {"email": box}, PUBLIC_URL, lane, lane.ids[0]) is None
     kept = await delivery_of(strict, asked)
     assert (kept.status, kept.rendered_version, kept.last_error) == (DeliveryStatus.PENDING, 0, None)
@@ -509,14 +511,14 @@ async def test_only_what_was_given_up_is_sent_again(
     asked = await asked_of(strict)
     kept = await delivery_of(strict, asked)
     with pytest.raises(Conflict) as refused:
-        await outbox.resend_delivery(strict.db, strict.admin.actor, kept.id)
+        await deliveries.resend_delivery(strict.db, strict.admin.actor, kept.id)
     assert refused.value.code == "delivery_not_dead"
     await drain(notifier(strict, Postbox()))
     with pytest.raises(Conflict):
-        await outbox.resend_delivery(strict.db, strict.admin.actor, kept.id)
+        await deliveries.resend_delivery(strict.db, strict.admin.actor, kept.id)
     for id, actor in ((kept.id, other.admin.actor), (new_id(), strict.admin.actor)):
         with pytest.raises(NotFound) as unknown:
-            await outbox.resend_delivery(strict.db, actor, id)
+            await deliveries.resend_delivery(strict.db, actor, id)
         assert unknown.value.code == "delivery_not_found"
 
 
@@ -545,9 +547,9 @@ async def test_staff_see_deliveries_and_operators_send_them_again(
             return False
         return True
 
-    assert await allowed(outbox.get_delivery(strict.db, somebody, kept.id)) is reads
-    assert await allowed(outbox.list_deliveries(strict.db, somebody, None, 10)) is reads
-    assert await allowed(outbox.resend_delivery(strict.db, somebody, kept.id)) is resends
+    assert await allowed(deliveries.get_delivery(strict.db, somebody, kept.id)) is reads
+    assert await allowed(deliveries.list_deliveries(strict.db, somebody, None, 10)) is reads
+    assert await allowed(deliveries.resend_delivery(strict.db, somebody, kept.id)) is resends
 
 
 async def test_the_rows_hold_their_own_promises(strict: World, admin: asyncpg.Connection) -> None:

@@ -12,7 +12,7 @@ from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Cho
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.model.notifications import Occasion, Outgoing, Undeliverable
-from cortex_plane.notify.verbs import outbox
+from cortex_plane.notify.verbs import deliveries
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.identities import (
     AddressDraft,
@@ -249,7 +249,7 @@ async def test_what_goes_over_a_disabled_connection_waits_until_it_is_enabled(
     for hours in (0, *[1] * 15):
         await clock.advance(timedelta(hours=hours))
         await drain(notifier(strict, box))
-    page = await outbox.list_deliveries(strict.db, strict.admin.actor, None, 10)
+    page = await deliveries.list_deliveries(strict.db, strict.admin.actor, None, 10)
     assert {(d.status, d.attempts, d.last_error) for d in page.items} == {
         (DeliveryStatus.PENDING, 0, "The connection post is disabled.")
     }

@@ -15,7 +15,7 @@ from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.notify.model.notifications import Card, Outgoing
-from cortex_plane.notify.verbs import outbox
+from cortex_plane.notify.verbs import deliveries
 from cortex_plane.tenancy.model.identities import DeliveryStatus
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.notifier import Notifier, notifying
@@ -305,7 +305,7 @@ async def test_a_row_that_cannot_be_made_is_loud_and_the_others_go_on(
         await drain(notifier(strict.db, box))
     assert [said(each) for each in box.received][1:] == ["number 2"]
     assert [line["log_level"] for line in logs if line["event"] == "message not made"] == ["error"]
-    page = await outbox.list_deliveries(
+    page = await deliveries.list_deliveries(
         strict.db, strict.admin.actor, None, 10, status=DeliveryStatus.PENDING
     )
     (broken,) = page.items

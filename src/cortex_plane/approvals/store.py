@@ -77,7 +77,7 @@ def _terms(terms: Terms, owner_id: UUID | None, causes: Iterable[UUID]) -> dict[
         "required_clearance": terms.required_clearance,
         "self_approval": terms.self_approval,
         "owner_id": str(owner_id) if owner_id else None,
-        "causes": [str(cause) for cause in causes],
+        "causes": list(map(str, causes)),
         "delegated": [],
     }
 
@@ -159,16 +159,18 @@ async def list_deciders(
 ) -> list[Decider]:
     """Those who could decide under these terms, and those who could had they not shaped the call; by name."""
     rows = await tx.rows(queries.list_deciders, _terms(terms, owner_id, causes))
-    return [_to_decider(row, shaped_it=row["refusal"] is not None) for row in rows]
+    return [
+        Decider(
+            row["id"], row["display_name"], frozenset(map(Role, row["roles"])), row["refusal"] is not None
+        )
+        for row in rows
+    ]
 
 
 async def deciders_of_approval(tx: Transaction, id: UUID, limit: int | None = None) -> list[Decider]:
     """Those who could decide it now, by name."""
-    return [_to_decider(row) for row in await tx.rows(queries.deciders_of_approval, tx.org, id, limit)]
-
-
-def _to_decider(row: Row, *, shaped_it: bool = False) -> Decider:
-    return Decider(row["id"], row["display_name"], frozenset(map(Role, row["roles"])), shaped_it)
+    rows = await tx.rows(queries.deciders_of_approval, tx.org, id, limit)
+    return [Decider(row["id"], row["display_name"], frozenset(map(Role, row["roles"]))) for row in rows]
 
 
 async def refusal_under_terms(

@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from cortex_plane.agents.model.tools import Risk
+from cortex_plane.agents.model.tools import Risk, is_tool_name
 from cortex_plane.calls.model import (
     MAX_ACTIONS,
     MAX_ASKS,
@@ -24,6 +24,7 @@ from cortex_plane.gates.rules.authorization import time_limits
 from cortex_plane.gates.rules.evaluation import judge
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.prompts import asked_of_all, blocks_of, guides_of, questions_of
+from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.policies.model.policies import PolicyDecision, PolicyVerdict
 
 CAPABILITY = "capability:"
@@ -40,6 +41,13 @@ _SAID = {
     PolicyVerdict.REQUIRES_APPROVAL: "a person must approve it",
     PolicyVerdict.ALLOW: "",
 }
+
+
+def check_action(action: str | None) -> None:
+    if action is not None and not is_tool_name(action):
+        raise InvalidInput(
+            "`action` must be lower-case words with dots between, such as refunds.create.", field="action"
+        )
 
 
 def asked_first(
@@ -103,6 +111,15 @@ def _told(action: str, decision: PolicyDecision, ruling: Ruling | None, risk: Ri
 
 def _short(reason: str) -> str:
     return reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 1]}…"
+
+
+def split_answers(answers: Iterable[ActionAnswer]) -> tuple[list[ActionAnswer], list[ActionAnswer]]:
+    """What is not denied, and what is."""
+    allowed: list[ActionAnswer] = []
+    denied: list[ActionAnswer] = []
+    for answer in answers:
+        (denied if answer.verdict is PolicyVerdict.DENY else allowed).append(answer)
+    return allowed, denied
 
 
 def decided(answers: Iterable[ActionAnswer]) -> ResolutionDecision:
@@ -174,6 +191,10 @@ def _content(atlases: CompiledAtlases, block: Mapping[str, Any]) -> str:
         return atlases.contexts[block["id"]].content
     guidance = atlases.gates[block["id"]].guidance
     return guidance.content if guidance is not None else ""
+
+
+def time_window(ends: datetime) -> Limit:
+    return Limit(kind="time_window", name="resolution", detail={"until": ends.isoformat()})
 
 
 def limits_of(atlases: CompiledAtlases, ruled: Sequence[tuple[ActionAnswer, Ruling]]) -> list[Limit]:

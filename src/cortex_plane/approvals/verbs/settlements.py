@@ -32,12 +32,11 @@ from cortex_plane.jobs.model.effects import (
     Verdict,
     repeats_used_up,
 )
-from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus, SteeringResult
+from cortex_plane.jobs.model.jobs import Hold, JobKind, SteeringResult
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.proof import store as proof_store
-from cortex_plane.sessions.verbs.sessions import end_approvals
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
@@ -172,13 +171,7 @@ async def settled(
         await proof_store.append_to_session(tx, locked["session_id"], by_gates.facts, events, job=id)
     if answer.verdict is Verdict.FAIL and locked["kind"] != JobKind.EXTERNAL:
         error = f"`{call.tool_name}` of step {call.step_index} was given up by {actor.name}: {answer.note or 'no reason'}"
-        await jobs_store.fail_job(tx, id, error)
-        await end_approvals(tx, locked["session_id"], [id], actor, error)
-        told = [
-            ("error", id, {"message": error[:500]}),
-            ("status", id, {"status": JobStatus.FAILED, "error": error[:500]}),
-        ]
-        await steering.append_fact(tx, locked, id, actor, "job_failed", {"error": error}, told)
+        await steering.fail_job(tx, actor, locked["session_id"], id, error)
     elif not [c for c in await jobs_store.open_calls(tx, id) if c.status is CallStatus.UNCERTAIN]:
         await steering.lift_holds(tx, id, locked, (Hold.UNCERTAIN_EFFECT,), actor, answer.note)
     return None

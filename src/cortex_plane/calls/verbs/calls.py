@@ -1,4 +1,4 @@
-"""Calls of agents that run elsewhere: authorize, intent, outcome, and their list."""
+"""Calls of agents that run elsewhere: authorize, begin, and their list."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.agents.model.tools import OnUncertain
-from cortex_plane.approvals.verbs import approval_requests
+from cortex_plane.approvals.verbs.approval_requests import Possible
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import (
     DISPATCH_SECONDS,
@@ -19,42 +18,32 @@ from cortex_plane.calls.model import (
     ExternalCall,
     IntentDraft,
     Next,
-    OutcomeDraft,
-    OutcomeReceipt,
-    OutcomeStatus,
     advised,
 )
-from cortex_plane.calls.store import CallContext, EndedGatedCall, NewCall
-from cortex_plane.calls.verbs import deadlines, intents
-from cortex_plane.calls.verbs.authorization import (
-    CallVerdict,
+from cortex_plane.calls.store import CallContext, NewCall
+from cortex_plane.calls.verbs import intents
+from cortex_plane.calls.verbs.authorization import CallVerdict, decide_call
+from cortex_plane.calls.verbs.call_approvals import ask_people, nobody_can_approve, terms_of
+from cortex_plane.calls.verbs.context import (
     RequestedCall,
     call_context,
-    decide_call,
-    new_request,
     read_call,
     retry_under_session_lock,
     shown_call,
-    terms_of,
     tool_digest,
 )
 from cortex_plane.db.database import Database
-from cortex_plane.gates.model.gates import GateRecord, UnseenCall
-from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs.model.effects import CallStatus
-from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.errors import Conflict, InvalidInput
+from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Page, Position
-from cortex_plane.policies.model.policies import PolicyVerdict, Terms
+from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.store import identities as identities_store
 from cortex_plane.tenancy.verbs.connections import require_webhook
 from cortex_plane.tenancy.verbs.frame import verb
-
-# Reading ---------------------------------------------------------------------------------------------------------
 
 
 @verb(Permission.JOB_READ)
@@ -82,9 +71,6 @@ async def list_calls(
     """Newest first."""
     async with db.transaction(actor.org_id) as tx:
         return await calls_store.list_calls(tx, position, limit, actor.sees, session_id, status)
-
-
-# Authorising -----------------------------------------------------------------------------------------------------
 
 
 @verb(Permission.JOB_SUBMIT)
@@ -151,16 +137,10 @@ async def _authorize(
     call = replace(_new(actor, draft, wanted, asked, given, found), callback_id=callback_id)
     more = {"resolution": str(under.id)} if under is not None else {}
     if answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
-        possible = await terms_of(db, given, answer)
+        possible = await terms_of(db, given, found)
         if possible.terms is not None:
-            return await _ask(db, actor, given, wanted, call, possible.terms, found, more)
-        nobody = approval_requests.nobody_can(
-            wanted.tool,
-            answer.decision.rule,
-            answer.decision.terms or approval_requests.SETTLERS,
-            possible.excluded,
-        )
-        call = replace(call, status=CallStatus.REJECTED, error=nobody)
+            return await _ask(db, actor, given, wanted, call, possible, found, more)
+        call = replace(call, status=CallStatus.REJECTED, error=nobody_can_approve(wanted, found, possible))
     if call.status is CallStatus.INTENDED:
         found.sent(wanted)
     id, fresh = await _write_call(db, actor, given, call, found, more)
@@ -222,13 +202,11 @@ def _new(
     elif answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
         status = CallStatus.AWAITING
     leaning = answer.leaning if status is CallStatus.INTENDED else None
-    # What only reads may simply be read again, whoever was asked about it.
-    settled = OnUncertain.RETRY_WITH_KEY if draft.read_only else draft.on_uncertain
     return NewCall(
         id=wanted.id, key=draft.key, asked_hash=asked, sender=draft.sender, tool=wanted.tool, digest=wanted.digest,
         parameters=canonical(draft.parameters) if draft.parameters is not None else None,
         arguments=wanted.arguments, input_hash=wanted.input_hash, read_only=draft.read_only, risk=wanted.risk,
-        on_uncertain=settled, timeout_seconds=draft.timeout_seconds, says=draft.says, authorization_id=answer.id,
+        on_uncertain=draft.settlement, timeout_seconds=draft.timeout_seconds, says=draft.says, authorization_id=answer.id,
         decision=answer.decision, policies=given.policies, status=status, error=error,
         asker=actor.identity, caused_by=actor.user_account_id,
         standing_id=leaning.standing_id if leaning else None,
@@ -250,31 +228,24 @@ async def _same(db: Database, actor: Actor, id: UUID, asked: bytes) -> UUID:
 
 
 async def _ask(
-    db: Database, actor: Actor, given: CallContext, wanted: RequestedCall, call: NewCall, terms: Terms, found: CallVerdict,
-    under: dict[str, Any],
+    db: Database, actor: Actor, given: CallContext, wanted: RequestedCall, call: NewCall, possible: Possible,
+    found: CallVerdict, under: dict[str, Any],
 ) -> tuple[UUID, bool]:  # fmt: skip
     """The call and the request that it waits for, in one transaction."""
     async with db.transaction(actor.org_id) as tx:
-        job = await calls_store.lock_asking(tx, given.job_id, is_open=True, askers=given.askers)
-        request = new_request(
-            given, found.as_seen(wanted), job["step_index"], call.decision.rule, terms, gate=found.people
-        )
-        made = await approval_requests.request(tx, actor, given, job, request)
-        found.shown(wanted)
-        events = [*found.events, *_events(call), made.event]
-        if job["status"] == JobStatus.RUNNING:
-            events.append(("status", {"status": JobStatus.WAITING_FOR_APPROVAL}))
-        facts = [*found.facts(actor), *_facts(actor, call), *made.facts]
-        new = replace(call, approval_id=made.id)
+        request = await ask_people(tx, actor, given, wanted, found, possible)
+        events = [*found.events, *_events(call), *request.events]
+        facts = [*found.facts(actor), *_facts(actor, call), *request.facts]
         _, fresh = await calls_store.authorize_call(
-            tx, actor.org_id, given.job_id, new, DISPATCH_SECONDS, events, facts, found.more(**under)
-        )
+            tx, actor.org_id, given.job_id, replace(call, approval_id=request.id), DISPATCH_SECONDS, events, facts,
+            found.more(**under),
+        )  # fmt: skip
         if not fresh:
             # Another session of the agent had the key first: what was asked here is rolled back, and that call is the answer.
             raise Conflict("Another request has this key.", code="retry")
         if call.callback_id is not None:
             await calls_store.record_callback(tx, call.id, call.callback_id)
-    approval_requests.count(actor.org_id, [(request, made.joined)])
+    request.count(actor.org_id)
     return call.id, True
 
 
@@ -308,60 +279,7 @@ def _events(call: NewCall) -> list[tuple[str, dict[str, object]]]:
     return events
 
 
-# Beginning and settling ------------------------------------------------------------------------------------------
-
-
 @verb(Permission.JOB_SUBMIT)
 async def begin_call(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> ExternalCall:
     """The agent begins now: what allowed it is consumed. Only where the answer says `run` may it act."""
     return await intents.begin(db, actor, id, draft)
-
-
-@verb(Permission.JOB_SUBMIT)
-async def settle_call(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft) -> OutcomeReceipt:
-    """What became of it. Told twice the same, nothing changes."""
-    if draft.status is OutcomeStatus.UNKNOWN:
-        if draft.result is not None or draft.probed:
-            raise InvalidInput(
-                "Whoever knows a result knows what happened.",
-                field="result",
-                hint="Send `completed` with it.",
-            )
-        return await deadlines.record_reported(db, actor, id, draft.attempt, draft.error)
-    if draft.status is OutcomeStatus.FAILED and draft.result is not None:
-        raise InvalidInput(
-            "What failed has no result.", field="result", hint="Say what went wrong in `error`."
-        )
-    if draft.status is OutcomeStatus.COMPLETED and draft.error is not None:
-        raise InvalidInput("What is completed has no error.", field="error", hint="Leave `error` out.")
-    status = CallStatus(draft.status.value)
-    result = canonical(draft.result) if status is CallStatus.COMPLETED else None
-    error = (draft.error or "it failed, and nothing happened") if status is CallStatus.FAILED else None
-    by = "probe" if draft.probed else None
-    digest = hashlib.sha256(result).hexdigest() if result is not None else None
-    fact = Fact.of(
-        actor, "call_settled", call=str(id), status=status, attempt=draft.attempt, result_hash=digest, error=error,
-        settled_by=by,
-    )  # fmt: skip
-
-    async def written(db: Database, told: GateRecord | None) -> EndedGatedCall | None:
-        events, facts = (told.events, told.facts) if told is not None else ((), ())
-        more = None if told is None else {"gates": told.written} if told.written else {}
-        return await calls_store.settle_call(
-            db, actor.org_id, id, actor.sees, actor.identity, draft.attempt, status, result, error, by, events,
-            [fact, *facts], more,
-        )  # fmt: skip
-
-    unlooked = await written(db, None)
-    if unlooked is not None:
-        # Only a session that has gates pays for the look at them.
-        first = [unlooked]
-
-        async def once(db: Database) -> None:
-            seen = first.pop() if first else await written(db, None)
-            if seen is not None:
-                over = [UnseenCall(action=seen.tool, error=error)]
-                await written(db, await session_gates.after(db, actor, seen.bound, seen.at, over))
-
-        await retry_under_session_lock(db, actor, once, session=unlooked.session_id)
-    return OutcomeReceipt(id=id, status=status)

@@ -5,33 +5,32 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from cortex_plane.agents.model.tools import OnUncertain, highest_risk
-from cortex_plane.approvals import store as approvals_store
-from cortex_plane.approvals.verbs import approval_requests
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import DISPATCH_SECONDS, MAX_SENDS, ExternalCall, IntentDraft, Next, advised
 from cortex_plane.calls.store import CallContext, StoredCall
-from cortex_plane.calls.verbs import deadlines
-from cortex_plane.calls.verbs.authorization import (
-    CallVerdict,
+from cortex_plane.calls.verbs import doubts
+from cortex_plane.calls.verbs.authorization import CallVerdict, covering_approval, decide_call
+from cortex_plane.calls.verbs.call_approvals import (
+    ask_people,
+    nobody_can_approve,
+    receipt_fault,
+    terms_of,
+    was_granted,
+)
+from cortex_plane.calls.verbs.context import (
     RequestedCall,
     call_context,
-    covering_approval,
-    decide_call,
-    new_request,
     read_call,
     retry_under_session_lock,
-    terms_of,
+    with_known_risk,
 )
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates import store as gates_store
-from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, SETTLED, CallStatus
-from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.jobs.model.effects import SETTLED, CallStatus
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
-from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor
 
 
@@ -59,7 +58,7 @@ async def _begin(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> bo
     given = await call_context(
         db, actor, call.session_id, None, call.tool, call.input_hash, asked_by=kept.asker, acts=True
     )
-    kept = replace(kept, call=replace(call, risk=highest_risk(call.risk, given.known_risk)))
+    kept = replace(kept, call=with_known_risk(call, given))
     if call.status is CallStatus.ALLOWED:
         return await _allowed(db, actor, given, kept, draft)
     if call.status is CallStatus.APPROVED:
@@ -124,13 +123,10 @@ async def _approved(
     if found.ruling is not None and found.ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL:
         # Whoever approved it did not see every gate that a person must pass by now.
         return await _ask(db, actor, given, call, found)
-    wrong = receipts.receipt_fault(
-        db.vault, grant.stamp, org_id=actor.org_id, call_id=call.id, tool_name=call.tool,
-        tool_digest=call.tool_digest, input_hash=call.input_hash, now=call.now,
-    )  # fmt: skip
-    if wrong is not None:
-        fact = Fact.of(actor, "receipt_refused", call=str(call.id), tool=call.tool, reason=wrong)
-        return await _end(db, actor, call, f"`{call.tool}` was not sent: {wrong}.", fact, found)
+    fault = receipt_fault(db, actor, call, grant, call.now)
+    if fault is not None:
+        fact = Fact.of(actor, "receipt_refused", call=str(call.id), tool=call.tool, reason=fault)
+        return await _end(db, actor, call, f"`{call.tool}` was not sent: {fault}.", fact, found)
     return await _write(db, actor, given, call, draft, found, anew=False, granted=True)
 
 
@@ -141,8 +137,8 @@ async def _again(
     call, wanted = kept.call, RequestedCall.of(kept.call)
     cleared = call.status is CallStatus.CLEARED
     if not cleared and call.attempt >= MAX_SENDS and not renews:
-        return await deadlines.ask_human(db, actor, call.id)
-    granted = await _was_granted(db, actor, call)
+        return await doubts.ask_human(db, actor, call.id)
+    granted = await was_granted(db, actor, call)
     found = await decide_call(db, actor, given, wanted, again=True, approved=granted)
     # Whoever approved it then speaks for the gates that stood on their card, and for no others.
     unseen = found.ruling is not None and found.ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL
@@ -154,29 +150,10 @@ async def _again(
     if found.verdict is PolicyVerdict.ALLOW and (leaning is None or leaning.counted or cleared):
         return await _write(db, actor, given, call, draft, found, anew=True)
     if not cleared:
-        return await deadlines.ask_human(db, actor, call.id)
+        return await doubts.ask_human(db, actor, call.id)
     if found.verdict is PolicyVerdict.DENY:
         return await _reject(db, actor, call, found)
     return await _ask(db, actor, given, call, found)
-
-
-async def _was_granted(db: Database, actor: Actor, call: ExternalCall) -> bool:
-    async with db.transaction(actor.org_id) as tx:
-        grant = await calls_store.get_grant(tx, call.id)
-        if (
-            call.status is CallStatus.CLEARED
-            and await approvals_store.count_repeats(tx, call.id) > REPEATS_OF_A_GRANT
-        ):
-            return False
-    if grant is None or grant.consumed_at is None or grant.input_hash != call.input_hash:
-        return False
-    return (
-        receipts.receipt_fault(
-            db.vault, grant.stamp, org_id=actor.org_id, call_id=call.id, tool_name=call.tool,
-            tool_digest=call.tool_digest, input_hash=call.input_hash, now=None,
-        )
-        is None
-    )  # fmt: skip
 
 
 async def _write(
@@ -197,7 +174,7 @@ async def _write(
             )
         )
     action = "call_sent_again" if before else "call_intended"
-    probed = draft.did_not_happen and call.on_uncertain is OnUncertain.PROBE
+    probed = draft.did_not_happen and call.probes_if_uncertain
     facts.append(
         Fact.of(
             actor, action, **named, attempt=call.attempt + before, granted=granted, policies=given.policies,
@@ -218,34 +195,22 @@ async def _ask(
 ) -> bool:
     """What held when it was authorised does not any more: a person is asked, about the same call."""
     answer = found.answer
-    possible = await terms_of(db, given, answer, again=call.id)
-    terms = possible.terms
-    if terms is None:
-        nobody = approval_requests.nobody_can(
-            call.tool,
-            answer.decision.rule,
-            answer.decision.terms or approval_requests.SETTLERS,
-            possible.excluded,
-        )
-        return await _end(db, actor, call, nobody, _authorized(actor, given, call, found), found)
+    possible = await terms_of(db, given, found, again=call.id)
+    wanted = RequestedCall.of(call)
+    if possible.terms is None:
+        error = nobody_can_approve(wanted, found, possible)
+        return await _end(db, actor, call, error, _authorized(actor, given, call, found), found)
     async with db.transaction(actor.org_id) as tx:
-        job = await calls_store.lock_asking(tx, call.job_id, is_open=True, askers=given.askers)
-        seen = found.as_seen(RequestedCall.of(call))
-        request = new_request(given, seen, call.step_index, answer.decision.rule, terms, gate=found.people)
-        request = replace(request, changed_by=possible.changed_by)
-        made = await approval_requests.request(tx, actor, given, job, request)
+        request = await ask_people(tx, actor, given, wanted, found, possible, call.step_index)
         if not await calls_store.ask_again(
-            tx, call.id, answer.id, answer.decision.rule, given.policies, made.id
+            tx, call.id, answer.id, answer.decision.rule, given.policies, request.id
         ):
             raise Conflict("The call changed meanwhile.", code="retry")
-        found.shown(RequestedCall.of(call))
         await _remember(tx, call, found)
-        events = [(kind, call.job_id, data) for kind, data in (*found.events, made.event)]
-        if job["status"] == JobStatus.RUNNING:
-            events.append(("status", call.job_id, {"status": JobStatus.WAITING_FOR_APPROVAL}))
-        facts = [*found.facts(actor), *notes, _authorized(actor, given, call, found), *made.facts]
+        events = [(kind, call.job_id, data) for kind, data in (*found.events, *request.events)]
+        facts = [*found.facts(actor), *notes, _authorized(actor, given, call, found), *request.facts]
         await proof_store.append_to_session(tx, call.session_id, facts, events, job=call.job_id)
-    approval_requests.count(actor.org_id, [(request, made.joined)])
+    request.count(actor.org_id)
     return False
 
 

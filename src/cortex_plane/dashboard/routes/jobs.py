@@ -11,7 +11,7 @@ from starlette.responses import Response
 from cortex_plane.agents.model.agents import Agent
 from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.verbs import approvals
-from cortex_plane.calls.verbs import resolutions
+from cortex_plane.calls.verbs import permissions as permission_verbs
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.gates import GATE_ENTRIES, JobGates, gate_entries
 from cortex_plane.dashboard.timeline import gantt
@@ -123,7 +123,9 @@ async def _read_gates(visit: Visit, job: Job) -> JobGates:
     entries = gate_entries(await events.of_gates(visit.db, visit.actor, job.id, GATE_ENTRIES))
     if job.status in TERMINAL:
         return JobGates(atlases, entries)
-    permissions = await resolutions.get_permissions(visit.db, visit.actor, job.session_id, most=SHOWN_ACTIONS)
+    permissions = await permission_verbs.get_permissions(
+        visit.db, visit.actor, job.session_id, most=SHOWN_ACTIONS
+    )
     return JobGates(atlases, entries, permissions)
 
 

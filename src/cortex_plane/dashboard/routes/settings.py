@@ -16,7 +16,7 @@ from cortex_plane.kernel.errors import InvalidInput, NotFound
 from cortex_plane.kernel.fields import ATLAS_ID_PATTERN, ATLAS_VERSION_PATTERN
 from cortex_plane.kernel.pages import encode_position
 from cortex_plane.kernel.routes import PageRoutes
-from cortex_plane.notify.verbs import outbox
+from cortex_plane.notify.verbs import deliveries
 from cortex_plane.tenancy.model.access import Permission
 from cortex_plane.tenancy.model.identities import DeliveryStatus
 
@@ -111,7 +111,7 @@ async def list_deliveries(visit: Visit) -> Response:
     chosen = visit.request.query_params.get("status") or "dead"
     status = parse_filter(DELIVERY_FILTERS, chosen)
     position = visit.position("deliveries")
-    page = await outbox.list_deliveries(visit.db, visit.actor, position, PAGE, status=status)
+    page = await deliveries.list_deliveries(visit.db, visit.actor, position, PAGE, status=status)
     return visit.page(
         "deliveries.html",
         items=page.items,
@@ -122,7 +122,7 @@ async def list_deliveries(visit: Visit) -> Response:
 
 
 async def resend_delivery(visit: Visit) -> Response:
-    await outbox.resend_delivery(visit.db, visit.actor, visit.path_id("delivery_id", "delivery"))
+    await deliveries.resend_delivery(visit.db, visit.actor, visit.path_id("delivery_id", "delivery"))
     card = visit.form.get("approval")
     return pages.redirect(f"/approvals/{parse_id(card, 'approval')}" if card else "/deliveries")
 

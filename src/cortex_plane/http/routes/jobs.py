@@ -6,7 +6,7 @@ from uuid import UUID
 
 from starlette.responses import Response
 
-from cortex_plane.calls.verbs import deadlines
+from cortex_plane.calls.verbs import doubts
 from cortex_plane.http.exchange import (
     Binding,
     Exchange,
@@ -73,7 +73,7 @@ BINDINGS: tuple[Binding, ...] = (
     answer(routes.GET_CHECKPOINT, steering.get_checkpoint),
     handle(routes.GET_RESULT, steering.get_stored_result, get_result),
     whole(routes.LIST_QUESTIONS, steering.list_questions),
-    answer(routes.SETTLE_CALL, deadlines.answer_doubt),
+    answer(routes.SETTLE_CALL, doubts.answer_doubt),
     answer(routes.PAUSE_JOB, steering.pause),
     answer(routes.RESUME_JOB, steering.resume),
     answer(routes.CANCEL_JOB, steering.cancel),

@@ -268,6 +268,28 @@ async def append_fact(
     )
 
 
+async def complete_session(tx: Transaction, actor: Actor, session_id: UUID, id: UUID) -> None:
+    """The session ends with its one job, which is completed. Under the locks of both."""
+    await end_approvals(tx, session_id, [id], actor, "its session was completed")
+    await sessions_store.set_session_status(tx, session_id, SessionStatus.TERMINATED)
+
+
+async def fail_job(
+    tx: Transaction, actor: Actor, session_id: UUID, id: UUID, error: str, *, ends_session: bool = False
+) -> None:
+    """Under the lock of the job: it fails, and nobody is asked about it any more. ``ends_session``: under the lock of both."""
+    await jobs_store.fail_job(tx, id, error)
+    if ends_session:
+        await sessions_store.set_session_status(tx, session_id, SessionStatus.TERMINATED)
+    await end_approvals(tx, session_id, [id], actor, error)
+    events: list[tuple[str, UUID | None, dict[str, Any]]] = [
+        ("error", id, {"message": error[:500]}),
+        ("status", id, {"status": JobStatus.FAILED, "error": error[:500]}),
+    ]
+    fact = Fact.of(actor, "job_failed", job=str(id), error=error)
+    await proof_store.append_to_session(tx, session_id, [fact], events)
+
+
 async def steering_result(tx: Transaction, id: UUID, did_change: bool) -> SteeringResult:
     job = require_found(await jobs_store.get_job(tx, id, None), "job")
     calls = await jobs_store.last_calls(tx, id)
