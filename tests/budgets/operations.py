@@ -34,10 +34,10 @@ from cortex_plane.worker.attempt import Attempt
 from cortex_plane.worker.code.attempt import CodeAttempt
 from cortex_plane.worker.models.backends import Backends, ScriptedModel
 from cortex_plane.worker.worker import Worker, attempt_of
-from tests.approvals import decide, pending
-from tests.atlases import plain, publish
-from tests.people import World
-from tests.runtime.planes import KEY, make_agent, submit, turn
+from tests.fixtures.approvals import decide, pending
+from tests.fixtures.atlases import plain, publish
+from tests.fixtures.people import World
+from tests.fixtures.workers import KEY, make_agent, submit, turn
 
 Perform = Callable[[], Awaitable[object]]
 Operation = Callable[["Stage", int], AbstractAsyncContextManager[Perform]]

@@ -20,7 +20,7 @@ from cortex_plane.notify.model.notifications import Card, Outgoing, Sent
 from cortex_plane.tenancy.model.access import scheduler_actor
 from cortex_plane.tenancy.verbs import keys
 from cortex_plane.worker.notifier import Notifier
-from tests.operations.approval_racer import follow
+from tests.approvals.approval_racer import follow
 
 
 async def decide(db: Database, given: dict[str, Any]) -> None:

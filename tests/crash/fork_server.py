@@ -46,9 +46,9 @@ from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.worker import Worker
 from tests.crash import deciders
 from tests.crash.tools import SHORT, TOOL_SECONDS, crash_app, renamed
+from tests.fixtures.servers import VAULT
+from tests.fixtures.workers import KEY
 from tests.mcp_servers.apps import mortal
-from tests.runtime.planes import KEY
-from tests.servers import VAULT
 
 _PR_SET_PDEATHSIG = 1
 PROVIDER_MODULES = (

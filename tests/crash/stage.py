@@ -25,8 +25,8 @@ from cortex_plane.sessions.verbs import sessions
 from cortex_plane.worker.worker import STEADY_BEATS, Worker
 from tests.crash.tools import SHORT, Kind, act_name, crash_app, renamed
 from tests.crash.workers import DEADLINE, WorkerProcess, Workers
-from tests.people import World
-from tests.runtime.planes import KEY, call, make_agent, turn
+from tests.fixtures.people import World
+from tests.fixtures.workers import KEY, call, make_agent, turn
 
 ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 LOOK_SECONDS = 0.05

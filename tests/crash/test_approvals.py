@@ -27,6 +27,7 @@ from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.verbs import audit, receipts
 from cortex_plane.tenancy.model.access import scheduler_actor
+from tests.approvals.test_approval_races import PROMISES
 from tests.conftest import Urls
 from tests.crash.outcomes import require_clean
 from tests.crash.points import (
@@ -45,9 +46,8 @@ from tests.crash.points import (
 from tests.crash.stage import Run, Stage
 from tests.crash.tools import Kind, act_name
 from tests.crash.workers import WorkerProcess, Workers
-from tests.operations.test_approval_races import PROMISES
-from tests.people import World
-from tests.runtime.planes import call, turn
+from tests.fixtures.people import World
+from tests.fixtures.workers import call, turn
 
 WAITS = "select 1 from job where id = $1 and status = 'WAITING_FOR_APPROVAL'"
 

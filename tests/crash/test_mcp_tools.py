@@ -14,15 +14,15 @@ from cortex_plane.approvals.verbs import settlements
 from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import Hold, JobStatus
 from cortex_plane.jobs.verbs import steering
-from tests.approvals import decide, pending
 from tests.conftest import Urls
 from tests.crash.workers import Workers
 from tests.crash.workers import until as until_seen
+from tests.fixtures.approvals import decide, pending
+from tests.fixtures.people import World
+from tests.fixtures.workers import call, make_agent, submit, turn, until, whole, working
 from tests.mcp_servers.apps import mortal
 from tests.mcp_servers.lines import log_of
-from tests.people import World
-from tests.runtime.planes import call, make_agent, submit, turn, until, whole, working
-from tests.runtime.test_mcp_servers import alive, started
+from tests.worker.test_mcp_servers import alive, started
 
 DEADLINE = 90.0
 TEXT = "dear-world"

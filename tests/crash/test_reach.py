@@ -26,9 +26,9 @@ from cortex_plane.tenancy.model.access import scheduler_actor
 from cortex_plane.tenancy.model.orgs import AbsenceDraft, Role
 from cortex_plane.tenancy.verbs import orgs
 from cortex_plane.worker.notifier import Notifier
-from tests.approvals import shown
-from tests.conformance.channels import PUBLIC_URL, drain, link
-from tests.conformance.postbox import Postbox, connect
+from tests.approvals.approval_racer import follow
+from tests.channels.behaviour import PUBLIC_URL, drain, link
+from tests.channels.postbox import Postbox, connect
 from tests.conftest import Urls
 from tests.crash.outcomes import require_clean
 from tests.crash.points import (
@@ -44,9 +44,9 @@ from tests.crash.stage import Run, Stage
 from tests.crash.test_approvals import _asked, _promises, _submit, _waits
 from tests.crash.tools import Kind, act_name
 from tests.crash.workers import WorkerProcess, Workers
-from tests.credentials import links_for, token_for
-from tests.operations.approval_racer import follow
-from tests.people import Person, World, apply_policies
+from tests.fixtures.approvals import shown
+from tests.fixtures.credentials import links_for, token_for
+from tests.fixtures.people import Person, World, apply_policies
 
 POLICY = """
 policies:

@@ -15,8 +15,8 @@ from cortex_plane.proof.verbs import audit
 from tests.conftest import Urls
 from tests.crash.points import naming
 from tests.crash.workers import DEADLINE, WorkerProcess, Workers
-from tests.people import World
-from tests.signals import park, send, wait
+from tests.fixtures.people import World
+from tests.fixtures.signals import park, send, wait
 from tests.storage.leases import Held, claim, make_agent, make_worker, queue
 
 PAID = {"paid": True}

@@ -23,7 +23,7 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import OWNER_DECIDES, Terms
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import worker_actor
-from tests.people import World
+from tests.fixtures.people import World
 
 LEASE = timedelta(seconds=30)
 APP = "plane"

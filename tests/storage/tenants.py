@@ -33,12 +33,12 @@ from cortex_plane.tenancy.model.identities import LinkDraft
 from cortex_plane.tenancy.model.orgs import AbsenceDraft, Role
 from cortex_plane.tenancy.verbs import connections, keys, logins, orgs
 from cortex_plane.tenancy.verbs.request_rates import RequestRates
-from tests.atlases import plain, publish
-from tests.notifications import dead_letter
-from tests.people import World
-from tests.standing_approvals import given_standing
+from tests.fixtures.atlases import plain, publish
+from tests.fixtures.notifications import dead_letter
+from tests.fixtures.people import World
+from tests.fixtures.standing_approvals import given_standing
+from tests.fixtures.tool_confirmations import confirmed
 from tests.storage.leases import Held, call, ledger, make_worker, step
-from tests.tool_confirmations import confirmed
 
 # Tables that belong to no org, each with its reason. A test proves that nothing in them could name one.
 NOT_A_TENANTS = {

@@ -22,10 +22,10 @@ from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.proof.verbs import audit
-from tests.clock import Clock
 from tests.conftest import Urls
 from tests.crash.points import extents
-from tests.people import World
+from tests.fixtures.clock import Clock
+from tests.fixtures.people import World
 from tests.storage.leases import APP, Held, claim, make_agent, make_worker, queue
 from tests.storage.tenants import digest, tables
 

@@ -29,8 +29,8 @@ from cortex_plane.tenancy.verbs import keys
 from tests.architecture.places import NOUNS
 from tests.conftest import Urls
 from tests.crash.points import extents
-from tests.people import World
-from tests.servers import DEBIAN_15, FAST, VAULT, TestServer, roomy_memory, with_database
+from tests.fixtures.people import World
+from tests.fixtures.servers import DEBIAN_15, FAST, VAULT, TestServer, roomy_memory, with_database
 from tests.storage.leases import Held, claim, make_worker
 from tests.storage.tenants import digest, populate, tables
 

@@ -18,8 +18,8 @@ from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database, every_query
 from cortex_plane.tenancy.verbs import keys
 from tests.conftest import Urls
-from tests.people import World
-from tests.servers import VAULT
+from tests.fixtures.people import World
+from tests.fixtures.servers import VAULT
 from tests.storage.tenants import NOT_A_TENANTS, digest, digests, inside, org_column, populate, tables
 
 POLICY = "({column} = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)"
