@@ -84,7 +84,7 @@ async def publish(world: World, text: str | None = None, actor: Actor | None = N
 async def govern(world: World, *atlas_ids: str) -> Agent:
     """The world's agent names these atlases from now on."""
     change = AgentChange(skill_config={**world.agent.skill_config, "atlases": list(atlas_ids or [ATLAS])})
-    return await agents.update(world.db, world.admin.actor, world.agent.slug, change, None)
+    return await agents.update_agent(world.db, world.admin.actor, world.agent.slug, change, None)
 
 
 async def service(world: World, name: str, *roles: Role) -> Person:

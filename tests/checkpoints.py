@@ -15,7 +15,7 @@ from cortex_plane.jobs.model.checkpoints import (
     Cursor,
     LogEntry,
     Phase,
-    Sealed,
+    SealedCheckpoint,
     TokenUsage,
     ToolStatus,
     agent_data,
@@ -63,7 +63,7 @@ def log_entry(**changes: Any) -> LogEntry:
     return LogEntry(**{**fields, **changes})
 
 
-def sealed(checkpoint: Checkpoint) -> Sealed:
+def sealed(checkpoint: Checkpoint) -> SealedCheckpoint:
     return seal(checkpoint, job_id=JOB, key=KEY)
 
 

@@ -59,7 +59,7 @@ class World:
         new = await orgs.bootstrap_plane(db, OrgDraft(slug=slug, name=slug.title(), admin_name="Ada"))
         assert new.key.secret is not None
         admin = Person(await keys.authenticate_key(db, new.key.secret), new.key.secret)
-        agent = await agents.create(
+        agent = await agents.create_agent(
             db,
             admin.actor,
             AgentDraft(

@@ -12,7 +12,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.model.journal import SignalDraft, SignalReceipt, WaitDraft
 from cortex_plane.jobs.rules.attempts import StepWrite
-from cortex_plane.jobs.verbs import signals
+from cortex_plane.jobs.verbs import steering
 from tests.people import Person, World
 from tests.storage.leases import Held, make_worker, queue
 
@@ -49,4 +49,6 @@ async def send(
     name: str = "payment.received",
     **more: Any,
 ) -> SignalReceipt:
-    return await signals.send(db, person.actor, SignalDraft(name=name, key=key, payload=payload), **more)
+    return await steering.send_signal(
+        db, person.actor, SignalDraft(name=name, key=key, payload=payload), **more
+    )

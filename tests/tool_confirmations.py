@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cortex_plane.agents.model.tools import ConfirmationDraft, OnUncertain, Risk, ToolVersion
-from cortex_plane.agents.verbs import tools
+from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.verbs import workers
 from tests.people import World
@@ -28,4 +28,4 @@ async def confirmed(world: World) -> str:
     """The id of a confirmation in the org."""
     await publish(world.db)
     draft = ConfirmationDraft(tool="files.read_query", digest=DIGEST, read_only=True)
-    return str((await tools.confirm(world.db, world.admin.actor, draft)).id)
+    return str((await agents.confirm_tool(world.db, world.admin.actor, draft)).id)

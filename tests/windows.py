@@ -10,11 +10,18 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.agents.model.agents import Agent, AgentDraft, ModelConfig, ResourceLimits
-from cortex_plane.agents.model.completions import Request, Response, TextChunk, Turn, Usage, UserTurn
+from cortex_plane.agents.model.completions import (
+    ModelRequest,
+    ModelUsage,
+    Response,
+    TextChunk,
+    Turn,
+    UserTurn,
+)
 from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database, Row
 from cortex_plane.kernel.fields import adapter
-from cortex_plane.sessions.model.memories import LABEL, SessionMemory
+from cortex_plane.sessions.model.sessions import LABEL, SessionMemory
 from cortex_plane.sessions.verbs import sessions
 from cortex_plane.worker.models.backends import ScriptedModel
 from tests.people import World
@@ -44,7 +51,7 @@ async def small_agent(
             {"retry_base_seconds": 0.001, "max_iterations": 1000, **(limits or {})}
         ),
     )  # fmt: skip
-    return await agents.create(world.db, world.admin.actor, draft)
+    return await agents.create_agent(world.db, world.admin.actor, draft)
 
 
 class Listening:
@@ -53,26 +60,26 @@ class Listening:
 
     def __init__(
         self,
-        before: Callable[[Request], Awaitable[None]] | None = None,
+        before: Callable[[ModelRequest], Awaitable[None]] | None = None,
         summary: Callable[[int], str | None] | None = None,
     ) -> None:
-        self.requests: list[Request] = []
+        self.requests: list[ModelRequest] = []
         self._before, self._summary = before, summary
 
-    def of(self, purpose: str) -> list[Request]:
+    def of(self, purpose: str) -> list[ModelRequest]:
         return [request for request in self.requests if request.purpose == purpose]
 
     @property
     def last(self) -> list[Turn]:
         return list(self.of("step")[-1].turns)
 
-    async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
         self.requests.append(replace(request, turns=list(request.turns)))
         if self._before is not None:
             await self._before(request)
         if request.purpose == "summary" and self._summary is not None:
             text = self._summary(len(self.of("summary")))
-            yield Response(text=text, calls=(), usage=Usage(prompt_tokens=7, completion_tokens=5))
+            yield Response(text=text, calls=(), usage=ModelUsage(prompt_tokens=7, completion_tokens=5))
             return
         async for piece in ScriptedModel().stream(request):
             yield piece

@@ -148,7 +148,7 @@ def test_watching_shows_each_step_the_question_and_the_end(live: Live) -> None:
 
     async def answer() -> None:
         await _seen(out, "cortex job settle")
-        (question,) = await steering.questions(live.world.db, live.world.admin.actor, id)
+        (question,) = await steering.list_questions(live.world.db, live.world.admin.actor, id)
         happened = Answer(verdict=Verdict.HAPPENED, result="paid after all")
         await settlements.settle(live.world.db, live.world.admin.actor, id, question.call_id, happened)
 

@@ -48,7 +48,7 @@ async def desk(world: World) -> AsyncIterator[None]:
 
 async def refund(world: World) -> tuple[UUID, Approval]:
     """The demo's job, once it asks a person."""
-    agent = await agents.get(world.db, world.admin.actor, demo.GATES_AGENT)
+    agent = await agents.get_agent(world.db, world.admin.actor, demo.GATES_AGENT)
     id = await submit(world, agent, {"text": demo.GATES_MESSAGE})
     await until(world, id, JobStatus.WAITING_FOR_APPROVAL)
     page = await approvals.list_approvals(world.db, world.admin.actor, None, 10, job_id=id)

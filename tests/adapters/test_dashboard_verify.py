@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import asyncpg
 import httpx
 import pytest
-from fastapi import FastAPI
 
 from cortex_plane.channels.email import EmailChannel
 from cortex_plane.channels.mail_servers import SmtpServer
+from cortex_plane.http.app import Api
 from cortex_plane.main.reach import SINK_SENDER, mail_sink
 from cortex_plane.tenancy.model.identities import AddressDraft, InvitationDraft, nonce
 from cortex_plane.tenancy.model.orgs import Role
@@ -31,7 +31,7 @@ from tests.people import World, apply_policies
 
 
 @pytest.fixture
-def app() -> Iterator[FastAPI]:
+def app() -> Iterator[Api]:
     """The application behind ``http``; what a test sets on it is gone afterwards."""
     made = _application()
     yield made
@@ -213,7 +213,7 @@ async def sent_to_sink(world: World, folder: Path) -> None:
 
 @pytest.mark.proves("D.130")
 async def test_mails_of_make_up_are_read_in_the_browser_by_admins_of_their_org(
-    http: httpx.AsyncClient, world: World, other: World, app: FastAPI, tmp_path: Path
+    http: httpx.AsyncClient, world: World, other: World, app: Api, tmp_path: Path
 ) -> None:
     await invite(world, name="Béa <b>")
     await invite(other, "zoe@example.com", "Zoe")

@@ -637,9 +637,9 @@ async def test_permissions_judge_what_gates_do_not_look_at_by_policies_alone(
 ) -> None:
     """Asking people is no act of the agent that a worker runs; elsewhere a tool of that name is one like any other."""
     await governed(world, desk(gates=[DELETE_CONFIRM]))
-    skills = {**(await agents.get(world.db, world.admin.actor, "deployer")).skill_config}
+    skills = {**(await agents.get_agent(world.db, world.admin.actor, "deployer")).skill_config}
     change = AgentChange(skill_config={**skills, "tools": ["plane.ask", "ticket.list"]})
-    await agents.update(world.db, world.admin.actor, "deployer", change, None)
+    await agents.update_agent(world.db, world.admin.actor, "deployer", change, None)
     rules = {}
     for kind in ("programmatic", "external"):
         made = await sent(http, world.service, "/sessions", 201, agent="deployer", kind=kind)

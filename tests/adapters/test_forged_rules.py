@@ -11,8 +11,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from cortex_plane.jobs.model.job_drafts import Resumption
-from cortex_plane.jobs.model.jobs import Hold, JobStatus
+from cortex_plane.jobs.model.jobs import Hold, JobStatus, Resumption
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.tenancy.model.orgs import Role

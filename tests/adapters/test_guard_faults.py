@@ -23,7 +23,7 @@ from cortex_plane.calls.verbs import calls
 from cortex_plane.client import dialogue
 from cortex_plane.client.dialogue import CallFailed, TimedOut
 from cortex_plane.gates.verbs import session_lifecycle
-from cortex_plane.http import waiting
+from cortex_plane.http.streams import wait_for_decision
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
@@ -368,7 +368,7 @@ async def test_a_wait_that_missed_something_is_answered(strict: World) -> None:
         return False
 
     try:
-        call = await waiting.decided(feed, strict.org_id, read, 3, is_gone)
+        call = await wait_for_decision(feed, strict.org_id, read, 3, is_gone)
     finally:
         feed.close()
     assert (call.next, reads) == (Next.WAIT, 2)

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from cortex_plane.client import Client
 from cortex_plane.db.database import Database
-from cortex_plane.http import downloads
+from cortex_plane.http import streams as downloads
 from cortex_plane.http.app import framed
 from cortex_plane.http.in_flight import RequestLimits
 from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound, Unavailable
@@ -99,7 +99,7 @@ async def test_a_client_that_leaves_frees_the_connection_and_the_place(
 
 
 @pytest.mark.proves("D.81")
-@pytest.mark.parametrize("limit", ["STALL_SECONDS", "LONGEST_SECONDS"])
+@pytest.mark.parametrize("limit", ["CHUNK_SECONDS", "LONGEST_SECONDS"])
 async def test_a_reader_that_takes_too_long_is_given_up(
     address: str, world: World, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:

@@ -17,8 +17,8 @@ import httpx
 import orjson
 import pytest
 
-from cortex_plane.http.frame import SMALL_BODY_BYTES
 from cortex_plane.kernel.fields import BODY_LIMIT
+from cortex_plane.kernel.routes import SMALL_BODY_BYTES
 from cortex_plane.tenancy.model.credentials import PREFIX
 from cortex_plane.tenancy.model.orgs import Role
 from tests.adapters.test_http_routes import (

@@ -10,8 +10,8 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.http.frame import SMALL_BODY_BYTES
 from cortex_plane.kernel.fields import BODY_LIMIT, MAX_BODY_BYTES
+from cortex_plane.kernel.routes import SMALL_BODY_BYTES
 from tests.adapters.test_http_bad_input import _bodies, _sender, problem
 from tests.adapters.test_http_routes import document, documented_routes
 from tests.operations.rows import digests

@@ -13,9 +13,9 @@ import orjson
 import pytest
 
 from cortex_plane.kernel import canonical, conditions, schemas
-from cortex_plane.kernel.caches import LruCache
 from cortex_plane.kernel.documents import Bounds
 from cortex_plane.kernel.schemas import MAX_PATTERN, MAX_PATTERNS, Unusable, check_strangers, compiled
+from cortex_plane.kernel.shares import LruCache
 from cortex_plane.policies import files as policy_files
 from cortex_plane.policies.verbs import policies, policy_cache
 from cortex_plane.policies.verbs.policy_cache import PolicyCache

@@ -35,7 +35,7 @@ async def test_a_reader_that_takes_nothing_is_given_up(world: World, monkeypatch
             await super().__call__(*asgi)  # type: ignore[arg-type]
             ended.append(True)
 
-    monkeypatch.setattr("cortex_plane.http.routes.events.EventStream", Watched)
+    monkeypatch.setattr("cortex_plane.http.routes.sessions.EventStream", Watched)
     with capture_logs() as logs:
         async with (
             serving(world.db) as plane,
@@ -81,16 +81,16 @@ async def test_one_caller_has_so_many_streams_and_a_process_no_more_than_it_serv
 def test_what_was_refused_counts_for_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "MOST_OF_ONE", 1)
     streams = OpenStreams()
-    ended = streams.opened(world.admin.actor)
+    ended = streams.open(world.admin.actor)
     for _ in range(3):
         with pytest.raises(TooMany):
-            streams.opened(world.admin.actor)
+            streams.open(world.admin.actor)
     monkeypatch.setattr(streaming, "MOST_OF_ALL", 1)
     with pytest.raises(Unavailable):
-        streams.opened(world.service.actor)
+        streams.open(world.service.actor)
     ended()
     assert not streams.of
-    streams.opened(world.service.actor)()
+    streams.open(world.service.actor)()
     assert not streams.of
 
 

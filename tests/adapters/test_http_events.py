@@ -20,7 +20,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cortex_plane.db.database import Database
-from cortex_plane.db.hints import EVENTS, listening
+from cortex_plane.db.pool import EVENTS, listen_for_hints
 from cortex_plane.http import streams
 from cortex_plane.http.streams import stream
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
@@ -354,7 +354,7 @@ async def test_a_hint_wakes_readers_of_another_process(world: World, urls: Urls)
     feed = EventFeed(world.db, poll_seconds=600)
     writer = await Database.open(urls.app, vault=VAULT)
     elsewhere = World(writer, world.org_id, world.admin, world.service, world.agent, world.connection)
-    async with listening(urls.app, feed.heard, EVENTS):
+    async with listen_for_hints(urls.app, feed.heard, EVENTS):
         await asyncio.wait_for(feed.heard.wait(), 10)  # it listens
         async with (
             serving(world.db, feed) as plane,

@@ -107,7 +107,7 @@ async def test_versions_are_listed_newest_first_over_several_pages(
 ) -> None:
     async def more(n: int) -> None:
         change = AgentChange(model_config=ModelConfig(model=f"model-{n}"))
-        await agents.update(world.db, world.admin.actor, "deployer", change, None)
+        await agents.update_agent(world.db, world.admin.actor, "deployer", change, None)
 
     for n in range(100, 106):
         await more(n)

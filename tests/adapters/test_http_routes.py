@@ -10,7 +10,6 @@ from uuid import UUID
 
 import httpx
 import uuid_utils.compat
-from fastapi.routing import APIRoute, iter_route_contexts
 
 from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
 from cortex_plane.agents.verbs import agents
@@ -152,7 +151,7 @@ class Stage:
         spare_team = await orgs.create_team(db, admin, TeamDraft(slug="spare", name="Spare"))
         member = await orgs.create_member(db, admin, MemberDraft(display_name="Mel", roles=[Role.MEMBER]))
         key = await keys.create_key(db, admin, KeyDraft(name="spare", roles=[Role.GUEST]))
-        spare_agent = await agents.create(
+        spare_agent = await agents.create_agent(
             db,
             admin,
             AgentDraft(
@@ -169,7 +168,7 @@ class Stage:
         cancelled = await jobs.submit(db, acting, JobDraft(agent="deployer", session_id=session.id))
         await steering.cancel(db, acting, cancelled.id, Cancellation())
         held = await held_job(world, acting)
-        doubtful = await held_job(world, acting, await agents.get(db, admin, "payer"))
+        doubtful = await held_job(world, acting, await agents.get_agent(db, admin, "payer"))
         colleague = await orgs.create_member(db, admin, MemberDraft(display_name="Cass", roles=[Role.MEMBER]))
         absence = await orgs.create_absence(
             db,
@@ -807,11 +806,9 @@ def test_what_is_not_in_the_document_is_an_alias_of_what_is(db: Database) -> Non
     app = create_app(db, Metrics())
     shown: set[tuple[str, str]] = set()
     hidden: set[tuple[str, str]] = set()
-    for context in iter_route_contexts(app.routes):
-        if not isinstance(context.original_route, APIRoute):
-            continue
-        for method in context.methods or ():
-            (shown if context.include_in_schema else hidden).add((method, context.path or ""))
+    for entry in app.entries:
+        for method in entry.methods:
+            (shown if entry.in_document else hidden).add((method, entry.path))
     aliases = {(method, path.removeprefix("/v1")) for method, path in shown if "/agents" in path}
     aliases |= {
         (method, path.replace("/v1", "/api"))
@@ -822,11 +819,5 @@ def test_what_is_not_in_the_document_is_an_alias_of_what_is(db: Database) -> Non
     aliases |= {("POST", f"/api/approvals/{{token}}/{verdict}") for verdict in ("approve", "deny")}
     # What is signed and has no key: nothing that a document could describe would be accepted there.
     aliases |= {("POST", "/v1/webhooks/{connection_id}")}
-    pages = {
-        (method, route.path)
-        for each in PAGES
-        for route in each.router.routes
-        if isinstance(route, APIRoute)
-        for method in route.methods or ()
-    }
+    pages = {(method, route.path) for each in PAGES for route in each.router for method in route.methods}
     assert hidden == aliases | pages

@@ -17,7 +17,6 @@ import httpx
 import pytest
 import requests
 import schemathesis
-from fastapi import FastAPI
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
@@ -32,7 +31,7 @@ from schemathesis.core.result import Ok
 
 from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.db.database import Database
-from cortex_plane.http.app import framed
+from cortex_plane.http.app import Api, framed
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.kernel.shares import Throttle
 from cortex_plane.main.api_process import create_app
@@ -125,7 +124,7 @@ class Staged:
     server: TestServer
     world: World
     stage: Stage
-    app: FastAPI
+    app: Api
 
 
 @pytest.fixture(scope="module")

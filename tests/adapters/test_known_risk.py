@@ -9,7 +9,7 @@ import pytest
 
 from cortex_plane.agents.model.agents import AgentChange
 from cortex_plane.agents.model.tools import ConfirmationDraft, Risk
-from cortex_plane.agents.verbs import agents, tools
+from cortex_plane.agents.verbs import agents
 from tests.adapters.test_http_calls import asked, opened, post
 from tests.atlases import govern, manifest
 from tests.atlases import publish as publish_atlas
@@ -73,7 +73,7 @@ async def test_what_a_steward_confirmed_takes_the_place_of_the_published_risk(
     query: dict[str, Any] = {"tool": "files.read_query", "risk": "low"}
     assert (await asked(http, world.service, session, **query))["verdict"] == "allow"
     draft = ConfirmationDraft(tool="files.read_query", digest=DIGEST, risk=Risk.CRITICAL)
-    await tools.confirm(world.db, world.admin.actor, draft)
+    await agents.confirm_tool(world.db, world.admin.actor, draft)
     assert (await asked(http, world.service, session, **query))["verdict"] == "deny"
 
 
@@ -101,7 +101,7 @@ async def test_resolutions_permissions_explanations_and_simulations_know_the_ris
 ) -> None:
     await apply_policies(world.db, world.admin.actor, RULES)
     change = AgentChange(skill_config={"tools": ["pay.send"]})
-    await agents.update(world.db, world.admin.actor, "deployer", change, None)
+    await agents.update_agent(world.db, world.admin.actor, "deployer", change, None)
     session = await opened(http, world.service)
     await asked(http, world.service, session, **PAY, risk="low")
     await published(world)

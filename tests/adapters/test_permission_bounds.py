@@ -167,7 +167,7 @@ async def test_others_have_their_turn_while_very_many_actions_are_judged(
 @pytest.mark.proves("D.399")
 async def test_a_page_shows_the_first_hundred(http: httpx.AsyncClient, world: World) -> None:
     await governed(world, crowded())
-    id = await submit(world, await agents.get(world.db, world.admin.actor, "deployer"))
+    id = await submit(world, await agents.get_agent(world.db, world.admin.actor, "deployer"))
     visitor = await Visitor.log_in(http, world)
     page = shown(await visitor.get(f"/jobs/{id}"))
     assert "ticket.a99 " in page

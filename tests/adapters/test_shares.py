@@ -13,14 +13,13 @@ from uuid import UUID
 import asyncpg
 import httpx
 import pytest
-from fastapi import FastAPI
 
 from cortex_plane.approvals.verbs.decisions import MOST_REFUSED
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.db import pool
 from cortex_plane.db.database import Database
-from cortex_plane.db.pool import Purpose
-from cortex_plane.http.app import framed
+from cortex_plane.db.pool import PoolPurpose
+from cortex_plane.http.app import Api, framed
 from cortex_plane.http.in_flight import (
     BESIDE_OTHERS,
     BESIDE_SECONDS,
@@ -50,7 +49,7 @@ POLICIES = "policies: [{name: ok, target: '*', effect: allow}]"
 @asynccontextmanager
 async def process(
     db: Database, limits: RequestLimits | None = None
-) -> AsyncIterator[tuple[httpx.AsyncClient, FastAPI]]:
+) -> AsyncIterator[tuple[httpx.AsyncClient, Api]]:
     """One API process, as a server would run it."""
     metrics = Metrics()
     app = create_app(db, metrics, limits=limits or RequestLimits())
@@ -212,13 +211,13 @@ async def test_an_org_that_is_alone_has_all_places_but_the_reserve(world: World,
 @pytest.mark.proves("D.621")
 async def test_streams_of_one_org_are_bounded_whoever_opens_them(world: World, other: World) -> None:
     streams = OpenStreams(most_of_org=2)
-    ends = [streams.opened(world.admin.actor), streams.opened(world.service.actor)]
+    ends = [streams.open(world.admin.actor), streams.open(world.service.actor)]
     with pytest.raises(TooMany) as refused:
-        streams.opened(world.service.actor)
+        streams.open(world.service.actor)
     assert refused.value.code == "too_many_streams"
-    streams.opened(other.admin.actor)()
+    streams.open(other.admin.actor)()
     ends.pop()()
-    streams.opened(world.admin.actor)()
+    streams.open(world.admin.actor)()
 
 
 # Connections -------------------------------------------------------------------------------------------------------
@@ -256,9 +255,9 @@ async def test_an_org_that_holds_all_connections_it_may_leaves_some_to_others_an
             json={"decision": "approved", **seen},
         )
         assert decided.status_code == 200, decided.text
-        scheduler = small.own(Purpose.SCHEDULER)
+        scheduler = small.own(PoolPurpose.SCHEDULER)
         await deadlines.tick(scheduler, new_id(), "test")
-        assert await deadlines.seconds_to_next(small.own(Purpose.NOTIFIER)) is None
+        assert await deadlines.seconds_to_next(small.own(PoolPurpose.NOTIFIER)) is None
 
 
 def _append(turns: list[UUID], org: UUID, _: object) -> None:
@@ -301,7 +300,7 @@ async def test_nobody_who_waits_for_a_connection_is_forgotten(
     orgs, served = [world.org_id, other.org_id, new_id()], [0]
 
     async def use(number: int) -> None:
-        db = small.own(Purpose.DECISIONS) if number % 3 == 0 else small
+        db = small.own(PoolPurpose.DECISIONS) if number % 3 == 0 else small
         async with db.transaction(orgs[number % 7 % 3]):
             await asyncio.sleep(0)
         served[0] += 1
@@ -328,7 +327,7 @@ async def test_decisions_stay_on_connections_that_nothing_else_uses(world: World
 
     db = await Database.open(urls.app, max_size=4)
     try:
-        decisions = db.own(Purpose.DECISIONS)
+        decisions = db.own(PoolPurpose.DECISIONS)
         own = await backend(decisions)
         async with AsyncExitStack() as held:
             transactions = [

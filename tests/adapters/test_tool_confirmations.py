@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from cortex_plane.agents.model.tools import ConfirmationDraft, Risk
-from cortex_plane.agents.verbs import tools
+from cortex_plane.agents.verbs import agents
 from cortex_plane.client import Client
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
@@ -64,10 +64,10 @@ async def test_nobody_else_confirms(world: World, role: Role) -> None:
     await publish(world.db)
     person = await world.person(role)
     with pytest.raises(Forbidden):
-        await tools.confirm(world.db, person.actor, READ)
-    made = await tools.confirm(world.db, world.admin.actor, READ)
+        await agents.confirm_tool(world.db, person.actor, READ)
+    made = await agents.confirm_tool(world.db, world.admin.actor, READ)
     with pytest.raises(Forbidden):
-        await tools.revoke(world.db, person.actor, made.id)
+        await agents.revoke_confirmation(world.db, person.actor, made.id)
 
 
 @pytest.mark.proves("D.266")
@@ -75,7 +75,7 @@ async def test_what_cannot_be_confirmed_is_refused_and_changes_nothing(world: Wo
     db, steward = world.db, world.admin.actor
     version = (await book.current(db, world.org_id))[0]
     with pytest.raises(NotFound) as unknown:
-        await tools.confirm(db, steward, READ)
+        await agents.confirm_tool(db, steward, READ)
     assert unknown.value.code == "tool_not_found"
     await publish(
         db,
@@ -85,19 +85,19 @@ async def test_what_cannot_be_confirmed_is_refused_and_changes_nothing(world: Wo
         offered("deploy", server=None, remote_name=None, implementation=None, hints=None),
     )
     with pytest.raises(InvalidInput) as several:
-        await tools.confirm(db, steward, _draft("files.both"))
+        await agents.confirm_tool(db, steward, _draft("files.both"))
     assert several.value.code == "app_needed"
     with pytest.raises(InvalidInput) as in_code:
-        await tools.confirm(db, steward, _draft("deploy"))
+        await agents.confirm_tool(db, steward, _draft("deploy"))
     assert in_code.value.code == "tool_not_confirmable"
     draft = ConfirmationDraft(tool="files.read_query", digest=OTHER, read_only=True)
     with pytest.raises(Conflict) as changed:
-        await tools.confirm(db, steward, draft)
+        await agents.confirm_tool(db, steward, draft)
     assert (changed.value.code, changed.value.details["digest"]) == ("tool_changed", DIGEST)
-    assert (await tools.list_page(db, steward, None, 10)).items == []
+    assert (await agents.list_confirmations(db, steward, None, 10)).items == []
     assert (await book.current(db, world.org_id))[0] == version
-    made = await tools.confirm(db, steward, READ)
-    for verb in (tools.get, tools.revoke):
+    made = await agents.confirm_tool(db, steward, READ)
+    for verb in (agents.get_confirmation, agents.revoke_confirmation):
         with pytest.raises(NotFound):
             await verb(db, other.admin.actor, made.id)
 
@@ -109,7 +109,7 @@ async def test_a_confirmation_is_part_of_the_policies_of_its_org_alone(world: Wo
     before = (await book.current(db, world.org_id))[0]
     untouched = (await book.current(db, other.org_id))[0]
     draft = ConfirmationDraft(tool="files.read_query", digest=DIGEST, idempotent=True, risk=Risk.HIGH)
-    made = await tools.confirm(db, world.admin.actor, draft)
+    made = await agents.confirm_tool(db, world.admin.actor, draft)
     version, compiled = await book.current(db, world.org_id)
     assert (before, version) == ("1.1", "1.1.1")
     assert [*compiled.confirmed] == [("office", "files.read_query", DIGEST)]
@@ -123,7 +123,7 @@ async def test_a_confirmation_is_part_of_the_policies_of_its_org_alone(world: Wo
         db, world.admin.actor, SimulationRequest(text=EVERYTHING_GOES)
     )
     assert tried.version == "2.1.1"
-    await tools.revoke(db, world.admin.actor, made.id)
+    await agents.revoke_confirmation(db, world.admin.actor, made.id)
     version, compiled = await book.current(db, world.org_id)
     assert (version, compiled.confirmed) == ("2.1.2", {})
 

@@ -10,9 +10,16 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from cortex_plane.agents.model.completions import ModelError, Request, Response, TextChunk, ToolTurn, Usage
+from cortex_plane.agents.model.completions import (
+    ModelError,
+    ModelRequest,
+    ModelUsage,
+    Response,
+    TextChunk,
+    ToolTurn,
+)
 from cortex_plane.worker.models.backends import Backends, ScriptedModel
-from cortex_plane.worker.models.credentials import Keys
+from cortex_plane.worker.models.credentials import ProviderKeys
 from tests.conformance.models import Counted, ModelStage, ModelSuite, Mood
 from tests.providers import Answer, Asked, Provider, ToolUse, anthropic_server, openai_server, says
 
@@ -25,7 +32,7 @@ class Moody:
     def __init__(self) -> None:
         self.backends = Backends({"scripted": self})
         self._moods: list[Mood] = []
-        self._asked: list[Request] = []
+        self._asked: list[ModelRequest] = []
         self._heard_out = 0
 
     @property
@@ -48,7 +55,7 @@ class Moody:
     def counts(self, answers: int) -> Counted | None:
         return None
 
-    async def stream(self, request: Request) -> AsyncIterator[TextChunk | Usage | Response]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | ModelUsage | Response]:
         self._asked.append(request)
         mood = self._moods.pop(0) if self._moods else Mood()
         try:
@@ -69,7 +76,7 @@ class ProviderStage:
 
     def __init__(self, provider: Provider, model: str, environment: dict[str, str]) -> None:
         self.model = model
-        self.backends = Backends(keys=Keys(None, b"", environment))
+        self.backends = Backends(keys=ProviderKeys(None, b"", environment))
         self._provider = provider
         self._moods: list[Mood] = []
 

@@ -14,7 +14,7 @@ from cortex_plane.approvals.verbs import approval_deadlines, approvals, credenti
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.model.journal import SignalDraft
-from cortex_plane.jobs.verbs import signals, steering
+from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.notify.model.notifications import Card, Outgoing, Sent
 from cortex_plane.tenancy.model.access import scheduler_actor
@@ -66,7 +66,7 @@ async def send_signal(db: Database, given: dict[str, Any]) -> None:
     actor = await keys.authenticate_key(db, given["secret"])
     draft = SignalDraft(name=given["name"], key=given["key"], payload=given["payload"])
     once = IdempotencyKey(key=given["once"], fingerprint=b"the same") if given.get("once") else None
-    await signals.send(db, actor, draft, once, at_once=given.get("at_once", 1000))
+    await steering.send_signal(db, actor, draft, once, at_once=given.get("at_once", 1000))
 
 
 class FileChannel:

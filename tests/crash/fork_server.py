@@ -33,7 +33,7 @@ from cortex_plane.approvals.model.credentials import Token
 from cortex_plane.approvals.rules.deciders import LockedApproval
 from cortex_plane.db import crash_points
 from cortex_plane.db.database import Database
-from cortex_plane.db.hints import listening
+from cortex_plane.db.pool import listen_for_hints
 from cortex_plane.gates.model.gates import GateState
 from cortex_plane.jobs.model.effects import ToolCall
 from cortex_plane.jobs.model.journal import JournalEntry
@@ -102,7 +102,7 @@ async def _work(order: Order, app: App) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
     async with AsyncExitStack() as stack:
         if order.listens:
-            await stack.enter_async_context(listening(order.url, worker.work))
+            await stack.enter_async_context(listen_for_hints(order.url, worker.work))
         await worker.run()
     await db.close()
 

@@ -250,7 +250,7 @@ class Stage:
         db, actor = self.world.db, self.world.admin.actor
         run = next((run for run in self.runs if run.job_id == job_id), None)
         with contextlib.suppress(CortexError):
-            for question in await steering.questions(db, actor, job_id):
+            for question in await steering.list_questions(db, actor, job_id):
                 if run is not None:
                     run.asked.add(question.call_id)
                 named = act_name(job_id, question.step_index, question.arguments["word"])

@@ -50,7 +50,7 @@ async def settled(world: World, folder: Path, id: UUID) -> JobStatus:
         if job.status is JobStatus.WAITING_FOR_APPROVAL:
             for approval in await pending(world, id):
                 await decide(world, approval)
-        for question in await steering.questions(world.db, world.admin.actor, id):
+        for question in await steering.list_questions(world.db, world.admin.actor, id):
             happened = letters(folder) > 0
             answer = Answer(
                 verdict=Verdict.HAPPENED if happened else Verdict.DID_NOT_HAPPEN,
@@ -109,7 +109,7 @@ async def test_a_worker_killed_in_a_call_takes_its_servers_with_it_and_a_person_
         assert job.holds == [Hold.UNCERTAIN_EFFECT]
         (card,) = await pending(world, id)
         assert (card.kind, card.tool_name) == (ApprovalKind.UNCERTAIN_EFFECT, "hostile.stuck")
-        (question,) = await steering.questions(world.db, world.admin.actor, id)
+        (question,) = await steering.list_questions(world.db, world.admin.actor, id)
         answer = Answer(verdict=Verdict.HAPPENED, result={"seen": True}, note="looked at the world")
         await settlements.settle(world.db, world.admin.actor, id, question.call_id, answer)
         await until(world, id, JobStatus.COMPLETED, seconds=DEADLINE)

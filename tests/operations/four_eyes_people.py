@@ -21,7 +21,7 @@ from cortex_plane.tenancy.model.orgs import MemberChange, MemberDraft, Role
 from cortex_plane.tenancy.verbs import connections, keys, logins, orgs
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 from tests.clock import Clock
 from tests.operations.four_eyes_ledger import Credential, Hook, Ledger
 from tests.people import World

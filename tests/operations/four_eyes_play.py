@@ -11,7 +11,7 @@ import orjson
 
 from cortex_plane.agents.model.agents import AgentChange, ModelConfig, ResourceLimits
 from cortex_plane.agents.model.tools import ConfirmationDraft, Risk
-from cortex_plane.agents.verbs import agents, tools
+from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import (
     Approval,
     Channel,
@@ -28,7 +28,7 @@ from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.effects import CallStatus, Verdict
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
 from cortex_plane.jobs.model.journal import SignalDraft
-from cortex_plane.jobs.verbs import jobs, signals, steering
+from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import CortexError, Unauthenticated
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.kernel.ids import new_id
@@ -169,7 +169,9 @@ class Play(Stage):
     async def signal(self, by: Actor, who: Credential) -> str:
         payload = f"signal {next(self.numbers)}"
         order = self._some(self.orders)
-        await signals.send(self.db, by, SignalDraft(name="payee", key=f"order-{order}", payload=payload))
+        await steering.send_signal(
+            self.db, by, SignalDraft(name="payee", key=f"order-{order}", payload=payload)
+        )
         self.ledger.signals[payload] = who.holder
         return f"sends {payload} for order {order}"
 
@@ -191,7 +193,7 @@ class Play(Stage):
             change = AgentChange(
                 model_config=adapter(ModelConfig).validate_python({"model": "scripted", "script": script})
             )
-        agent = await agents.update(self.db, by, slug, change, None)
+        agent = await agents.update_agent(self.db, by, slug, change, None)
         self.ledger.agents[slug, agent.config_version] = who.holder
         return f"writes version {agent.config_version} of {slug}"
 
@@ -222,7 +224,7 @@ class Play(Stage):
     async def confirm(self, by: Actor, who: Credential) -> str:
         risk = self.chance.choice([Risk.MEDIUM, Risk.HIGH])
         draft = ConfirmationDraft(tool="refund", app="office", digest=DIGEST, risk=risk)
-        await tools.confirm(self.db, by, draft)
+        await agents.confirm_tool(self.db, by, draft)
         self.ledger.rules.append(who.holder)
         return f"confirms that refund has {risk} risk"
 

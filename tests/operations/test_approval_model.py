@@ -37,7 +37,7 @@ from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.model.sessions import Termination
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 from tests.approvals import decide, shown
 from tests.clock import Clock
 from tests.operations.approval_model import CLEARANCES, POLICIES, RULES, Job, Model, Request

@@ -31,7 +31,7 @@ from cortex_plane.jobs.verbs import steering
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 from tests.approvals import pending
 from tests.conftest import Urls
 from tests.operations.approval_racer import CLIENTS

@@ -143,12 +143,12 @@ async def test_an_agent_names_only_atlases_of_which_a_version_holds(world: World
         skill_config={"atlases": [ATLAS]},
     )  # fmt: skip
     with pytest.raises(Conflict):
-        await agents.create(world.db, world.admin.actor, draft)
+        await agents.create_agent(world.db, world.admin.actor, draft)
     await publish(world)
-    made = await agents.create(world.db, world.admin.actor, draft)
+    made = await agents.create_agent(world.db, world.admin.actor, draft)
     assert made.skill_config["atlases"] == [ATLAS]
     await atlases.retire_atlas(world.db, world.admin.actor, ATLAS, "1.0.0")
-    renamed = await agents.update(world.db, world.admin.actor, "second", AgentChange(name="2nd"), None)
+    renamed = await agents.update_agent(world.db, world.admin.actor, "second", AgentChange(name="2nd"), None)
     assert renamed.name == "2nd", "what is not about atlases can still be changed"
 
 

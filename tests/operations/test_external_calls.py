@@ -19,7 +19,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.effects import CallStatus, Verdict
 from cortex_plane.jobs.model.jobs import JobKind, JobStatus
-from cortex_plane.jobs.verbs import attempts, jobs
+from cortex_plane.jobs.verbs import jobs, workers
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind, Termination
 from tests.clock import Clock
@@ -206,7 +206,7 @@ async def test_nobody_here_runs_its_job(
         "insert into worker (id, name, host, pid, apps, concurrency, expires_at)"
         " values ($1, 'w', 'h', 1, '{external,plane}', 5, plane_now() + interval '1 hour')", worker,
     )  # fmt: skip
-    assert await attempts.claim_jobs(db, worker, ["external", "plane"], 5, UUID(int=0)) == ([], False)
+    assert await workers.claim_jobs(db, worker, ["external", "plane"], 5, UUID(int=0)) == ([], False)
     # Whatever would wake another job leaves this one alone.
     await admin.execute("update job set runnable_at = plane_now() where id = $1", job.id)
     assert await admin.fetchval("select runnable_at from job where id = $1", job.id) is None
@@ -216,5 +216,5 @@ async def test_nobody_here_runs_its_job(
         )
     await clock.advance(timedelta(days=400))
     assert await tick(world) == []
-    assert await attempts.adopt_jobs(db, uuid4(), "other", 3) == []
+    assert await workers.adopt_jobs(db, uuid4(), "other", 3) == []
     assert (await jobs.get(db, world.admin.actor, job.id)).status is JobStatus.RUNNING

@@ -344,7 +344,7 @@ async def test_explain_asks_for_the_agents_teams_and_the_published_tool(world: W
     await orgs.create_team(
         world.db, world.admin.actor, TeamDraft(slug="payments", name="Payments", parent="main")
     )
-    await agents.update(world.db, world.admin.actor, "deployer", AgentChange(team="payments"), None)
+    await agents.update_agent(world.db, world.admin.actor, "deployer", AgentChange(team="payments"), None)
     text = """
 policies:
   - {name: org, target: '*', effect: deny}

@@ -152,7 +152,7 @@ async def test_one_slug_is_given_once(db: Database, world: World) -> None:
     )
     races: list[list[Awaitable[Any]]] = [
         [orgs.create_team(db, actor, TeamDraft(slug="twin", name="Twin")) for _ in range(8)],
-        [agents.create(db, actor, agent) for _ in range(8)],
+        [agents.create_agent(db, actor, agent) for _ in range(8)],
         [orgs.create_org(db, actor, OrgDraft(slug="twin", name="Twin")) for _ in range(8)],
         [
             connections.create_connection(db, actor, ConnectionDraft(channel_type="web", name="twin"))
@@ -171,11 +171,11 @@ async def test_of_several_edits_of_one_revision_exactly_one_wins(
 ) -> None:
     changes = [AgentChange(name=f"Name {n}", model_config=ModelConfig(model=f"model-{n}")) for n in range(10)]
     won, lost = await together(
-        *(agents.update(world.db, world.admin.actor, "deployer", change, 1) for change in changes)
+        *(agents.update_agent(world.db, world.admin.actor, "deployer", change, 1) for change in changes)
     )
     assert len(won) == 1
     assert [type(error) for error in lost] == [Stale] * 9
-    now = await agents.get(world.db, world.admin.actor, "deployer")
+    now = await agents.get_agent(world.db, world.admin.actor, "deployer")
     assert now == won[0]
     assert (now.revision, now.config_version) == (2, 2)
     assert await admin.fetchval("select count(*) from agent_version") == 2
@@ -184,7 +184,7 @@ async def test_of_several_edits_of_one_revision_exactly_one_wins(
 async def test_edits_without_a_revision_all_count_and_none_is_half_done(world: World) -> None:
     changes = [AgentChange(model_config=ModelConfig(model=f"model-{n}")) for n in range(10)]
     won, lost = await together(
-        *(agents.update(world.db, world.admin.actor, "deployer", change, None) for change in changes)
+        *(agents.update_agent(world.db, world.admin.actor, "deployer", change, None) for change in changes)
     )
     assert lost == []
     assert sorted(agent.config_version for agent in won) == [*range(2, 12)]

@@ -52,7 +52,7 @@ async def test_an_approval_leaves_a_receipt_that_verifies_offline(
     strict: World, admin: asyncpg.Connection
 ) -> None:
     id, (asked,) = await waiting(strict, Shipping())
-    checkpoint = await steering.checkpoint(strict.db, strict.admin.actor, id)
+    checkpoint = await steering.get_checkpoint(strict.db, strict.admin.actor, id)
     call = await admin.fetchval("select id from tool_call")
     await decide(strict, asked)
     says = await said(strict, asked)

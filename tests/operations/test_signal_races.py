@@ -17,7 +17,7 @@ from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import JobStatus, Pause, Resumption
 from cortex_plane.jobs.model.journal import SignalDraft
 from cortex_plane.jobs.rules.attempts import StepWrite
-from cortex_plane.jobs.verbs import signals, steering
+from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.proof.verbs import audit
 from tests.conftest import Urls
@@ -232,6 +232,6 @@ async def test_a_sender_that_rolls_back_wakes_nobody(
 
     with pytest.raises(ZeroDivisionError):
         await give_up()
-    (waited,) = await signals.of_job(world.db, world.org_id, job)
+    (waited,) = await steering.waits_of_job(world.db, world.org_id, job)
     assert waited.arrived_at is None
     assert (await send(world.db, world.admin, payload="yes")).woken == 1

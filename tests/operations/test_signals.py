@@ -14,7 +14,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus, Pause, Resumption
 from cortex_plane.jobs.model.journal import KEPT, MAX_PAYLOAD_BYTES, SignalDraft, WaitDraft
 from cortex_plane.jobs.rules.attempts import StepWrite
-from cortex_plane.jobs.verbs import jobs, signals, steering
+from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.proof.verbs import audit
@@ -50,7 +50,7 @@ async def test_a_signal_wakes_the_job_that_waits_for_it(admin: asyncpg.Connectio
     receipt = await send(world.db, world.admin, payload=PAYLOAD)
     assert (receipt.changed, receipt.woken) == (True, 1)
     assert (receipt.signal.payload, receipt.signal.sent_by) == (PAYLOAD, "Ada")
-    (waited,) = await signals.of_job(world.db, world.org_id, job)
+    (waited,) = await steering.waits_of_job(world.db, world.org_id, job)
     assert (waited.entry, waited.name, waited.key) == ("paid#0", "payment.received", "order-1")
     assert (waited.payload, waited.signal_id) == (PAYLOAD, receipt.signal.id)
     woken = await row(admin, job)
@@ -64,7 +64,7 @@ async def test_what_was_sent_before_counts(admin: asyncpg.Connection, world: Wor
     receipt = await send(world.db, world.admin, payload=PAYLOAD)
     assert receipt.woken == 0
     job = await parked(admin, world, seconds=3600)
-    (waited,) = await signals.of_job(world.db, world.org_id, job)
+    (waited,) = await steering.waits_of_job(world.db, world.org_id, job)
     assert (waited.payload, waited.signal_id) == (PAYLOAD, receipt.signal.id)
     assert (await row(admin, job))["runnable_at"] == waited.arrived_at
     assert len(await told(world.db, world.admin.actor, job)) == 1
@@ -75,7 +75,7 @@ async def test_a_payload_may_be_any_json(admin: asyncpg.Connection, world: World
     waiting = [await parked(admin, world, wait(key=f"k{number}")) for number in range(len(payloads))]
     for number, (job, payload) in enumerate(zip(waiting, payloads, strict=True)):
         receipt = await send(world.db, world.admin, key=f"k{number}", payload=payload)
-        (waited,) = await signals.of_job(world.db, world.org_id, job)
+        (waited,) = await steering.waits_of_job(world.db, world.org_id, job)
         assert (receipt.signal.payload, waited.payload) == (payload, payload)
         assert waited.arrived_at is not None
         assert not (await send(world.db, world.admin, key=f"k{number}", payload=payload)).changed
@@ -91,7 +91,7 @@ async def test_the_first_payload_stays(admin: asyncpg.Connection, world: World) 
     assert refused.value.code == "signal_taken"
     assert "another key" in (refused.value.hint or "")
     job = await parked(admin, world)
-    (waited,) = await signals.of_job(world.db, world.org_id, job)
+    (waited,) = await steering.waits_of_job(world.db, world.org_id, job)
     assert waited.payload == PAYLOAD
     rows = await admin.fetch("select action from audit_entry where action like 'signal%' order by seq")
     assert [row[0] for row in rows] == ["signal_sent"]
@@ -122,7 +122,7 @@ async def test_one_job_may_wait_for_several(admin: asyncpg.Connection, world: Wo
     assert (await row(admin, job))["runnable_at"] is None
     await send(world.db, world.admin, key="b", payload=2)
     assert (await row(admin, job))["runnable_at"] is not None
-    waits = await signals.of_job(world.db, world.org_id, job)
+    waits = await steering.waits_of_job(world.db, world.org_id, job)
     assert [(each.entry, each.payload) for each in waits] == [("a#0", 1), ("b#0", 2)]
 
 
@@ -131,7 +131,7 @@ async def test_two_waits_of_a_job_for_the_same_signal_are_both_told(
 ) -> None:
     job = await parked(admin, world, wait("a#0"), wait("a#1"))
     assert (await send(world.db, world.admin, payload=1)).woken == 1
-    waits = await signals.of_job(world.db, world.org_id, job)
+    waits = await steering.waits_of_job(world.db, world.org_id, job)
     assert [(each.entry, each.payload) for each in waits] == [("a#0", 1), ("a#1", 1)]
     assert [data["entry"] for data in await told(world.db, world.admin.actor, job)] == ["a#0", "a#1"]
 
@@ -142,10 +142,10 @@ async def test_a_wait_that_was_heard_is_kept_when_it_is_written_again(
     """The job goes on at once: what it waits for is there."""
     job = await parked(admin, world)
     await send(world.db, world.admin, payload=PAYLOAD)
-    (before,) = await signals.of_job(world.db, world.org_id, job)
+    (before,) = await steering.waits_of_job(world.db, world.org_id, job)
     held = await Held.claim(world.db, await make_worker(world.db))
     await park(held, wait())
-    assert await signals.of_job(world.db, world.org_id, job) == [before]
+    assert await steering.waits_of_job(world.db, world.org_id, job) == [before]
     assert (await row(admin, job))["runnable_at"] is not None
     assert len(await told(world.db, world.admin.actor, job)) == 1
 
@@ -187,7 +187,7 @@ async def test_a_held_job_hears_it_and_goes_on_when_it_is_resumed(
     assert await claim(world.db, await make_worker(world.db)) == []
     await steering.resume(world.db, world.admin.actor, job, Resumption())
     (given,) = await claim(world.db, await make_worker(world.db))
-    (waited,) = await signals.of_job(world.db, world.org_id, given.job_id)
+    (waited,) = await steering.waits_of_job(world.db, world.org_id, given.job_id)
     assert waited.payload == PAYLOAD
 
 
@@ -221,7 +221,7 @@ async def test_a_cancelled_job_stays_cancelled(admin: asyncpg.Connection, world:
     await steering.cancel(world.db, world.admin.actor, job, Cancellation())
     receipt = await send(world.db, world.admin, payload=PAYLOAD)
     assert (receipt.changed, receipt.woken) == (True, 0)
-    (waited,) = await signals.of_job(world.db, world.org_id, job)
+    (waited,) = await steering.waits_of_job(world.db, world.org_id, job)
     assert waited.arrived_at is None
     assert (await row(admin, job))["status"] == JobStatus.CANCELLED
     assert await told(world.db, world.admin.actor, job) == []
@@ -254,7 +254,7 @@ async def test_a_wait_without_a_signal_ends_with_its_time(admin: asyncpg.Connect
     assert await claim(world.db, worker) == []
     await clock.advance(timedelta(seconds=60))
     (given,) = await claim(world.db, worker)
-    (waited,) = await signals.of_job(world.db, world.org_id, given.job_id)
+    (waited,) = await steering.waits_of_job(world.db, world.org_id, given.job_id)
     assert waited.arrived_at is None
 
 
@@ -267,7 +267,7 @@ async def test_what_comes_after_the_time_but_before_the_job_goes_on_has_come(
     await clock.advance(timedelta(seconds=90))
     assert (await send(world.db, world.admin, payload=PAYLOAD)).woken == 1
     (given,) = await claim(world.db, await make_worker(world.db))
-    (waited,) = await signals.of_job(world.db, world.org_id, given.job_id)
+    (waited,) = await steering.waits_of_job(world.db, world.org_id, given.job_id)
     assert (given.job_id, waited.payload) == (job, PAYLOAD)
     assert waited.arrived_at == START + timedelta(seconds=90)
 
@@ -298,15 +298,15 @@ async def test_who_may_send_and_who_sees_what(world: World) -> None:
         with pytest.raises(Forbidden):
             await send(world.db, person, key="no")
     with pytest.raises(Forbidden):
-        await signals.list_page(world.db, guest.actor, None, 10)
+        await steering.list_signals(world.db, guest.actor, None, 10)
     seen = {
-        name: [each.key for each in (await signals.list_page(world.db, person.actor, None, 10)).items]
+        name: [each.key for each in (await steering.list_signals(world.db, person.actor, None, 10)).items]
         for name, person in (("admin", world.admin), ("member", member), ("service", world.service))
     }
     assert seen == {"admin": ["k2", "k1", "k0"], "member": ["k2"], "service": ["k1"]}
-    page = await signals.list_page(world.db, approver.actor, None, 10, name="payment.received", key="k1")
+    page = await steering.list_signals(world.db, approver.actor, None, 10, name="payment.received", key="k1")
     assert [each.key for each in page.items] == ["k1"]
-    assert (await signals.list_page(world.db, approver.actor, None, 10, name="payment")).items == []
+    assert (await steering.list_signals(world.db, approver.actor, None, 10, name="payment")).items == []
 
 
 @pytest.mark.proves("D.257")
@@ -314,10 +314,10 @@ async def test_waits_are_seen_by_whoever_sees_the_job(admin: asyncpg.Connection,
     member = await world.person(Role.MEMBER)
     job = await parked(admin, world)
     with pytest.raises(NotFound):
-        await signals.waits(world.db, member.actor, job)
+        await steering.list_waits(world.db, member.actor, job)
     own = await jobs.submit(world.db, member.actor, JobDraft(agent=world.agent.slug))
-    assert await signals.waits(world.db, member.actor, own.id) == []
-    assert len(await signals.waits(world.db, world.admin.actor, job)) == 1
+    assert await steering.list_waits(world.db, member.actor, own.id) == []
+    assert len(await steering.list_waits(world.db, world.admin.actor, job)) == 1
 
 
 @pytest.mark.proves("D.257")
@@ -326,7 +326,7 @@ async def test_another_org_hears_nothing(admin: asyncpg.Connection, world: World
     assert (await send(other.db, other.admin, payload="theirs")).woken == 0
     assert (await row(admin, job))["runnable_at"] is None
     assert (await send(world.db, world.admin, payload="ours")).woken == 1
-    (waited,) = await signals.of_job(world.db, world.org_id, job)
+    (waited,) = await steering.waits_of_job(world.db, world.org_id, job)
     assert waited.payload == "ours"
 
 
@@ -390,15 +390,15 @@ async def test_old_signals_are_forgotten_unless_an_open_job_has_heard_them(
     still_open = await parked(admin, world, wait(key="open"))
     ended = await parked_and_cancelled(admin, world, still_open)
     await clock.advance(KEPT - timedelta(hours=1))
-    await signals.forget(world.db)
+    await steering.forget_signals(world.db)
     assert await admin.fetchval("select count(*) from signal") == 3
     await clock.advance(timedelta(hours=2))
     await send(world.db, world.admin, key="new")
-    await signals.forget(world.db)
+    await steering.forget_signals(world.db)
     left = await admin.fetch("select key from signal order by key")
     assert [row[0] for row in left] == ["new", "open"]
     # What arrived stays with its job.
-    (waited,) = await signals.of_job(world.db, world.org_id, ended)
+    (waited,) = await steering.waits_of_job(world.db, world.org_id, ended)
     assert (waited.payload, waited.signal_id) == ("ended", None)
     assert {"old signals", "untold signals"} <= {chore.name for chore in CHORES}
 
@@ -421,7 +421,7 @@ async def parked_and_cancelled(admin: asyncpg.Connection, world: World, other: U
 async def test_waits_of_jobs_that_ended_are_forgotten(admin: asyncpg.Connection, world: World) -> None:
     ended, waiting = await parked(admin, world), await parked(admin, world)
     await steering.cancel(world.db, world.admin.actor, ended, Cancellation())
-    await signals.forget(world.db)
+    await steering.forget_signals(world.db)
     left = await admin.fetch("select job_id from job_wait")
     assert [row[0] for row in left] == [waiting]
 
@@ -437,10 +437,10 @@ async def test_whoever_a_dead_sender_did_not_tell_is_told_by_the_scheduler(
     await admin.execute("update signal set told_at = null")
     await admin.execute("update job_wait set signal_id = null, payload = null, arrived_at = null")
     await admin.execute("update job set wake_at = null, runnable_at = null where id = any ($1)", waiting)
-    await signals.tell_the_rest(world.db)
+    await steering.deliver_waiting_signals(world.db)
     assert await admin.fetchval("select count(*) from job where runnable_at is not null") == 0
     await clock.advance(timedelta(seconds=61))
-    await signals.tell_the_rest(world.db)
+    await steering.deliver_waiting_signals(world.db)
     assert await admin.fetchval("select count(*) from job where runnable_at is not null") == 3
     assert (
         await admin.fetchval(

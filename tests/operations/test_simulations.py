@@ -173,7 +173,7 @@ async def test_teams_demands_of_the_job_and_what_was_recorded_count(world: World
     await make_calls(world, ship("2.0", to="staging"), slug="bb")
     draft = TeamDraft(slug="payments", name="Payments", parent="main")
     await orgs.create_team(world.db, world.admin.actor, draft)
-    await agents.update(world.db, world.admin.actor, "bb", AgentChange(team="payments"), None)
+    await agents.update_agent(world.db, world.admin.actor, "bb", AgentChange(team="payments"), None)
     teams_file = NOW + "teams: {main: [{name: parent, target: ship, effect: deny}]}\n"
     found = await simulate(world, teams_file)
     assert {(group.agent, group.after.rule) for group in found.groups} == {

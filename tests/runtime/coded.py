@@ -8,7 +8,7 @@ from uuid import UUID
 
 from cortex_plane.agents.model.agents import Agent
 from cortex_plane.jobs.model.journal import JournalEntry
-from cortex_plane.jobs.verbs import attempts
+from cortex_plane.jobs.verbs import workers
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.tools.app import App
 from tests.people import World
@@ -29,7 +29,7 @@ async def make_coded(world: World, *turns: dict[str, Any], run: str = "run", **m
 
 
 async def entries_of(world: World, id: UUID) -> list[JournalEntry]:
-    return await attempts.list_journal(world.db, world.admin.actor, id, -1, 1000)
+    return await workers.list_journal(world.db, world.admin.actor, id, -1, 1000)
 
 
 async def keys_of(world: World, id: UUID) -> list[tuple[str, str]]:

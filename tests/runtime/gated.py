@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents.model.agents import Agent
-from cortex_plane.agents.model.completions import Request, Response, TextChunk
+from cortex_plane.agents.model.completions import ModelRequest, Response, TextChunk
 from cortex_plane.agents.model.tools import ToolError
 from cortex_plane.gates import store as gates_store
 from cortex_plane.gates.model.gates import GateState, state_of
@@ -166,9 +166,9 @@ class Listening:
     """The scripted model, which remembers what it was asked."""
 
     def __init__(self) -> None:
-        self.asked: list[Request] = []
+        self.asked: list[ModelRequest] = []
 
-    async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
         self.asked.append(request)
         async for piece in ScriptedModel().stream(request):
             yield piece

@@ -11,12 +11,12 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents.model.agents import Agent, AgentDraft, ModelConfig, ResourceLimits
-from cortex_plane.agents.model.completions import Request, Response, TextChunk, Turn
+from cortex_plane.agents.model.completions import ModelRequest, Response, TextChunk, Turn
 from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.jobs.model.jobs import TERMINAL, Job, JobDraft, JobStatus, Step
 from cortex_plane.jobs.rules.attempts import Assignment
-from cortex_plane.jobs.verbs import attempts, jobs, steering, workers
+from cortex_plane.jobs.verbs import jobs, steering, workers
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.proof.verbs import audit
 from cortex_plane.worker.models.backends import Backends, ScriptedModel
@@ -59,7 +59,7 @@ async def make_agent(
         skill_config={"app": app, **skills},
         resource_limits=adapter(ResourceLimits).validate_python(IMPATIENT | (limits or {})),
     )
-    return await agents.create(world.db, world.admin.actor, draft)
+    return await agents.create_agent(world.db, world.admin.actor, draft)
 
 
 async def submit(world: World, agent: Agent, payload: dict[str, Any] | None = None, **more: Any) -> UUID:
@@ -129,7 +129,7 @@ class Recording:
         self.asked: list[list[Turn]] = []
         self._before = before
 
-    async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
         self.asked.append(list(request.turns))
         if self._before is not None:
             await self._before(len(self.asked))
@@ -161,7 +161,7 @@ async def leased(
     await workers.register_worker(db, worker.id, worker.name, "nowhere", 1, sorted(worker.apps), 1, lease)
     async with asyncio.timeout(5):
         while True:
-            claimed, _ = await attempts.claim_jobs(db, worker.id, list(worker.apps), 1, NOBODY)
+            claimed, _ = await workers.claim_jobs(db, worker.id, list(worker.apps), 1, NOBODY)
             if claimed:
                 return worker, claimed[0]
             await asyncio.sleep(0.01)

@@ -60,7 +60,7 @@ async def test_a_call_with_side_effects_waits_for_its_owner_and_runs_once_approv
     lease = await admin.fetchrow("select worker_id, leased_at, runnable_at from job where id = $1", id)
     assert lease is not None
     assert tuple(lease) == (None, None, None)
-    checkpoint = await steering.checkpoint(strict.db, strict.admin.actor, id)
+    checkpoint = await steering.get_checkpoint(strict.db, strict.admin.actor, id)
     assert checkpoint["status"] == "awaiting_approval"
     assert (asked.tool_name, asked.arguments, asked.risk) == ("ship", {"version": "1.0"}, "high")
     assert (asked.agent_says, asked.asked_for) == ("I ship.", "go")
@@ -212,7 +212,7 @@ async def test_a_second_job_of_the_session_joins_an_open_request(strict: World) 
 async def _agent(world: World):  # type: ignore[no-untyped-def]
     from cortex_plane.agents.verbs import agents
 
-    return await agents.get(world.db, world.admin.actor, "shipper")
+    return await agents.get_agent(world.db, world.admin.actor, "shipper")
 
 
 # Holds, cancels, ends --------------------------------------------------------------------------------------------

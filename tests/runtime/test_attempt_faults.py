@@ -12,11 +12,11 @@ import asyncpg
 import pytest
 
 from cortex_plane.agents.model.agents import Agent
-from cortex_plane.agents.model.completions import ModelError, Usage
+from cortex_plane.agents.model.completions import ModelError, ModelUsage
 from cortex_plane.jobs.model.jobs import Job, JobStatus
 from cortex_plane.jobs.model.usage import ModelCall
 from cortex_plane.jobs.rules.attempts import Leased, StepWrite
-from cortex_plane.jobs.verbs import attempts
+from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.worker import attempt, effects, lease
 from cortex_plane.worker.code.attempt import CodeAttempt
@@ -94,7 +94,7 @@ async def test_a_job_whose_record_is_refused_counts_its_tries(world: World, spen
     began = await begun(world, run)
     began.attempt.journal.record(UNSTORABLE)
     if spent:
-        usage = Usage(prompt_tokens=1, completion_tokens=1)
+        usage = ModelUsage(prompt_tokens=1, completion_tokens=1)
         began.attempt.conversation.model_calls.append(
             ModelCall(
                 id=new_id(), step_index=0, purpose="model", model="bad\x00", usage=usage, cost_micros=None,
@@ -342,6 +342,6 @@ async def test_a_job_whose_write_nobody_knows_of_is_abandoned(
             await running
     given = began.attempt.lease.assignment
     held = Leased(org_id=given.org_id, id=given.job_id, epoch=given.epoch, hand_backs=0)
-    assert await attempts.release_job(world.db, held, began.worker.id, began.worker.name)
+    assert await workers.release_job(world.db, held, began.worker.id, began.worker.name)
     async with working(world.db, *began.worker.apps.values()):
         assert (await ended(world, given.job_id)).result == {"text": "two"}

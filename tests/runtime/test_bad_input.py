@@ -13,14 +13,14 @@ import asyncpg
 import orjson
 import pytest
 
-from cortex_plane.agents.model.completions import ModelError, Request, Response, TextChunk
+from cortex_plane.agents.model.completions import ModelError, ModelRequest, Response, TextChunk
 from cortex_plane.agents.model.tools import ToolError
 from cortex_plane.jobs.model.jobs import Hold, Job, JobStatus, Pause, Resumption, Step
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import NotFound
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 from tests.clock import Clock
 from tests.people import World
 from tests.runtime.planes import (
@@ -250,14 +250,14 @@ async def test_a_large_result_is_kept_beside_the_step(world: World, stuck: threa
     assert 0 < len(made.result["preview"].encode()) <= 2000
     assert made.result["stored_result"] == str(made.result_id)
     assert made.result_id is not None
-    kept = await steering.stored_result(world.db, world.admin.actor, job.id, made.result_id)
+    kept = await steering.get_stored_result(world.db, world.admin.actor, job.id, made.result_id)
     assert kept == b'"' + "ä".encode() * (SIZE // 2) + b'"'
     # The model and the checkpoint have the reference, not the megabytes.
     assert job.result is not None
     assert orjson.loads(job.result["text"])["stored_result"] == str(made.result_id)
-    assert len(orjson.dumps(await steering.checkpoint(world.db, world.admin.actor, job.id))) < 20_000
+    assert len(orjson.dumps(await steering.get_checkpoint(world.db, world.admin.actor, job.id))) < 20_000
     with pytest.raises(NotFound):
-        await steering.stored_result(world.db, world.admin.actor, job.id, job.id)
+        await steering.get_stored_result(world.db, world.admin.actor, job.id, job.id)
 
 
 async def test_a_result_above_the_limit_is_dropped_and_says_so(world: World, stuck: threading.Event) -> None:
@@ -421,7 +421,7 @@ class Broken:
     def __init__(self, error: Exception | None) -> None:
         self._error = error
 
-    async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
         yield TextChunk("I thi")
         if self._error is not None:
             raise self._error
@@ -450,7 +450,7 @@ async def test_a_backend_that_breaks_is_retried_and_then_named(
 
 async def test_a_response_that_cannot_be_stored_fails_the_job(world: World, stuck: threading.Event) -> None:
     class Odd(Recording):
-        async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
+        async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
             async for piece in super().stream(request):
                 yield (
                     Response(text="a\x00", calls=(), usage=piece.usage)

@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.agents.model.completions import ModelError, Request, Response, TextChunk, Usage
+from cortex_plane.agents.model.completions import ModelError, ModelRequest, ModelUsage, Response, TextChunk
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.sessions.model.events import Event
 from cortex_plane.sessions.verbs import events
@@ -21,7 +21,7 @@ from tests.people import World
 from tests.runtime.planes import Gate, expire, leased, make_agent, submit, until, working
 from tests.waits import lock_waiters
 
-USAGE = Usage(prompt_tokens=1, completion_tokens=1)
+USAGE = ModelUsage(prompt_tokens=1, completion_tokens=1)
 WORDS = ["It ", "is ", "done."]
 
 
@@ -31,7 +31,7 @@ class Speaking:
     def __init__(self, first: list[str], then: list[str], between: Callable[[], Awaitable[None]]) -> None:
         self._first, self._then, self._between = first, then, between
 
-    async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
         for word in self._first:
             yield TextChunk(word)
         await self._between()

@@ -18,12 +18,12 @@ from cortex_plane.approvals.verbs import settlements
 from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import Hold, JobStatus
 from cortex_plane.jobs.model.journal import SignalDraft, StepFailed, ToolDenied, ToolFailed, WaitTimeout
-from cortex_plane.jobs.verbs import signals, steering
+from cortex_plane.jobs.verbs import steering
 from cortex_plane.sessions.verbs import sessions
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 from tests.approvals import decide, pending_soon
 from tests.clock import Clock
 from tests.people import World, apply_policies
@@ -262,7 +262,7 @@ async def test_a_signal_wakes_the_job(world: World, first: str) -> None:
 
     async def send() -> None:
         draft = SignalDraft(name="payment", key="order-42", payload={"paid": 12})
-        await signals.send(world.db, world.admin.actor, draft)
+        await steering.send_signal(world.db, world.admin.actor, draft)
 
     if first == "the signal":
         await send()
@@ -478,7 +478,7 @@ async def test_an_uncertain_effect_in_a_branch_waits_for_a_person_while_the_othe
         job = await until(world, id, JobStatus.PAUSED)
         assert job.holds == [Hold.UNCERTAIN_EFFECT]
         assert sorted(outside.log) == ["0", "1", "2", "blur"]
-        (question,) = await steering.questions(world.db, world.admin.actor, id)
+        (question,) = await steering.list_questions(world.db, world.admin.actor, id)
         answer = Answer(verdict=Verdict.HAPPENED, result={"seen": True})
         await settlements.settle(world.db, world.admin.actor, id, question.call_id, answer)
         job = await until(world, id, JobStatus.COMPLETED, JobStatus.FAILED)
@@ -507,7 +507,7 @@ async def test_large_results_are_kept_apart(world: World) -> None:
     assert (job.error_message, job.result, seen) == (None, {"value": 2_000_000}, [4_000_000] * 2)
     entry = (await entries_of(world, job.id))[0]
     assert entry.result_id is not None
-    content = await steering.stored_result(world.db, world.admin.actor, job.id, entry.result_id)
+    content = await steering.get_stored_result(world.db, world.admin.actor, job.id, entry.result_id)
     assert len(content) == 2_000_002
 
 
@@ -521,7 +521,7 @@ async def test_a_conversation_is_answered_and_so_is_what_comes_meanwhile(world: 
             await gate.passed()
         return f"You said: {heard[-1]}"
 
-    await agents.update(
+    await agents.update_agent(
         world.db,
         world.admin.actor,
         world.agent.slug,

@@ -14,7 +14,14 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.agents.model.completions import ModelError, Request, Response, TextChunk, Usage, UserTurn
+from cortex_plane.agents.model.completions import (
+    ModelError,
+    ModelRequest,
+    ModelUsage,
+    Response,
+    TextChunk,
+    UserTurn,
+)
 from cortex_plane.jobs.model.journal import ToolDenied
 from cortex_plane.policies.verbs.policy_cache import book
 from cortex_plane.worker.code.context import Context
@@ -188,14 +195,14 @@ class Two:
     def __init__(self) -> None:
         self.go = {"good": asyncio.Event(), "bad": asyncio.Event()}
 
-    async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
         turn = request.turns[-1]
         assert isinstance(turn, UserTurn)
         yield TextChunk(f"{turn.text} ")
         await self.go[turn.text].wait()
         if turn.text == "bad":
             raise ModelError("It broke off.", status=400)
-        yield Response(text="good", calls=(), usage=Usage(prompt_tokens=1, completion_tokens=1))
+        yield Response(text="good", calls=(), usage=ModelUsage(prompt_tokens=1, completion_tokens=1))
 
 
 @pytest.mark.proves("D.245")

@@ -17,8 +17,7 @@ from cortex_plane.jobs.model.jobs import Hold, Job, JobStatus, Resumption
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.verbs import events
-from cortex_plane.worker.code.context import Context
-from cortex_plane.worker.code.dry_run import dry_run
+from cortex_plane.worker.code.context import Context, dry_run
 from cortex_plane.worker.tools.app import App
 from tests.approvals import decide, pending_soon
 from tests.clock import Clock

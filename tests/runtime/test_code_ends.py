@@ -12,17 +12,17 @@ import pytest
 from pydantic import AfterValidator
 
 from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
-from cortex_plane.agents.model.completions import ModelError, Request, Response, TextChunk, Usage
+from cortex_plane.agents.model.completions import ModelError, ModelRequest, ModelUsage, Response, TextChunk
 from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.jobs.model.jobs import Cancellation, Hold, Job, JobDraft, JobStatus, Pause, Resumption
 from cortex_plane.jobs.model.journal import SignalDraft, StepFailed, ToolFailed, WaitTimeout
-from cortex_plane.jobs.verbs import jobs, signals, steering
+from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.sessions.verbs import events
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.credentials import Keys
+from cortex_plane.worker.models.credentials import ProviderKeys
 from cortex_plane.worker.tools.app import App
 from tests.approvals import decide, pending_soon
 from tests.clock import Clock
@@ -251,7 +251,7 @@ async def test_a_signal_that_comes_while_people_are_asked_is_heard(
         (asked,) = await pending_soon(world, id)
         await clock.advance(timedelta(minutes=10 if sent == "in time" else 70))
         draft = SignalDraft(name="paid", key="1", payload={"paid": 1})
-        await signals.send(world.db, world.admin.actor, draft)
+        await steering.send_signal(world.db, world.admin.actor, draft)
         await clock.advance(timedelta(hours=2))
         await decide(world, asked)
         job = await ended(world, id)
@@ -264,7 +264,7 @@ async def test_a_signal_from_before_is_heard_although_the_worker_dies(
     world: World, admin: asyncpg.Connection
 ) -> None:
     class Dying:
-        async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
+        async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
             yield TextChunk("I")
             raise Died
 
@@ -273,7 +273,9 @@ async def test_a_signal_from_before_is_heard_although_the_worker_dies(
         return heard
 
     clock = await Clock.install(admin, START)
-    await signals.send(world.db, world.admin.actor, SignalDraft(name="paid", key="1", payload={"paid": 1}))
+    await steering.send_signal(
+        world.db, world.admin.actor, SignalDraft(name="paid", key="1", payload={"paid": 1})
+    )
     id = await submit(world, await make_coded(world))
     await died(world.db, coded(run), backends=Backends({"scripted": Dying()}))
     assert ("gather#0/0/paid#0", "open") in await keys_of(world, id)
@@ -366,11 +368,11 @@ class Answering:
         self.asked = 0
         self._text = text
 
-    async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
         self.asked += 1
         if self._text is None:
             raise ModelError("The provider said \x00 and \ud800.", status=400)
-        yield Response(text=self._text, calls=(), usage=Usage(prompt_tokens=1, completion_tokens=1))
+        yield Response(text=self._text, calls=(), usage=ModelUsage(prompt_tokens=1, completion_tokens=1))
 
 
 @pytest.mark.proves("D.245")
@@ -415,9 +417,9 @@ async def test_readers_are_told_which_model_answered(world: World) -> None:
         name="Coded", slug="coded", role="Tester", team="main", model_config=config,
         skill_config={"app": "tests", "run": "run"},
     )  # fmt: skip
-    await agents.create(world.db, world.admin.actor, draft)
+    await agents.create_agent(world.db, world.admin.actor, draft)
     id = (await jobs.submit(world.db, world.admin.actor, JobDraft(agent="coded", payload={"text": "go"}))).id
-    async with working(world.db, coded(run), backends=Backends(keys=Keys(world.db, KEY, {}))):
+    async with working(world.db, coded(run), backends=Backends(keys=ProviderKeys(world.db, KEY, {}))):
         job = await ended(world, id)
     assert (job.error_message, job.result) == (None, {"text": "hi"})
     (said,) = await told(world, job, "message")

@@ -20,7 +20,7 @@ from cortex_plane.kernel.errors import Conflict, Forbidden
 from cortex_plane.sessions.verbs import events
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 from tests.people import World, apply_policies
 from tests.runtime.planes import (
     FAST,
@@ -83,7 +83,7 @@ async def asked(world: World, app: App) -> tuple[UUID, Question]:
     """A job that waits for a person's answer, and its question."""
     job = await run(world, app)
     assert (job.status, job.holds) == (JobStatus.PAUSED, [Hold.UNCERTAIN_EFFECT])
-    (question,) = await steering.questions(world.db, world.admin.actor, job.id)
+    (question,) = await steering.list_questions(world.db, world.admin.actor, job.id)
     return job.id, question
 
 
@@ -248,7 +248,7 @@ async def test_it_happened(world: World, result: Any) -> None:
     assert (job.result, len(outside.sent)) == ({"text": expected}, 1)
     (made,) = (await steps_of(world, id))[0].calls
     assert (made.status, made.settled_by, made.error) == ("completed", "Ada", None)
-    assert await steering.questions(world.db, world.admin.actor, id) == []
+    assert await steering.list_questions(world.db, world.admin.actor, id) == []
     assert "effect_settled" in await actions(world, job)
     assert await whole(world)
 
@@ -300,7 +300,7 @@ async def test_a_resume_leaves_the_question_open(world: World) -> None:
     receipt = await steering.resume(world.db, world.admin.actor, id, Resumption())
     assert (receipt.changed, receipt.job.status) == (True, JobStatus.PAUSED)
     assert receipt.job.holds == [Hold.UNCERTAIN_EFFECT]
-    assert await steering.questions(world.db, world.admin.actor, id) == [question]
+    assert await steering.list_questions(world.db, world.admin.actor, id) == [question]
 
 
 async def test_a_second_answer_is_a_conflict(world: World) -> None:
@@ -321,7 +321,7 @@ async def test_of_two_answers_at_once_exactly_one_counts(world: World) -> None:
             await until(world, id, JobStatus.PAUSED)
     verdicts = [Verdict.HAPPENED, Verdict.DID_NOT_HAPPEN, Verdict.FAIL]
     for id in ids:
-        (question,) = await steering.questions(world.db, world.admin.actor, id)
+        (question,) = await steering.list_questions(world.db, world.admin.actor, id)
         ends = await asyncio.gather(
             *(settle(world, id, question, verdict) for verdict in verdicts), return_exceptions=True
         )

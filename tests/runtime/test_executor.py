@@ -10,7 +10,7 @@ from cortex_plane.jobs.verbs import steering
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.verbs import sessions
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 from tests.people import World
 from tests.runtime.planes import call, make_agent, submit, turn, until, working
 

@@ -15,7 +15,7 @@ from cortex_plane.agents.model.completions import (
     AssistantTurn,
     CallRequest,
     CallResult,
-    Request,
+    ModelRequest,
     Response,
     TextChunk,
     ToolTurn,
@@ -384,7 +384,7 @@ async def test_what_must_be_traced_at_once_is_durable_before_the_model_is_asked(
     id = await submit(world, agent)
 
     class Looking(Listening):
-        async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
+        async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
             entries = await audit.list_entries(
                 world.db, world.admin.actor, (await job_of(world, id)).session_id, 0, 100
             )
@@ -649,7 +649,7 @@ async def test_what_was_said_before_anybody_governed_the_session_is_history(
     await steering.cancel(world.db, world.admin.actor, old.job_id, Cancellation())
     made = await publish(world, atlas(MONEY))
     skills = {**agent.skill_config, "atlases": [made.version.atlas_id]}
-    await agents.update(world.db, world.admin.actor, agent.slug, AgentChange(skill_config=skills), None)
+    await agents.update_agent(world.db, world.admin.actor, agent.slug, AgentChange(skill_config=skills), None)
     async with working(world.db, desk.app):
         if task_first:
             await ended(world, await submit(world, agent, session_id=old.session_id))
@@ -681,7 +681,7 @@ def test_providers_get_the_questions_as_the_last_words_of_a_person(last: str) ->
     turns.append(ToolTurn((CallResult(call_id="c1", name="ticket_get", content="{}"),)))
     if last != "tool":
         turns.append(UserTurn("well?") if last == "user" else AssistantTurn(text="hello"))
-    request = Request(
+    request = ModelRequest(
         model="x", system_prompt=None, turns=turns, tools=(), temperature=None, max_tokens=None, settings={},
         turn_index=1, notice="Do you agree?",
     )  # fmt: skip

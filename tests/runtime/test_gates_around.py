@@ -11,7 +11,7 @@ import pytest
 
 from cortex_plane import Context, ToolDenied
 from cortex_plane.agents.model.agents import AgentChange
-from cortex_plane.agents.model.completions import Request, Response, TextChunk
+from cortex_plane.agents.model.completions import ModelRequest, Response, TextChunk
 from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.verbs import settlements
 from cortex_plane.db.database import Database
@@ -133,7 +133,7 @@ async def test_jobs_of_one_session_do_not_share_what_one_read_uses_up(world: Wor
             await all_here.wait()
 
     change = AgentChange(model_config=_model(model="eager", script=[turn(get())]))
-    eager = await agents.update(world.db, world.admin.actor, agent.slug, change, None)
+    eager = await agents.update_agent(world.db, world.admin.actor, agent.slug, change, None)
     ids = [await submit(world, eager, {"text": str(number)}, session_id=session) for number in range(4)]
     async with working(world.db, desk.app, backends=Backends({"eager": _Meeting(meet)})):
         for id in ids:
@@ -205,12 +205,12 @@ async def test_a_denial_that_came_meanwhile_holds_where_nothing_is_counted(world
     id = await submit(world, agent)
 
     class Overtaken(Listening):
-        async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
+        async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
             if len(self.asked) == 0:
                 session = (await job_of(world, id)).session_id
                 other = Desk("other")
                 change = AgentChange(model_config=_model(model="scripted", script=[turn(text="done")]), skill_config={"app": "other", "atlases": [ATLAS]})  # fmt: skip
-                await agents.update(world.db, world.admin.actor, agent.slug, change, None)
+                await agents.update_agent(world.db, world.admin.actor, agent.slug, change, None)
                 second = await submit(world, agent, {"text": "stop"}, session_id=session)
                 async with working(world.db, other.app):
                     await ended(world, second)
@@ -237,7 +237,7 @@ async def test_an_atlas_that_comes_while_a_job_runs_governs_what_it_reads(world:
     id = await submit(world, agent)
 
     class Binding(Listening):
-        async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
+        async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
             if len(self.asked) == 1:
                 session = (await job_of(world, id)).session_id
                 draft = JobDraft(agent="clerk", session_id=session, atlases=[ATLAS])
@@ -329,7 +329,7 @@ async def test_gates_hear_of_what_a_person_says_happened_in_code(world: World) -
     id = await submit(world, agent)
     async with working(world.db, desk.app):
         await until(world, id, JobStatus.PAUSED)
-        (asked,) = await steering.questions(world.db, world.admin.actor, id)
+        (asked,) = await steering.list_questions(world.db, world.admin.actor, id)
         answer = Answer(verdict=Verdict.HAPPENED, result={"seen": True})
         await settlements.settle(world.db, world.admin.actor, id, asked.call_id, answer)
         job = await ended(world, id)

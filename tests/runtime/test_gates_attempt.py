@@ -44,7 +44,7 @@ def _gates(*atlases: Atlas, state: GateState | None = None) -> AttemptGates:
     made = AttemptGates(CompiledAtlases(atlases), _bound(state or GateState()), lambda: NOON)
     if state is None:
         made.evaluate(GateInput(now=NOON))
-        made.commit(made.changes_for(StepWrite(), made.history.unwritten))
+        made.commit(made.changes_for(StepWrite(), tuple(made.history.evaluations)))
     return made
 
 
@@ -77,7 +77,7 @@ def test_what_was_written_meanwhile_is_used_up_for_a_response_that_began_before(
     assert gates.judge_new(as_gated(one)).verdict is A
     gates.let_through(one)
     # One branch sends its call while another one has not been judged yet.
-    gates.commit(gates.changes_for(_intent(one), gates.history.unwritten))
+    gates.commit(gates.changes_for(_intent(one), tuple(gates.history.evaluations)))
     assert gates.judge_new(as_gated(other)).verdict is D
 
 
@@ -118,13 +118,13 @@ def test_what_is_asked_is_told_and_nothing_else_is_left_open() -> None:
     gates.begin_response()
     assert gates.judge_new(as_gated(_call("mail.send", to="a"))).verdict is A
     assert gates.judge_new(as_gated(_call())).verdict is A
-    carried = gates.changes_for(StepWrite(), gates.history.unwritten)
+    carried = gates.changes_for(StepWrite(), tuple(gates.history.evaluations))
     assert carried.state.open == ()
     assert [trace.payload["checkpoint_id"] for trace in carried.traces] == ["lock", "lock"]
     gates.begin_response()
     ruling = gates.judge_new(as_gated(_call()))
     assert [each.gate for each in ruling.asks] == [f"{ATLAS}/door"]
-    told = gates.changes_for(StepWrite(), gates.history.unwritten).traces
+    told = gates.changes_for(StepWrite(), tuple(gates.history.evaluations)).traces
     assert [trace.payload["checkpoint_id"] for trace in told] == ["lock", "lock", "door", "door"]
 
 
@@ -157,11 +157,11 @@ def test_what_is_judged_anew_is_neither_told_nor_remembered_of_the_first_time() 
     changed = gates.history.state
     assert changed != before
     gates.forget([sent])
-    assert (gates.history.state, gates.history.unwritten) == (before, ())
+    assert (gates.history.state, tuple(gates.history.evaluations)) == (before, ())
     gates.judge_new(as_gated(kept))
     gates.judge_new(as_gated(sent))
     gates.forget([sent])
-    carried = gates.changes_for(StepWrite(), gates.history.unwritten)
+    carried = gates.changes_for(StepWrite(), tuple(gates.history.evaluations))
     assert [each.gate for each in carried.state.open] == [CONFIRM.key], "what was refused is kept"
     told = sorted(trace.payload["checkpoint_id"] for trace in carried.traces)
     assert told == ["confirm", "confirm", "hint", "hint"]
@@ -173,13 +173,13 @@ def test_a_write_that_is_tried_again_holds_what_was_done_before_it_and_nothing_t
     start = gate("start", TriggerType.SESSION_START)
     gates = _gates(atlas(start))
     gates.begin_response()
-    done = gates.history.unwritten
+    done = tuple(gates.history.evaluations)
     gates.dialogue.record_answer(gates.dialogue.answer_target("start", None), {"sure": "understood"}, {})
     carried = gates.changes_for(StepWrite(), done)
     assert ([each.gate for each in carried.state.asks], carried.traces) == ([start.key], ())
     gates.commit(carried)
     assert gates.history.state.asks == ()
-    later = gates.changes_for(StepWrite(), gates.history.unwritten)
+    later = gates.changes_for(StepWrite(), tuple(gates.history.evaluations))
     assert (later.state.asks, len(later.traces)) == ((), 2)
 
 
@@ -191,7 +191,7 @@ def test_what_people_saw_is_recorded_by_no_write_but_the_one_that_asks() -> None
     one.ruling = gates.judge_new(as_gated(one))
     assert one.ruling.verdict is R
     gates.add_request(one)
-    assert gates.changes_for(StepWrite(), gates.history.unwritten).state.cards == ()
+    assert gates.changes_for(StepWrite(), tuple(gates.history.evaluations)).state.cards == ()
     assert gates.judge_again(as_gated(one, has_approval=True), is_resend=False).verdict is R
 
 

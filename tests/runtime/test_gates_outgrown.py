@@ -239,7 +239,7 @@ async def test_gates_hear_once_of_a_call_that_a_person_decided(
         job = await until(world, id, PAUSED)
         assert await traced(world, job) == ["triggered mailed"]
         if door == "settle":
-            (asked,) = await steering.questions(world.db, world.admin.actor, id)
+            (asked,) = await steering.list_questions(world.db, world.admin.actor, id)
             given = Answer(verdict=verdict, note="enough")
             await settlements.settle(world.db, world.admin.actor, id, asked.call_id, given)
         else:
@@ -269,7 +269,7 @@ async def _doubted(world: World, desk: Desk, manifest: str, *script: dict[str, A
 
 
 async def _did_not_happen(world: World, job: Job) -> None:
-    (asked,) = await steering.questions(world.db, world.admin.actor, job.id)
+    (asked,) = await steering.list_questions(world.db, world.admin.actor, job.id)
     await settlements.settle(
         world.db, world.admin.actor, job.id, asked.call_id, Answer(verdict=Verdict.DID_NOT_HAPPEN)
     )  # fmt: skip
@@ -302,7 +302,7 @@ async def test_a_call_is_sent_again_with_its_approval_unless_a_gate_came_that_no
                 {"model": "scripted", "script": [turn(text="Fine.")]}
             )
         )
-        agent = await agents.update(world.db, world.admin.actor, "clerk", talks, None)
+        agent = await agents.update_agent(world.db, world.admin.actor, "clerk", talks, None)
         other = await submit(world, agent, {"text": "Do the payroll."}, session_id=job.session_id)
         async with working(world.db, desk.app):
             assert (await ended(world, other)).status is JobStatus.COMPLETED

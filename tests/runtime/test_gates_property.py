@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cortex_plane.agents.model.completions import CallRequest, Request, Response, TextChunk, Usage
+from cortex_plane.agents.model.completions import CallRequest, ModelRequest, ModelUsage, Response, TextChunk
 from cortex_plane.agents.model.tools import provider_name
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.ids import new_id
@@ -70,7 +70,7 @@ class _Said:
     def __init__(self, responses: list[list[dict[str, Any]]]) -> None:
         self._responses = responses
 
-    async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
         calls: list[dict[str, Any]] = []
         if request.turn_index < len(self._responses):
             calls = self._responses[request.turn_index]
@@ -83,7 +83,7 @@ class _Said:
             for at, each in enumerate(calls)
         )
         yield Response(
-            text=None if made else "Well.", calls=made, usage=Usage(prompt_tokens=1, completion_tokens=1)
+            text=None if made else "Well.", calls=made, usage=ModelUsage(prompt_tokens=1, completion_tokens=1)
         )
 
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from cortex_plane.agents.model.agents import AgentChange, ModelConfig
-from cortex_plane.agents.model.completions import Request, Response, TextChunk
+from cortex_plane.agents.model.completions import ModelRequest, Response, TextChunk
 from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.verbs import settlements
 from cortex_plane.gates.verbs import session_gates
@@ -110,7 +110,7 @@ async def test_one_pass_lets_one_of_two_jobs_through(world: World) -> None:
         async with asyncio.timeout(20):
             await both.wait()
 
-    eager = await agents.update(
+    eager = await agents.update_agent(
         world.db, world.admin.actor, agent.slug,
         AgentChange(model_config=_model(model="eager", script=[turn(delete())])), None,
     )  # fmt: skip
@@ -135,7 +135,7 @@ class _Meeting(ScriptedModel):
     def __init__(self, meet: Callable[[], Awaitable[None]]) -> None:
         self._meet = meet
 
-    async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
         if request.turn_index == 0:
             await self._meet()
         async for piece in super().stream(request):
@@ -151,7 +151,7 @@ async def test_gates_of_an_atlas_that_came_meanwhile_hold_from_the_next_job_on(w
         session = (await ended(world, first)).session_id
         await publish(world, atlas(DELETE, atlas_id="com.acme.late"))
         both = AgentChange(skill_config={**agent.skill_config, "atlases": [ATLAS, "com.acme.late"]})
-        await agents.update(world.db, world.admin.actor, agent.slug, both, None)
+        await agents.update_agent(world.db, world.admin.actor, agent.slug, both, None)
         job = await ended(world, await submit(world, agent, session_id=session))
     assert desk.deleted == ["delete 1"]
     assert await calls_of(world, job.id) == ["ticket.delete rejected"]
@@ -301,7 +301,7 @@ async def test_what_a_person_says_did_not_happen_is_sent_with_the_pass_that_it_h
     await died(world.db, desk.app)
     async with working(world.db, desk.app):
         await until(world, id, JobStatus.PAUSED)
-        (asked,) = await steering.questions(world.db, world.admin.actor, id)
+        (asked,) = await steering.list_questions(world.db, world.admin.actor, id)
         await settlements.settle(
             world.db, world.admin.actor, id, asked.call_id, Answer(verdict=Verdict.DID_NOT_HAPPEN)
         )  # fmt: skip
@@ -400,7 +400,7 @@ async def test_what_a_person_decided_meanwhile_is_told_to_gates_once_they_can_be
     async with working(world.db, desk.app):
         await until(world, id, JobStatus.PAUSED)
         await _spoiled(admin, monkeypatch)
-        (asked,) = await steering.questions(world.db, world.admin.actor, id)
+        (asked,) = await steering.list_questions(world.db, world.admin.actor, id)
         given = Answer(verdict=Verdict.FAIL, note="enough")
         await settlements.settle(world.db, world.admin.actor, id, asked.call_id, given)
         job = await until(world, id, *TERMINAL)
@@ -410,7 +410,7 @@ async def test_what_a_person_decided_meanwhile_is_told_to_gates_once_they_can_be
         looks = AgentChange(
             model_config=adapter(ModelConfig).validate_python({"model": "scripted", "script": [turn(get())]})
         )
-        agent = await agents.update(world.db, world.admin.actor, agent.slug, looks, None)
+        agent = await agents.update_agent(world.db, world.admin.actor, agent.slug, looks, None)
         other = await ended(world, await submit(world, agent, session_id=job.session_id))
     assert await calls_of(world, other.id) == ["ticket.get rejected"]
     assert sorted(await traced(world, job)) == [
@@ -459,7 +459,7 @@ async def test_questions_and_knowledge_take_their_room_from_the_window(world: Wo
     small = AgentChange(
         model_config=_model(**{**agent.model_config, "context_tokens": 8000, "max_tokens": 500})
     )
-    await agents.update(world.db, world.admin.actor, agent.slug, small, None)
+    await agents.update_agent(world.db, world.admin.actor, agent.slug, small, None)
     id = await submit(world, agent)
     async with working(world.db, desk.app, backends=Backends({"scripted": model})):
         job = await ended(world, id)

@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from cortex_plane.agents.model.tools import ConfirmationDraft, Risk
-from cortex_plane.agents.verbs import tools
+from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import ApprovalKind
 from cortex_plane.approvals.verbs import settlements
 from cortex_plane.jobs.model.effects import Answer, Verdict
@@ -233,17 +233,19 @@ async def test_a_confirmed_tool_is_read_only_until_it_changes_or_is_revoked(
         # The server's own hint says that it only reads.
         assert await asks()
         assert await explained() == "requires_approval"
-        made = await tools.confirm(db, steward, seen(app, "hostile.note", read_only=True))
+        made = await agents.confirm_tool(db, steward, seen(app, "hostile.note", read_only=True))
         assert (made.current, made.app, made.confirmed_by) == (True, "tests", "Ada")
         assert not await asks()
         assert await explained() == "allow"
         change(tmp_path, description="Another thing.")
         await _announced(app)
         assert await asks()
-        assert not (await tools.get(db, steward, made.id)).current
-        again = await tools.confirm(db, steward, seen(app, "hostile.note", read_only=True, risk=Risk.LOW))
+        assert not (await agents.get_confirmation(db, steward, made.id)).current
+        again = await agents.confirm_tool(
+            db, steward, seen(app, "hostile.note", read_only=True, risk=Risk.LOW)
+        )
         assert not await asks()
-        await tools.revoke(db, steward, again.id)
+        await agents.revoke_confirmation(db, steward, again.id)
         assert await asks()
         assert await explained() == "requires_approval"
     assert len(notes(tmp_path)) == 2
@@ -259,7 +261,7 @@ async def test_a_confirmation_of_one_org_is_none_for_another(
     agent = await make_agent(strict, [turn(note())])
     async with working(strict.db, app):
         await _offered(app)
-        await tools.confirm(other.db, other.admin.actor, seen(app, "hostile.note", read_only=True))
+        await agents.confirm_tool(other.db, other.admin.actor, seen(app, "hostile.note", read_only=True))
         await until(strict, await submit(strict, agent), W)
     assert notes(tmp_path) == []
 
@@ -278,9 +280,9 @@ async def test_what_was_decided_by_an_older_confirmation_is_not_sent(
     async def before(number: int) -> None:
         if number == 1:
             draft = seen(app, "hostile.note", idempotent=True)
-            made.append((await tools.confirm(db, steward, draft)).id)
+            made.append((await agents.confirm_tool(db, steward, draft)).id)
         if number == 2:
-            await tools.revoke(db, steward, made[0])
+            await agents.revoke_confirmation(db, steward, made[0])
 
     model = Recording(before)
     async with working(db, app, backends=Backends({"scripted": model})):
@@ -305,12 +307,12 @@ async def test_an_idempotent_call_whose_server_died_is_sent_again_and_others_are
         assert (job.status, job.holds) == (JobStatus.PAUSED, [Hold.UNCERTAIN_EFFECT])
         (card,) = await pending(world, id)
         assert card.kind is ApprovalKind.UNCERTAIN_EFFECT
-        (question,) = await steering.questions(db, steward, id)
+        (question,) = await steering.list_questions(db, steward, id)
         assert log_of(tmp_path).count("die") == 1
         answer = Answer(verdict=Verdict.HAPPENED, result={"died": True}, note="seen in its log")
         await settlements.settle(db, steward, id, question.call_id, answer)
         assert (await ended(world, id)).status is JobStatus.COMPLETED
-        await tools.confirm(db, steward, seen(app, "hostile.die", idempotent=True))
+        await agents.confirm_tool(db, steward, seen(app, "hostile.die", idempotent=True))
         id = await submit(world, agent)
         job = await ended(world, id, 60)
     # Three times at most, then a person is asked after all.

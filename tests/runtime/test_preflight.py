@@ -15,9 +15,9 @@ import asyncpg
 import pytest
 
 from cortex_plane.db.database import Database
-from cortex_plane.jobs.model.jobs import Finding, Hold, JobStatus, Outcome, Reason, Severity
+from cortex_plane.jobs.model.jobs import Finding, Hold, JobStatus, PreflightOutcome, Reason, Severity
 from cortex_plane.jobs.verbs import workers
-from cortex_plane.jobs.verbs.attempts import list_every_parked
+from cortex_plane.jobs.verbs.workers import list_every_parked
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.preflight import Preflight
 from cortex_plane.worker.tools.app import App
@@ -123,20 +123,20 @@ async def test_what_it_says_is_what_becomes_of_them(strict: World, admin: asyncp
             assert outcomes[name] == set()
             assert (await ended(strict, parked[name])).status is JobStatus.COMPLETED
         for name in ("changed", "changed-approved"):
-            assert outcomes[name] == {Outcome.ASKED_AGAIN}
+            assert outcomes[name] == {PreflightOutcome.ASKED_AGAIN}
             (again,) = await pending_soon(strict, parked[name])
             assert again.tool_name == "ask_changed"
         for name in ("code-asks",):
             assert outcomes[name] == set()
             assert (await ended(strict, parked[name])).status is JobStatus.COMPLETED
         for name in ("gone", "gone-approved", "stricter", "prompt-held", "code-tool-gone"):
-            assert outcomes[name] == {Outcome.HELD}
+            assert outcomes[name] == {PreflightOutcome.HELD}
             held = await until(strict, parked[name], JobStatus.PAUSED)
             assert held.holds == [Hold.PROMPT_CHANGED if name == "prompt-held" else Hold.CODE_CHANGED]
         for name in ("newer", "flipped", "forged", "prompt-fails"):
-            assert outcomes[name] == {Outcome.FAILS}
+            assert outcomes[name] == {PreflightOutcome.FAILS}
             assert (await ended(strict, parked[name])).status is JobStatus.FAILED
-    assert outcomes["elsewhere"] == {Outcome.WAITS}
+    assert outcomes["elsewhere"] == {PreflightOutcome.WAITS}
     assert (await job_of(strict, parked["elsewhere"])).status is JobStatus.RETRY
     assert outcomes["held"] == outcomes["again"] == set()
 
@@ -154,7 +154,7 @@ async def test_code_agents_are_run_again_only_on_demand_and_then_only_on_what_th
         more = {f.reason for f in said[parked[kind.name]]} - {f.reason for f in plain[parked[kind.name]]}
         assert more == kind.replayed, kind.name
     (differs,) = [f for f in said[parked["code-detour"]] if f.reason is Reason.REPLAY_MISMATCH]
-    assert (differs.outcome, "plan#0" in differs.message) == (Outcome.HELD, True), differs.message
+    assert (differs.outcome, "plan#0" in differs.message) == (PreflightOutcome.HELD, True), differs.message
     await admin.execute(
         "update job set wake_at = plane_now(), runnable_at = plane_now() where id = any($1)",
         [parked["code-fine"], parked["code-renamed"], parked["code-detour"]],

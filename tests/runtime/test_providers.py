@@ -16,20 +16,19 @@ from cortex_plane.agents.model.completions import (
     CallRequest,
     CallResult,
     ModelError,
-    Request,
+    ModelRequest,
+    ModelUsage,
     Response,
     StopReason,
     TextChunk,
     ToolSpec,
     ToolTurn,
     Turn,
-    Usage,
     UserTurn,
 )
 from cortex_plane.kernel.errors import ErrorClass, SetupError
-from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.credentials import Keys
-from cortex_plane.worker.models.prices import cost_micros
+from cortex_plane.worker.models.backends import Backends, cost_micros
+from cortex_plane.worker.models.credentials import ProviderKeys
 from tests.providers import (
     Answer,
     Provider,
@@ -61,7 +60,7 @@ class Stage:
             "model": model or self.model, "system_prompt": "Be good.", "turns": turns or (UserTurn("hello"),),
             "tools": [SHIP], "temperature": 0.5, "max_tokens": 100, "settings": {}, "turn_index": 0, **more,
         }  # fmt: skip
-        self.pieces = [p async for p in self.backends.find(asked["model"]).stream(Request(**asked))]
+        self.pieces = [p async for p in self.backends.find(asked["model"]).stream(ModelRequest(**asked))]
         (response,) = (piece for piece in self.pieces if isinstance(piece, Response))
         return response
 
@@ -76,7 +75,9 @@ class Stage:
 @pytest_asyncio.fixture
 async def anthropic() -> AsyncIterator[Stage]:
     async with anthropic_server() as provider:
-        keys = Keys(None, b"", {"ANTHROPIC_API_KEY": provider.key, "ANTHROPIC_BASE_URL": provider.url})
+        keys = ProviderKeys(
+            None, b"", {"ANTHROPIC_API_KEY": provider.key, "ANTHROPIC_BASE_URL": provider.url}
+        )
         backends = Backends(keys=keys)
         yield Stage(provider, "anthropic:claude-haiku-4-5", backends)
         await backends.close()
@@ -85,7 +86,7 @@ async def anthropic() -> AsyncIterator[Stage]:
 @pytest_asyncio.fixture
 async def openai() -> AsyncIterator[Stage]:
     async with openai_server() as provider:
-        keys = Keys(None, b"", {"OPENAI_API_KEY": provider.key, "OPENAI_BASE_URL": provider.url})
+        keys = ProviderKeys(None, b"", {"OPENAI_API_KEY": provider.key, "OPENAI_BASE_URL": provider.url})
         backends = Backends(keys=keys)
         yield Stage(provider, "openai:gpt-5.4-mini", backends)
         await backends.close()
@@ -131,7 +132,7 @@ async def test_anthropic_is_asked_to_cache_prompt_tools_and_conversation(anthrop
     ]
     assert marked == [2]
     # What was read from the cache and written to it is part of the prompt.
-    assert response.usage == Usage(
+    assert response.usage == ModelUsage(
         prompt_tokens=200, completion_tokens=20, cache_read_tokens=70, cache_write_tokens=30
     )
 
@@ -140,7 +141,7 @@ async def test_anthropic_is_asked_to_cache_prompt_tools_and_conversation(anthrop
 async def test_openai_caches_by_itself_and_is_counted(openai: Stage) -> None:
     openai.provider.say(says("Hi.", cache_read_tokens=70))
     response = await openai.ask()
-    assert response.usage == Usage(prompt_tokens=170, completion_tokens=20, cache_read_tokens=70)
+    assert response.usage == ModelUsage(prompt_tokens=170, completion_tokens=20, cache_read_tokens=70)
     assert "cache_control" not in str(openai.provider.asked[0].body)
 
 
@@ -358,7 +359,7 @@ async def test_an_address_where_nobody_answers_is_named(provider: str) -> None:
     async with anthropic_server() as gone:
         url = gone.url
     name = provider.upper()
-    backends = Backends(keys=Keys(None, b"", {f"{name}_API_KEY": "k" * 20, f"{name}_BASE_URL": url}))
+    backends = Backends(keys=ProviderKeys(None, b"", {f"{name}_API_KEY": "k" * 20, f"{name}_BASE_URL": url}))
     with pytest.raises(ModelError) as caught:
         await Stage(gone, f"{provider}:m", backends).ask()
     assert caught.value.status is None
@@ -370,7 +371,7 @@ async def test_an_address_where_nobody_answers_is_named(provider: str) -> None:
 
 @pytest.mark.proves("D.212")
 async def test_no_key_and_no_model_are_said_before_anything_is_asked(anthropic: Stage) -> None:
-    nothing = Stage(anthropic.provider, "anthropic:m", Backends(keys=Keys(None, b"", {})))
+    nothing = Stage(anthropic.provider, "anthropic:m", Backends(keys=ProviderKeys(None, b"", {})))
     with pytest.raises(ModelError) as caught:
         await nothing.ask()
     assert (caught.value.code, caught.value.error_class) == ("no_model_key", ErrorClass.PERMANENT)
@@ -385,7 +386,7 @@ async def test_no_key_and_no_model_are_said_before_anything_is_asked(anthropic: 
 @pytest.mark.parametrize("url", ["nonsense", "ftp://example.com", "http://"])
 def test_an_address_that_is_none_stops_the_worker_at_once(url: str) -> None:
     with pytest.raises(SetupError, match="OPENAI_BASE_URL is not valid"):
-        Keys(None, b"", {"OPENAI_BASE_URL": url})
+        ProviderKeys(None, b"", {"OPENAI_BASE_URL": url})
 
 
 @pytest.mark.proves("D.212")
@@ -403,8 +404,8 @@ async def test_one_client_serves_all_calls_and_is_opened_again_after_the_end(sta
 
 @pytest.mark.proves("D.217")
 async def test_costs_come_from_the_list_and_unknown_ones_are_unknown() -> None:
-    plain = Usage(prompt_tokens=1_000_000, completion_tokens=0)
-    cached = Usage(prompt_tokens=1_000_000, completion_tokens=0, cache_read_tokens=1_000_000)
+    plain = ModelUsage(prompt_tokens=1_000_000, completion_tokens=0)
+    cached = ModelUsage(prompt_tokens=1_000_000, completion_tokens=0, cache_read_tokens=1_000_000)
     dear = await cost_micros("anthropic:claude-sonnet-5", plain)
     cheap = await cost_micros("anthropic:claude-sonnet-5", cached)
     assert dear is not None

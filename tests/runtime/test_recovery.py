@@ -19,7 +19,7 @@ from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.sessions.verbs import events
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 from cortex_plane.worker.worker import Worker
 from tests.people import World
 from tests.runtime.planes import (
@@ -304,13 +304,13 @@ async def test_per_tool_call_writes_after_each_call(world: World, admin: asyncpg
 
     @app.tool
     async def act(what: str, ctx: ToolContext) -> str:
-        blob = await steering.checkpoint(world.db, world.admin.actor, ctx.job_id)
+        blob = await steering.get_checkpoint(world.db, world.admin.actor, ctx.job_id)
         durable.append([tool["status"] for tool in blob["active_tools"]])
         return what
 
     @app.tool(read_only=True)
     async def look(ctx: ToolContext) -> str:
-        blob = await steering.checkpoint(world.db, world.admin.actor, ctx.job_id)
+        blob = await steering.get_checkpoint(world.db, world.admin.actor, ctx.job_id)
         durable.append([tool["status"] for tool in blob["active_tools"]])
         return "seen"
 

@@ -11,7 +11,7 @@ import pytest
 from cortex_plane.agents.model.completions import (
     CallRequest,
     ModelError,
-    Request,
+    ModelRequest,
     Response,
     TextChunk,
     UserTurn,
@@ -19,14 +19,14 @@ from cortex_plane.agents.model.completions import (
 from cortex_plane.worker.models.backends import Backends, ModelBackend, ScriptedModel
 
 
-def _request(script: Any = None, message: str = "Hi", index: int = 0) -> Request:
-    return Request(
+def _request(script: Any = None, message: str = "Hi", index: int = 0) -> ModelRequest:
+    return ModelRequest(
         model="scripted", system_prompt=None, turns=[UserTurn(message)], tools=[], temperature=None,
         max_tokens=None, settings={"model": "scripted", "script": script}, turn_index=index,
     )  # fmt: skip
 
 
-async def _all(request: Request) -> list[TextChunk | Response]:
+async def _all(request: ModelRequest) -> list[TextChunk | Response]:
     return [part async for part in ScriptedModel().stream(request)]
 
 
@@ -104,7 +104,7 @@ async def test_another_instance_goes_on_where_the_first_stopped() -> None:
 
 def test_the_name_before_the_colon_chooses_the_backend() -> None:
     class Other:
-        async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
+        async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
             yield TextChunk(request.model)
 
     other: ModelBackend = Other()

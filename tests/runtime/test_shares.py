@@ -13,7 +13,7 @@ import pytest
 from cortex_plane.db.database import NOBODY
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.rules.attempts import MOST_HAND_BACKS, SlotShares
-from cortex_plane.jobs.verbs import attempts
+from cortex_plane.jobs.verbs import workers
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.tools.app import App
 from tests.clock import Clock
@@ -77,7 +77,7 @@ async def test_an_org_gets_its_share_of_a_worker_and_the_reserve_goes_to_who_has
     async def claimed(free: int, mine: int, others: int, shares: SlotShares) -> tuple[int, int]:
         """How many both get where they have so many already."""
         held = [world.org_id] * mine + [other.org_id] * others
-        given, _ = await attempts.claim_jobs(db, worker, [APP], free, NOBODY, held, shares)
+        given, _ = await workers.claim_jobs(db, worker, [APP], free, NOBODY, held, shares)
         got = [each.org_id for each in given]
         await admin.execute(
             "update job set status = 'CANCELLED', worker_id = null, leased_at = null, error_message = 'x'"
@@ -100,15 +100,15 @@ async def test_jobs_of_an_org_in_the_whole_plane_are_limited_exactly(
     many, few = await make_queued(world, "many", 100), await make_queued(other, "few", 100)
     await queue(admin, world, 30, agent=many)
     await queue(admin, other, 1, agent=few)
-    workers = [await make_worker(world.db) for _ in range(6)]
+    ids = [await make_worker(world.db) for _ in range(6)]
     shares = SlotShares(org_jobs=5)
 
     async def claim(worker: Any) -> None:
         busy = True
         while busy:
-            _, busy = await attempts.claim_jobs(world.db, worker, [APP], 4, NOBODY, (), shares)
+            _, busy = await workers.claim_jobs(world.db, worker, [APP], 4, NOBODY, (), shares)
 
-    await asyncio.gather(*map(claim, workers))
+    await asyncio.gather(*map(claim, ids))
     counted = await admin.fetch(
         "select org_id, count(*) from job where worker_id is not null group by org_id"
     )

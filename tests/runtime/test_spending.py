@@ -26,7 +26,7 @@ from cortex_plane.tenancy.model.credentials import ModelKeyDraft, Provider
 from cortex_plane.tenancy.verbs import keys
 from cortex_plane.worker.models import credentials as of_keys
 from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.credentials import Keys
+from cortex_plane.worker.models.credentials import ProviderKeys
 from cortex_plane.worker.tools.app import App
 from tests.clock import Clock
 from tests.people import World
@@ -67,7 +67,7 @@ async def an_agent(
         name=slug, slug=slug, role="Tester", team="main", model_config=config, skill_config={"app": "tests"},
         resource_limits=adapter(ResourceLimits).validate_python({"retry_base_seconds": 0.001, **(limits or {})}),
     )  # fmt: skip
-    return (await agents.create(world.db, world.admin.actor, draft)).slug
+    return (await agents.create_agent(world.db, world.admin.actor, draft)).slug
 
 
 async def submitted(world: World, slug: str, **more: Any) -> UUID:
@@ -84,7 +84,7 @@ async def served(
         "ANTHROPIC_API_KEY": provider.key if key is None else key,
         "ANTHROPIC_BASE_URL": provider.url,
     }
-    backends = Backends(keys=Keys(world.db, KEY, given))
+    backends = Backends(keys=ProviderKeys(world.db, KEY, given))
     async with working(world.db, (noted or Noted()).app, backends=backends, adoption_seconds=10.0):
         yield
 

@@ -56,7 +56,7 @@ async def rest(world: World, job: UUID, *apps: App) -> JobStatus:
 
 async def anew(world: World, session_id: UUID | None = None) -> UUID:
     """The same task once more."""
-    agent = await agents.get(world.db, world.admin.actor, "shipper")
+    agent = await agents.get_agent(world.db, world.admin.actor, "shipper")
     return await submit(world, agent, session_id=session_id)
 
 

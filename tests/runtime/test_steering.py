@@ -31,7 +31,7 @@ from cortex_plane.sessions.verbs import sessions
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 from tests.conftest import Urls
 from tests.people import World
 from tests.runtime.planes import (

@@ -13,20 +13,20 @@ import pytest
 
 from cortex_plane.agents.model import completions
 from cortex_plane.agents.model.agents import AgentChange, ModelConfig
-from cortex_plane.agents.model.completions import AssistantTurn, ModelError, Request, ToolTurn, UserTurn
+from cortex_plane.agents.model.completions import AssistantTurn, ModelError, ModelRequest, ToolTurn, UserTurn
 from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.db.database import NOBODY
 from cortex_plane.jobs.model.jobs import JobStatus, Pause, Resumption
 from cortex_plane.jobs.rules.recovery import open_sealed
-from cortex_plane.jobs.verbs import attempts, steering
+from cortex_plane.jobs.verbs import steering, workers
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.verbs import events, sessions
 from cortex_plane.worker.attempt import Attempt
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 from tests.approvals import Shipping, decide, pending_soon, ship
 from tests.people import World, apply_policies
 from tests.runtime.planes import (
@@ -62,13 +62,13 @@ class Talk:
         if not hasattr(self, "worker"):
             self.worker, given = await leased(self.world.db, App("tests"))
         else:
-            ((given,), _) = await attempts.claim_jobs(self.world.db, self.worker.id, ["tests"], 1, NOBODY)
+            ((given,), _) = await workers.claim_jobs(self.world.db, self.worker.id, ["tests"], 1, NOBODY)
         host = replace(self.worker._host, db=self.db, backends=Backends({"listening": self.model}))
         await Attempt(host, given).run()
         return delivery.session_id
 
 
-def size(request: Request) -> int:
+def size(request: ModelRequest) -> int:
     """Of everything that goes over the wire."""
     return len(repr((request.system_prompt, request.turns, request.tools)).encode())
 
@@ -126,7 +126,7 @@ def looking(result: str = "seen") -> App:
 async def test_a_long_job_forgets_its_oldest_steps_and_never_what_it_was_asked(world: World) -> None:
     held: list[int] = []
 
-    async def before(_: Request) -> None:
+    async def before(_: ModelRequest) -> None:
         held.append(len(attempt.conversation.turns.entries))
 
     model = Listening(before)
@@ -162,7 +162,7 @@ async def test_a_long_job_forgets_its_oldest_steps_and_never_what_it_was_asked(w
 async def test_a_resumed_job_reads_only_what_its_memory_does_not_cover(world: World) -> None:
     deaths = [30]
 
-    async def before(request: Request) -> None:
+    async def before(request: ModelRequest) -> None:
         if request.purpose == "step" and deaths and request.turn_index == deaths[0]:
             deaths.clear()
             raise Died
@@ -273,7 +273,7 @@ async def test_a_provider_that_gives_no_summary(
     """An error is tried again, durably; a refusal is not, since an extract will do."""
     failures = [1]
 
-    async def before(request: Request) -> None:
+    async def before(request: ModelRequest) -> None:
         if request.purpose == "summary" and failures:
             failures.clear()
             raise ModelError("no", status=status, code=code)
@@ -318,7 +318,7 @@ async def test_old_conversations_without_a_memory_are_caught_up_with(world: Worl
         session_id = await talk.say(f"{number:02} {'x' * 700}")
     assert model.of("summary") == []
     smaller = adapter(ModelConfig).validate_python({**agent.model_config, "context_tokens": 3_000})
-    await agents.update(world.db, world.admin.actor, "small", AgentChange(model_config=smaller), None)
+    await agents.update_agent(world.db, world.admin.actor, "small", AgentChange(model_config=smaller), None)
     await talk.say("Well?")
     kept = await memories_of(world, session_id)
     assert len(kept) >= 3
@@ -428,7 +428,7 @@ async def test_what_is_said_while_a_window_is_compacted_is_heard_next(
 ) -> None:
     sessions: list[UUID] = []
 
-    async def before(request: Request) -> None:
+    async def before(request: ModelRequest) -> None:
         if request.purpose == "summary":
             await post_over_http(http, world, sessions[0], "and another thing")
 
@@ -451,7 +451,7 @@ async def test_what_is_said_while_a_window_is_compacted_is_heard_next(
 async def test_a_hold_stops_a_job_between_its_summary_and_its_next_step(world: World) -> None:
     jobs: list[UUID] = []
 
-    async def before(request: Request) -> None:
+    async def before(request: ModelRequest) -> None:
         if request.purpose == "summary":
             await steering.pause(world.db, world.admin.actor, jobs[-1], Pause())
 

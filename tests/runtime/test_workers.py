@@ -14,18 +14,18 @@ from structlog.testing import capture_logs
 
 from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import NOBODY, Database
-from cortex_plane.db.hints import Hints
+from cortex_plane.db.pool import Hints
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import Cancellation, JobStatus, Pause, Resumption
 from cortex_plane.jobs.rules.attempts import Assignment, StepWrite
 from cortex_plane.jobs.store import find_orphans
-from cortex_plane.jobs.verbs import attempts, steering, workers
+from cortex_plane.jobs.verbs import steering, workers
 from cortex_plane.kernel.errors import Conflict, SetupError, Unavailable
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.sessions.verbs import events
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 from cortex_plane.worker.worker import Worker
 from tests.conftest import Urls
 from tests.people import World
@@ -60,7 +60,7 @@ async def claim(world: World, *apps: str, wanted: int = 1, after: UUID = NOBODY)
         world.db, worker, "row", "nowhere", 1, list(apps), wanted, timedelta(hours=1)
     )
     while True:
-        claimed, busy = await attempts.claim_jobs(world.db, worker, apps or ("tests",), wanted, after)
+        claimed, busy = await workers.claim_jobs(world.db, worker, apps or ("tests",), wanted, after)
         if claimed or not busy:
             return claimed
 
@@ -216,11 +216,11 @@ async def test_a_job_that_kills_its_workers_is_poison(world: World) -> None:
     id = await submit(world, agent)
     for deaths in (1, 2):
         await died(world.db, app)
-        await attempts.adopt_jobs(world.db, new_id(), "finder", 3)
+        await workers.adopt_jobs(world.db, new_id(), "finder", 3)
         job = await job_of(world, id)
         assert (job.status, job.deaths) == (JobStatus.RUNNING, deaths)
     await died(world.db, app)
-    await attempts.adopt_jobs(world.db, new_id(), "finder", 3)
+    await workers.adopt_jobs(world.db, new_id(), "finder", 3)
     job = await job_of(world, id)
     assert (job.status, job.deaths) == (JobStatus.FAILED, 3)
     assert job.error_message == (
@@ -250,7 +250,7 @@ async def test_progress_between_two_deaths_makes_no_poison(world: World) -> None
     id = await submit(world, agent)
     for _ in range(4):
         await died(world.db, app)
-        await attempts.adopt_jobs(world.db, new_id(), "finder", 3)
+        await workers.adopt_jobs(world.db, new_id(), "finder", 3)
     async with working(world.db, app):
         job = await until(world, id, JobStatus.COMPLETED, JobStatus.FAILED)
     assert (job.status, job.epoch) == (JobStatus.COMPLETED, 5)
@@ -260,9 +260,9 @@ async def test_a_living_workers_job_is_not_adopted(world: World) -> None:
     agent = await make_agent(world, [])
     id = await submit(world, agent)
     worker, _ = await leased(world.db, App("tests"))
-    assert await attempts.adopt_jobs(world.db, new_id(), "finder", 3) == []
+    assert await workers.adopt_jobs(world.db, new_id(), "finder", 3) == []
     await expire(world.db, worker)
-    finders = [attempts.adopt_jobs(world.db, new_id(), f"finder {n}", 3) for n in range(4)]
+    finders = [workers.adopt_jobs(world.db, new_id(), f"finder {n}", 3) for n in range(4)]
     adopted = await asyncio.gather(*finders)
     assert [orphan.id for each in adopted for orphan in each] == [id], "one of them has it"
 
@@ -282,7 +282,7 @@ async def test_a_worker_that_renews_its_lease_in_the_last_moment_keeps_its_job(
         return orphans
 
     monkeypatch.setattr(jobs_store, "find_orphans", found_before)
-    assert await attempts.adopt_jobs(world.db, new_id(), "finder", 3) == []
+    assert await workers.adopt_jobs(world.db, new_id(), "finder", 3) == []
     assert await steps.advance(world.db, given, worker.id, 1, StepWrite(), 1) is not None
 
 
@@ -394,7 +394,7 @@ async def test_who_lost_the_job_changes_nothing(world: World, admin: asyncpg.Con
         assert lost is None, (holder, epoch, number)
         assert await state() == before
     await expire(world.db, worker)
-    await attempts.adopt_jobs(world.db, new_id(), "finder", 3)
+    await workers.adopt_jobs(world.db, new_id(), "finder", 3)
     assert await steps.advance(world.db, given, worker.id, 1, write, 1) is None
     (again,) = await claim(world)
     assert (again.job_id, again.epoch) == (id, given.epoch + 1)
@@ -563,5 +563,5 @@ async def test_a_worker_does_not_adopt_from_itself(world: World) -> None:
     id = await submit(world, agent)
     worker, _ = await leased(world.db, App("tests"))
     await expire(world.db, worker)
-    assert await attempts.adopt_jobs(world.db, worker.id, worker.name, 3) == []
+    assert await workers.adopt_jobs(world.db, worker.id, worker.name, 3) == []
     assert (await job_of(world, id)).deaths == 0

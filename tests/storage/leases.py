@@ -34,7 +34,7 @@ async def make_agent(world: World, slug: str, limit: int = 5) -> Agent:
         name=slug, slug=slug, role="Tester", team="main", model_config=ModelConfig(model="scripted"),
         resource_limits=ResourceLimits(max_concurrent_jobs=limit),
     )  # fmt: skip
-    return await agents.create(world.db, world.admin.actor, draft)
+    return await agents.create_agent(world.db, world.admin.actor, draft)
 
 
 async def queue(

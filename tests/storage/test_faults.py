@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from cortex_plane.db.database import NOBODY, Database, Transaction
-from cortex_plane.db.driver_errors import translate
+from cortex_plane.db.pool import translate
 from cortex_plane.embedded import EmbeddedPostgres
 from cortex_plane.kernel.errors import (
     AlreadyExists,

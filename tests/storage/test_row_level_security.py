@@ -416,7 +416,7 @@ async def test_no_query_reaches_another_orgs_rows(
     await populate(world)
     await populate(other)
     draft = AgentDraft(name=MARK, slug=MARK, role=MARK, team="main", model_config=ModelConfig(model=MARK))
-    marked = await agents.create(world.db, world.admin.actor, draft)
+    marked = await agents.create_agent(world.db, world.admin.actor, draft)
     await world.say(MARK)
     names = await tables(admin)
     ids = await _every_id(admin, names, world.org_id)

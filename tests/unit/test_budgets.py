@@ -12,7 +12,7 @@ from cortex_plane.agents.model.completions import (
     CallRequest,
     CallResult,
     ModelError,
-    Request,
+    ModelRequest,
     ToolSpec,
     ToolTurn,
     UserTurn,
@@ -31,9 +31,9 @@ from cortex_plane.kernel.errors import LONGEST_WISH_SECONDS, Backoff, ErrorClass
 NOTHING = Spent(tokens=0, cost_micros=0)
 
 
-def _request(model: str = "anthropic:claude-sonnet-5") -> Request:
+def _request(model: str = "anthropic:claude-sonnet-5") -> ModelRequest:
     call = CallRequest(id="1", name="ship", arguments={"to": "Ada"})
-    return Request(
+    return ModelRequest(
         model=model,
         system_prompt="x" * 400,
         turns=[

@@ -25,8 +25,7 @@ from cortex_plane.jobs.model.journal import (
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.worker.calls import merge_writes
 from cortex_plane.worker.code import operations
-from cortex_plane.worker.code.context import Context, decode_result, describe_error, restore_error
-from cortex_plane.worker.code.dry_run import dry_run
+from cortex_plane.worker.code.context import Context, decode_result, describe_error, dry_run, restore_error
 from cortex_plane.worker.code.operations import Mismatch, Scope, last_round
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

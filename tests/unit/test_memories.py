@@ -17,19 +17,19 @@ from cortex_plane.agents.model.completions import (
     UserTurn,
 )
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.sessions.model.memories import (
+from cortex_plane.sessions.model.sessions import (
     LABEL,
     MAX_FACT_LENGTH,
     MAX_FACTS,
     MAX_SUMMARY_BYTES,
     Memory,
-    allowance,
-    bounded,
-    extract,
+    bound_memory,
+    extract_memory,
     extract_of,
-    parsed,
-    question,
-    told,
+    memory_allowance,
+    memory_question,
+    parse_memory,
+    turn_record,
 )
 
 TALK: list[Turn] = [
@@ -54,7 +54,7 @@ def test_it_is_told_as_data_and_says_so() -> None:
     "answer", ['{"summary": "S", "facts": ["f"]}', '```json\n{"summary": "S ", "facts": [" f"]}\n```']
 )
 def test_an_answer_is_taken_where_it_is_what_was_asked_for(answer: str) -> None:
-    assert parsed(answer) == Memory("S", ("f",))
+    assert parse_memory(answer) == Memory("S", ("f",))
 
 
 @pytest.mark.parametrize(
@@ -69,20 +69,20 @@ def test_an_answer_is_taken_where_it_is_what_was_asked_for(answer: str) -> None:
 @pytest.mark.proves("D.231")
 def test_any_other_answer_is_refused_with_what_is_wrong(answer: str | None) -> None:
     with pytest.raises(InvalidInput) as refused:
-        parsed(answer)
+        parse_memory(answer)
     assert refused.value.hint
 
 
 def test_an_extract_has_a_line_for_each_turn_and_what_was_to_be_remembered() -> None:
-    made = extract(Memory("Before.", ("old",)), [told(turn) for turn in TALK])
+    made = extract_memory(Memory("Before.", ("old",)), [turn_record(turn) for turn in TALK])
     assert made == Memory(
         "Before.\nuser: Hello. Remember that I am Ann.\nagent: Let me see. (calls look)\n"
         'results: look: "seen"\nagent: Done.',
         ("old", "Remember that I am Ann."),
     )
-    assert parsed(extract_of(question(Memory("Before.", ("old",)), TALK))) == made
+    assert parse_memory(extract_of(memory_question(Memory("Before.", ("old",)), TALK))) == made
     # The same again adds no fact twice.
-    assert extract(made, [told(turn) for turn in TALK]).facts == made.facts
+    assert extract_memory(made, [turn_record(turn) for turn in TALK]).facts == made.facts
 
 
 @pytest.mark.proves("D.238")
@@ -94,22 +94,22 @@ def test_an_extract_has_a_line_for_each_turn_and_what_was_to_be_remembered() -> 
 def test_a_memory_is_bounded_and_the_oldest_facts_go_first(
     summary: str, facts: list[str], budget: int
 ) -> None:
-    kept = bounded(Memory(summary, tuple(facts)), budget)
+    kept = bound_memory(Memory(summary, tuple(facts)), budget)
     assert len(kept.summary.encode()) <= MAX_SUMMARY_BYTES
     assert len(kept.facts) <= MAX_FACTS
     assert all(len(fact) <= MAX_FACT_LENGTH for fact in kept.facts)
     used = completions.of_text(kept.summary) + sum(map(completions.of_text, kept.facts))
-    assert used <= max(allowance(budget), 16)
+    assert used <= max(memory_allowance(budget), 16)
     newest = [" ".join(fact.split())[:400] for fact in facts[len(facts) - len(kept.facts) :]]
     assert [fact[:400] for fact in kept.facts] == newest
-    assert bounded(kept, budget) == kept
+    assert bound_memory(kept, budget) == kept
 
 
 @given(times=st.integers(1, 30))
 def test_an_extract_of_extracts_does_not_grow(times: int) -> None:
     memory = Memory()
     for _ in range(times):
-        memory = extract(memory, [{"user": f"Remember {n}: {'ü' * 300}"} for n in range(20)])
+        memory = extract_memory(memory, [{"user": f"Remember {n}: {'ü' * 300}"} for n in range(20)])
     assert len(memory.summary.encode()) <= MAX_SUMMARY_BYTES
     assert len(memory.facts) <= MAX_FACTS
     assert memory.summary.startswith("user: Remember 0")

@@ -17,7 +17,7 @@ from cortex_plane.agents.model.completions import (
     AssistantTurn,
     CallRequest,
     CallResult,
-    Request,
+    ModelRequest,
     ScriptCall,
     ScriptTurn,
     ToolSpec,
@@ -30,12 +30,12 @@ from cortex_plane.kernel.fields import MAX_OBJECT_BYTES, adapter
 from cortex_plane.worker.models.backends import THE_END, ScriptedAnswer, answer
 
 
-def _request(*turns: Turn, index: int = 0, **more: Any) -> Request:
+def _request(*turns: Turn, index: int = 0, **more: Any) -> ModelRequest:
     given: dict[str, Any] = {
         "model": "scripted", "system_prompt": None, "turns": turns, "tools": [], "temperature": None,
         "max_tokens": None, "settings": {}, "turn_index": index,
     }  # fmt: skip
-    return Request(**{**given, **more})
+    return ModelRequest(**{**given, **more})
 
 
 def _texts(script: list[ScriptTurn] | None, count: int) -> list[str | None]:

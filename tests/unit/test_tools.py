@@ -30,8 +30,7 @@ from cortex_plane.agents.model.tools import (
 )
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import MAX_ARGUMENT_BYTES, ToolContext
-from cortex_plane.worker.tools.tool import Tool, encode_result
+from cortex_plane.worker.tools.tool import MAX_ARGUMENT_BYTES, Tool, ToolContext, encode_result
 
 CONTEXT = ToolContext(
     org_id=UUID(int=1),

@@ -19,7 +19,7 @@ from cortex_plane.agents.model.completions import (
     Turn,
     UserTurn,
 )
-from cortex_plane.sessions.model.memories import Memory, bounded
+from cortex_plane.sessions.model.sessions import Memory, bound_memory
 from cortex_plane.sessions.rules import (
     CONTEXT_TURNS,
     HIGH,
@@ -109,7 +109,7 @@ def test_every_turn_is_in_the_window_or_covered_and_no_pair_is_split(
             now = covered.after(dropped)
             assert (now.step, now.seq) >= (covered.step, covered.seq)
             covered = now
-            memory = bounded(Memory("What was said. " * 50, (*memory.facts, f"fact {step}")), budget)
+            memory = bound_memory(Memory("What was said. " * 50, (*memory.facts, f"fact {step}")), budget)
         # Nothing is lost, and the order is kept.
         assert forgotten + [entry.turn for entry in thread.entries] == heard
         assert all(entry.step is None or entry.step >= covered.step for entry in thread.entries)

@@ -36,7 +36,7 @@ from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Decided
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.tenancy.rules import Kind
+from cortex_plane.tenancy.rules import MacKind
 from cortex_plane.tenancy.store import credentials as credentials_store
 
 queries = Queries("approvals")
@@ -532,7 +532,7 @@ async def open_token(db: Database, token_hash: bytes) -> tuple[Token, Actor | No
         return None
     (row,) = rows
     key.require(
-        Kind.APPROVAL_TOKEN, {**row, "user_account_id": row["member_id"], "token_hash": lookup}, row["mac"]
+        MacKind.APPROVAL_TOKEN, {**row, "user_account_id": row["member_id"], "token_hash": lookup}, row["mac"]
     )
     return parse(Token, row), _credential_person(row, row["id"])
 
@@ -565,7 +565,7 @@ async def insert_token(
     }  # fmt: skip
     await tx.rows(
         queries.insert_token, tx.org, id, approval_id, member_id, notification_id, lookup, version, input_hash,
-        expires_at, tx.credential_key.mac(Kind.APPROVAL_TOKEN, written),
+        expires_at, tx.credential_key.mac(MacKind.APPROVAL_TOKEN, written),
     )  # fmt: skip
 
 

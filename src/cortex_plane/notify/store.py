@@ -13,7 +13,7 @@ from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
-from cortex_plane.tenancy.rules import Kind
+from cortex_plane.tenancy.rules import MacKind
 
 queries = Queries("notify")
 
@@ -237,4 +237,4 @@ def require_mapping(tx: Transaction, row: Row) -> None:
         "org_id": tx.org, "id": row["mapping_id"], "connection_id": row["connection_id"],
         "channel_user_id": row["address"], "user_account_id": row["member_id"], "verified": row["verified"],
     }  # fmt: skip
-    tx.credential_key.require(Kind.MAPPING, written, row["mapping_mac"])
+    tx.credential_key.require(MacKind.MAPPING, written, row["mapping_mac"])

@@ -20,7 +20,7 @@ from cortex_plane.approvals.rules import deciders
 from cortex_plane.approvals.rules.deciders import LockedApproval
 from cortex_plane.approvals.verbs import decisions
 from cortex_plane.db.database import Database, Row, Transaction
-from cortex_plane.db.pool import Purpose
+from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.gates.model.gates import UnseenCall
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs import store as jobs_store
@@ -44,12 +44,12 @@ from cortex_plane.tenancy.verbs.frame import require_found, verb
 @verb(Permission.JOB_SETTLE)
 async def settle(db: Database, actor: Actor, id: UUID, call_id: UUID, answer: Answer) -> SteeringResult:
     """A person's answer about an uncertain call. With the last one that is needed the job goes on, unless something else holds it."""
-    db = db.own(Purpose.DECISIONS)
+    db = db.own(PoolPurpose.DECISIONS)
 
     async def once(unread: CortexError | None) -> tuple[SteeringResult, CortexError | None]:
         async with db.transaction(actor.org_id) as tx:
             error = await settled(tx, actor, id, call_id, answer, Channel.API, unread)
-            return await steering.receipt_of(tx, id, error is None), error
+            return await steering.steering_result(tx, id, error is None), error
 
     receipt, error = await session_gates.with_gate_record(db, actor.org_id, once)
     if error is not None:
@@ -63,7 +63,7 @@ async def answer(
     db: Database, actor: Actor, id: UUID, answer: EffectAnswer, channel: Channel
 ) -> DecisionReceipt:
     """The answer to an uncertain effect; with the last one that is needed its job goes on."""
-    db = db.own(Purpose.DECISIONS)
+    db = db.own(PoolPurpose.DECISIONS)
     verdict = Answer(verdict=answer.verdict, result=answer.result, note=answer.note)
 
     async def once(unread: CortexError | None) -> tuple[Approval, CortexError | None]:

@@ -36,7 +36,7 @@ MORE = " … (cut)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shown:
+class CardSource:
     """A request with everything around it that a card tells."""
 
     approval: Approval
@@ -48,7 +48,7 @@ class Shown:
     """The org's own names of secrets, besides the plane's."""
 
 
-def card(shown: Shown, occasion: Occasion, public_url: str) -> Card:
+def card(shown: CardSource, occasion: Occasion, public_url: str) -> Card:
     """Without anything that decides: see ``deciding_card``."""
     approval, pen = shown.approval, _Pen(shown.redact or ())
     card_content = Card(

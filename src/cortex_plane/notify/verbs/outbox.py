@@ -154,7 +154,7 @@ async def _card(
     db: Database, tx: Transaction, channel: Channel, public_url: str, id: UUID, row: Row, approval: Approval
 ) -> tuple[Card | None, Mapping[str, Any]]:
     hops = [parse(Delegation, hop) for hop in row["delegations"]]
-    shown = cards.Shown(
+    shown = cards.CardSource(
         approval=approval,
         votes=[parse(Vote, vote) for vote in row["votes"]],
         delegations=hops,

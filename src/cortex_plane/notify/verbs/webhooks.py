@@ -58,7 +58,7 @@ from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission, scheduler_actor
 from cortex_plane.tenancy.model.identities import CHANNEL
 from cortex_plane.tenancy.store import identities as identities_store
-from cortex_plane.tenancy.store.identities import Sealed
+from cortex_plane.tenancy.store.identities import SealedConnection
 from cortex_plane.tenancy.verbs import access
 from cortex_plane.tenancy.verbs.access import forgery_refusal
 from cortex_plane.tenancy.verbs.connections import require_webhook
@@ -93,7 +93,7 @@ class Webhooks(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _SignedEvent:
-    connection: Sealed
+    connection: SealedConnection
     org_id: UUID
     event_id: str
     body: bytes
